@@ -1,0 +1,120 @@
+"""Shared value types of the burn-in: verdicts, reasons, measurements, results. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+# JSON values as they appear in reports, journals and on the worker pipes.
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+
+class Verdict(StrEnum):
+    """Outcome of a check or of a run; INCONCLUSIVE is never a PASS."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Action(StrEnum):
+    """What to do next, mildest first; the order of definition is the order of the ladder."""
+
+    NONE = "none"
+    RETEST = "retest"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    POWER_CYCLE = "power_cycle"
+    REPAIR = "repair"
+    HOLD = "hold"
+
+    @property
+    def rank(self) -> int:
+        """Position in the ladder, 0 for the mildest."""
+        return list(Action).index(self)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run is not a PASS. `code` is stable; `severity` is FAIL or INCONCLUSIVE; `gpu` is a UUID."""
+
+    code: str
+    check: str
+    message: str
+    gpu: str | None = None
+    evidence: Mapping[str, JSON] = field(default_factory=dict)
+    action: Action = Action.RETEST
+    severity: Verdict = Verdict.FAIL
+
+    def __post_init__(self) -> None:
+        if self.severity is Verdict.PASS:
+            raise ValueError(f"reason {self.code} has severity PASS: use FAIL or INCONCLUSIVE")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One number with its unit, and the floor it was judged by with where that floor comes from."""
+
+    name: str
+    value: float
+    unit: str
+    floor: float | None = None
+    floor_source: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found on one GPU, or on the node when `gpu` is None."""
+
+    name: str
+    gpu: str | None
+    verdict: Verdict
+    seconds: float
+    measurements: tuple[Measurement, ...] = ()
+    coverage: Mapping[str, JSON] = field(default_factory=dict)
+    errors: tuple[Mapping[str, JSON], ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Identity of one GPU. `pci_bus_id` looks like 0000:91:00.0; `sku` is the key in skus.yaml."""
+
+    index: int
+    uuid: str
+    serial: str
+    pci_bus_id: str
+    name: str
+    sku: str
+    memory_bytes: int
+    vbios: str
+
+
+@dataclass(frozen=True)
+class SelftestResult:
+    """One injected fault and whether the detector saw it. `scope` says what this proves."""
+
+    fault: str
+    check: str
+    gpu: str | None
+    injected: bool
+    detected: bool
+    latency_s: float
+    scope: str
+
+
+def worst(verdicts: Mapping[str, Verdict] | list[Verdict] | tuple[Verdict, ...]) -> Verdict:
+    """FAIL beats INCONCLUSIVE beats PASS; nothing at all is INCONCLUSIVE."""
+    seen = set(verdicts.values() if isinstance(verdicts, Mapping) else verdicts)
+    if Verdict.FAIL in seen:
+        return Verdict.FAIL
+    if seen == {Verdict.PASS}:
+        return Verdict.PASS
+    return Verdict.INCONCLUSIVE
+
+
+def verdict_of(reasons: tuple[Reason, ...] | list[Reason]) -> Verdict:
+    """PASS without reasons, else the worst severity among them."""
+    return worst([r.severity for r in reasons]) if reasons else Verdict.PASS

@@ -1,0 +1,55 @@
+"""Command line of the lab: `python -m tests.lab up|down|status|reboot|scenario -i INVENTORY`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from . import hosts
+from .binaries import ensure_binaries
+from .model import read_lab
+from .paths import REPOSITORY
+from .shell import LabError
+
+
+def main() -> int:
+    """Run one command; 0 when done, 2 with one sentence when not."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
+    parser.add_argument("-i", "--inventory", type=Path, default=REPOSITORY / "inventory/lab")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
+    commands.add_parser("up", help="start the hosts")
+    commands.add_parser("down", help="remove hosts, network, disks and state")
+    commands.add_parser("status", help="print the state of each host as JSON")
+    commands.add_parser("reboot", help="restart one host").add_argument("host")
+    scenario = commands.add_parser("scenario", help="change the GPU scenario of a running host")
+    scenario.add_argument("host")
+    scenario.add_argument("scenario")
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "binaries":
+            print(ensure_binaries())
+            return 0
+        lab = read_lab(arguments.inventory)
+        match arguments.command:
+            case "up":
+                ensure_binaries()
+                hosts.up(lab)
+            case "down":
+                hosts.down(lab)
+            case "status":
+                print(json.dumps(hosts.status(lab)))
+            case "reboot":
+                hosts.reboot(lab, arguments.host)
+            case "scenario":
+                hosts.install_scenario(lab, arguments.host, arguments.scenario)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

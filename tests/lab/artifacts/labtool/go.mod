@@ -1,0 +1,3 @@
+module muster.dev/lab/labtool
+
+go 1.26.0

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Entry point of a lab host, before systemd: what a real machine has and a container lacks.
+set -eu
+# A boot id of its own at each start; the kernel's is the outer machine's.
+cat /proc/sys/kernel/random/uuid > /run/lab_boot_id
+mount --bind /run/lab_boot_id /proc/sys/kernel/random/boot_id
+[ -e /etc/ssh/ssh_host_ed25519_key ] || ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
+# The kernel log of this boot: a regular file in the lab, begun anew with what the scenario logs at boot.
+if [ -f /dev/kmsg ]; then
+  if [ -f /etc/fake-nvml/kmsg ]; then cat /etc/fake-nvml/kmsg > /dev/kmsg; else : > /dev/kmsg; fi
+fi
+if [ "${LAB_CGROUP_V1:-0}" = 1 ]; then
+  # Without this, the units of all hosts land in one shared outer hierarchy, and kubelet cannot make kubepods.
+  umount /sys/fs/cgroup/systemd/release_agent 2>/dev/null || true
+  umount /sys/fs/cgroup/systemd
+  for controller in systemd cpu cpuacct cpuset memory devices freezer blkio pids; do
+    mount -o remount,bind,rw "/sys/fs/cgroup/$controller"
+  done
+  umount /sys/fs/cgroup/unified 2>/dev/null || true
+fi
+mount --make-rshared /
+exec /sbin/init

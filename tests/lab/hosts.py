@@ -1,0 +1,255 @@
+"""Start and remove the lab's hosts: podman containers with systemd, SSH, their own disks and boot ids.
+
+Everything made carries the lab's name, and removal goes by exact name: nothing else on the machine is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from .image import ensure_image
+from .model import DISK_SIZE_BYTES, Host, Lab
+from .paths import REPOSITORY, cache_dir
+from .shell import LabError, run, succeeds
+
+SSH_DEADLINE_S = 60
+# Written by kubelet and by sysctl inside hosts with an unmasked /proc/sys, on the outer machine: put back at the end.
+OUTER_SYSCTLS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "vm/panic_on_oom")
+
+
+def up(lab: Lab) -> None:
+    """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
+    if os.geteuid() != 0:
+        raise LabError("the lab starts hosts with mounts and a network of their own and needs root: run it with sudo")
+    lab.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    rootfs = ensure_image()
+    _save_outer_sysctls(lab)
+    _ensure_key(lab)
+    if not succeeds(["podman", "network", "exists", _network(lab)]):
+        run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
+    _start_mirror(lab, rootfs)
+    for host in lab.hosts:
+        if not _running(_container(lab, host.name)):
+            _start(lab, host, rootfs)
+    for host in lab.hosts:
+        _wait_for_ssh(host.name, host.address)
+
+
+def down(lab: Lab) -> None:
+    """Remove the hosts, network, loop devices, mounts and state of this lab; fine when there are none or only some."""
+    for name in (*(host.name for host in lab.hosts), "mirror"):
+        if succeeds(["podman", "container", "exists", _container(lab, name)]):
+            run(["podman", "rm", "--force", "--time", "2", _container(lab, name)])
+    if succeeds(["podman", "network", "exists", _network(lab)]):
+        run(["podman", "network", "rm", _network(lab)])
+    for host_dir in sorted((lab.state / "hosts").glob("*")):
+        _release_disk(host_dir / "disk.img")
+        _unmount_below(host_dir)
+    _restore_outer_sysctls(lab)
+    if lab.state.exists():
+        shutil.rmtree(lab.state)
+
+
+def reboot(lab: Lab, name: str) -> None:
+    """Restart one host: a new systemd, a new boot id, an empty kernel log; returns when it answers on SSH."""
+    host = next(host for host in lab.hosts if host.name == name)
+    run(["podman", "restart", "--time", "5", _container(lab, name)])
+    _wait_for_ssh(host.name, host.address)
+
+
+def status(lab: Lab) -> dict[str, str]:
+    """The container state of every host ('running', 'exited', 'absent')."""
+    out = run(["podman", "ps", "--all", "--filter", f"label=muster.lab={lab.name}", "--format", "{{.Names}} {{.State}}"])
+    states = dict(line.split(" ", 1) for line in out.splitlines())
+    return {host.name: states.get(_container(lab, host.name), "absent") for host in lab.hosts}
+
+
+def _container(lab: Lab, name: str) -> str:
+    return f"muster-{lab.name}-{name}"
+
+
+def _network(lab: Lab) -> str:
+    return f"muster-{lab.name}"
+
+
+def _running(container: str) -> bool:
+    return run(["podman", "ps", "--filter", f"name=^{container}$", "--format", "{{.Names}}"]).strip() == container
+
+
+def _start(lab: Lab, host: Host, rootfs: Path) -> None:
+    directory = lab.state / "hosts" / host.name
+    container = _container(lab, host.name)
+    if succeeds(["podman", "container", "exists", container]):
+        run(["podman", "start", container])
+        return
+    merged = _mount_overlay(directory, rootfs)
+    _prepare_files(lab, host, merged, directory)
+    run([*_podman_run(lab, container, host.address), *_privileges(host.node), *_devices(host, directory),
+         "--systemd=always", "--entrypoint", "/usr/local/sbin/lab-entry", "--rootfs", merged])  # fmt: skip
+
+
+def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
+    name = container.removeprefix(f"muster-{lab.name}-")
+    return [
+        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), "run", "--detach", "--name", container, "--hostname", name,
+        "--label", f"muster.lab={lab.name}", "--network", _network(lab), "--ip", address, "--pids-limit", "-1",
+        "--ulimit", "nofile=8192:8192", "--ulimit", "nproc=4096:4096",
+    ]  # fmt: skip
+
+
+def _privileges(node: bool) -> list[str]:
+    """Mounting needs SYS_ADMIN (boot id, local SSD); a host with a kubelet needs all but the clock."""
+    version = ["--env", f"LAB_CGROUP_V1={int(node and _cgroup_v1())}"]
+    if not node:
+        return [*version, "--cap-add", "SYS_ADMIN,SYS_CHROOT,AUDIT_WRITE,NET_ADMIN,NET_RAW", "--security-opt", "unmask=ALL"]
+    return [
+        *version, "--cgroupns=private", "--cap-add", "ALL", "--cap-drop", "SYS_TIME", "--security-opt", "unmask=ALL",
+        "--device-cgroup-rule", "a *:* rwm",
+    ]  # fmt: skip
+
+
+def _devices(host: Host, directory: Path) -> list[str | Path]:
+    options: list[str | Path] = []
+    if host.disk_id:
+        options += ["--device", f"{_loop_device(directory / 'disk.img')}:/dev/disk/by-id/{host.disk_id}"]
+    if host.node:
+        for name in ("containerd", "kubelet"):
+            (directory / name).mkdir(exist_ok=True)
+            options += ["--volume", f"{directory / name}:/var/lib/{name}"]
+        (directory / "kmsg").touch()
+        options += ["--volume", f"{directory / 'kmsg'}:/dev/kmsg"]
+    return options
+
+
+def _mount_overlay(directory: Path, rootfs: Path) -> Path:
+    merged = directory / "merged"
+    for part in ("upper", "work", "merged"):
+        (directory / part).mkdir(parents=True, exist_ok=True)
+    if not os.path.ismount(merged):
+        layers = f"lowerdir={rootfs},upperdir={directory / 'upper'},workdir={directory / 'work'}"
+        run(["mount", "-t", "overlay", "overlay", "-o", layers, merged])
+    return merged
+
+
+def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
+    entry = merged / "usr/local/sbin/lab-entry"
+    shutil.copyfile(REPOSITORY / "tests/lab/entry.sh", entry)
+    entry.chmod(0o755)
+    ssh = merged / "root/.ssh"
+    ssh.mkdir(mode=0o700, exist_ok=True)
+    shutil.copyfile(lab.state / "ssh/id_ed25519.pub", ssh / "authorized_keys")
+    (merged / "usr/share/muster-lab").mkdir(exist_ok=True)
+    if host.gpu_scenario:
+        install_scenario(lab, host.name, host.gpu_scenario)
+
+
+def install_scenario(lab: Lab, name: str, scenario: str) -> None:
+    """Give a host the fake NVML library and a GPU scenario; with a .kmsg file beside it, also its boot-time kernel log."""
+    merged = lab.state / "hosts" / name / "merged"
+    source = REPOSITORY / "tests/lab/scenarios" / f"{scenario}.scenario"
+    if not source.exists():
+        known = ", ".join(sorted(p.stem for p in source.parent.glob("*.scenario")))
+        raise LabError(f"host {name}: there is no GPU scenario {scenario!r}: lab_gpu_scenario is one of {known}")
+    library = _fake_nvml()
+    shutil.copyfile(library, merged / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+    target = merged / "etc/fake-nvml"
+    target.mkdir(exist_ok=True)
+    (target / "scenario").write_text(f"identity = {name}\n{source.read_text()}")
+    kernel_log = source.with_suffix(".kmsg")
+    if kernel_log.exists():
+        shutil.copyfile(kernel_log, target / "kmsg")
+    else:
+        (target / "kmsg").unlink(missing_ok=True)
+
+
+def _fake_nvml() -> Path:
+    out = cache_dir() / "fake-nvml"
+    source = REPOSITORY / "tests/lab/fake_nvml/fake_nvml.c"
+    library = out / "libnvidia-ml.so.1"
+    if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+        out.mkdir(parents=True, exist_ok=True)
+        run(["python3", source.parent / "build.py", out])
+    return library
+
+
+def _start_mirror(lab: Lab, rootfs: Path) -> None:
+    """The lab's mirror: the binaries of the cache over HTTP, as a fleet would have them on a server of its own."""
+    container = _container(lab, "mirror")
+    binaries = cache_dir() / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    if _running(container):
+        return
+    if succeeds(["podman", "container", "exists", container]):
+        run(["podman", "start", container])
+        return
+    merged = _mount_overlay(lab.state / "hosts" / "mirror", rootfs)
+    run([*_podman_run(lab, container, lab.mirror_address), "--volume", f"{binaries}:/srv/mirror:ro", "--init",
+         "--rootfs", merged, "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip
+
+
+def _loop_device(image: Path) -> str:
+    if not image.exists():
+        with image.open("wb") as disk:
+            disk.truncate(DISK_SIZE_BYTES)
+    present = run(["losetup", "--associated", image, "--noheadings", "--output", "NAME"]).strip()
+    return present or run(["losetup", "--find", "--show", image]).strip()
+
+
+def _release_disk(image: Path) -> None:
+    if image.exists():
+        for device in run(["losetup", "--associated", image, "--noheadings", "--output", "NAME"]).split():
+            run(["losetup", "--detach", device])
+
+
+def _unmount_below(directory: Path) -> None:
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if Path(m).is_relative_to(directory)), key=len, reverse=True):
+        run(["umount", mount])
+
+
+def _ensure_key(lab: Lab) -> None:
+    key = lab.state / "ssh/id_ed25519"
+    if not key.exists():
+        key.parent.mkdir(mode=0o700, exist_ok=True)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"muster-{lab.name}", "-f", key])
+
+
+def _wait_for_ssh(name: str, address: str) -> None:
+    deadline = time.monotonic() + SSH_DEADLINE_S
+    while True:
+        try:
+            with socket.create_connection((address, 22), timeout=2) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            pass
+        if time.monotonic() > deadline:
+            raise LabError(f"host {name} ({address}) gave no SSH banner within {SSH_DEADLINE_S} s: see `podman logs` of its container")
+        time.sleep(0.1)
+
+
+def _cgroup_v1() -> bool:
+    return not Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
+def _save_outer_sysctls(lab: Lab) -> None:
+    saved = lab.state / "outer-sysctls"
+    if not saved.exists():
+        _write_lines(saved, (f"{name} {(Path('/proc/sys') / name).read_text().strip()}" for name in OUTER_SYSCTLS))
+
+
+def _restore_outer_sysctls(lab: Lab) -> None:
+    saved = lab.state / "outer-sysctls"
+    if saved.exists():
+        for line in saved.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            (Path("/proc/sys") / name).write_text(value)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,60 @@
+"""The root file system that all lab hosts share (read-only, below an overlay each)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from .paths import cache_dir
+from .shell import LabError, run
+
+# What a provider's base image brings, plus the packages that the roles would install: apt then finds
+# them present, and the lab needs no package source while it runs.
+PACKAGES = (
+    "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-venv",
+    "iproute2", "ca-certificates", "kmod", "procps", "e2fsprogs", "curl", "iputils-ping",
+    "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "chrony", "haproxy",
+)  # fmt: skip
+SUITES = ("bookworm", "noble")
+# Packages start their services when installed; in a fleet the roles decide, so a host begins without them.
+DISABLED_UNITS = ("containerd.service", "haproxy.service", "chrony.service")
+
+
+def ensure_image() -> Path:
+    """Return the root file system of the lab hosts, building it once (30 s) when the cache has none."""
+    suite = _suite()
+    key = hashlib.sha256(repr((suite, PACKAGES, DISABLED_UNITS, _SETUP)).encode()).hexdigest()[:16]
+    image = cache_dir() / "image" / f"{suite}-{key}"
+    if (image / ".complete").exists():
+        return image / "rootfs"
+    for left_over in (image.parent).glob(f"{suite}-*.building"):
+        shutil.rmtree(left_over)
+    building = image.with_suffix(".building")
+    building.mkdir(parents=True)
+    run([
+        "mmdebstrap", "--variant=minbase", "--aptopt=Acquire::Languages \"none\"",
+        f"--include={','.join(PACKAGES)}", f"--customize-hook={_SETUP}", suite, building / "rootfs",
+    ])  # fmt: skip
+    (building / ".complete").touch()
+    os.rename(building, image)
+    return image / "rootfs"
+
+
+# No machine id, no host keys: each host makes its own at its first start, as after any cloning.
+_SETUP = " && ".join([
+    'rm -f "$1"/etc/ssh/ssh_host_*_key*',
+    ': > "$1"/etc/machine-id',
+    'rm -f "$1"/var/lib/dbus/machine-id',
+    *(f'rm -f "$1"/etc/systemd/system/*.wants/{unit}' for unit in DISABLED_UNITS),
+    'printf "PermitRootLogin prohibit-password\\nUseDNS no\\n" > "$1"/etc/ssh/sshd_config.d/lab.conf',
+])  # fmt: skip
+
+
+def _suite() -> str:
+    for line in Path("/etc/os-release").read_text().splitlines():
+        name, _, value = line.partition("=")
+        if name == "VERSION_CODENAME" and value.strip('"') in SUITES:
+            return value.strip('"')
+    raise LabError("the lab runs on Debian 12 or Ubuntu 24.04, and /etc/os-release names neither: use one of them")

@@ -1,0 +1,77 @@
+"""What the lab is to start, read from an Ansible inventory: hosts with `lab_*` variables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .paths import state_dir
+from .shell import LabError, run
+
+DISK_SIZE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Host:
+    """One lab host. `disk_id`: name below /dev/disk/by-id of its local SSD; `gpu_scenario`: file in tests/lab/scenarios."""
+
+    name: str
+    address: str
+    node: bool
+    disk_id: str | None
+    gpu_scenario: str | None
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab: its name (the inventory's fleet_name), the state directory, the network, the hosts."""
+
+    name: str
+    state: Path
+    subnet: str
+    mirror_address: str
+    hosts: tuple[Host, ...]
+
+
+def read_lab(inventory: Path) -> Lab:
+    """Read the lab that `inventory` describes.
+
+    Each host has ansible_host; `lab_node: true` for hosts that run containers, `lab_disk_id` for a local SSD,
+    `lab_gpu_scenario` for a fake NVML. All share fleet_name, lab_subnet and lab_mirror_address.
+    Raises LabError for anything missing.
+    """
+    tool = Path(sys.executable).parent / "ansible-inventory"
+    listing: dict[str, Any] = json.loads(run([tool, "-i", inventory, "--list"]))
+    variables: dict[str, dict[str, Any]] = listing["_meta"]["hostvars"]
+    if not variables:
+        raise LabError(f"{inventory}: no hosts in it: name the lab's hosts with ansible_host and lab_* variables")
+    first = next(iter(variables.values()))
+    hosts = tuple(_host(inventory, name, values) for name, values in sorted(variables.items()))
+    name = _need(inventory, "all", first, "fleet_name")
+    return Lab(
+        name=name,
+        state=state_dir(name),
+        subnet=_need(inventory, "all", first, "lab_subnet"),
+        mirror_address=_need(inventory, "all", first, "lab_mirror_address"),
+        hosts=hosts,
+    )
+
+
+def _host(inventory: Path, name: str, values: Mapping[str, Any]) -> Host:
+    return Host(
+        name=name,
+        address=_need(inventory, name, values, "ansible_host"),
+        node=bool(values.get("lab_node", False)),
+        disk_id=values.get("lab_disk_id"),
+        gpu_scenario=values.get("lab_gpu_scenario"),
+    )
+
+
+def _need(inventory: Path, host: str, values: Mapping[str, Any], key: str) -> str:
+    if key not in values:
+        raise LabError(f"{inventory}: {host}: {key} is missing: the lab cannot start without it")
+    return str(values[key])
