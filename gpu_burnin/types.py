@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
 # JSON values as they appear in reports, journals and on the worker pipes.
-JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 
 class Verdict(StrEnum):

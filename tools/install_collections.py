@@ -27,7 +27,19 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as tmp:
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(REQUIREMENT), "-d", tmp],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "--no-deps",
+                "--require-hashes",
+                "-r",
+                str(REQUIREMENT),
+                "-d",
+                tmp,
+            ],
             check=True,
         )
         (wheel,) = Path(tmp).glob("ansible-*.whl")

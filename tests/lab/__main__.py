@@ -17,7 +17,7 @@ from .shell import LabError
 def main() -> int:
     """Run one command; 0 when done, 2 with one sentence when not."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
-    parser.add_argument("-i", "--inventory", type=Path, default=REPOSITORY / "inventory/lab")
+    parser.add_argument("-i", "--inventory", type=Path, action="append", help="may be given more than once")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
     commands.add_parser("up", help="start the hosts")
@@ -32,7 +32,7 @@ def main() -> int:
         if arguments.command == "binaries":
             print(ensure_binaries())
             return 0
-        lab = read_lab(arguments.inventory)
+        lab = read_lab(arguments.inventory or [REPOSITORY / "inventory/lab"])
         match arguments.command:
             case "up":
                 ensure_binaries()

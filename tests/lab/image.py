@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def ensure_image() -> Path:
         f"--include={','.join(PACKAGES)}", f"--customize-hook={_SETUP}", suite, building / "rootfs",
     ])  # fmt: skip
     (building / ".complete").touch()
-    os.rename(building, image)
+    building.rename(image)
     return image / "rootfs"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ DISK_SIZE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Host:
-    """One lab host. `disk_id`: name below /dev/disk/by-id of its local SSD; `gpu_scenario`: file in tests/lab/scenarios."""
+    """One host; `disk_id` is the name of its local SSD below /dev/disk/by-id, `gpu_scenario` a file in scenarios/."""
 
     name: str
     address: str
@@ -37,15 +37,16 @@ class Lab:
     hosts: tuple[Host, ...]
 
 
-def read_lab(inventory: Path) -> Lab:
-    """Read the lab that `inventory` describes.
+def read_lab(inventories: Sequence[Path]) -> Lab:
+    """Read the lab that the inventories, taken together, describe.
 
     Each host has ansible_host; `lab_node: true` for hosts that run containers, `lab_disk_id` for a local SSD,
     `lab_gpu_scenario` for a fake NVML. All share fleet_name, lab_subnet and lab_mirror_address.
     Raises LabError for anything missing.
     """
     tool = Path(sys.executable).parent / "ansible-inventory"
-    listing: dict[str, Any] = json.loads(run([tool, "-i", inventory, "--list"]))
+    listing: dict[str, Any] = json.loads(run([tool, *(f"--inventory={path}" for path in inventories), "--list"]))
+    inventory = inventories[-1]
     variables: dict[str, dict[str, Any]] = listing["_meta"]["hostvars"]
     if not variables:
         raise LabError(f"{inventory}: no hosts in it: name the lab's hosts with ansible_host and lab_* variables")

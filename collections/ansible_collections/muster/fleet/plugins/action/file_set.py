@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -35,18 +35,19 @@ def _entries(value: Any, name: str, keys: set[str], path_key: str) -> list[dict[
     entries = []
     for number, entry in enumerate(value or [], start=1):
         if not isinstance(entry, dict):
-            raise AnsibleActionFail(f"file_set: {name} entry {number} must be a dict with the key {path_key!r}")
+            raise AnsibleActionFail(f"file_set: {name} entry {number} must be a dict with {path_key!r}")
         path = entry.get(path_key)
         if not isinstance(path, str) or not path:
-            raise AnsibleActionFail(f"file_set: {name} entry {number} has no {path_key!r}; give the path on the host")
+            raise AnsibleActionFail(f"file_set: {name} entry {number} has no {path_key!r}; give its path")
         unknown = sorted(set(entry) - keys)
         if unknown:
-            raise AnsibleActionFail(f"file_set: {path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(keys))}")
+            known = ", ".join(sorted(keys))
+            raise AnsibleActionFail(f"file_set: {path}: unknown key {unknown[0]!r}; known: {known}")
         # An unquoted 0644 is the number 420 to YAML; as text it would be another, wrong mode.
         if "mode" in entry and not isinstance(entry["mode"], str):
-            raise AnsibleActionFail(f"file_set: {path}: mode must be a quoted string such as \"0644\"")
+            raise AnsibleActionFail(f'file_set: {path}: mode must be a quoted string such as "0644"')
         if "mode" not in entry and name == "files":
-            raise AnsibleActionFail(f"file_set: {path}: has no mode; give it as a quoted string such as \"0644\"")
+            raise AnsibleActionFail(f'file_set: {path}: has no mode; give one, quoted, such as "0644"')
         entries.append({key: item for key, item in entry.items() if item is not None})
     return entries
 
@@ -65,16 +66,15 @@ class ActionModule(ActionBase):
         args = dict(self._task.args)
         unknown = sorted(set(args) - {"files", "directories", "absent"})
         if unknown:
-            raise AnsibleActionFail(f"file_set: unknown option {unknown[0]!r}; known: files, directories, absent")
+            known = "files, directories, absent"
+            raise AnsibleActionFail(f"file_set: unknown option {unknown[0]!r}; known: {known}")
         files = _entries(args.get("files"), "files", FILE_KEYS, "dest")
         module_args = {
             "files": [self._with_content(entry, task_vars, host) for entry in files],
             "directories": _entries(args.get("directories"), "directories", DIRECTORY_KEYS, "path"),
             "absent": args.get("absent") or [],
         }
-        done = self._execute_module(
-            module_name="muster.fleet.file_set", module_args=module_args, task_vars=task_vars
-        )
+        done = self._execute_module(module_name="muster.fleet.file_set", module_args=module_args, task_vars=task_vars)
         if done.get("failed") and done.get("msg"):
             done["msg"] = f"{host}: {done['msg']}"
         # The contents are neither news nor harmless.
@@ -87,7 +87,7 @@ class ActionModule(ActionBase):
         dest = entry["dest"]
         given = [key for key in SOURCES if key in entry]
         if len(given) != 1:
-            raise AnsibleActionFail(f"{host}: {dest}: give exactly one of {', '.join(SOURCES)}, not {len(given)}")
+            raise AnsibleActionFail(f"{host}: {dest}: give exactly one of {', '.join(SOURCES)}")
         spec = {key: value for key, value in entry.items() if key not in SOURCES}
         spec["sensitive"] = boolean(entry.get("sensitive", False))
         source = entry[given[0]]
@@ -96,7 +96,7 @@ class ActionModule(ActionBase):
             return spec
         if given[0] == "content":
             if isinstance(source, (dict, list)):
-                raise AnsibleActionFail(f"{host}: {dest}: content must be text; use to_nice_json or to_nice_yaml")
+                raise AnsibleActionFail(f"{host}: {dest}: content must be text; use to_nice_yaml")
             data = to_bytes(to_text(source), errors="surrogate_or_strict")
         elif given[0] == "template":
             data = self._render(source, dest, task_vars, host)
@@ -116,14 +116,13 @@ class ActionModule(ActionBase):
 
     def _read(self, name: str, dest: str, host: str) -> bytes:
         path = self._find("files", name, dest, host)
-        if os.path.isdir(path):
+        if Path(path).is_dir():
             raise AnsibleActionFail(f"{host}: {dest}: src {path} is a directory; name one file")
         try:
             # Gives the plain text of a file under ansible-vault, too.
             real = self._loader.get_real_file(path)
             try:
-                with open(real, "rb") as handle:
-                    return handle.read()
+                return Path(real).read_bytes()
             finally:
                 self._loader.cleanup_tmp_file(real)
         except OSError as error:
@@ -132,8 +131,12 @@ class ActionModule(ActionBase):
     def _render(self, name: str, dest: str, task_vars: dict[str, Any], host: str) -> bytes:
         """The rendered template, by the rules of ansible.builtin.template."""
         path = self._find("templates", name, dest, host)
-        roots = [*task_vars.get("ansible_search_path", []), self._loader.get_basedir(), os.path.dirname(path)]
-        searchpath = [place for root in roots for place in (os.path.join(root, "templates"), root)]
+        roots = [
+            *task_vars.get("ansible_search_path", []),
+            self._loader.get_basedir(),
+            str(Path(path).parent),
+        ]
+        searchpath = [place for root in roots for place in (f"{root}/templates", root)]
         variables = {"ansible_managed": "Ansible managed", **task_vars}
         templar = self._templar.copy_with_new_env(searchpath=searchpath, available_variables=variables)
         try:

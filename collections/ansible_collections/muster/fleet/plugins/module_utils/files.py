@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 MODE = re.compile(r"^0?[0-7]{3,4}$")
 VALIDATE_TIMEOUT_S = 60.0
@@ -90,7 +91,7 @@ class _Ids:
 def parse_mode(text: str, path: str) -> int:
     """An octal mode such as "0644" as a number. Raises FileSetError for anything else."""
     if not MODE.match(text):
-        raise FileSetError(f"{path}: mode {text!r} is not an octal mode; write it as a quoted string like \"0644\"")
+        raise FileSetError(f'{path}: mode {text!r} is not octal; write it as a quoted string like "0644"')
     return int(text, 8)
 
 
@@ -138,10 +139,10 @@ def _attribute_notes(info: os.stat_result, mode: int, ids: _Ids) -> list[str]:
 
 def _set_attributes(path: str, mode: int, ids: _Ids) -> None:
     os.chown(path, -1 if ids.uid is None else ids.uid, -1 if ids.gid is None else ids.gid)
-    os.chmod(path, mode)
+    Path(path).chmod(mode)
 
 
-def _fsync_directory(path: str) -> None:
+def _fsync_directory(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -154,7 +155,8 @@ def _content_diff(spec: FileSpec, before: bytes | None) -> Diff:
         return Diff(spec.dest, note="sensitive content changed")
     old = before or b""
     if len(old) > DIFF_LIMIT_BYTES or len(spec.content) > DIFF_LIMIT_BYTES:
-        return Diff(spec.dest, note=f"content changed ({len(old)} -> {len(spec.content)} bytes, too large to show)")
+        sizes = f"{len(old)} -> {len(spec.content)} bytes"
+        return Diff(spec.dest, note=f"content changed ({sizes}, too large to show)")
     try:
         texts = old.decode(), spec.content.decode()
     except UnicodeDecodeError:
@@ -167,8 +169,8 @@ def _content_diff(spec: FileSpec, before: bytes | None) -> Diff:
 def _make_directory(spec: DirectorySpec, check: bool) -> list[Diff]:
     ids = _lookup(spec, spec.path, check)
     info = _lstat(spec.path)
-    if info is not None and stat.S_ISLNK(info.st_mode) and os.path.isdir(spec.path):
-        info = os.stat(spec.path)
+    if info is not None and stat.S_ISLNK(info.st_mode) and Path(spec.path).is_dir():
+        info = Path(spec.path).stat()
     if info is not None and not stat.S_ISDIR(info.st_mode):
         raise FileSetError(f"{spec.path}: should be a directory, but a file is there; move it away")
     if info is not None:
@@ -177,11 +179,12 @@ def _make_directory(spec: DirectorySpec, check: bool) -> list[Diff]:
             _set_attributes(spec.path, spec.mode, ids)
         return [Diff(spec.path, note=", ".join(notes))] if notes else []
     if not check:
-        os.makedirs(os.path.dirname(spec.path), mode=0o755, exist_ok=True)
+        path = Path(spec.path)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Made closed: nobody may look in before owner and mode are right.
-        os.mkdir(spec.path, 0o700)
+        path.mkdir(0o700)
         _set_attributes(spec.path, spec.mode, ids)
-        _fsync_directory(os.path.dirname(spec.path))
+        _fsync_directory(path.parent)
     return [Diff(spec.path, note="directory created")]
 
 
@@ -195,8 +198,8 @@ def _remove(path: str, check: bool) -> list[Diff]:
         if stat.S_ISDIR(info.st_mode):
             shutil.rmtree(path)
         else:
-            os.unlink(path)
-        _fsync_directory(os.path.dirname(path))
+            Path(path).unlink()
+        _fsync_directory(Path(path).parent)
     return [Diff(path, note="removed")]
 
 
@@ -205,11 +208,11 @@ def _run_validate(spec: FileSpec, directory: str) -> None:
     command = shlex.split(spec.validate or "")
     if not command or not any("%s" in word for word in command):
         raise FileSetError(f"{spec.dest}: validate command {spec.validate!r} has no %s for the file; add it")
-    copy = os.path.join(directory, os.path.basename(spec.dest))
-    with open(copy, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as handle:
-        handle.write(spec.content)
-    os.chmod(copy, spec.mode)
-    words = [word.replace("%s", copy) for word in command]
+    copy = Path(directory) / Path(spec.dest).name
+    copy.touch(0o600, exist_ok=False)
+    copy.write_bytes(spec.content)
+    copy.chmod(spec.mode)
+    words = [word.replace("%s", str(copy)) for word in command]
     try:
         done = subprocess.run(
             words,
@@ -226,11 +229,11 @@ def _run_validate(spec: FileSpec, directory: str) -> None:
             f"{spec.dest}: validate command {spec.validate!r} gave no answer in {VALIDATE_TIMEOUT_S:.0f} s"
         ) from error
     finally:
-        os.unlink(copy)
+        copy.unlink()
     if done.returncode != 0:
         # A checker may quote the line it dislikes, so the output of a sensitive file is not shown.
         output = "(output withheld: the file is sensitive)" if spec.sensitive else ""
-        output = output or done.stdout.decode(errors="replace").replace(copy, spec.dest).strip()
+        output = output or done.stdout.decode(errors="replace").replace(str(copy), spec.dest).strip()
         raise FileSetError(
             f"{spec.dest}: nothing was placed, because {spec.validate!r} refused the new content "
             f"(exit code {done.returncode}): {output}"
@@ -254,12 +257,12 @@ def _compare(spec: FileSpec, check: bool) -> _Pending | None:
         return _Pending(spec, ids, True, (Diff(spec.dest, note="symbolic link replaced by a file"),))
     if not stat.S_ISREG(info.st_mode):
         raise FileSetError(f"{spec.dest}: is no regular file; move it away")
-    kept = _Ids(info.st_uid if ids.uid is None else ids.uid, info.st_gid if ids.gid is None else ids.gid, ids.unknown)
+    uid = info.st_uid if ids.uid is None else ids.uid
+    gid = info.st_gid if ids.gid is None else ids.gid
     diffs: list[Diff] = []
     same = False
     if info.st_size == len(spec.content) or not spec.sensitive:
-        with open(spec.dest, "rb") as handle:
-            before = handle.read()
+        before = Path(spec.dest).read_bytes()
         same = before == spec.content
         if not same:
             diffs.append(_content_diff(spec, before))
@@ -268,7 +271,7 @@ def _compare(spec: FileSpec, check: bool) -> _Pending | None:
     notes = _attribute_notes(info, spec.mode, ids)
     if notes:
         diffs.append(Diff(spec.dest, note=", ".join(notes)))
-    return _Pending(spec, kept, not same, tuple(diffs)) if diffs else None
+    return _Pending(spec, _Ids(uid, gid), not same, tuple(diffs)) if diffs else None
 
 
 def _place(pending: _Pending) -> None:
@@ -276,27 +279,27 @@ def _place(pending: _Pending) -> None:
     if not pending.content_changed:
         _set_attributes(spec.dest, spec.mode, pending.ids)
         return
-    folder, name = os.path.split(spec.dest)
+    dest = Path(spec.dest)
     # A leading dot and a foreign ending: readers of drop-in folders pass over it.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".muster-tmp", dir=folder)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", suffix=".muster-tmp", dir=dest.parent)
     try:
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(spec.content)
             handle.flush()
             _set_attributes(temporary, spec.mode, pending.ids)
             os.fsync(handle.fileno())
-        os.rename(temporary, spec.dest)
+        Path(temporary).rename(dest)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink()
         raise
-    _fsync_directory(folder)
+    _fsync_directory(dest.parent)
 
 
 def _check_set(files: Sequence[FileSpec], directories: Sequence[DirectorySpec], absent: Sequence[str]) -> None:
     seen: set[str] = set()
     for path in [*(d.path for d in directories), *absent, *(f.dest for f in files)]:
         if not path.startswith("/") or path.endswith("/") or os.path.normpath(path) != path:
-            raise FileSetError(f"{path}: is not a plain absolute path; write it in full, without .. or a final /")
+            raise FileSetError(f"{path}: is no plain absolute path; write it in full, without .. or a final /")
         if path in seen:
             raise FileSetError(f"{path}: is named twice in one set; keep one of the two")
         seen.add(path)
@@ -328,10 +331,10 @@ def apply(
     for path in absent:
         diffs += _remove(path, check)
     for item in pending:
-        folder = os.path.dirname(item.spec.dest)
         if not check:
-            if not os.path.isdir(folder):
-                raise FileSetError(f"{item.spec.dest}: the directory {folder} is missing; list it under directories")
+            folder = Path(item.spec.dest).parent
+            if not folder.is_dir():
+                raise FileSetError(f"{item.spec.dest}: {folder} is missing; list it under directories")
             _place(item)
         diffs += item.diffs
     return Outcome(tuple(dict.fromkeys(diff.path for diff in diffs)), tuple(diffs))

@@ -3,14 +3,27 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.files import (
+    DirectorySpec,
+    FileSetError,
+    FileSpec,
+    apply,
+    parse_mode,
+)
+
 DOCUMENTATION = r"""
 module: file_set
 short_description: Place a set of files, directories and removals in one task
 description:
-  - Renders templates and reads sources on the controller, then makes one call on the host that compares content, mode and
-    ownership, validates every new content, and only then places each file by rename.
+  - Renders templates and reads sources on the controller, then makes one call on the host that compares
+    content, mode and ownership, validates every new content, and only then places each file by rename.
   - When one C(validate) command refuses, no file of the set is placed.
-  - In check mode nothing is written and C(validate) commands do not run, because their program may not be installed yet.
+  - In check mode nothing is written and C(validate) commands do not run, because their program may not be
+    installed yet.
 options:
   files:
     description: The files.
@@ -26,7 +39,8 @@ options:
         description: Name of a template in the role's C(templates) folder, or a path on the controller.
         type: str
       src:
-        description: Name of a file in the role's C(files) folder, or a path on the controller. Copied byte for byte.
+        description:
+          - Name of a file in the role's C(files) folder, or a path on the controller. Copied byte for byte.
         type: str
       content:
         description: The text itself.
@@ -50,7 +64,8 @@ options:
         default: false
       validate:
         description:
-          - Command that must exit 0 before anything is placed; C(%s) is a copy of the new file under the same file name.
+          - Command that must exit 0 before anything is placed.
+          - C(%s) is a copy of the new file under the same file name, in a private folder.
           - No shell is involved.
         type: str
   directories:
@@ -89,7 +104,11 @@ EXAMPLES = r"""
       - {path: /etc/etcd/pki, mode: "0750", owner: root, group: etcd}
     files:
       - {dest: /etc/etcd/etcd.yaml, template: etcd.yaml.j2, mode: "0640", owner: root, group: etcd}
-      - {dest: /etc/etcd/pki/member.key, src: "{{ pki_dir }}/etcd/member.key", mode: "0600", owner: etcd, sensitive: true}
+      - dest: /etc/etcd/pki/member.key
+        src: "{{ pki_dir }}/etcd/member.key"
+        mode: "0600"
+        owner: etcd
+        sensitive: true
       - {dest: /etc/haproxy/haproxy.cfg, template: haproxy.cfg.j2, mode: "0644", validate: haproxy -c -f %s}
     absent:
       - /etc/etcd/etcd.conf
@@ -103,18 +122,6 @@ changed_files:
   type: list
   elements: str
 """
-
-import base64
-import binascii
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.files import (
-    DirectorySpec,
-    FileSetError,
-    FileSpec,
-    apply,
-    parse_mode,
-)
 
 SOURCES = ("template", "src", "content", "content_b64")
 

@@ -1,0 +1,329 @@
+"""Action muster.fleet.inventory_check: all that can be known to be wrong before a host is touched."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.playbook import Playbook
+from ansible.plugins.action import ActionBase
+
+# The only place that knows in which file and line a value stands; ansible-core is pinned to 2.19.
+from ansible._internal._datatag._tags import Origin  # isort: skip
+
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, report
+from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
+    RoleSpec,
+    SpecError,
+    has_template,
+    load_role_specs,
+    missing_options,
+    unknown_variable,
+    value_errors,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
+
+FLEET = "fleet"
+# Set per host by their nature; every other fleet_ variable must be the same on all hosts.
+PER_HOST = frozenset({"fleet_address", "fleet_host_key_fingerprint"})
+# What the inventory's own rules read per host, and the variable that names the fleet's address of last resort.
+HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range")
+
+
+def origin_of(*values: Any) -> str:
+    """File and line of the first value that knows its own, shown relative to the working folder."""
+    for value in values:
+        origin = Origin.get_tag(value)
+        if origin is None:
+            continue
+        if origin.path is None:
+            return str(origin.description or "").strip("<>")
+        path = Path(origin.path)
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"{shown}:{origin.line_num}" if origin.line_num else str(shown)
+    return ""
+
+
+class Resolver:
+    """Templates values, each set of equal inputs once."""
+
+    def __init__(self, templar: Any) -> None:
+        self._templar = templar
+        self._done: dict[Key, Any] = {}
+
+    def resolve(self, name: str, raw: Mapping[str, Any]) -> Any:
+        """The value of one variable among `raw`. Raises AnsibleError."""
+        key = inputs(name, raw)
+        if key is not None and key in self._done:
+            value = self._done[key]
+        else:
+            self._templar.available_variables = raw
+            try:
+                value = self._templar.template(raw[name])
+            except AnsibleError as error:
+                value = error
+            if key is not None:
+                self._done[key] = value
+        if isinstance(value, AnsibleError):
+            raise value
+        return value
+
+
+class Variables:
+    """One host's variables; values are templated when read, and plain ones are not."""
+
+    def __init__(self, raw: Mapping[str, Any], resolver: Resolver) -> None:
+        self.raw = raw
+        self._resolver = resolver
+
+    def value(self, name: str) -> Any:
+        """The variable's value. Raises KeyError, and AnsibleError when its template cannot be resolved."""
+        value = self.raw[name]
+        return self._resolver.resolve(name, self.raw) if has_template(value) else value
+
+    def origin(self, name: str) -> str:
+        """Where the variable is set."""
+        key = next((key for key in self.raw if key == name), None)
+        return origin_of(self.raw.get(name), key)
+
+
+class Findings:
+    """Collects problems; the same one of many hosts or variables becomes one line."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+        self._causes: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+
+    def add(self, host: str, message: str, fix: str, where: str = "") -> None:
+        """One problem of one host."""
+        self._hosts[(message, fix, where)][host] = None
+
+    def add_unresolved(self, host: str, variable: str, cause: str, where: str) -> None:
+        """A variable whose template fails; variables that fail for the same cause share a line."""
+        self._hosts[("unresolved", cause)][host] = None
+        self._causes[("unresolved", cause)][f"{variable} ({where})" if where else variable] = None
+
+    def problems(self) -> list[Problem]:
+        """All of them, in the order found."""
+        found = []
+        for key, hosts in self._hosts.items():
+            if key[0] != "unresolved":
+                found.append(Problem(key[0], key[1], tuple(hosts), where=key[2]))
+                continue
+            names = list(self._causes[key])
+            more = f" and {len(names) - 1} more that follow from it" if len(names) > 1 else ""
+            found.append(
+                Problem(
+                    f"{names[0]}{more} cannot be resolved: {key[1].rstrip('.')}",
+                    "set what it refers to, or correct it",
+                    tuple(hosts),
+                )
+            )
+        return found
+
+
+def _roles_of(play: Any) -> Iterator[Any]:
+    """The play's roles in order, each behind the roles it depends on."""
+    for role in play.roles:
+        yield from role.get_all_dependencies()
+        yield role
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller alone."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+    _VALID_ARGS = frozenset({"playbook", "roles_path"})
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Fails with every problem in one message."""
+        result: dict[str, Any] = super().run(tmp, task_vars or {})
+        _, arguments = self.validate_argument_spec(
+            argument_spec={
+                "playbook": {"type": "path", "required": True},
+                "roles_path": {"type": "list", "elements": "path", "required": True},
+            }
+        )
+        self._manager = self._task.get_variable_manager()
+        self._inventory = (task_vars or {})["hostvars"]._inventory
+        self._templates = self._templar.copy_with_new_env()
+        self._resolver = Resolver(self._templates)
+        roots = [Path(path) for path in arguments["roles_path"]]
+        try:
+            specs = load_role_specs(roots)
+        except SpecError as error:
+            raise AnsibleActionFail(str(error)) from error
+        defaults = self._fleet_defaults(roots)
+        plays = self._plays(arguments["playbook"])
+        problems = [
+            *self._inventory_problems(plays, defaults),
+            *self._name_problems(plays, specs),
+            *self._role_problems(plays, specs),
+        ]
+        result["changed"] = False
+        if problems:
+            sources = ", ".join(str(source) for source in self._inventory._sources)
+            title = f"The inventory {sources} is not usable, nothing was touched"
+            result.update(failed=True, msg=report(title, problems))
+        else:
+            result["msg"] = f"{len(self._all_hosts())} hosts and {len(specs)} roles checked"
+        return result
+
+    def _fleet_defaults(self, roots: list[Path]) -> Mapping[str, Any]:
+        """The fleet role's defaults, below every variable of the inventory."""
+        for root in roots:
+            path = root / FLEET / "defaults" / "main.yml"
+            if path.exists():
+                return self._loader.load_from_file(str(path), trusted_as_template=True) or {}
+        return {}
+
+    def _plays(self, playbook: str) -> list[Any]:
+        try:
+            return Playbook.load(playbook, variable_manager=self._manager, loader=self._loader).get_plays()
+        except AnsibleError as error:
+            raise AnsibleActionFail(f"the playbook {playbook} cannot be loaded: {error}") from error
+
+    def _all_hosts(self) -> list[Any]:
+        return list(self._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True))
+
+    def _hosts_of(self, play: Any) -> list[Any]:
+        pattern = self._pattern(play)
+        if not pattern:
+            return []
+        return list(self._inventory.get_hosts(pattern, ignore_limits=True, ignore_restrictions=True))
+
+    def _pattern(self, play: Any) -> str:
+        """The play's host pattern; one that only a later moment can resolve counts as nobody."""
+        words = play.hosts if isinstance(play.hosts, list) else [play.hosts]
+        text = ",".join(str(word) for word in words)
+        if not has_template(text):
+            return text
+        try:
+            self._templates.available_variables = self._manager.get_vars(play=play)
+            return str(self._templates.template(play.hosts))
+        except AnsibleError:
+            return ""
+
+    def _inventory_problems(self, plays: list[Any], defaults: Mapping[str, Any]) -> list[Problem]:
+        findings = Findings()
+        values: dict[str, dict[str, Any]] = {}
+        variables: dict[str, Variables] = {}
+        for host in self._all_hosts():
+            raw = {**defaults, **self._manager.get_vars(host=host)}
+            variables[host.name] = Variables(raw, self._resolver)
+            values[host.name] = self._resolve(variables[host.name])
+        names = {name for found in variables.values() for name in found.raw if name.startswith(f"{FLEET}_")}
+        for name in sorted(names - PER_HOST):
+            self._same_everywhere(name, variables, findings)
+        first = next(iter(values.values()), {})
+        inventory = Inventory(
+            groups={name: [host.name for host in group.get_hosts()] for name, group in self._inventory.groups.items()},
+            addresses={host: found.get("fleet_address") or found.get("ansible_host") for host, found in values.items()},
+            pod_ranges={host: found.get("pod_network_range") for host, found in values.items()},
+            fleet={name: value for name, value in first.items() if name.startswith(f"{FLEET}_")},
+            patterns=[pattern for play in plays if (pattern := self._pattern(play))],
+        )
+        located = []
+        for problem in check(inventory):
+            owner = variables.get(problem.hosts[0] if problem.hosts else next(iter(variables), ""))
+            where = owner.origin(problem.variable) if owner and problem.variable else ""
+            if not where and len(problem.hosts) == 1:
+                where = origin_of(*(host.name for host in self._all_hosts() if host.name == problem.hosts[0]))
+            located.append(Problem(problem.message, problem.fix, problem.hosts, problem.variable, where))
+        return [*located, *findings.problems()]
+
+    @staticmethod
+    def _resolve(variables: Variables) -> dict[str, Any]:
+        """What the inventory rules read; what cannot be resolved is the roles' check's to report."""
+        found: dict[str, Any] = {}
+        for name in variables.raw:
+            if name.startswith(f"{FLEET}_") or name in HOST_VARIABLES:
+                try:
+                    found[name] = variables.value(name)
+                except AnsibleError:
+                    continue
+        return found
+
+    @staticmethod
+    def _same_everywhere(name: str, variables: Mapping[str, Variables], findings: Findings) -> None:
+        """A fleet-wide variable with another value on some host builds two fleets."""
+        values = {host: repr(found.raw.get(name)) for host, found in variables.items()}
+        usual, count = Counter(values.values()).most_common(1)[0]
+        if count == len(values):
+            return
+        model = next(host for host, value in values.items() if value == usual)
+        for host, value in values.items():
+            if value != usual:
+                findings.add(
+                    host,
+                    f"{name} is not what it is on {model}, but it is one value for the whole fleet",
+                    "set it once, in group_vars/all",
+                    variables[host].origin(name),
+                )
+
+    def _name_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
+        findings = Findings()
+        places: Iterable[tuple[str, Mapping[str, Any]]] = itertools.chain(
+            ((host.name, self._manager.get_vars(host=host, include_hostvars=False)) for host in self._all_hosts()),
+            ((f"play {play.get_name()!r}", play.get_vars()) for play in plays),
+        )
+        for host, raw in places:
+            for name, value in raw.items():
+                unknown = unknown_variable(str(name), specs)
+                if unknown is not None:
+                    findings.add(
+                        host,
+                        f"{unknown.name} is not a variable of role {unknown.role}",
+                        unknown.fix,
+                        origin_of(name, value),
+                    )
+        return findings.problems()
+
+    def _role_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
+        findings = Findings()
+        checked: dict[tuple[str, str, str], list[str]] = {}
+        for play in plays:
+            roles = [role for role in _roles_of(play) if role.get_name(include_role_fqcn=False) in specs]
+            for host in self._hosts_of(play) if roles else []:
+                raw = self._manager.get_vars(play=play, host=host)
+                for role in roles:
+                    name = role.get_name(include_role_fqcn=False)
+                    options = specs[name].entries.get(role._from_files.get("tasks", "main"))
+                    # The fleet role has no tasks: its one set of variables is for every play it is in.
+                    options = options or (specs[name].options if name == FLEET else {})
+                    own = {**raw, **role.vars, **role.get_role_params(), "role_path": role.get_role_path()}
+                    self._check_role(host.name, name, options, Variables(own, self._resolver), checked, findings)
+        return findings.problems()
+
+    def _check_role(
+        self,
+        host: str,
+        role: str,
+        options: Mapping[str, Mapping[str, Any]],
+        variables: Variables,
+        checked: dict[tuple[str, str, str], list[str]],
+        findings: Findings,
+    ) -> None:
+        for name in missing_options(options, variables.raw):
+            findings.add(host, f"role {role} needs {name}, which is not set", f"set {name} in the inventory")
+        for name in options:
+            if name not in variables.raw:
+                continue
+            try:
+                value = variables.value(name)
+            except AnsibleError as error:
+                findings.add_unresolved(host, name, str(error), variables.origin(name))
+                continue
+            # Most hosts of a group share most values: each is validated once.
+            key = (role, name, repr(value))
+            if key not in checked:
+                checked[key] = value_errors(name, options[name], value)
+            for message in checked[key]:
+                findings.add(host, f"role {role}: {message}", f"correct {name}", variables.origin(name))

@@ -1,0 +1,47 @@
+"""Action muster.fleet.preflight_report: all hosts' facts judged together, on the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check
+from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+
+
+def host_of(registered: Any) -> Host | None:
+    """The registered result of muster.fleet.preflight as a Host; None when the host gave no facts."""
+    if not isinstance(registered, Mapping) or not isinstance(registered.get("facts"), Mapping):
+        return None
+    return Host(
+        facts=registered["facts"],
+        limits=Limits(**registered["limits"]),
+        is_node=bool(registered["is_node"]),
+    )
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller alone."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Fails with every problem of every host in one message."""
+        result: dict[str, Any] = super().run(tmp, task_vars or {})
+        _, arguments = self.validate_argument_spec(
+            argument_spec={
+                "facts": {"type": "str", "default": "__preflight_facts"},
+                "hosts": {"type": "list", "elements": "str", "required": True},
+            }
+        )
+        hostvars = (task_vars or {})["hostvars"]
+        hosts = {name: host_of(hostvars[name].get(arguments["facts"])) for name in arguments["hosts"]}
+        problems = check(hosts)
+        result.update(changed=False, msg=f"{len(hosts)} hosts are fit")
+        if problems:
+            title = f"{len(hosts)} hosts were looked at and nothing was touched"
+            result.update(failed=True, msg=report(title, problems))
+        return result

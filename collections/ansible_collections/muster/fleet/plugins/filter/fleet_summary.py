@@ -1,0 +1,152 @@
+"""Jinja filter: one screen that says what the fleet looks like after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+DOCUMENTATION = r"""
+name: fleet_summary
+short_description: One screen with each host, its role and its state
+description:
+  - A line for each host; for GPU nodes also verdict, reasons and what to do; then the commands to try next.
+options:
+  _input:
+    description: Names of hosts.
+    type: list
+    elements: str
+    required: true
+  hostvars:
+    description: Ansible's C(hostvars), with the results that the roles registered.
+    type: dict
+    required: true
+  groups:
+    description: Ansible's C(groups).
+    type: dict
+    required: true
+  well:
+    description: Hosts without a failed task.
+    type: list
+    elements: str
+    required: true
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+msg: "{{ groups['all'] | muster.fleet.fleet_summary(hostvars, groups, ansible_play_hosts) }}"
+"""
+
+RETURN = r"""
+_value:
+  description: Several lines of text.
+  type: str
+"""
+
+ROLES = {
+    "etcd": "etcd",
+    "etcd_events": "etcd (events)",
+    "kube_apiserver": "API server",
+    "api_loadbalancer": "load balancer",
+    "system_nodes": "system node",
+    "gpu_nodes": "GPU node",
+    "monitoring": "monitoring",
+}
+# A reason is a sentence; on the screen its beginning is enough, the report has the rest.
+REASON_CHARS = 110
+
+
+def fleet_summary(
+    hosts: Iterable[str],
+    hostvars: Mapping[str, Any],
+    groups: Mapping[str, Collection[str]],
+    well: Collection[str],
+) -> str:
+    """The text. Pure: everything comes from the variables given."""
+    admitted = _admission(hostvars)
+    names = sorted(hosts, key=lambda host: (_rank(host, groups), host))
+    rows = [(host, _role(host, groups), _state(host, hostvars, admitted, well)) for host in names]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"{host:{widths[0]}}  {role:{widths[1]}}  {state}" for host, role, state in rows]
+    held = []
+    for host in names:
+        if host in groups.get("gpu_nodes", ()) and _gpu_state(host, admitted) != "ready":
+            held.append(host)
+    lines += [""]
+    for host in held:
+        lines += _why(host, hostvars, admitted)
+    lines += _next(hostvars, names, held)
+    return "\n".join(lines)
+
+
+def _admission(hostvars: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    result = hostvars.get("localhost", {}).get("__node_admission_result", {})
+    return {str(node["name"]): node for node in result.get("nodes", [])}
+
+
+def _rank(host: str, groups: Mapping[str, Collection[str]]) -> int:
+    return next((rank for rank, group in enumerate(ROLES) if host in groups.get(group, ())), len(ROLES))
+
+
+def _role(host: str, groups: Mapping[str, Collection[str]]) -> str:
+    return ", ".join(text for group, text in ROLES.items() if host in groups.get(group, ())) or "-"
+
+
+def _gpu_state(host: str, admitted: Mapping[str, Mapping[str, Any]]) -> str:
+    return "ready" if admitted.get(host, {}).get("state") == "ready" else "held"
+
+
+def _state(
+    host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]], well: Collection[str]
+) -> str:
+    if host not in well:
+        return "FAILED: see the failed task above"
+    burnin = _burnin(host, hostvars)
+    if not burnin and host not in admitted:
+        return "up"
+    simulated = " (simulated)" if admitted.get(host, {}).get("simulated") else ""
+    verdict = burnin.get("verdict") or "no verdict"
+    codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in burnin.get("reasons", []) if _counts(reason)))
+    return f"{_gpu_state(host, admitted)}{simulated}  {verdict}{': ' + codes if codes else ''}"
+
+
+def _counts(reason: Mapping[str, Any]) -> bool:
+    """SIMULATED says what kind of run it was; it is shown as such and is no reason to hold an allowed node."""
+    return reason["code"] != "SIMULATED"
+
+
+def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = hostvars[host].get("__gpu_burnin_result") or {}
+    return result
+
+
+def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    burnin = _burnin(host, hostvars)
+    reasons = [reason for reason in burnin.get("reasons", []) if _counts(reason)]
+    if not reasons:
+        reasons = admitted.get(host, {}).get("reasons", [])
+    action = burnin.get("action")
+    lines = [f"{host} is held{f', action: {action}' if action else ''}"]
+    for reason in reasons:
+        text = f"{reason['code']}: {reason['message']}"
+        lines.append("  " + (text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 3] + "..."))
+    return [*lines, ""]
+
+
+def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str]) -> list[str]:
+    state = next((hostvars[name]["fleet_state_dir"] for name in names if "fleet_state_dir" in hostvars[name]), "")
+    lines = ["Next:", f"  kubectl --kubeconfig {state}/kubeconfig/admin.kubeconfig get nodes"]
+    for host in held[:1]:
+        lines += [
+            f"  gpu-burnin report {state}/reports/{host}/report.json",
+            f"  ansible-playbook playbooks/burnin.yml -l {host}    (after the repair)",
+        ]
+    return lines
+
+
+class FilterModule:
+    """Filters of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Name to function."""
+        return {"fleet_summary": fleet_summary}

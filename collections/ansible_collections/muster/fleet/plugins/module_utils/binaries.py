@@ -1,0 +1,94 @@
+"""Fetch files whose SHA-256 is known and put them in place as a whole or not at all.
+
+Standard library only: this runs on the hosts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_CHUNK_BYTES = 1024 * 1024
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class BinaryError(Exception):
+    """A file cannot be fetched or is not the expected one; the message is one sentence without the host's name."""
+
+
+def check_request(names: Sequence[str], checksums: Mapping[str, str]) -> str | None:
+    """Why this cannot even be tried (a missing or malformed checksum, a path as name), or None."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            return f"kube_binaries_names has '{name}', which is not a plain file name"
+        if name not in checksums:
+            return f"kube_binaries_checksums has no entry for {name}; add its SHA-256 (`sha256sum {name}`)"
+        if not _SHA256.fullmatch(str(checksums[name])):
+            return f"kube_binaries_checksums[{name}] is not a SHA-256 (64 hexadecimal digits): {checksums[name]}"
+    return None
+
+
+def file_sha256(path: str) -> str | None:
+    """Digest of a regular file; None when there is none."""
+    if not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def needs_mode(path: str, mode: int) -> bool:
+    """Whether the file has other permissions or is not root's (or the caller's)."""
+    info = Path(path).stat()
+    return stat.S_IMODE(info.st_mode) != mode or info.st_uid != os.geteuid()
+
+
+def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> None:
+    """Download `url` next to `path`, compare, set the mode, sync and rename.
+
+    `timeout_s` is for each wait on the network. Raises BinaryError; `path` is then as it was.
+    """
+    target = Path(path)
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            digest = _download(url, stream.write, timeout_s)
+            if digest != sha256.lower():
+                raise BinaryError(
+                    f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
+                    "correct the checksum or the mirror"
+                )
+            os.fchmod(stream.fileno(), mode)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).rename(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def _download(url: str, write: Callable[[bytes], object], timeout_s: float) -> str:
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            expected = response.headers.get("Content-Length")
+            received = 0
+            while chunk := response.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                write(chunk)
+                received += len(chunk)
+    except urllib.error.HTTPError as error:
+        raise BinaryError(f"{url} answers HTTP {error.code} {error.reason}; check kube_binaries_url") from None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise BinaryError(f"{url} cannot be fetched: {reason}; check kube_binaries_url") from None
+    if expected is not None and received != int(expected):
+        raise BinaryError(f"{url} broke off after {received} of {expected} bytes; run again")
+    return digest.hexdigest()

@@ -1,0 +1,118 @@
+"""Roles' argument_specs: which variable belongs to which role, what is missing, misspelt or mistyped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+# Closer than difflib's default: a wrong suggestion is worse than none.
+SIMILAR = 0.7
+
+
+class SpecError(Exception):
+    """A role whose argument_specs cannot be read; the message names the file."""
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """The options of one role by entry point."""
+
+    name: str
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    @property
+    def options(self) -> dict[str, Mapping[str, Any]]:
+        """Every option of every entry point."""
+        return {name: option for entry in self.entries.values() for name, option in entry.items()}
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]}); correct it") from error
+
+
+def load_role_specs(roots: Iterable[Path]) -> dict[str, RoleSpec]:
+    """The specs of all roles under these folders. A role without a spec has no rules. Raises SpecError."""
+    specs: dict[str, RoleSpec] = {}
+    for root in roots:
+        for path in sorted(root.glob("*/meta/argument_specs.y*ml")):
+            name = path.parent.parent.name
+            data = _read_yaml(path)
+            entries = data.get("argument_specs") if isinstance(data, dict) else None
+            if not isinstance(entries, dict):
+                raise SpecError(f"{path}: has no dictionary argument_specs; add it")
+            options = {entry: (value or {}).get("options") or {} for entry, value in entries.items()}
+            specs.setdefault(name, RoleSpec(name, options))
+    return specs
+
+
+def owner_of(variable: str, roles: Iterable[str]) -> str | None:
+    """The role whose prefix the variable has; the longest name wins (etcd_backup before etcd)."""
+    owners = [role for role in roles if variable == role or variable.startswith(f"{role}_")]
+    return max(owners, key=len, default=None)
+
+
+@dataclass(frozen=True)
+class UnknownVariable:
+    """A variable with a role's prefix that the role does not know."""
+
+    name: str
+    role: str
+    suggestion: str
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return f"did you mean {self.suggestion}?" if self.suggestion else f"see the variables of role {self.role}"
+
+
+def unknown_variable(variable: str, specs: Mapping[str, RoleSpec]) -> UnknownVariable | None:
+    """The finding for one name, or None when nobody claims it or its role knows it."""
+    role = owner_of(variable, specs)
+    if role is None or variable in specs[role].options:
+        return None
+    # The slip may be in the prefix itself, so the nearest name of any role counts.
+    every = [name for spec in specs.values() for name in spec.options]
+    near = difflib.get_close_matches(variable, every, n=1, cutoff=SIMILAR)
+    return UnknownVariable(variable, role, near[0] if near else "")
+
+
+def value_errors(name: str, option: Mapping[str, Any], value: Any) -> list[str]:
+    """What is wrong with one value by its option's spec; a secret's value is never repeated."""
+    validator = ArgumentSpecValidator({name: dict(option)})
+    result = validator.validate({name: value}, validate_role_argument_spec=True)
+    if not result.error_messages:
+        return []
+    if option.get("no_log"):
+        return [f"{name} does not fit its type {option.get('type', 'str')} (value withheld: it is a secret)"]
+    return [_shorten(message) for message in result.error_messages]
+
+
+def missing_options(options: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+    """The required options that no variable sets."""
+    present = set(names)
+    return [name for name, option in options.items() if option.get("required") and name not in present]
+
+
+def has_template(value: Any) -> bool:
+    """Whether some text in the value may need templating."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value or "{#" in value
+    if isinstance(value, Mapping):
+        return any(has_template(item) for pair in value.items() for item in pair)
+    if isinstance(value, (list, tuple)):
+        return any(has_template(item) for item in value)
+    return False
+
+
+def _shorten(message: str) -> str:
+    """Ansible's sentence without Python's class names."""
+    return message.replace("<class '", "").replace("'>", "").rstrip(".")

@@ -1,0 +1,121 @@
+"""A systemd unit's state, and whether its process is older than the files it read at start.
+
+A handler is lost when a run is killed between writing a file and the restart; comparing times
+instead finds the restart that is still owed, whoever wrote the file. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "UnitFileState",
+    "NeedDaemonReload",
+    "MainPID",
+    "FragmentPath",
+    "DropInPaths",
+)
+
+
+class UnitError(Exception):
+    """systemctl refused; the message is one sentence without the host's name."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What `systemctl show` says about a unit. `started_at` is the main process' start (Unix time) or None."""
+
+    name: str
+    loaded: bool
+    active: str
+    sub: str
+    result: str
+    enabled: bool
+    needs_reload: bool
+    files: tuple[str, ...]
+    started_at: float | None
+
+    @property
+    def running(self) -> bool:
+        """Up, or on its way up (systemd keeps trying)."""
+        return self.active in ("active", "activating", "reloading")
+
+
+def parse_show(name: str, text: str, started_at: float | None) -> Unit:
+    """Read `systemctl show -p ...` output."""
+    pairs = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    files = [pairs.get("FragmentPath", ""), *pairs.get("DropInPaths", "").split()]
+    return Unit(
+        name=name,
+        loaded=pairs.get("LoadState") == "loaded",
+        active=pairs.get("ActiveState", ""),
+        sub=pairs.get("SubState", ""),
+        result=pairs.get("Result", ""),
+        enabled=pairs.get("UnitFileState") in ("enabled", "static", "alias", "indirect", "generated"),
+        needs_reload=pairs.get("NeedDaemonReload") == "yes",
+        files=tuple(path for path in files if path),
+        started_at=started_at,
+    )
+
+
+def process_started_at(stat_line: str, uptime_s: float, now: float, ticks_per_second: int) -> float:
+    """Unix time at which a process started, from its /proc/PID/stat line (field 22, proc(5)).
+
+    The command name in field 2 may hold spaces and brackets, so fields count from the last bracket.
+    """
+    ticks = int(stat_line.rsplit(")", 1)[1].split()[19])
+    return now - uptime_s + ticks / ticks_per_second
+
+
+def newer_files(started_at: float, modified: Mapping[str, float], now: float) -> list[str]:
+    """Files changed after the start. A time in the future is a clock that was set back, and proves nothing."""
+    return sorted(path for path, at in modified.items() if started_at < at <= now)
+
+
+def modification_times(paths: Iterable[str]) -> dict[str, float]:
+    """{file: Unix time} of the files that exist; a folder stands for all files under it."""
+    found: dict[str, float] = {}
+    for path in map(Path, paths):
+        files = path.rglob("*") if path.is_dir() else [path]
+        found.update({str(file): file.stat().st_mtime for file in files if file.is_file()})
+    return found
+
+
+def show(name: str) -> Unit:
+    """Ask systemd. Raises UnitError when it cannot be reached."""
+    text = systemctl(["show", "--property", ",".join(_PROPERTIES), "--", name])
+    pid = next((line[8:] for line in text.splitlines() if line.startswith("MainPID=")), "0")
+    return parse_show(name, text, _started_at(int(pid)) if pid != "0" else None)
+
+
+def stale_because(unit: Unit, paths: Sequence[str]) -> list[str]:
+    """Files (the unit's own included) that are newer than its running process; empty when it is up to date."""
+    if unit.started_at is None:
+        return []
+    return newer_files(unit.started_at, modification_times([*unit.files, *paths]), time.time())
+
+
+def systemctl(arguments: Sequence[str]) -> str:
+    """Run systemctl and give its output. Raises UnitError with systemd's own words."""
+    done = subprocess.run(["systemctl", "--no-pager", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        raise UnitError(f"`systemctl {' '.join(arguments)}` failed: {reason}")
+    return done.stdout
+
+
+def _started_at(pid: int) -> float | None:
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None  # ended between the two looks
+    return process_started_at(line, time.clock_gettime(time.CLOCK_BOOTTIME), time.time(), os.sysconf("SC_CLK_TCK"))

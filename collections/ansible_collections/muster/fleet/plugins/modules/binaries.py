@@ -1,0 +1,103 @@
+#!/usr/bin/python
+"""Ansible module: install a list of binaries whose SHA-256 is known."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import binaries
+
+DOCUMENTATION = r"""
+module: binaries
+short_description: Install binaries from a mirror, each with its SHA-256
+version_added: "0.1.0"
+description:
+  - Downloads every file that is missing or differs from its checksum, compares it, and renames it into place. What is
+    there already and right is not fetched.
+  - All checksums are looked at before the first download.
+options:
+  names:
+    description: Names of the binaries.
+    type: list
+    elements: str
+    required: true
+  url:
+    description: Where they are, without the name. http, https or file (a folder on the host).
+    type: str
+    required: true
+  checksums:
+    description: SHA-256 of each, by name.
+    type: dict
+    required: true
+  directory:
+    description: Where they go.
+    type: path
+    default: /usr/local/bin
+  timeout_s:
+    description: Give up when the mirror is silent for so long, in seconds.
+    type: float
+    default: 30
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Install etcd
+  muster.fleet.binaries:
+    names: [etcd, etcdctl]
+    url: https://mirror.example.com/etcd/v3.6.16
+    checksums: "{{ kube_binaries_checksums }}"
+"""
+
+RETURN = r"""
+installed:
+  description: Binaries that were fetched (or would be, in check mode).
+  type: list
+  elements: str
+  returned: always
+"""
+
+MODE = 0o755
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "names": {"type": "list", "elements": "str", "required": True},
+            "url": {"type": "str", "required": True},
+            "checksums": {"type": "dict", "required": True},
+            "directory": {"type": "path", "default": "/usr/local/bin"},
+            "timeout_s": {"type": "float", "default": 30.0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = socket.gethostname()
+    problem = binaries.check_request(given["names"], given["checksums"])
+    if problem:
+        module.fail_json(msg=f"{host}: {problem}.")
+    installed, changed = [], False
+    try:
+        for name in given["names"]:
+            path = str(Path(given["directory"], name))
+            if binaries.file_sha256(path) != given["checksums"][name].lower():
+                installed.append(name)
+                if not module.check_mode:
+                    url = f"{given['url'].rstrip('/')}/{name}"
+                    binaries.install(url, path, given["checksums"][name], MODE, given["timeout_s"])
+            elif binaries.needs_mode(path, MODE):
+                changed = True
+                if not module.check_mode:
+                    os.chown(path, 0, 0)
+                    Path(path).chmod(MODE)
+    except (binaries.BinaryError, OSError) as error:
+        module.fail_json(msg=f"{host}: {error}.", installed=installed)
+    module.exit_json(changed=changed or bool(installed), installed=installed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+#!/usr/bin/python
+"""Ansible module: wait until an etcd member and its cluster are healthy."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+
+DOCUMENTATION = r"""
+module: etcd_health
+short_description: Wait until an etcd member and its cluster are healthy
+version_added: "0.1.0"
+description:
+  - Asks one member over HTTPS with a client certificate. Healthy means that it says so itself (which takes a quorum),
+    that there is a leader, that no alarm is raised, and that the member list is the expected one.
+  - Changes nothing. In check mode it asks once and reports without failing.
+options:
+  endpoint:
+    description: The member's client URL.
+    type: str
+    required: true
+  ca:
+    description: Path of the CA certificate.
+    type: str
+    default: /etc/etcd/pki/ca.crt
+  cert:
+    description: Path of the client certificate.
+    type: str
+    default: /etc/etcd/pki/health.crt
+  key:
+    description: Path of the client key.
+    type: path
+    default: /etc/etcd/pki/health.key
+  expect_members:
+    description: Names of all members. Empty accepts any list.
+    type: list
+    elements: str
+    default: []
+  timeout_s:
+    description: How long to wait, in seconds.
+    type: float
+    default: 60
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Wait for the member
+  muster.fleet.etcd_health:
+    endpoint: https://198.18.7.11:2379
+    expect_members: [etcd-1, etcd-2, etcd-3]
+"""
+
+RETURN = r"""
+health:
+  description: What the member says.
+  type: dict
+  returned: always
+  sample: {healthy: true, reason: "", leader: etcd-2, version: 3.6.16, db_size_bytes: 20480, alarms: []}
+"""
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "endpoint": {"type": "str", "required": True},
+            "ca": {"type": "str", "default": "/etc/etcd/pki/ca.crt"},
+            "cert": {"type": "str", "default": "/etc/etcd/pki/health.crt"},
+            "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
+            "expect_members": {"type": "list", "elements": "str", "default": []},
+            "timeout_s": {"type": "float", "default": 60.0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
+
+    def probe() -> etcd_api.Health:
+        try:
+            api = etcd_api.connect(given["endpoint"], credentials, REQUEST_TIMEOUT_S)
+        except etcd_api.EtcdError as error:
+            return etcd_api.Health(False, str(error))
+        return etcd_api.read_health(api, given["expect_members"])
+
+    health = etcd_api.wait_healthy(probe, 0 if module.check_mode else given["timeout_s"])
+    if not health.healthy and not module.check_mode:
+        module.fail_json(
+            msg=f"{socket.gethostname()}: the etcd member at {given['endpoint']} is not healthy after "
+            f"{given['timeout_s']:g} s: {health.reason}; see `journalctl -u etcd` there.",
+            health=asdict(health),
+        )
+    module.exit_json(changed=False, health=asdict(health))
+
+
+if __name__ == "__main__":
+    main()

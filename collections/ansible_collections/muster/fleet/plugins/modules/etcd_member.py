@@ -1,0 +1,156 @@
+#!/usr/bin/python
+"""Ansible module: one etcd member restarted when its files changed, without costing the quorum."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, systemd_unit
+
+DOCUMENTATION = r"""
+module: etcd_member
+short_description: Restart an etcd member when its files changed, and keep the quorum
+version_added: "0.1.0"
+description:
+  - Restarts the member only when its binary, its unit or one of C(restart_after) is newer than the running process, and
+    only while the other members keep the quorum. A cluster that has lost its quorum already has nothing to lose, so
+    there the restart goes ahead.
+  - After a restart within a quorum it waits until the member is healthy, as M(muster.fleet.etcd_health) defines it. A
+    cluster without a quorum becomes healthy only when its other members have restarted too.
+  - Use it with C(throttle) 1, so that members restart one after the other.
+options:
+  unit:
+    description: The systemd unit.
+    type: str
+    default: etcd.service
+  name:
+    description: Name of this member.
+    type: str
+    required: true
+  endpoints:
+    description: Client URL of every member by name, this one included.
+    type: dict
+    required: true
+  restart_after:
+    description: Files, or folders of files, that the member reads at start.
+    type: list
+    elements: path
+    default: []
+  ca:
+    description: Path of the CA certificate.
+    type: str
+    default: /etc/etcd/pki/ca.crt
+  cert:
+    description: Path of the client certificate.
+    type: str
+    default: /etc/etcd/pki/health.crt
+  key:
+    description: Path of the client key.
+    type: path
+    default: /etc/etcd/pki/health.key
+  timeout_s:
+    description: How long to wait for the quorum before, and for health after, in seconds.
+    type: float
+    default: 60
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Bring the member up to date
+  muster.fleet.etcd_member:
+    name: etcd-1
+    endpoints: {etcd-1: "https://198.18.7.11:2379"}
+    restart_after: [/usr/local/bin/etcd, /etc/etcd/etcd.yaml]
+  throttle: 1
+"""
+
+RETURN = r"""
+restarted_for:
+  description: The files that made the restart necessary.
+  type: list
+  elements: str
+  returned: always
+"""
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+class _Cluster:
+    """The members as this host reaches them."""
+
+    def __init__(self, endpoints: dict[str, str], credentials: etcd_api.Credentials) -> None:
+        self.endpoints = endpoints
+        self.credentials = credentials
+
+    def probe(self, name: str) -> etcd_api.Health:
+        """One member's health; no answer is a reason too."""
+        try:
+            api = etcd_api.connect(self.endpoints[name], self.credentials, REQUEST_TIMEOUT_S)
+        except etcd_api.EtcdError as error:
+            return etcd_api.Health(False, str(error))
+        return etcd_api.read_health(api, list(self.endpoints))
+
+    def healthy_others(self, name: str) -> int:
+        """How many of the other members are healthy."""
+        return sum(self.probe(other).healthy for other in self.endpoints if other != name)
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "unit": {"type": "str", "default": "etcd.service"},
+            "name": {"type": "str", "required": True},
+            "endpoints": {"type": "dict", "required": True},
+            "restart_after": {"type": "list", "elements": "path", "default": []},
+            "ca": {"type": "str", "default": "/etc/etcd/pki/ca.crt"},
+            "cert": {"type": "str", "default": "/etc/etcd/pki/health.crt"},
+            "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
+            "timeout_s": {"type": "float", "default": 60.0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = socket.gethostname()
+    cluster = _Cluster(given["endpoints"], etcd_api.Credentials(given["ca"], given["cert"], given["key"]))
+    try:
+        stale = systemd_unit.stale_because(systemd_unit.show(given["unit"]), given["restart_after"])
+        if stale and not module.check_mode:
+            _restart(module, cluster, host)
+    except systemd_unit.UnitError as error:
+        module.fail_json(msg=f"{host}: {error}; see `journalctl -u {given['unit']}` there.")
+    module.exit_json(changed=bool(stale), restarted_for=stale)
+
+
+def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
+    """Restart once the others hold the quorum, or at once when there is none. Fails the module otherwise."""
+    quorum = True
+    name, size = module.params["name"], len(cluster.endpoints)
+    deadline = time.monotonic() + module.params["timeout_s"]
+    while not etcd_api.may_restart(others := cluster.healthy_others(name), size):
+        if others == 0 and not cluster.probe(name).healthy:
+            quorum = False
+            break
+        if time.monotonic() >= deadline:
+            module.fail_json(
+                msg=f"{host}: etcd member {name} needs a restart, but only {others} of the other {size - 1} members "
+                "are healthy and the cluster would stop; repair those first, then run again."
+            )
+        time.sleep(0.5)
+    # A start that hangs would hang here too: the condition to wait for is health, with its reason.
+    systemd_unit.systemctl(["restart", "--no-block", "--", module.params["unit"]])
+    if not quorum:
+        return
+    health = etcd_api.wait_healthy(lambda: cluster.probe(name), module.params["timeout_s"])
+    if not health.healthy:
+        module.fail_json(
+            msg=f"{host}: etcd member {name} is not healthy {module.params['timeout_s']:g} s after its restart: "
+            f"{health.reason}; see `journalctl -u {module.params['unit']}` there."
+        )
+
+
+if __name__ == "__main__":
+    main()

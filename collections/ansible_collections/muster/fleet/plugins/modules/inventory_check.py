@@ -1,0 +1,59 @@
+#!/usr/bin/python
+"""Documentation of the action plugin of the same name; it has no part on the hosts."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: inventory_check
+short_description: Check the whole inventory before anything is touched
+description:
+  - Reads the inventory and the playbook on the controller; connects to no host and needs no facts.
+  - Checks the inventory's own rules (groups, sizes, names, addresses, ranges).
+  - Checks every role's argument_specs for every host to which the playbook applies the role, with the role's defaults,
+    the play's variables and all templates resolved.
+  - Refuses every inventory variable that has a role's prefix (longest role name first) and is unknown to that role.
+  - Reports all problems at once, each with the file it stands in and what to do.
+options:
+  playbook:
+    description: Path of the playbook whose plays say which role is for which host.
+    type: path
+    required: true
+  roles_path:
+    description: Folders with roles.
+    type: list
+    elements: path
+    required: true
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Check the inventory
+  muster.fleet.inventory_check:
+    playbook: "{{ playbook_dir }}/site.yml"
+    roles_path: "{{ playbook_dir }}/roles"
+"""
+
+RETURN = r"""
+msg:
+  description: What was checked, or every problem on a line of its own.
+  returned: always
+  type: str
+"""
+
+ARGUMENT_SPEC = {
+    "playbook": {"type": "path", "required": True},
+    "roles_path": {"type": "list", "elements": "path", "required": True},
+}
+
+
+def main() -> None:
+    """Entry point; never reached, since the action plugin does the work."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    module.fail_json(msg="inventory_check runs on the controller; call it as muster.fleet.inventory_check")
+
+
+if __name__ == "__main__":
+    main()

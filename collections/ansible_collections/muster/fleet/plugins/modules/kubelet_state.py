@@ -1,0 +1,109 @@
+#!/usr/bin/python
+"""Ansible module: what the kubelet role must know of a host before it writes anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import kubeconfig_server, resolv_conf
+
+DOCUMENTATION = r"""
+module: kubelet_state
+short_description: Facts of a host that decide how its kubelet is set up
+description:
+  - Says whether the node has a client certificate that is still valid, which API server its kubeconfig names,
+    whether the burn-in's gate is open, and which resolv.conf has the real name servers. Changes nothing.
+options:
+  client_cert:
+    description: Kubelet's own client certificate.
+    type: path
+    default: /var/lib/kubelet/pki/kubelet-client-current.pem
+  kubeconfig:
+    description: Kubelet's kubeconfig.
+    type: path
+    required: true
+  gate:
+    description: The gate's command; not given, the node has no gate and counts as open.
+    type: list
+    elements: str
+    default: []
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  muster.fleet.kubelet_state:
+    kubeconfig: /etc/kubernetes/kubelet.kubeconfig
+    gate: [/usr/local/bin/gpu-burnin, gate]
+"""
+
+RETURN = r"""
+registered:
+  description: There is a client certificate and it has not expired.
+  returned: success
+  type: bool
+server:
+  description: API server in the kubeconfig, empty when there is none.
+  returned: success
+  type: str
+gate_open:
+  description: Kubelet may start now.
+  returned: success
+  type: bool
+gate_message:
+  description: The gate's own sentence when it is closed.
+  returned: success
+  type: str
+resolv_conf:
+  description: The resolv.conf for pods.
+  returned: success
+  type: str
+"""
+
+
+def client_certificate_valid(module: AnsibleModule, path: str) -> bool:
+    """True when the file exists and its first certificate has not expired."""
+    if not Path(path).exists():
+        return False
+    code, _, _ = module.run_command(["openssl", "x509", "-checkend", "0", "-noout", "-in", path])
+    return bool(code == 0)
+
+
+def ask_gate(module: AnsibleModule, command: list[str]) -> tuple[bool, str]:
+    """Whether kubelet may start, and the gate's sentence when not."""
+    if not command:
+        return True, ""
+    if not os.access(command[0], os.X_OK):
+        return False, f"{command[0]} is not installed; apply the role gpu_burnin first"
+    code, out, err = module.run_command(command)
+    said = (err.strip() or out.strip()).splitlines()
+    return code == 0, "" if code == 0 else (said[-1] if said else f"{command[0]} ended with exit code {code}")
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "client_cert": {"type": "path", "default": "/var/lib/kubelet/pki/kubelet-client-current.pem"},
+            "kubeconfig": {"type": "path", "required": True},
+            "gate": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    gate_open, gate_message = ask_gate(module, params["gate"])
+    module.exit_json(
+        changed=False,
+        registered=client_certificate_valid(module, params["client_cert"]),
+        server=kubeconfig_server(Path(params["kubeconfig"])),
+        gate_open=gate_open,
+        gate_message=gate_message,
+        resolv_conf=resolv_conf(),
+    )
+
+
+if __name__ == "__main__":
+    main()

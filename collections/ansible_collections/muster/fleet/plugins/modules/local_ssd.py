@@ -1,0 +1,149 @@
+#!/usr/bin/python
+"""Ansible module: check a disk and make the filesystem on it, or refuse and touch nothing."""
+
+from __future__ import annotations
+
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import block_device as bd
+
+DOCUMENTATION = r"""
+module: local_ssd
+short_description: Prepare a local SSD named by its stable id
+version_added: "0.1.0"
+description:
+  - Checks that a disk is what a database needs (inside this machine, solid state, durable, free, large enough)
+    and makes a labelled filesystem on it. Every reason against the disk is reported at once and nothing is touched.
+  - A disk on which an earlier run made the filesystem (same type, same label) is left as it is.
+options:
+  device:
+    description: The disk, as /dev/disk/by-id/NAME.
+    type: str
+    required: true
+  mount_point:
+    description: Where it is going to be mounted, an absolute path.
+    type: str
+    required: true
+  filesystem:
+    description: Type of filesystem.
+    type: str
+    choices: [ext4, xfs]
+    default: ext4
+  label:
+    description: Label of the filesystem, by which a later run knows it; at most 12 characters.
+    type: str
+    default: muster-ssd
+  min_bytes:
+    description: Smallest size accepted, in bytes.
+    type: int
+    default: 0
+  wipe:
+    description: Destroy what is on the disk when it is not ours.
+    type: bool
+    default: false
+  allow_loop:
+    description: Accept a loop device. For labs.
+    type: bool
+    default: false
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Prepare the disk of etcd
+  muster.fleet.local_ssd:
+    device: /dev/disk/by-id/nvme-eui.0025388b710116a1
+    mount_point: /var/lib/etcd
+"""
+
+RETURN = r"""
+unit:
+  description: Name of the systemd mount unit that belongs to the mount point.
+  type: str
+  returned: always
+  sample: var-lib-etcd.mount
+name:
+  description: Kernel name of the device in this boot.
+  type: str
+  returned: always
+size_bytes:
+  description: Size of the device.
+  type: int
+  returned: always
+wiped:
+  description: What was destroyed, empty when nothing was.
+  type: str
+  returned: always
+"""
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "device": {"type": "str", "required": True},
+            "mount_point": {"type": "str", "required": True},
+            "filesystem": {"type": "str", "choices": ["ext4", "xfs"], "default": "ext4"},
+            "label": {"type": "str", "default": "muster-ssd"},
+            "min_bytes": {"type": "int", "default": 0},
+            "wipe": {"type": "bool", "default": False},
+            "allow_loop": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    given = dict(module.params)
+    path = given.pop("device")
+    wanted = bd.Wanted(**given)
+    where = f"{socket.gethostname()}: {path}"
+    if not bd.is_stable_path(path):
+        module.fail_json(
+            msg=f"{where} is not a stable name; give the disk as {bd.STABLE_PREFIX}NAME "
+            "(see `ls -l /dev/disk/by-id`) in local_ssd_device."
+        )
+    if not wanted.mount_point.startswith("/") or len(wanted.label) > 12:
+        module.fail_json(
+            msg=f"{where}: local_ssd_mount_point must be absolute ({wanted.mount_point}) "
+            f"and local_ssd_label at most 12 characters ({wanted.label})."
+        )
+    try:
+        device = bd.inspect(path)
+    except bd.DeviceError as error:
+        module.fail_json(msg=f"{socket.gethostname()}: local_ssd_device: {error}.")
+    mount_point = bd.inspect_mount_point(wanted.mount_point)
+    problems = bd.refusals(device, wanted, mount_point)
+    if problems:
+        module.fail_json(msg=f"{where} ({device.name}) was not touched: it " + "; it ".join(problems) + ".")
+    make = not bd.is_ours(device, wanted)
+    wiped = str(device.signature) if make and device.signature else ""
+    if make and not module.check_mode:
+        _make(module, path, wanted, bool(wiped))
+    module.exit_json(
+        changed=make,
+        unit=bd.escape_unit_path(wanted.mount_point) + ".mount",
+        name=device.name,
+        size_bytes=device.size_bytes,
+        wiped=wiped,
+        diff={
+            "before": f"{path}: {device.signature or 'empty'}\n",
+            "after": f"{path}: {wanted.filesystem} labelled '{wanted.label}'\n",
+        }
+        if make
+        else {},
+    )
+
+
+def _make(module: AnsibleModule, path: str, wanted: bd.Wanted, wipe: bool) -> None:
+    commands = [["wipefs", "--all", "--quiet", path]] if wipe else []
+    for command in [*commands, bd.mkfs_command(path, wanted)]:
+        if module.get_bin_path(command[0]) is None:
+            module.fail_json(
+                msg=f"{socket.gethostname()}: {command[0]} is not installed; "
+                f"install {'xfsprogs' if 'xfs' in command[0] else 'e2fsprogs and util-linux'}."
+            )
+        code, _out, err = module.run_command(command)
+        if code != 0:
+            module.fail_json(msg=f"{socket.gethostname()}: {' '.join(command)} failed: {err.strip()}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+#!/usr/bin/python
+"""Ansible module: have Debian packages installed, at the cost of one dpkg-query when they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: packages
+short_description: Have Debian packages installed
+description:
+  - Asks dpkg, which takes 10 ms; only when something is missing are the package lists updated and apt-get
+    called. ansible.builtin.apt opens the whole package cache each time (about 1 s of processor time).
+  - Installs without recommended packages and keeps configuration files that were changed.
+options:
+  name:
+    description: Package names.
+    type: list
+    elements: str
+    required: true
+  lock_timeout_s:
+    description: How long to wait for another apt-get to let go of its lock, in seconds.
+    type: int
+    default: 300
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Install containerd
+  muster.fleet.packages:
+    name: [containerd, runc]
+"""
+
+RETURN = r"""
+installed:
+  description: The packages that were (in check mode would be) installed.
+  returned: success
+  type: list
+  elements: str
+"""
+
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+QUERY = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"]
+
+
+def missing(names: Sequence[str], query_output: str) -> list[str]:
+    """Those of `names` that the output of QUERY does not list as installed, in order."""
+    installed = {
+        package
+        for status, _, package in (line.partition(" ") for line in query_output.splitlines())
+        if status == "installed"
+    }
+    return [name for name in dict.fromkeys(names) if name not in installed]
+
+
+def apt_errors(output: str) -> str:
+    """apt's own error lines, joined; its last line when it marked none."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
+    return "; ".join(errors) or (lines[-1] if lines else "apt-get said nothing")
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "list", "elements": "str", "required": True},
+            "lock_timeout_s": {"type": "int", "default": 300},
+        },
+        supports_check_mode=True,
+    )
+    host = os.uname().nodename
+    names: list[str] = module.params["name"]
+    # Exit code 1: at least one name is unknown to dpkg, which is an answer.
+    code, out, err = module.run_command([*QUERY, *names]) if names else (0, "", "")
+    if code not in (0, 1):
+        module.fail_json(msg=f"{host}: dpkg-query failed: {err.strip()}")
+    wanted = missing(names, out)
+    if wanted and not module.check_mode:
+        apt = [
+            "apt-get",
+            "--quiet",
+            "--yes",
+            "--no-install-recommends",
+            "--option=Dpkg::Options::=--force-confold",
+            f"--option=DPkg::Lock::Timeout={module.params['lock_timeout_s']}",
+        ]
+        code, out, err = module.run_command([*apt, "update"], environ_update=ENVIRONMENT)
+        if code != 0:
+            module.fail_json(
+                msg=f"{host}: package lists cannot be updated: {apt_errors(out + err)}; "
+                "see /etc/apt/sources.list.d and the network"
+            )
+        code, out, err = module.run_command([*apt, "install", *wanted], environ_update=ENVIRONMENT)
+        if code != 0:
+            module.fail_json(
+                msg=f"{host}: cannot install {', '.join(wanted)}: {apt_errors(out + err)}; "
+                "see /etc/apt/sources.list.d and the package names"
+            )
+    module.exit_json(changed=bool(wanted), installed=wanted)
+
+
+if __name__ == "__main__":
+    main()

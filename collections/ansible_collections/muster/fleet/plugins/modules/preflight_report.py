@@ -1,0 +1,55 @@
+#!/usr/bin/python
+"""Documentation of the action plugin of the same name; it has no part on the hosts."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+
+DOCUMENTATION = r"""
+module: preflight_report
+short_description: Judge the preflight facts of all hosts at once
+description:
+  - Runs on the controller, once for all hosts of the play.
+  - Fails with every problem of every host, each with what to do, duplicates between hosts included.
+options:
+  facts:
+    description: Name of the variable that M(muster.fleet.preflight) was registered in.
+    type: str
+    default: __preflight_facts
+  hosts:
+    description: The hosts to judge.
+    type: list
+    elements: str
+    required: true
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Report all problems of all hosts
+  muster.fleet.preflight_report:
+    hosts: "{{ ansible_play_hosts_all }}"
+  run_once: true
+"""
+
+RETURN = r"""
+msg:
+  description: What was checked, or every problem on a line of its own.
+  returned: always
+  type: str
+"""
+
+ARGUMENT_SPEC = {
+    "facts": {"type": "str", "default": "__preflight_facts"},
+    "hosts": {"type": "list", "elements": "str", "required": True},
+}
+
+
+def main() -> None:
+    """Entry point; never reached, since the action plugin does the work."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    module.fail_json(msg="preflight_report runs on the controller; call it as muster.fleet.preflight_report")
+
+
+if __name__ == "__main__":
+    main()

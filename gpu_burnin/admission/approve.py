@@ -1,0 +1,281 @@
+"""Approving the certificate requests of kubelets: only for names and addresses that are in the inventory.
+
+Rules of the two signers: Kubernetes documentation, "Certificate Signing Requests", kubernetes.io/
+kube-apiserver-client-kubelet and kubernetes.io/kubelet-serving. What they ask is checked here again, since an
+approval is what makes the signer act, and the names and addresses are checked on top.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from gpu_burnin.admission.client import Conflict
+from gpu_burnin.admission.node import Node, condition
+from gpu_burnin.evidence import parse_time
+
+CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+SERVING_SIGNER = "kubernetes.io/kubelet-serving"
+BOOTSTRAP_GROUP = "system:bootstrappers:muster"
+NODES_GROUP = "system:nodes"
+NODE_USER = "system:node:"
+REASON = "MusterInventoryMatch"
+POLL_S = 1.0
+ATTEMPTS = 5
+# kubelet asks for a serving certificate within seconds of reporting its addresses (it looks every second:
+# client-go util/certificate); a node Ready for this long without a request has its certificate already.
+SERVING_WINDOW_S = 30.0
+# kubelet gives a request 15 minutes and then makes a new one, so an older one that was left pending is history.
+STALE_CSR_S = 3600.0
+_USAGES = {CLIENT_SIGNER: "client auth", SERVING_SIGNER: "server auth"}
+
+
+class CsrApi(Protocol):
+    """What the approver needs of the API; see client.KubeApi."""
+
+    def nodes(self) -> Mapping[str, Node]: ...
+    def csrs(self) -> list[Mapping[str, Any]]: ...
+    def put_csr_approval(self, csr: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class InventoryNode:
+    """What a kubelet may ask for: its node name, other DNS names and its IP addresses."""
+
+    name: str
+    addresses: frozenset[str]
+    dns_names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One request: `refusals` is empty when it may be approved. `node` is "" when it names none of ours."""
+
+    csr: str
+    signer: str
+    node: str
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was approved (or would be), what was left pending and why, and which nodes still lack what."""
+
+    approved: tuple[Judgement, ...]
+    pending: tuple[Judgement, ...]
+    missing: Mapping[str, str]
+
+
+def relevant(csr: Mapping[str, Any]) -> bool:
+    """Whether a CSR is for one of the two kubelet signers and nobody has decided on it yet."""
+    return csr["spec"].get("signerName") in _USAGES and not csr.get("status", {}).get("conditions")
+
+
+def judge_csr(csr: Mapping[str, Any], inventory: Mapping[str, InventoryNode]) -> Judgement:
+    """Hold a kubelet's request against the inventory; pure. Names everything that differs."""
+    spec = csr["spec"]
+    name, signer = csr["metadata"]["name"], str(spec.get("signerName"))
+    refusals: list[str] = []
+    if signer not in _USAGES:
+        return Judgement(name, signer, "", (f"signer {signer} is not one of kubelet's",))
+    try:
+        request = x509.load_pem_x509_csr(base64.b64decode(spec.get("request", ""), validate=True))
+    except (ValueError, binascii.Error) as error:
+        return Judgement(name, signer, "", (f"the request is not a PEM certificate request ({error})",))
+    if not request.is_signature_valid:
+        refusals.append("the request is not signed with its own key")
+    common_name, subject_refusals = _subject(request)
+    refusals += subject_refusals
+    node = common_name.removeprefix(NODE_USER) if common_name.startswith(NODE_USER) else ""
+    known = inventory.get(node)
+    if known is None:
+        refusals.append(f"CN {common_name!r} is not {NODE_USER}NAME with a NAME of the inventory")
+    refusals += _requestor(spec, signer, common_name)
+    refusals += _usages(spec, _USAGES[signer])
+    refusals += _alternative_names(request, signer, known)
+    return Judgement(name, signer, node if known is not None else "", tuple(refusals))
+
+
+def approve_pass(
+    api: CsrApi, inventory: Mapping[str, InventoryNode], *, apply: bool
+) -> tuple[list[Judgement], list[Judgement], list[Mapping[str, Any]]]:
+    """Judge every undecided request once and approve what matches.
+
+    Returns the approved, those left pending, and all CSRs as they were read.
+    """
+    csrs = api.csrs()
+    by_name = {csr["metadata"]["name"]: csr for csr in csrs}
+    judgements = [judge_csr(csr, inventory) for csr in csrs if relevant(csr)]
+    approved = [j for j in judgements if not j.refusals]
+    if apply:
+        approved = [j for j in approved if _approve(api, by_name[j.csr])]
+    return approved, [j for j in judgements if j.refusals], csrs
+
+
+def approve(
+    api: CsrApi,
+    inventory: Mapping[str, InventoryNode],
+    wait_for: Collection[str],
+    wait_s: float,
+    *,
+    apply: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Outcome:
+    """Approve until every node in `wait_for` has its serving certificate, for at most `wait_s` seconds."""
+    deadline = clock() + wait_s
+    approved: dict[str, Judgement] = {}
+    while True:
+        done, pending, csrs = approve_pass(api, inventory, apply=apply)
+        approved.update({j.csr: j for j in done})
+        missing = missing_certificates(wait_for, csrs, api.nodes(), pending, now()) if wait_for else {}
+        if (not missing and (not done or not apply)) or clock() >= deadline:
+            return Outcome(tuple(approved.values()), tuple(pending), missing)
+        sleep(POLL_S)
+
+
+def missing_certificates(
+    wait_for: Collection[str],
+    csrs: Sequence[Mapping[str, Any]],
+    nodes: Mapping[str, Node],
+    refused: Sequence[Judgement],
+    now: datetime,
+) -> dict[str, str]:
+    """For each node without a serving certificate one sentence on what is missing; pure.
+
+    A node has one when a request of it was issued, or when it has been Ready for longer than kubelet takes to
+    ask (issued requests are removed after an hour, and a kubelet that has its certificate asks for none).
+    """
+    fresh = {
+        csr["metadata"]["name"]
+        for csr in csrs
+        if (now - parse_time(csr["metadata"]["creationTimestamp"])).total_seconds() < STALE_CSR_S
+    }
+    live = [judgement for judgement in refused if judgement.csr in fresh]
+    sentences = {name: _missing(name, csrs, nodes.get(name), live, now) for name in sorted(wait_for)}
+    return {name: sentence for name, sentence in sentences.items() if sentence}
+
+
+def _missing(
+    name: str,
+    csrs: Sequence[Mapping[str, Any]],
+    node: Node | None,
+    refused: Sequence[Judgement],
+    now: datetime,
+) -> str:
+    user = f"{NODE_USER}{name}"
+    serving = [
+        csr for csr in csrs if csr["spec"].get("signerName") == SERVING_SIGNER and csr["spec"].get("username") == user
+    ]
+    if any(csr.get("status", {}).get("certificate") for csr in serving):
+        return ""
+    reasons = [f"CSR {j.csr} ({j.signer}): {'; '.join(j.refusals)}" for j in refused if j.node == name]
+    if reasons:
+        return f"{name}: its certificate request differs from the inventory: {' | '.join(reasons)}"
+    if any(_has_condition(csr, "Failed") for csr in serving):
+        return f"{name}: the signer failed on its serving certificate request; look at kube-controller-manager's log"
+    if any(_has_condition(csr, "Approved") for csr in serving):
+        return f"{name}: its serving certificate is approved but not issued; look at kube-controller-manager's log"
+    if node is None:
+        return f"{name}: kubelet has not registered; look at its log (journalctl -u kubelet) and the balancer"
+    ready = condition(node, "Ready")
+    if ready is None or ready.get("status") != "True":
+        why = (ready or {}).get("message") or "no status reported"
+        return f"{name}: registered, not Ready ({why}), and no serving certificate was asked for; look at its log"
+    if (now - parse_time(ready["lastTransitionTime"])).total_seconds() < SERVING_WINDOW_S:
+        return f"{name}: kubelet has not asked for a serving certificate; set serverTLSBootstrap in its configuration"
+    return ""
+
+
+def _approve(api: CsrApi, csr: Mapping[str, Any]) -> bool:
+    """Write the approval; false when somebody else has decided meanwhile (or the request is gone or changed)."""
+    status = csr.get("status", {})
+    time_text = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    approval = {
+        "type": "Approved",
+        "status": "True",
+        "reason": REASON,
+        "message": "Names, addresses, usages and requestor match the inventory.",
+        "lastUpdateTime": time_text,
+    }
+    conditions = [*status.get("conditions", []), approval]
+    try:
+        api.put_csr_approval({**csr, "status": {**status, "conditions": conditions}})
+    except Conflict:
+        # The next pass reads and judges it again.
+        return False
+    return True
+
+
+def _has_condition(csr: Mapping[str, Any], kind: str) -> bool:
+    return any(c.get("type") == kind for c in csr.get("status", {}).get("conditions", []))
+
+
+def _subject(request: x509.CertificateSigningRequest) -> tuple[str, list[str]]:
+    names = [str(a.value) for a in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = [str(a.value) for a in request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    refusals = []
+    if len(names) != 1:
+        refusals.append(f"{len(names)} common names instead of one")
+    if groups != [NODES_GROUP]:
+        refusals.append(f"O is {groups}, not [{NODES_GROUP!r}]")
+    others = [a.oid for a in request.subject if a.oid not in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)]
+    if others:
+        refusals.append("the subject has more than CN and O")
+    return (names[0] if len(names) == 1 else ""), refusals
+
+
+def _requestor(spec: Mapping[str, Any], signer: str, common_name: str) -> list[str]:
+    user, groups = str(spec.get("username", "")), list(spec.get("groups") or [])
+    if user == common_name and NODES_GROUP in groups:
+        return []
+    if signer == CLIENT_SIGNER and BOOTSTRAP_GROUP in groups and not user.startswith(NODE_USER):
+        return []
+    allowed = f"{common_name!r}" + (f" or a member of {BOOTSTRAP_GROUP}" if signer == CLIENT_SIGNER else "")
+    return [f"it was asked for by {user!r}, not by {allowed}"]
+
+
+def _usages(spec: Mapping[str, Any], auth: str) -> list[str]:
+    usages = set(spec.get("usages") or [])
+    # "key encipherment" belongs to RSA keys only, and kubelet leaves it out for others.
+    if usages - {"key encipherment"} == {"digital signature", auth}:
+        return []
+    return [f"usages are {sorted(usages)}, not digital signature and {auth}"]
+
+
+def _alternative_names(request: x509.CertificateSigningRequest, signer: str, known: InventoryNode | None) -> list[str]:
+    try:
+        extension = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [] if signer == CLIENT_SIGNER else ["it has no DNS name and no address"]
+    except ValueError as error:
+        return [f"its extensions cannot be read ({error})"]
+    if signer == CLIENT_SIGNER:
+        return ["a client certificate has no alternative names"]
+    refusals = []
+    dns = extension.get_values_for_type(x509.DNSName)
+    addresses = extension.get_values_for_type(x509.IPAddress)
+    if len(dns) + len(addresses) != len(extension):
+        refusals.append("it has alternative names other than DNS names and addresses")
+    if not dns and not addresses:
+        refusals.append("it has no DNS name and no address")
+    if known is None:
+        return refusals
+    extra_dns = sorted(set(dns) - {known.name} - known.dns_names)
+    if extra_dns:
+        refusals.append(f"DNS names {extra_dns} are not those of {known.name} in the inventory")
+    allowed = {ipaddress.ip_address(a) for a in known.addresses}
+    extra = sorted(str(a) for a in set(addresses) - allowed)
+    if extra:
+        refusals.append(f"addresses {extra} are not those of {known.name} in the inventory")
+    return refusals

@@ -1,0 +1,141 @@
+"""The state check: does each GPU look as its model should, before any load is put on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.state_rules import NAME, RULES, Expected, judge_state
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.telemetry.state import NodeState, Unsupported, known
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, verdict_of
+
+__all__ = ["Check", "Expected", "judge_state"]
+
+_T = TypeVar("_T")
+
+
+def pci_gpu_count(sys_root: Path = Path("/sys")) -> int:
+    """NVIDIA display and 3D controllers on the PCI bus: what the machine has whatever the driver says."""
+    count = 0
+    for device in (sys_root / "bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+        except OSError:
+            continue
+        count += vendor.strip() == "0x10de" and kind.strip()[:6] in ("0x0300", "0x0302")
+    return count
+
+
+def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
+    """This process, its supervisor, and the supervisor's other workers."""
+    parent = os.getppid()
+    family = {os.getpid(), parent}
+    for stat in proc.glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # the process ended meanwhile
+        if int(fields[1]) == parent:
+            family.add(int(stat.parent.name))
+    return frozenset(family)
+
+
+def expected_from(ctx: CheckContext, node: NodeState) -> tuple[Expected, str]:
+    """The expectations of a run, and where the expected number of GPUs comes from.
+
+    Options: expect_gpus, mig, power_limit_w, nvlink_links, driver_version, vbios. Raises ValueError for an
+    option of the wrong kind.
+    """
+    count, source = _option(ctx, "expect_gpus", int), "option expect_gpus"
+    if count is None:
+        on_bus = 0 if node.simulated else pci_gpu_count()
+        count, source = (on_bus, "PCI bus") if on_bus else (None, "none")
+    limit = _option(ctx, "power_limit_w", (int, float))
+    return (
+        Expected(
+            gpu_count=count,
+            gpu_uuids=frozenset(gpu.uuid for gpu in ctx.gpus),
+            mig_enabled=_option(ctx, "mig", bool) or False,
+            power_limit_w=limit,
+            nvlink_links=_option(ctx, "nvlink_links", int),
+            driver_version=_option(ctx, "driver_version", str),
+            vbios=_option(ctx, "vbios", str),
+            own_pids=own_family(),
+        ),
+        source,
+    )
+
+
+def _option(ctx: CheckContext, name: str, kind: type[_T] | tuple[type[_T], ...]) -> _T | None:
+    value = ctx.options.get(name)
+    if value is None:
+        return None
+    # bool is an int to isinstance; a count of "true" is a mistake.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"option {name} of the state check has the wrong kind: {value!r}")
+    return value
+
+
+class Check:
+    """Reads NVML once and judges the whole node; also counts what could not be read."""
+
+    name = NAME
+    per_gpu = False
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """Read and judge; NVML that cannot be used at all is an inconclusive result."""
+        from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+
+        started = time.monotonic()
+        try:
+            node = read_node()
+        except NvmlUnavailableError as error:
+            reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), evidence={"nvml_error": error.code})
+            return _result(time.monotonic() - started, (reason,), {"gpus": 0}, ())
+        expected, source = expected_from(ctx, node)
+        reasons = judge_state(node.gpus, expected)
+        coverage: dict[str, JSON] = {
+            "gpus": len(node.gpus),
+            "gpu_count_expected": expected.gpu_count,
+            "gpu_count_source": source,
+            "rules": len(RULES),
+            "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
+        }
+        return _result(time.monotonic() - started, reasons, coverage, _measurements(node))
+
+
+def _whys(unread: dict[str, Unsupported]) -> JSON:
+    """Names of the unread fields by why they are."""
+    counts = Counter(value.why for value in unread.values())
+    return {why: sorted(name for name, value in unread.items() if value.why == why) for why in sorted(counts)}
+
+
+def _result(
+    seconds: float, reasons: tuple[Reason, ...], coverage: dict[str, JSON], measurements: tuple[Measurement, ...]
+) -> CheckResult:
+    return CheckResult(
+        name=NAME,
+        gpu=None,
+        verdict=verdict_of(reasons),
+        seconds=seconds,
+        measurements=measurements,
+        coverage=coverage,
+        reasons=reasons,
+    )
+
+
+def _measurements(node: NodeState) -> tuple[Measurement, ...]:
+    """Figures that a person wants to see though the check does not judge them."""
+    wanted = (("temperature_c", "degC"), ("power_draw_w", "W"), ("pcie_replays", "1"),
+              ("ecc_volatile_corrected_dram", "1"), ("ecc_aggregate_uncorrected_dram", "1"))  # fmt: skip
+    return tuple(
+        Measurement(f"gpu{gpu.index}_{name}", float(value), unit)
+        for gpu in node.gpus
+        for name, unit in wanted
+        if (value := known(getattr(gpu, name))) is not None
+    )

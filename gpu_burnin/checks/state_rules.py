@@ -1,0 +1,297 @@
+"""The rules of the state check: pure, each a function of one GPU's state, its model and what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
+from gpu_burnin.telemetry.state import GpuState, known
+from gpu_burnin.types import JSON, Action, Reason
+
+NAME = "state"
+# A GPU whose memory is under this part of the nominal size lost some (reserved memory and ECC take 1 to 6 %).
+MEMORY_PART = 0.95
+POWER_LIMIT_TOLERANCE_W = 1.0
+# Clocks event reasons that a resting GPU never has: hardware slowdown, software and hardware thermal slowdown,
+# power brake (nvml.h).
+THROTTLE_BITS = {0x08: "hardware slowdown", 0x20: "thermal slowdown by software",
+                 0x40: "thermal slowdown by hardware", 0x80: "power brake"}  # fmt: skip
+FABRIC_COMPLETED = 3
+FABRIC_UNHEALTHY = 2
+# NVML_GPU_RECOVERY_ACTION_*: what the driver asks for.
+RECOVERY: dict[int, tuple[str, Action]] = {
+    1: ("reset the GPU", Action.RESET_GPU),
+    2: ("reboot the node", Action.REBOOT),
+    3: ("drain peer-to-peer traffic and reset", Action.RESET_GPU),
+    4: ("drain and reset the GPU", Action.RESET_GPU),
+    5: ("recover the IMEX domain", Action.HOLD),
+    6: ("reset the bus", Action.POWER_CYCLE),
+    7: ("reboot the system", Action.REBOOT),
+}
+# What the rules below read; a value that is missing here without leave makes the check inconclusive.
+JUDGED_FIELDS: tuple[str, ...] = (
+    "serial", "vbios", "memory_bytes", "inforom_valid", "persistence", "ecc_enabled", "ecc_pending",
+    "ecc_volatile_uncorrected_dram", "ecc_volatile_uncorrected_sram", "ecc_aggregate_uncorrected_sram",
+    "sram_threshold_exceeded", "remapped_uncorrected", "remap_pending", "remap_failure", "retired_single_bit",
+    "retired_double_bit", "retired_pending", "recovery_action", "channel_repair_pending", "tpc_repair_pending",
+    "unrepairable_memory", "mig_enabled", "mig_pending", "power_enforced_w", "power_default_w",
+    "clocks_event_reasons", "pcie_max_generation", "pcie_width", "pcie_max_width", "pcie_fatal_errors",
+    "processes",
+)  # fmt: skip
+LINK_FIELDS: tuple[str, ...] = ("nvlink_active", "nvlink_inactive", "nvlink_failed_recoveries")
+FABRIC_FIELDS: tuple[str, ...] = ("fabric_state", "fabric_status", "fabric_health_summary")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What this node should look like. None: the model's or the device's own default.
+
+    `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs;
+    `nvlink_links` overrides the model's for machines that differ (0 also means no fabric).
+    """
+
+    table: SkuTable = field(default_factory=load_skus)
+    gpu_count: int | None = None
+    gpu_uuids: frozenset[str] = frozenset()
+    mig_enabled: bool = False
+    power_limit_w: float | None = None
+    nvlink_links: int | None = None
+    driver_version: str | None = None
+    vbios: str | None = None
+    own_pids: frozenset[int] = frozenset()
+
+    def links(self, sku: Sku) -> int:
+        """Number of NVLinks that must be active."""
+        return sku.nvlink_links if self.nvlink_links is None else self.nvlink_links
+
+
+Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
+
+
+def _say(code: str, state: GpuState, message: str, action: Action | None = None, **evidence: JSON) -> Reason:
+    """A reason about one GPU; its message starts with index, PCI address and UUID."""
+    return make_reason(
+        code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, evidence=evidence, action=action
+    )
+
+
+def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:
+    """Everything that keeps these GPUs from being as expected; empty when nothing does."""
+    reasons = [*_count(states, expected)]
+    for state in states:
+        if state.lost:
+            reasons.append(_say("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
+            continue
+        sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
+        if sku is None:
+            reasons.append(_unknown_sku(state))
+            continue
+        reasons += _unread(state, sku, expected)
+        for rule in RULES:
+            reasons += rule(state, sku, expected)
+    return (*reasons, *_mixed(states, expected))
+
+
+def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    wanted = expected.gpu_count
+    if wanted is not None and len(states) != wanted:
+        message = f"{len(states)} GPUs are present, {wanted} are expected"
+        yield make_reason("GPU_COUNT", NAME, message, evidence={"present": len(states), "expected": wanted})
+    elif not states:
+        yield make_reason("GPU_COUNT", NAME, "no GPU is present", evidence={"present": 0})
+    for uuid in sorted(expected.gpu_uuids - {state.uuid for state in states}):
+        # A lost GPU without a name may be this one: it has its own reason.
+        if not any(state.lost and not state.uuid for state in states):
+            message = f"{uuid} was there when the run was planned and is gone"
+            yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
+
+
+def _unknown_sku(state: GpuState) -> Reason:
+    ids = f"{state.pci_device_id >> 16:04X}:{state.pci_subsystem_id >> 16:04X}"
+    message = f"the model with PCI device and subsystem id {ids} ({known(state.name)}) is not in skus.yaml"
+    return _say("GPU_UNKNOWN_SKU", state, message, pci_ids=ids)
+
+
+def _unread(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    """Judged fields without a value, unless model and driver may leave them out."""
+    judged = set(JUDGED_FIELDS)
+    if expected.links(sku):
+        judged |= set(LINK_FIELDS)
+        if sku.fabric:
+            judged |= set(FABRIC_FIELDS)
+    missing = {
+        name: value.why
+        for name, value in state.unread().items()
+        if name in judged and not (value.by_design and expected.table.may_miss(sku, name, state.driver_version))
+    }
+    if missing:
+        listed = ", ".join(f"{name} ({why})" for name, why in sorted(missing.items()))
+        message = f"the driver {state.driver_version} gives no value for {listed}"
+        yield _say("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
+
+
+def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
+    size = known(state.memory_bytes)
+    if size is not None and size < MEMORY_PART * sku.memory_bytes:
+        message = f"{size} bytes of memory, {sku.memory_bytes} expected of {sku.name}"
+        yield _say("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
+
+
+def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    if state.ecc_enabled is False and sku.ecc:
+        yield _say("ECC_DISABLED", state, "ECC is off")
+    pending = known(state.ecc_pending)
+    if pending is not None and pending != state.ecc_enabled and known(state.ecc_enabled) is not None:
+        yield _say("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
+    for place in ("dram", "sram"):
+        count = known(getattr(state, f"ecc_volatile_uncorrected_{place}"))
+        if count:
+            message = f"{count} uncorrectable errors in {place.upper()} since the driver was loaded"
+            yield _say("ECC_UNCORRECTED", state, message, place=place, count=count, counter="volatile")
+    limit = expected.table.limits["sram_uncorrected_aggregate"]
+    aggregate = known(state.ecc_aggregate_uncorrected_sram) or 0
+    if state.sram_threshold_exceeded is True or aggregate > limit.value:
+        message = f"{aggregate} uncorrectable SRAM errors in its life, which is over the limit"
+        yield _say("ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate")
+
+
+def _remap(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+    if state.remap_pending is True:
+        yield _say("REMAP_PENDING", state, "a row remap waits for a GPU reset")
+    limit = expected.table.limits["remapped_uncorrected"].value
+    remapped = known(state.remapped_uncorrected) or 0
+    if state.remap_failure is True:
+        yield _say("REMAP_FAILED", state, "a row could not be remapped")
+    elif remapped > limit:
+        message = f"{remapped} rows remapped for uncorrectable errors, {limit} at most"
+        yield _say("REMAP_FAILED", state, message, count=remapped, limit=limit)
+
+
+def _retired(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+    if state.retired_pending is True:
+        yield _say("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
+    limit = expected.table.limits["retired_pages"].value
+    retired = (known(state.retired_single_bit) or 0) + (known(state.retired_double_bit) or 0)
+    if retired > limit:
+        message = f"{retired} pages retired, {limit} at most"
+        yield _say("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
+
+
+def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+    if state.inforom_valid is False:
+        yield _say("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
+    for name, part in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
+        if getattr(state, name) is True:
+            yield _say("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
+    if state.unrepairable_memory is True:
+        yield _say("REPAIR_PENDING", state, "memory cannot be repaired", Action.REPAIR, field="unrepairable_memory")
+
+
+def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+    value = known(state.recovery_action)
+    if value:
+        # The list grows with the driver: an unknown demand is still a demand.
+        asks, action = RECOVERY.get(value, (f"do something unknown (value {value})", Action.HOLD))
+        yield _say("RECOVERY_ACTION", state, f"the driver asks to {asks}", action, value=value)
+    elif state.reset_required:
+        yield _say("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
+
+
+def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+    modes = {"current": known(state.mig_enabled), "pending": known(state.mig_pending)}
+    wrong = [name for name, mode in modes.items() if mode is not None and mode != expected.mig_enabled]
+    if wrong:
+        mode = "on" if expected.mig_enabled else "off"
+        yield _say(
+            "MIG_MISMATCH",
+            state,
+            f"MIG mode ({', '.join(wrong)}) is not {mode} as expected",
+            current=modes["current"],
+            pending=modes["pending"],
+        )
+
+
+def _settings(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+    if state.persistence is False:
+        yield _say("PERSISTENCE_OFF", state, "persistence mode is off")
+    limit = known(state.power_enforced_w)
+    wanted = known(state.power_default_w) if expected.power_limit_w is None else expected.power_limit_w
+    if limit is not None and wanted is not None and abs(limit - wanted) > POWER_LIMIT_TOLERANCE_W:
+        message = f"the enforced power limit is {limit:g} W, expected {wanted:g} W"
+        yield _say("POWER_LIMIT", state, message, enforced_w=limit, expected_w=wanted)
+
+
+def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+    bits = known(state.clocks_event_reasons) or 0
+    found = [name for bit, name in THROTTLE_BITS.items() if bits & bit]
+    if found:
+        yield _say("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
+
+
+def _pcie(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
+    """The current generation drops at rest, so only the highest that card and slot agree on is judged here."""
+    generation = known(state.pcie_max_generation)
+    if generation is not None and generation < sku.pcie_generation:
+        message = f"PCIe generation {generation} at most in this slot, {sku.pcie_generation} expected"
+        yield _say("PCIE_DEGRADED", state, message, generation=generation)
+    width = known(state.pcie_width)
+    wanted = max(sku.pcie_width, known(state.pcie_max_width) or 0)
+    if width is not None and width < wanted:
+        yield _say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
+    fatal = known(state.pcie_fatal_errors)
+    if fatal:
+        yield _say("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
+
+
+def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    wanted = expected.links(sku)
+    active, inactive = known(state.nvlink_active), known(state.nvlink_inactive) or ()
+    if wanted and active is not None and len(active) < wanted:
+        down = f" (down: {', '.join(map(str, inactive))})" if inactive else ""
+        message = f"{len(active)} of {wanted} NVLinks are active{down}"
+        yield _say("NVLINK_DOWN", state, message, active=len(active), expected=wanted, inactive=list(inactive))
+    failed = known(state.nvlink_failed_recoveries)
+    if wanted and failed:
+        yield _say("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
+
+
+def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    if not sku.fabric or not expected.links(sku):
+        return
+    value, status = known(state.fabric_state), known(state.fabric_status)
+    if value is not None and (value != FABRIC_COMPLETED or status):
+        message = f"fabric state {value} (3 is completed) with status {status}"
+        yield _say("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
+    elif known(state.fabric_health_summary) == FABRIC_UNHEALTHY:
+        yield _say("FABRIC_NOT_READY", state, "the fabric calls this GPU unhealthy", health_summary=FABRIC_UNHEALTHY)
+
+
+def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+    foreign = [process for process in known(state.processes) or () if process.pid not in expected.own_pids]
+    if foreign:
+        pids: list[JSON] = [process.pid for process in foreign]
+        yield _say("GPU_BUSY", state, f"in use by process {', '.join(map(str, pids))}", pids=pids)
+
+
+RULES: tuple[Rule, ...] = (
+    _memory, _ecc, _remap, _retired, _repair, _recovery, _mig, _settings, _throttled, _pcie, _nvlink, _fabric, _busy,
+)  # fmt: skip
+
+
+def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
+    live = [state for state in states if not state.lost]
+    drivers = {state.driver_version for state in live} | {gsp for s in live if (gsp := known(s.gsp_firmware))}
+    if expected.driver_version is not None and live:
+        drivers.add(expected.driver_version)
+    if len(drivers) > 1:
+        wanted = f", {expected.driver_version} expected" if expected.driver_version else ""
+        message = f"driver and firmware versions {', '.join(sorted(drivers))} are mixed{wanted}"
+        yield make_reason("DRIVER_MIXED", NAME, message, evidence={"versions": [*sorted(drivers)]})
+    for model in sorted({state.pci_device_id for state in live}):
+        found = {vbios for s in live if s.pci_device_id == model and (vbios := known(s.vbios))}
+        versions = sorted(found | ({expected.vbios} if expected.vbios else set()))
+        if len(versions) > 1:
+            message = f"VBIOS versions {', '.join(versions)} are mixed"
+            yield make_reason("VBIOS_MIXED", NAME, message, evidence={"versions": [*versions]})

@@ -1,0 +1,273 @@
+"""The command line: options in, one call, exit code out. Imports only click at the top, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpu_burnin import __version__
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+
+if TYPE_CHECKING:
+    from gpu_burnin.config import Config
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_DURATION = re.compile(r"(\d+)\s*([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# Commands of the controller, imported on use: name, where it is, one line of help.
+_LAZY: Mapping[str, tuple[str, str, str]] = {
+    "fleet": ("gpu_burnin.fleet.cli", "fleet", "Look at many hosts from the controller."),
+    "host": ("gpu_burnin.fleet.cli", "host", "Run a burn-in on HOST and bring its report back."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports the commands in _LAZY only when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_LAZY})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _LAZY[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (name, _LAZY[name][2] if name in _LAZY else self.commands[name].get_short_help_str(60))
+            for name in self.list_commands(ctx)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _duration(text: str) -> float:
+    """A time like 30m or 2h, in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a duration; write it as 90s, 30m, 2h or 1d")
+    return float(int(match[1]) * _UNIT_S[match[2]])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter("no name given; separate names by commas")
+    return names
+
+
+def _host_options(function: _Function) -> _Function:
+    """--config and --state-dir, for the commands that work on this node's own state."""
+    options = (
+        click.option(
+            "--config",
+            "config_path",
+            type=click.Path(path_type=Path),
+            help="Configuration file of this host.  [default: /etc/gpu-burnin/config.yaml, if it exists]",
+        ),
+        click.option(
+            "--state-dir",
+            "--out",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _config(config_path: Path | None, state_dir: Path | None) -> Config:
+    from gpu_burnin.config import load_config
+
+    config = load_config(config_path)
+    return replace(config, state_dir=state_dir.absolute()) if state_dir else config
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="gpu-burnin")
+def cli() -> None:
+    """Burn-in of GPU nodes. Exit codes: 0 PASS, 1 FAIL, 2 usage or configuration error, 3 INCONCLUSIVE."""
+
+
+@cli.command()
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "standard", "extended"]),
+    help="How thorough: quick takes up to a minute, standard up to five.  [default: standard]",
+)
+@click.option("--for", "duration_s", type=_duration, metavar="DURATION", help="Time for the level extended: 2h.")
+@click.option("--gpus", type=_names, metavar="GPU,...", help="Only these GPUs: index, UUID or PCI address.")
+@click.option("--checks", type=_names, metavar="CHECK,...", help="Only these checks.")
+@click.option("--skip", type=_names, metavar="CHECK,...", help="Not these checks.")
+@click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
+@click.option("--expect-gpus", type=click.IntRange(1), metavar="N", help="How many GPUs this node has to have.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
+@click.option(
+    "--allow-simulated",
+    "--simulated-ok",
+    is_flag=True,
+    help="Let a run without real GPUs pass. Its evidence stays marked as simulated.",
+)
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="CHECK:FAULT",
+    help="Inject a fault (CHECK:FAULT:gpu=INDEX for one GPU); such a run never passes and is never evidence.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON and nothing else on stdout.")
+@_host_options
+def run(
+    config_path: Path | None, state_dir: Path | None, as_json: bool, skip: tuple[str, ...] | None, **asked: Any
+) -> None:
+    """Test this node; leave a report and signed evidence.
+
+    Options that are not given come from the configuration. A run of less than the configuration asks for is
+    never a PASS.
+    """
+    from gpu_burnin import progress
+    from gpu_burnin.run import RunOptions, run_burnin
+
+    options = RunOptions(config=_config(config_path, state_dir), skip=skip or (), **asked)
+    outcome = run_burnin(options, progress.display)
+    _show(outcome.run_dir, as_json)
+    click.echo(f"report: {outcome.run_dir}", err=True)
+    sys.exit(outcome.exit_code)
+
+
+@cli.command()
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
+@_host_options
+def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
+    """Say whether kubelet may start on this node.
+
+    It may when a pass of this very boot exists and is not revoked. Exit code 0 open, 1 closed (no pass, or a
+    FAIL), 3 closed (INCONCLUSIVE or simulated).
+    """
+    from gpu_burnin.gate import check_gate
+
+    statement = check_gate(_config(config_path, state_dir))
+    if not quiet:
+        click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@_host_options
+def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir: Path | None) -> None:
+    """Show a report, the latest of this node by default."""
+    from gpu_burnin.store import Store
+
+    _show(file or Store(_config(config_path, state_dir).state_dir).latest, as_json)
+
+
+def _show(path: Path, as_json: bool) -> None:
+    from gpu_burnin.report import model, text
+
+    found = model.load(path)
+    if as_json:
+        click.echo(model.find(path).read_text(encoding="utf-8"), nl=False)
+    else:
+        from gpu_burnin.hardware import load_reasons
+
+        advice = {code: info.what_to_do for code, info in load_reasons().items()}
+        click.echo(text.render(found, advice.get), nl=False)
+
+
+@cli.command()
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=_duration,
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for the kubelet's certificate, the API server and the Node object.",
+)
+@_host_options
+def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float) -> None:
+    """Write the newest evidence to the own Node object.
+
+    Uses the kubelet's client certificate.
+    """
+    from gpu_burnin.publish import publish as publish_evidence
+
+    config = _config(config_path, state_dir)
+    changed = publish_evidence(config, deadline_s)
+    click.echo(f"{config.node_name}: evidence {'published' if changed else 'was there already'}")
+
+
+@cli.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Say what a reason CODE means and what to do.
+
+    Without CODE all codes are listed.
+    """
+    from gpu_burnin.evidence import CODES
+    from gpu_burnin.hardware import load_reasons
+
+    reasons = load_reasons()
+    summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: CODES[name][0] for name in CODES}}
+    if code is None:
+        for name in sorted(summaries):
+            click.echo(f"{name}  {summaries[name]}")
+        return
+    name = code.upper()
+    if name not in summaries:
+        raise GpuBurninError(f"no code {code}; gpu-burnin explain lists all")
+    click.echo(f"{name}: {summaries[name]}.")
+    if name in reasons:
+        click.echo(f"Means {reasons[name].severity}; first action: {reasons[name].action}.")
+    click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else CODES[name][1]}")
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON Schema of the report."""
+    from gpu_burnin.report.model import schema_text
+
+    click.echo(schema_text(), nl=False)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: runs a command and exits with its code; an error is one sentence on standard error."""
+    try:
+        code = cli.main(prog_name="gpu-burnin", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except GpuBurninError as error:
+        click.echo(f"gpu-burnin: {error}", err=True)
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("gpu-burnin: interrupted before there was a result", err=True)
+        code = EXIT_INCONCLUSIVE
+    except BrokenPipeError:
+        # The reader of our output went away (head, less); nothing is left to say.
+        sys.stderr.close()
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Finding the GPUs of this node, and the backend that can test them. Loads neither CUDA nor NVML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware.skus import load_skus
+from gpu_burnin.telemetry.inventory import InventoryError, read_inventory_in_child
+from gpu_burnin.telemetry.state import GpuState, to_gpu
+from gpu_burnin.types import Gpu
+
+
+@dataclass(frozen=True)
+class Found:
+    """What NVML says of this node. `error` is one sentence when it says nothing.
+
+    `simulated`: no real GPU is behind it. `lost` are the UUIDs (or "") of GPUs among `gpus` that no longer answer.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    lost: frozenset[str] = frozenset()
+    simulated: bool = True
+    driver: str = ""
+    cuda: str = ""
+    nvml: str = ""
+    error: str = ""
+
+
+def discover() -> Found:
+    """Ask NVML in a child process; what goes wrong there is in `error`, never raised."""
+    try:
+        node = read_inventory_in_child()
+    except InventoryError as error:
+        return Found(error=str(error))
+    return Found(
+        gpus=tuple(to_gpu(state, _sku(state)) for state in node.gpus),
+        lost=frozenset(state.uuid for state in node.gpus if state.lost or not state.uuid),
+        simulated=node.simulated,
+        driver=node.driver_version,
+        cuda=node.cuda_version,
+        nvml=node.nvml_version,
+    )
+
+
+def _sku(state: GpuState) -> str:
+    """The key of the model in skus.yaml, "" for one that is not there."""
+    sku = load_skus().find(state.pci_device_id, state.pci_subsystem_id)
+    return sku.key if sku else ""
+
+
+def choose_backend(asked: str, found: Found) -> str:
+    """The backend, cpu or cuda. Raises GpuBurninError (exit 2) that says why no GPU can be used: never a silent CPU."""
+    if asked == "cpu":
+        return "cpu"
+    why = _why_not_cuda(found)
+    if why:
+        raise GpuBurninError(
+            f"no GPU can be tested (--backend {asked}): {why}; --backend cpu shows the program without a GPU"
+        )
+    return "cuda"
+
+
+def _why_not_cuda(found: Found) -> str:
+    if found.error:
+        return found.error
+    if not found.gpus:
+        return "the NVIDIA driver lists no GPU"
+    if found.simulated:
+        return "NVML is a simulation here"
+    # Found, not imported: the supervisor must not load CUDA.
+    if find_spec("cupy") is None:
+        return "CuPy is not installed (pip install 'gpu-burnin[cuda12]' or [cuda13], as the driver's CUDA version is)"
+    return ""
+
+
+def select(gpus: tuple[Gpu, ...], asked: tuple[str, ...] | None) -> tuple[Gpu, ...]:
+    """The GPUs named by index, UUID (or its beginning) or PCI address; all when nothing is asked.
+
+    Raises GpuBurninError for a name that fits none or several.
+    """
+    if asked is None:
+        return gpus
+    chosen: list[Gpu] = []
+    for name in asked:
+        fits = [gpu for gpu in gpus if name in (str(gpu.index), gpu.uuid, gpu.pci_bus_id)]
+        fits = fits or [gpu for gpu in gpus if len(name) > 4 and gpu.uuid.startswith(name)]
+        if len(fits) != 1:
+            here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+            problem = "fits several" if fits else "fits none"
+            raise GpuBurninError(f"--gpus {name} {problem} of the GPUs here: {here}; name each by index or UUID")
+        chosen += [gpu for gpu in fits if gpu not in chosen]
+    return tuple(sorted(chosen, key=lambda gpu: gpu.index))

@@ -1,0 +1,19 @@
+"""The error every command shows as one sentence. Standard library only."""
+
+from __future__ import annotations
+
+EXIT_PASS = 0
+EXIT_FAIL = 1
+EXIT_USAGE = 2
+EXIT_INCONCLUSIVE = 3
+
+
+class GpuBurninError(Exception):
+    """Something the user can act on: one sentence that says what is wrong, where, and what to do.
+
+    `exit_code` is what the command line returns: 2 (usage or configuration) unless given.
+    """
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

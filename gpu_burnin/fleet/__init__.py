@@ -1,0 +1,1 @@
+"""Controller side: reaching many hosts over SSH."""

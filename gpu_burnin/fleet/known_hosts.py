@@ -1,0 +1,155 @@
+"""The project's known_hosts file, in OpenSSH's format (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT")."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import write_atomic
+
+DEFAULT_PORT = 22
+EVIDENCE_KEY_TYPE = "ssh-ed25519"
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A public host key: its type name and the base64 of its blob, as in known_hosts."""
+
+    key_type: str
+    blob_base64: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA256:..., as ssh-keygen -l prints it."""
+        digest = hashlib.sha256(base64.b64decode(self.blob_base64)).digest()
+        return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")
+
+    @property
+    def line(self) -> str:
+        """`TYPE BASE64`, as in authorized_keys and allowed_signers."""
+        return f"{self.key_type} {self.blob_base64}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the file. `marker` is "", "@revoked" or "@cert-authority"."""
+
+    marker: str
+    hosts: str
+    key: HostKey
+
+    def matches(self, name: str) -> bool:
+        """Whether this line speaks of `name` (as made by `host_pattern`)."""
+        if self.hosts.startswith("|1|"):
+            return _hashed_match(self.hosts, name)
+        patterns = self.hosts.split(",")
+        if any(p.startswith("!") and fnmatch.fnmatchcase(name, p[1:]) for p in patterns):
+            return False
+        # fnmatch would read the brackets of [host]:port as a character class: equality comes first.
+        return any(p == name or ("[" not in p and fnmatch.fnmatchcase(name, p)) for p in patterns)
+
+
+@dataclass(frozen=True)
+class KnownHosts:
+    """The parsed file; `text` is kept so that nothing of the user's is lost when lines are added."""
+
+    path: Path
+    text: str
+    entries: tuple[Entry, ...]
+
+    def keys(self, address: str, port: int = DEFAULT_PORT) -> tuple[HostKey, ...]:
+        """The keys pinned for a host, in file order, without certificate authorities and revoked keys."""
+        name = host_pattern(address, port)
+        return tuple(e.key for e in self.entries if not e.marker and e.matches(name))
+
+    def revoked(self, address: str, port: int, key: HostKey) -> bool:
+        """Whether an @revoked line forbids this key for this host."""
+        name = host_pattern(address, port)
+        return any(e.marker == "@revoked" and e.key == key and e.matches(name) for e in self.entries)
+
+
+def host_pattern(address: str, port: int = DEFAULT_PORT) -> str:
+    """The name of a host as ssh looks it up: `host`, or `[host]:port` when the port is not 22."""
+    return address.lower() if port == DEFAULT_PORT else f"[{address.lower()}]:{port}"
+
+
+def load(path: Path) -> KnownHosts:
+    """Read the file; one that does not exist is empty.
+
+    Raises GpuBurninError for an unreadable file or a line that is not known_hosts syntax, which ssh would
+    skip in silence: a pinned key that is not read is a key that is not checked.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise GpuBurninError(f"cannot read the known_hosts file {path} ({error}); check its owner and mode") from error
+    entries = [
+        _parse_line(line.strip(), f"{path} line {number}")
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    return KnownHosts(path, text, tuple(entries))
+
+
+def record(known: KnownHosts, new: Iterable[tuple[str, int, HostKey]]) -> None:
+    """Add (address, port, key) lines to the file in one atomic write; makes its directory when missing."""
+    lines = [f"{host_pattern(address, port)} {key.line}\n" for address, port, key in new]
+    if not lines:
+        return
+    old = known.text if not known.text or known.text.endswith("\n") else known.text + "\n"
+    try:
+        known.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(known.path, (old + "".join(lines)).encode("utf-8"))
+    except OSError as error:
+        raise GpuBurninError(
+            f"cannot write the known_hosts file {known.path} ({error}); check its directory's owner and space"
+        ) from error
+
+
+def host_public_key(known_hosts: Path, host: str, port: int = DEFAULT_PORT) -> str:
+    """The pinned ed25519 key of a host as `ssh-ed25519 AAAA...`: what its evidence is verified with.
+
+    Raises GpuBurninError when the file has no ed25519 key for the host, or more than one.
+    """
+    pinned = load(known_hosts).keys(host, port)
+    keys = sorted({key.line for key in pinned if key.key_type == EVIDENCE_KEY_TYPE})
+    if len(keys) == 1:
+        return keys[0]
+    pattern = host_pattern(host, port)
+    what = "no ssh-ed25519 key" if not keys else f"{len(keys)} different ssh-ed25519 keys"
+    raise GpuBurninError(
+        f"{host}: {known_hosts} has {what} for {pattern}, so its evidence cannot be verified; "
+        f"remove its lines (ssh-keygen -R '{pattern}' -f {known_hosts}) and probe the host again"
+    )
+
+
+def _parse_line(line: str, where: str) -> Entry:
+    fields = line.split()
+    marker = fields.pop(0) if fields[0].startswith("@") else ""
+    if len(fields) < 3 or marker not in ("", "@revoked", "@cert-authority"):
+        raise GpuBurninError(f"{where} is not `[@marker] hosts type key`; correct or remove the line")
+    hosts, key_type, blob = fields[:3]
+    try:
+        base64.b64decode(blob, validate=True)
+    except binascii.Error as error:
+        raise GpuBurninError(f"{where} has a key that is not base64; correct or remove the line") from error
+    return Entry(marker, hosts, HostKey(key_type, blob))
+
+
+def _hashed_match(hashed: str, name: str) -> bool:
+    # HashKnownHosts: |1|base64(salt)|base64(HMAC-SHA1(salt, name))
+    try:
+        _, _, salt, digest = hashed.split("|")
+        expected = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+        return hmac.compare_digest(expected, base64.b64decode(digest))
+    except (ValueError, binascii.Error):
+        return False

@@ -1,0 +1,28 @@
+"""Knowledge about hardware as data with sources: GPU models, XID policy, reason codes."""
+
+from __future__ import annotations
+
+from gpu_burnin.hardware.located import HardwareDataError
+from gpu_burnin.hardware.reasons import ReasonInfo, load_reasons, make_reason
+from gpu_burnin.hardware.skus import Confidence, Floor, Limit, NewField, Sku, SkuTable, load_skus
+from gpu_burnin.hardware.xid import Preflight, Runtime, TextRule, XidPolicy, XidTable, load_xids
+
+__all__ = [
+    "Confidence",
+    "Floor",
+    "HardwareDataError",
+    "Limit",
+    "NewField",
+    "Preflight",
+    "ReasonInfo",
+    "Runtime",
+    "Sku",
+    "SkuTable",
+    "TextRule",
+    "XidPolicy",
+    "XidTable",
+    "load_reasons",
+    "load_skus",
+    "load_xids",
+    "make_reason",
+]

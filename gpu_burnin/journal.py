@@ -1,0 +1,103 @@
+"""The journal of a run: one JSON object a line, each fsynced, so that a host that dies tells what it was doing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id(path: Path = BOOT_ID_PATH) -> str:
+    """The boot id of the running kernel. Raises OSError when it cannot be read."""
+    return path.read_text().strip()
+
+
+def utc_now() -> str:
+    """The time now as RFC 3339 UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Journal:
+    """Append-only JSON lines at `path`; each line carries sequence number, time and boot id."""
+
+    def __init__(self, path: Path, boot_id: str | None = None) -> None:
+        self._boot_id = read_boot_id() if boot_id is None else boot_id
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o600)
+        self._sequence = 0
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Append one event and wait until it is on the disk. Raises OSError, ValueError for NaN in the event."""
+        self._sequence += 1
+        line = {"n": self._sequence, "at": utc_now(), "boot_id": self._boot_id, **event}
+        data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        while data:
+            data = data[os.write(self._fd, data) :]
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; further writes fail."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a journal; a torn last line (the host died while writing) is left out.
+
+    Raises ValueError naming file and line when an earlier line is not a JSON object, FileNotFoundError
+    without a file.
+    """
+    events: list[dict[str, Any]] = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            if number == len(lines) - 1:
+                break
+            raise ValueError(f"{path} line {number} is not a JSON object: the journal is damaged, remove it")
+        events.append(event)
+    return events
+
+
+def died_during(path: Path, boot_id: str) -> str | None:
+    """Name of the check, or names joined by ", ", under way when the host went down in the run of this
+    journal.
+
+    None when there is no journal, the run came to an end, or its boot is still running (then only the
+    program was stopped, not the host). "start" when the host went down before or between checks.
+    """
+    try:
+        events = read_journal(path)
+    except FileNotFoundError:
+        return None
+    if not events or events[-1].get("boot_id") == boot_id or any(e.get("event") == "run_finished" for e in events):
+        return None
+    running: dict[tuple[Any, Any], str] = {}
+    for event in events:
+        key = (event.get("check"), event.get("gpu"))
+        if event.get("event") in ("check_started", "selftest_started"):
+            running[key] = str(event.get("check"))
+        elif event.get("event") in ("check_finished", "selftest_finished"):
+            running.pop(key, None)
+    return ", ".join(dict.fromkeys(running.values())) or "start"

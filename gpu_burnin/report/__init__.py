@@ -1,0 +1,1 @@
+"""Reports: the format (model, schema) and how it is shown (text)."""

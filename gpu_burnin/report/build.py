@@ -1,0 +1,134 @@
+"""Putting a report together out of what a run saw."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gpu_burnin
+from gpu_burnin.discover import Found
+from gpu_burnin.evidence import hardware_sha256
+from gpu_burnin.host import Host
+from gpu_burnin.report import model
+from gpu_burnin.types import JSON, Gpu, Verdict, worst
+from gpu_burnin.verdict import Judgement, Observations, killed_by_run, missed_fault_rate
+
+# Checks of the design that this version does not have; a PASS says nothing of what they would look at.
+NOT_IN_THIS_VERSION = ("sm", "pcie", "nvlink", "nccl", "power", "dcgm")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What identifies a run: where, when, on what. Times are RFC 3339 UTC."""
+
+    run_id: str
+    sequence: int
+    node: str
+    started_at: str
+    finished_at: str
+    host: Host
+    found: Found
+    facts: Mapping[str, Mapping[str, Any]]
+
+
+def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
+    """The report of a run, as JSON values."""
+    plan = seen.plan
+    return {
+        "schema": model.SCHEMA,
+        "run_id": run.run_id,
+        "sequence": run.sequence,
+        "node": run.node,
+        "level": plan.level,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "simulated": seen.simulated,
+        "interrupted": seen.interrupted,
+        "verdict": str(judged.verdict),
+        "action": str(judged.action),
+        "reasons": [model.reason_json(reason) for reason in judged.reasons],
+        "host": asdict(run.host),
+        "software": _software(run),
+        "plan": plan.to_json(),
+        "plan_sha256": plan.digest(),
+        "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
+        "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],
+        "checks": [model.check_json(result) for result in seen.results],
+        "telemetry": _telemetry(seen, run.found.gpus),
+        "selftest": [model.selftest_json(test) for test in seen.selftests],
+        "coverage": _coverage(seen, judged),
+    }
+
+
+def _software(run: RunFacts) -> dict[str, str | None]:
+    """Versions; what the backend says of its libraries is that of the first GPU, they share one environment."""
+    facts = next((facts for unit, facts in run.facts.items() if unit != "node"), {})
+    return {
+        "gpu_burnin": gpu_burnin.__version__,
+        "python": platform.python_version(),
+        "driver": run.found.driver or None,
+        "cuda": run.found.cuda or None,
+        "nvml": run.found.nvml or None,
+        "nccl": None,
+        **{name: str(value) for name, value in facts.items() if isinstance(value, str | int | float)},
+    }
+
+
+def _gpu_verdict(gpu: Gpu, judged: Judgement) -> Verdict:
+    """Of a GPU that was not tested (lost, left out) nothing good is known."""
+    of_gpu = [reason.severity for reason in judged.reasons if gpu.uuid and reason.gpu == gpu.uuid]
+    return judged.gpus.get(gpu.uuid, worst([Verdict.INCONCLUSIVE, *of_gpu]))
+
+
+def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
+    log = seen.kernel_log
+    uuids = {gpu.pci_bus_id: gpu.uuid for gpu in gpus}
+    events = [
+        {
+            "xid": event.xid,
+            "sxid": event.sxid,
+            "pci_bus_id": event.pci_bus_id,
+            "gpu": uuids.get(event.pci_bus_id),
+            "pid": event.pid,
+            "monotonic_us": event.monotonic_us,
+            "text": event.text,
+            "own": killed_by_run(event, seen.killed_pids),
+        }
+        for event in log.events
+    ]
+    return {
+        "kernel_log": {"source": log.source, "alive": log.alive, "gaps": log.gaps, "events": events},
+        "counters": [],
+        "series_file": None,
+    }
+
+
+def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
+    units: list[dict[str, JSON]] = [
+        {
+            "check": result.name,
+            "gpu": result.gpu,
+            "seconds": result.seconds,
+            "missed_fault_rate_upper95_per_s": missed_fault_rate(result),
+        }
+        for result in seen.results
+    ]
+    return {
+        "units": units,
+        "not_run": list(_not_run(seen, judged)),
+        "injected": list(seen.plan.inject),
+    }
+
+
+def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]:
+    for gap in judged.gaps:
+        yield {"check": gap.check, "gpu": gap.gpu, "why": "interrupted" if seen.interrupted else "no result"}
+    for reason in judged.reasons:
+        if reason.code == "NOT_RUN":
+            yield {"check": reason.check, "gpu": reason.gpu, "why": "not run, see the reasons"}
+    for check in seen.left_out:
+        yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
+    for check in NOT_IN_THIS_VERSION:
+        yield {"check": check, "gpu": None, "why": "not in this version"}

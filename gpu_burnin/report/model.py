@@ -1,0 +1,176 @@
+"""Report v1: how it is put together, checked against its schema, written and read."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypedDict
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.store import REPORT
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, Verdict
+
+NAME = "muster-report"
+MAJOR, MINOR = 1, 0
+SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
+_SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
+
+
+class ReportError(GpuBurninError):
+    """A file that is no report this program can read; one sentence that names it."""
+
+
+class Report(TypedDict):
+    """A report as JSON values; the schema (report-v1.json) says what each field holds."""
+
+    schema: str
+    run_id: str
+    sequence: int
+    node: str
+    level: str
+    started_at: str
+    finished_at: str
+    simulated: bool
+    interrupted: bool
+    verdict: str
+    action: str
+    reasons: list[dict[str, Any]]
+    host: dict[str, Any]
+    software: dict[str, str | None]
+    plan: dict[str, Any]
+    plan_sha256: str
+    hardware_sha256: str
+    gpus: list[dict[str, Any]]
+    checks: list[dict[str, Any]]
+    telemetry: dict[str, Any]
+    selftest: list[dict[str, Any]]
+    coverage: dict[str, Any]
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON values; a number that is not finite becomes null, since JSON has none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, str):
+        return str(value)
+    return value
+
+
+def reason_json(reason: Reason) -> dict[str, JSON]:
+    """A reason as the report has it."""
+    found: dict[str, JSON] = plain(asdict(reason))
+    return found
+
+
+def measurement_json(measurement: Measurement) -> dict[str, JSON]:
+    """A measurement as the report has it."""
+    # What was not finite came from the worker as text ("nan").
+    found: dict[str, JSON] = plain({**asdict(measurement), "value": float(measurement.value)})
+    return found
+
+
+def check_json(result: CheckResult) -> dict[str, JSON]:
+    """A check's result as the report has it; its reasons are in the report's own list."""
+    return {
+        "name": result.name,
+        "gpu": result.gpu,
+        "verdict": str(result.verdict),
+        "seconds": plain(result.seconds),
+        "measurements": [measurement_json(measurement) for measurement in result.measurements],
+        "coverage": plain(result.coverage),
+        "errors": plain(result.errors),
+    }
+
+
+def gpu_json(gpu: Gpu, verdict: Verdict) -> dict[str, JSON]:
+    """A GPU's identity with the verdict on it alone."""
+    return {**asdict(gpu), "verdict": str(verdict)}
+
+
+def selftest_json(result: SelftestResult) -> dict[str, JSON]:
+    """A self-test as the report has it."""
+    found: dict[str, JSON] = plain(asdict(result))
+    return found
+
+
+@functools.cache
+def schema_text() -> str:
+    """The JSON Schema (2020-12) of report v1, as shipped."""
+    resource = importlib.resources.files("gpu_burnin.report") / "schema" / "report-v1.json"
+    return resource.read_text(encoding="utf-8")
+
+
+def _tolerant(schema: Any) -> Any:
+    """The schema with unknown fields allowed: for a report of another minor version."""
+    if isinstance(schema, dict):
+        return {
+            key: _tolerant(value)
+            for key, value in schema.items()
+            if not (key == "additionalProperties" and value is False)
+        }
+    return [_tolerant(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def validate(report: Mapping[str, Any], *, tolerant: bool = False) -> None:
+    """Raise ReportError with the place of the first misfit when `report` is not a report v1.
+
+    `tolerant` lets unknown fields pass, as in a report of another minor version.
+    """
+    import jsonschema  # here, because it takes long to load and most commands do without
+
+    schema = json.loads(schema_text())
+    validator = jsonschema.Draft202012Validator(_tolerant(schema) if tolerant else schema)
+    misfit = next(iter(sorted(validator.iter_errors(report), key=lambda error: list(map(str, error.path)))), None)
+    if misfit is not None:
+        raise ReportError(f"not a valid report: {misfit.json_path}: {misfit.message[:200]}")
+
+
+def to_bytes(report: Report) -> bytes:
+    """The report as it is written, checked against the schema first. Raises ReportError."""
+    validate(report)
+    return (json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def find(path: Path) -> Path:
+    """The report file for a file or a run's directory; raises ReportError when there is none."""
+    chosen = path / REPORT if path.is_dir() else path
+    if not chosen.is_file():
+        raise ReportError(f"{chosen}: there is no report; give a report file or the directory of a run")
+    return chosen
+
+
+def load(path: Path) -> Report:
+    """Read a report. Another minor version is read as far as it is known, another major version refused.
+
+    Raises ReportError (exit 2) that names the file and what is wrong with it.
+    """
+    chosen = find(path)
+    try:
+        document = json.loads(chosen.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReportError(f"{chosen}: cannot be read as a report ({error})") from error
+    version = document.get("schema") if isinstance(document, dict) else None
+    match = _SCHEMA_FORM.fullmatch(version) if isinstance(version, str) else None
+    if not match:
+        raise ReportError(f"{chosen}: this is not a burn-in report (no schema {NAME}/vN.N in it)")
+    if int(match[1]) != MAJOR:
+        raise ReportError(
+            f"{chosen}: this is a report of version {match[1]}, and this gpu-burnin reads version {MAJOR}; "
+            f"use a gpu-burnin that reads version {match[1]}"
+        )
+    try:
+        validate(document, tolerant=int(match[2]) != MINOR)
+    except ReportError as error:
+        raise ReportError(f"{chosen}: {error}") from error
+    report: Report = document
+    return report

@@ -1,0 +1,161 @@
+"""The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import replace_symlink, write_atomic
+
+DEFAULT_STATE_DIR = Path("/var/lib/gpu-burnin")
+KEEP_RUNS = 50
+REPORT = "report.json"
+REPORT_TEXT = "report.txt"
+JOURNAL = "journal.jsonl"
+EVIDENCE = "evidence.json"
+SIGNATURE = "evidence.json.sig"
+# A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's directory under runs/."""
+
+    run_id: str
+    sequence: int
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """Where this run writes its journal."""
+        return self.path / JOURNAL
+
+
+class Store:
+    """The state directory. Only `locked()` may be used by a run; reading needs no lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where the runs are."""
+        return self.root / "runs"
+
+    @property
+    def latest(self) -> Path:
+        """The symbolic link to the newest finished run."""
+        return self.root / "latest"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the one lock of this node for a run.
+
+        Makes the directory (0700) when missing. Raises GpuBurninError (exit 2) when another run holds the
+        lock or the directory cannot be made. The kernel drops the lock when the process ends, however it ends.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            self.runs_dir.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: cannot use the state directory {self.root} ({error.strerror}); "
+                "run as root or give --state-dir"
+            ) from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise GpuBurninError(
+                    f"{socket.gethostname()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; "
+                    "wait for it to end"
+                ) from error
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def _counter(self) -> int:
+        path = self.root / "sequence"
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            return 0
+        if not text.isdecimal():
+            raise GpuBurninError(
+                f"{socket.gethostname()}: {path} does not hold a number; write one into it that is not below "
+                "the highest sequence the cluster has seen of this node"
+            )
+        return int(text)
+
+    def next_sequence(self) -> int:
+        """Count up and return the new number, on disk before it is returned; call with the lock held.
+
+        Never below a run that is still here, so that a lost counter file does not repeat numbers.
+        """
+        highest = max([self._counter(), *(run.sequence for run in self.runs())])
+        write_atomic(self.root / "sequence", f"{highest + 1}\n".encode("ascii"))
+        return highest + 1
+
+    def new_run(self, now: datetime) -> Run:
+        """Make the directory of a new run; call with the lock held."""
+        sequence = self.next_sequence()
+        run_id = f"{now:%Y%m%dT%H%M%SZ}-{sequence:06d}"
+        path = self.runs_dir / run_id
+        path.mkdir(mode=0o700)
+        return Run(run_id, sequence, path)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first (by sequence); other names in runs/ are left alone."""
+        if not self.runs_dir.is_dir():
+            return []
+        found = [
+            (entry, _RUN_ID.fullmatch(entry.name)) for entry in self.runs_dir.iterdir() if entry.is_dir()
+        ]
+        return sorted(
+            (Run(entry.name, int(match[1]), entry) for entry, match in found if match),
+            key=lambda run: run.sequence,
+        )
+
+    def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
+        """Point `latest` at a finished run and remove all but the newest `keep` runs."""
+        replace_symlink(self.latest, f"runs/{run.run_id}")
+        for old in self.runs()[:-keep]:
+            shutil.rmtree(old.path)
+
+    def latest_evidence(self) -> Run | None:
+        """The newest run (highest sequence) that left signed evidence."""
+        with_evidence = (run for run in reversed(self.runs()) if (run.path / EVIDENCE).exists())
+        return next(with_evidence, None)
+
+    def revoked(self) -> str | None:
+        """Why the gate was closed by hand or by the cluster, or None when it was not."""
+        try:
+            return (self.root / "revoked").read_text(
+                encoding="utf-8", errors="replace"
+            ).strip() or "no reason given"
+        except FileNotFoundError:
+            return None
+
+    def revoke(self, reason: str) -> None:
+        """Close the local gate until a pass that starts later clears it."""
+        write_atomic(self.root / "revoked", f"{reason}\n".encode())
+
+    def clear_revocation(self, reason: str) -> None:
+        """Open what `reason` closed; a revocation made meanwhile for another reason stays."""
+        if self.revoked() == reason:
+            (self.root / "revoked").unlink()

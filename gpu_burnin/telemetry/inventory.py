@@ -1,0 +1,69 @@
+"""The state of the node's GPUs, read in a child process: NVML may hang or crash, its caller must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
+
+# A driver that has to wake 8 GPUs without persistence mode takes some 20 s; a GPU that hangs takes for ever.
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class InventoryError(GpuBurninError):
+    """The GPUs of this node could not be listed; one sentence with the fix. Exit code 3."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, EXIT_INCONCLUSIVE)
+
+
+def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
+    """Start a child that reads NVML, and take its answer; raises InventoryError.
+
+    A child that does not end in time is killed, and left behind when it cannot be (stuck in the driver).
+    """
+    host = socket.gethostname()
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gpu_burnin.telemetry.inventory"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    try:
+        output, errors = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        raise InventoryError(
+            f"{host}: NVML did not answer within {timeout_s:g} s; a GPU hangs in the driver: "
+            "look at the kernel log for NVRM lines and power cycle the machine"
+        ) from None
+    if child.returncode != 0 or not output:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise InventoryError(f"{host}: reading NVML ended with status {child.returncode} ({last[0]}); reboot")
+    answer = json.loads(output)
+    if "error" in answer:
+        raise InventoryError(str(answer["error"]))
+    return node_from_json(answer)
+
+
+def _main() -> None:
+    """The child: one JSON document on standard output."""
+    from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+
+    try:
+        print(json.dumps(node_to_json(read_node())))
+    except NvmlUnavailableError as error:
+        print(json.dumps({"error": str(error)}))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,211 @@
+"""XIDs and SXids since boot from the kernel log. No source that is alive, or lost messages, are said so."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.telemetry.kmsg import Record, XidEvent, count_gaps, parse_record, xid_event
+from gpu_burnin.telemetry.xids import judge_xids
+
+__all__ = ["FileLog", "KernelLog", "SystemLog", "XidEvent", "judge_xids", "open_kernel_log"]
+
+AUTO = "auto"
+KMSG_DEVICE = Path("/dev/kmsg")
+# journald's own message "Missed N kernel messages" (sd-messages.h: SD_MESSAGE_JOURNAL_MISSED).
+_JOURNAL_MISSED = "e9bf28e6e834481bb6f48f548ad13606"
+_JOURNAL_TIMEOUT_S = 30.0
+_JOURNAL_FIELDS = "MESSAGE,MESSAGE_ID,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP"
+# The first kernel message of a boot carries time 0; a journal that starts later has lost the beginning.
+_BOOT_START_US = 1_000_000
+_RECORD_SIZE_BYTES = 8192
+
+
+class KernelLogError(GpuBurninError):
+    """The kernel log specification makes no sense."""
+
+
+@dataclass(frozen=True)
+class SourceReading:
+    """What one source gave: `alive` when it can be trusted to show an XID; `gaps` messages lost since boot."""
+
+    name: str
+    alive: bool
+    events: tuple[XidEvent, ...] = ()
+    gaps: int = 0
+
+
+class KernelLog(ABC):
+    """Kernel messages since boot. `simulated`: a file stands in for the kernel's log."""
+
+    simulated = False
+
+    @abstractmethod
+    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+        """All events since boot, the number of messages known to be lost, and the live sources.
+
+        Each call reads from the start, so that the last of two calls has everything of both. Sources are
+        separated by commas; "" means that none is alive and nothing can be said.
+        """
+
+
+def open_kernel_log(spec: str) -> KernelLog:
+    """The log for "auto" or for the path of a regular file in the format of /dev/kmsg. Raises KernelLogError."""
+    path = Path(spec)
+    if spec == AUTO or path.is_char_device():
+        return SystemLog()
+    if not path.is_absolute():
+        raise KernelLogError(f"kernel_log {spec!r}: write auto or an absolute path of a kmsg-format file")
+    return FileLog(path)
+
+
+class FileLog(KernelLog):
+    """A regular file of kmsg lines, as the lab's hosts have; other lines in it are passed over."""
+
+    simulated = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+        """The whole file; a missing file is a dead source."""
+        try:
+            with self.path.open(encoding="utf-8", errors="replace") as file:
+                records = [record for line in file if (record := parse_record(line))]
+        except OSError:
+            return (), 0, ""
+        return _events(records), count_gaps(records), str(self.path)
+
+
+class SystemLog(KernelLog):
+    """The journal and /dev/kmsg together: the journal reaches back further, the device is never behind."""
+
+    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+        """Both sources, merged."""
+        return merge((read_journal(), read_kmsg_device()))
+
+
+def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int, str]:
+    """Events of all live sources, each once; one source without gaps is enough to have seen everything."""
+    alive = [reading for reading in readings if reading.alive]
+    # The journal stamps some records a little later than the kernel: the same text within a second is the same.
+    found: list[XidEvent] = []
+    for event in sorted((e for r in alive for e in r.events), key=lambda e: e.monotonic_us):
+        same = (e for e in reversed(found) if event.monotonic_us - e.monotonic_us <= 1_000_000)
+        if len(alive) < 2 or not any(e.text == event.text for e in same):
+            found.append(event)
+    gaps = min((reading.gaps for reading in alive), default=0)
+    return tuple(found), gaps, ",".join(reading.name for reading in alive)
+
+
+def _events(records: Iterable[Record]) -> tuple[XidEvent, ...]:
+    return tuple(event for record in records if (event := xid_event(record)))
+
+
+def read_journal(run: Callable[[Sequence[str]], bytes | None] | None = None) -> SourceReading:
+    """Kernel messages of this boot from journald; not alive when there are none (containers, no journal)."""
+    output = (run or _run)(
+        ["journalctl", "-b", "-o", "json", "--no-pager", f"--output-fields={_JOURNAL_FIELDS}",
+         "_TRANSPORT=kernel", "+", f"MESSAGE_ID={_JOURNAL_MISSED}"]
+    )  # fmt: skip
+    records: list[Record] = []
+    missed = 0
+    for line in (output or b"").splitlines():
+        try:
+            entry: dict[str, Any] = json.loads(line)
+        except ValueError:
+            missed += 1
+            continue
+        if entry.get("MESSAGE_ID") == _JOURNAL_MISSED:
+            missed += 1
+        elif entry.get("_TRANSPORT") == "kernel":
+            records.append(_journal_record(entry))
+    if records and records[0].monotonic_us > _BOOT_START_US:
+        missed += 1
+    return SourceReading("journal", bool(records), _events(records), missed)
+
+
+def _journal_record(entry: dict[str, Any]) -> Record:
+    text = entry.get("MESSAGE")
+    if isinstance(text, list):  # journald gives texts with unprintable bytes as numbers
+        text = bytes(text).decode(errors="replace")
+    time_us = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry.get("__MONOTONIC_TIMESTAMP") or 0
+    return Record(int(entry.get("SYSLOG_FACILITY") or 0), None, int(time_us), str(text or ""))
+
+
+def _run(command: Sequence[str]) -> bytes | None:
+    if not shutil.which(command[0]):
+        return None
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def read_kmsg_device(path: Path = KMSG_DEVICE) -> SourceReading:
+    """Everything the kernel still holds. Where the device can be written, a line of our own must come back."""
+    name = str(path)
+    if not path.is_char_device():
+        # A file put over /dev/kmsg is no kernel log, and a canary would damage it.
+        return SourceReading(name, alive=False)
+    canary = f"gpu-burnin: kernel log check {secrets.token_hex(8)}"
+    fd = _open(path, os.O_RDWR)
+    if fd is None:
+        canary, fd = "", _open(path, os.O_RDONLY)
+    if fd is None:
+        return SourceReading(name, alive=False)
+    try:
+        if canary:
+            # Priority 14: facility user, level info. The kernel lets nobody write as facility kern.
+            os.write(fd, f"<14>{canary}\n".encode())
+        return read_records(name, lambda: os.read(fd, _RECORD_SIZE_BYTES), canary)
+    except OSError:
+        return SourceReading(name, alive=False)
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path, access: int) -> int | None:
+    try:
+        return os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def read_records(name: str, read_one: Callable[[], bytes], canary: str = "") -> SourceReading:
+    """Read records one a call until none is left (EAGAIN, or b"" at the end of a file).
+
+    EPIPE says that records were overwritten before they could be read; the sequence numbers then jump.
+    """
+    records: list[Record] = []
+    broken = 0
+    while True:
+        try:
+            data = read_one()
+        except BlockingIOError:
+            break
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            broken += 1
+            continue
+        if not data:
+            break
+        record = parse_record(data.decode(errors="replace"))
+        if record:
+            records.append(record)
+    alive = any(canary in record.text for record in records) if canary else bool(records)
+    return SourceReading(name, alive, _events(records), max(count_gaps(records, first=0), broken))

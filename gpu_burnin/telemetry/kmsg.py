@@ -1,0 +1,82 @@
+"""Kernel log records as the kernel writes them to /dev/kmsg, and the XID and SXid lines among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpu_burnin.telemetry.pci import normal_bus_id
+
+KERN_FACILITY = 0
+# "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', ..."; with MIG "(PCI:0000:91:00 GPU-I:05)".
+_XID = re.compile(r"^NVRM:\s+Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)")
+# "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up".
+_SXID = re.compile(r"^nvidia-nvswitch\d*:\s+SXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)")
+_PID = re.compile(r"\bpid='?(\d+)")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record. `sequence` counts up by one for each message of the kernel, None where unknown."""
+
+    facility: int
+    sequence: int | None
+    monotonic_us: int
+    text: str
+
+
+@dataclass(frozen=True)
+class XidEvent:
+    """An XID, or an SXid of an NVSwitch. `monotonic_us` is the time since boot in microseconds."""
+
+    xid: int
+    pci_bus_id: str
+    pid: int | None
+    text: str
+    monotonic_us: int
+    sxid: bool
+
+
+def parse_record(line: str) -> Record | None:
+    """Read "prefix,sequence,microseconds,flags;text"; None for anything else, such as continuation lines."""
+    head, separator, text = line.partition(";")
+    parts = head.split(",")
+    if not separator or len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
+        return None
+    prefix, sequence, microseconds = (int(part) for part in parts[:3])
+    return Record(prefix >> 3, sequence, microseconds, text.split("\n", 1)[0].rstrip("\n"))
+
+
+def xid_event(record: Record) -> XidEvent | None:
+    """The event in a record; None for other texts, and for records that user space wrote."""
+    if record.facility != KERN_FACILITY:
+        return None
+    for pattern, sxid in ((_XID, False), (_SXID, True)):
+        match = pattern.match(record.text)
+        if match:
+            pid = _PID.search(record.text)
+            return XidEvent(
+                xid=int(match[2]),
+                pci_bus_id=normal_bus_id(match[1]) or match[1].lower(),
+                pid=int(pid[1]) if pid else None,
+                text=record.text,
+                monotonic_us=record.monotonic_us,
+                sxid=sxid,
+            )
+    return None
+
+
+def count_gaps(records: Iterable[Record], first: int | None = None) -> int:
+    """Messages that are missing by the sequence numbers; numbering that starts again counts as one.
+
+    `first` is the number the first record should have (0 since boot), None when any will do.
+    """
+    expected, gaps = first, 0
+    for record in records:
+        if record.sequence is None:
+            continue
+        if expected is not None and record.sequence != expected:
+            gaps += max(record.sequence - expected, 1)
+        expected = record.sequence + 1
+    return gaps

@@ -1,0 +1,343 @@
+"""A real etcd and kube-apiserver on loopback, with the files that the roles render, for integration tests."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import http.client
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 120.0
+APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+
+
+def binaries() -> Path | None:
+    """Directory with etcd and kube-apiserver ($MUSTER_BINARIES, else ~/.cache/muster/bin), None without them."""
+    place = Path(os.environ.get("MUSTER_BINARIES", Path.home() / ".cache/muster/bin"))
+    return place if all(os.access(place / name, os.X_OK) for name in ("etcd", "kube-apiserver")) else None
+
+
+def render(role: str, template: str, variables: Mapping[str, Any]) -> str:
+    """A role's template as Ansible renders it. Raises jinja2.UndefinedError for a missing variable."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(REPOSITORY / "roles" / role / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["lookup"] = lambda plugin, path: Path(path).read_text().rstrip()
+    return environment.get_template(template).render(**variables)
+
+
+def defaults(role: str) -> dict[str, Any]:
+    """The role's defaults, untemplated."""
+    loaded: dict[str, Any] = yaml.safe_load((REPOSITORY / "roles" / role / "defaults/main.yml").read_text())
+    return loaded
+
+
+def policy_hash(directory: Path) -> str:
+    """What an API server that has loaded the policies of `directory` says of itself (apiserver manifest/loader.go)."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.glob("*.yaml")):
+        digest.update(path.read_bytes() + b"\0")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Authority:
+    """A throw-away certificate authority."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ca = directory / "ca.crt"
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster-test")])
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        certificate = self._builder(self._name, self._key).add_extension(constraints, critical=True)
+        self._write("ca", certificate, self._key)
+
+    def issue(self, user: str, groups: Sequence[str] = (), *, server: bool = False) -> tuple[Path, Path]:
+        """Certificate and key files; a server's is for 127.0.0.1."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        attributes = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
+        attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = self._builder(x509.Name(attributes), key)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if server:
+            address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
+            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        return self._write(secrets.token_hex(8), builder, key)
+
+    def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(minutes=5))
+            .not_valid_after(now + dt.timedelta(days=1))
+        )
+
+    def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
+        certificate = self.directory / f"{name}.crt"
+        key_file = self.directory / f"{name}.key"
+        signed = builder.sign(self._key, hashes.SHA256())
+        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        key_file.touch(0o600)
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+            )
+        )
+        return certificate, key_file
+
+
+@dataclass(frozen=True)
+class Reply:
+    """HTTP status and body (parsed where it is JSON, else the text under `message`)."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def message(self) -> str:
+        """The server's words."""
+        return str(self.body.get("message", ""))
+
+
+@dataclass(frozen=True)
+class Client:
+    """One identity's way to the API."""
+
+    port: int
+    context: ssl.SSLContext
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """One request; YAML for server-side apply is JSON here."""
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=30)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": content_type, **(headers or {})})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = {"message": text}
+        return Reply(response.status, parsed if isinstance(parsed, dict) else {"message": text})
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running API server: `client(user, groups)` and `kubeconfig(user, groups)` act as anyone."""
+
+    port: int
+    directory: Path
+    authority: Authority
+
+    @property
+    def policies(self) -> Path:
+        """The directory of the static policies."""
+        return self.directory / "admission/static"
+
+    def client(self, user: str | None, groups: Sequence[str] = ()) -> Client:
+        """An identity by client certificate; None is anonymous."""
+        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        if user is not None:
+            context.load_cert_chain(*self.authority.issue(user, groups))
+        return Client(self.port, context)
+
+    def kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """A kubeconfig file for that identity."""
+        certificate, key = self.authority.issue(user, groups)
+        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": str(self.authority.ca)}
+        path = certificate.with_suffix(".kubeconfig")
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "me", "user": {"client-certificate": str(certificate), "client-key": str(key)}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "me"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def loaded_hash(self) -> str:
+        """The hash of the policies that the server says it has loaded."""
+        text = self.client("root", ["system:masters"]).request("GET", "/metrics").message
+        for line in text.splitlines():
+            if line.startswith("apiserver_manifest_admission_config_controller_last_config_info{"):
+                return line.split('hash="')[2].split('"')[0]
+        return ""
+
+
+def until(what: str, condition: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+    """Wait for a condition. Raises TimeoutError."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} did not happen within {timeout_s:g} s")
+        time.sleep(0.1)
+
+
+@contextmanager
+def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(20)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+def write_configuration(directory: Path, system_nodes: Sequence[str], strict: bool) -> None:
+    """The roles' own files, with `directory` in the place of /etc/kubernetes."""
+    gate = {
+        **defaults("node_admission"),
+        "node_admission_domain": "muster.dev",
+        "node_admission_system_nodes": list(system_nodes),
+        "node_admission_dir": str(directory / "admission"),
+    }
+    static = directory / "admission/static"
+    static.mkdir(parents=True)
+    (static / "gate.yaml").write_text(render("node_admission", "gate.yaml.j2", gate))
+    if strict:
+        (static / "placement.yaml").write_text(render("node_admission", "placement.yaml.j2", gate))
+    (directory / "admission/admission.yaml").write_text(render("node_admission", "admission.yaml.j2", gate))
+    server = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(directory)}
+    (directory / "encryption-key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
+    for name in ("authentication.yaml", "audit-policy.yaml", "encryption.yaml"):
+        (directory / name).write_text(render("kube_apiserver", f"{name}.j2", server))
+
+
+def apply_rbac(client: Client) -> None:
+    """Apply the fleet's roles and bindings. Raises RuntimeError."""
+    for item in yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", defaults("kube_apiserver"))):
+        kind = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}[item["kind"]]
+        path = f"/apis/rbac.authorization.k8s.io/v1/{kind}/{item['metadata']['name']}?fieldManager=muster&force=true"
+        reply = client.request("PATCH", path, item, APPLY)
+        if reply.status not in (200, 201):
+            raise RuntimeError(f"{item['metadata']['name']}: {reply.message}")
+
+
+@contextmanager
+def api_server(
+    directory: Path, system_nodes: Sequence[str] = ("system-1",), *, strict: bool = False
+) -> Iterator[Server]:
+    """etcd and kube-apiserver, ready and with the fleet's RBAC, until the block ends.
+
+    Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
+    """
+    place = binaries()
+    if place is None:
+        raise FileNotFoundError("no etcd and kube-apiserver: set MUSTER_BINARIES or fill ~/.cache/muster/bin")
+    client_port, peer_port, port = free_ports(3)
+    write_configuration(directory, system_nodes, strict)
+    pki = directory / "pki"
+    pki.mkdir()
+    authority = Authority(pki)
+    certificate, key = authority.issue("kube-apiserver", server=True)
+    etcd_url = f"http://127.0.0.1:{client_port}"
+    peer_url = f"http://127.0.0.1:{peer_port}"
+    etcd = [
+        str(place / "etcd"),
+        "--name=test",
+        f"--data-dir={directory / 'etcd'}",
+        f"--listen-client-urls={etcd_url}",
+        f"--advertise-client-urls={etcd_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=test={peer_url}",
+        "--unsafe-no-fsync",
+    ]
+    apiserver = [
+        str(place / "kube-apiserver"),
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--etcd-servers={etcd_url}",
+        f"--tls-cert-file={certificate}",
+        f"--tls-private-key-file={key}",
+        f"--client-ca-file={authority.ca}",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        "--service-cluster-ip-range=198.19.128.0/20",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--endpoint-reconciler-type=none",
+        "--feature-gates=ManifestBasedAdmissionControlConfig=true",
+        f"--admission-control-config-file={directory / 'admission/admission.yaml'}",
+        f"--authentication-config={directory / 'authentication.yaml'}",
+        f"--audit-policy-file={directory / 'audit-policy.yaml'}",
+        f"--audit-log-path={directory / 'audit.log'}",
+        f"--encryption-provider-config={directory / 'encryption.yaml'}",
+    ]
+    with process(etcd, directory / "etcd.log"), process(apiserver, directory / "apiserver.log") as running:
+        server = Server(port, directory, authority)
+        root = server.client("root", ["system:masters"])
+
+        def ready() -> bool:
+            if running.poll() is not None:
+                tail = (directory / "apiserver.log").read_text()[-2000:]
+                raise RuntimeError(f"kube-apiserver ended with {running.returncode}: {tail}")
+            try:
+                return root.request("GET", "/readyz").status == 200
+            except OSError:
+                return False
+
+        until("the API server's readiness", ready)
+        apply_rbac(root)
+        yield server

@@ -1,0 +1,127 @@
+"""The main job: site.yml to its end, two nodes of three admitted, the third held with its reasons."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.lab.paths import REPOSITORY
+
+from . import first_run
+from .fleet import Fleet
+
+READY = "muster.node-restriction.kubernetes.io/ready"
+
+
+def test_the_run_after_a_killed_one_reaches_the_end(fleet: Fleet) -> None:
+    first = first_run.results["first"]
+    assert first.rc == 0, first.failures
+    for host in fleet.addresses:
+        assert host in first.summary, f"{host} is not in the summary"
+
+
+def test_the_summary_says_which_nodes_are_ready_and_why_one_is_held(fleet: Fleet) -> None:
+    lines = {line.split()[0]: line for line in first_run.results["first"].summary.splitlines() if line.strip()}
+    assert "ready" in lines["gpu-1"] and "ready" in lines["gpu-2"]
+    assert "held" in lines["gpu-3"] and "FAIL" in lines["gpu-3"]
+    assert "ECC_UNCORRECTED" in first_run.results["first"].summary
+    assert "XID_FATAL" in first_run.results["first"].summary
+
+
+def test_admitted_nodes_carry_label_condition_and_no_taint(fleet: Fleet) -> None:
+    for name in ("gpu-1", "gpu-2"):
+        node = fleet.get("node", name)
+        assert node["metadata"]["labels"][READY] == "true"
+        assert node["metadata"]["labels"]["muster.node-restriction.kubernetes.io/simulated"] == "true"
+        assert fleet.node_taints(name) == set()
+        conditions = {c["type"]: c for c in node["status"]["conditions"]}
+        assert conditions["GPUVerified"]["status"] == "True"
+        assert conditions["Ready"]["status"] == "True"
+
+
+def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
+    again = fleet.playbook("site.yml", log="second")
+    assert again.rc == 0, again.failures
+    assert again.changed == {}
+
+
+def test_check_mode_with_diff_has_no_error_and_no_change(fleet: Fleet) -> None:
+    checked = fleet.playbook("site.yml", "--check", "--diff", log="check")
+    assert checked.rc == 0, checked.failures
+    assert checked.changed == {}
+
+
+def test_no_secret_stands_in_a_log(fleet: Fleet) -> None:
+    secrets = ["PRIVATE KEY", (fleet.state / "pki/encryption-key").read_text().strip()]
+    for log in (fleet.lab.state / "logs").glob("*.log"):
+        text = log.read_text(errors="replace")
+        for secret in secrets:
+            assert secret not in text, f"{log} holds a secret"
+
+
+def test_private_keys_are_readable_by_their_owner_alone(fleet: Fleet) -> None:
+    for key in (fleet.state / "pki").rglob("*.key"):
+        assert key.stat().st_mode & 0o077 == 0, key
+    for host in ("etcd-1", "api-1", "gpu-1"):
+        loose = fleet.must(
+            host, r"find /etc/etcd /etc/kubernetes /var/lib/kubelet/pki -name '*.key' -perm /077 2>/dev/null || true"
+        )
+        assert loose == "", f"{host}: {loose}"
+
+
+def test_no_ca_key_but_the_kubelets_signer_leaves_the_controller(fleet: Fleet) -> None:
+    keys = {p.parent.name: p.read_text() for p in (fleet.state / "pki").glob("*/ca.key")}
+    for host in fleet.addresses:
+        found = fleet.must(host, "find /etc -name '*.key' -type f -exec cat {} + 2>/dev/null || true")
+        for name, key in keys.items():
+            if key in found:
+                assert name == "kubelet" and host in ("api-1", "api-2"), f"{host} has the key of the {name} CA"
+
+
+ETCDCTL = (
+    "etcdctl --endpoints=https://127.0.0.1:2379 --cacert=/etc/etcd/pki/ca.crt "
+    "--cert=/etc/etcd/pki/health.crt --key=/etc/etcd/pki/health.key "
+)
+
+
+def test_events_live_in_their_own_etcd(fleet: Fleet) -> None:
+    keys = ETCDCTL + "get {} --prefix --keys-only --limit=5"
+    assert "/registry/events/" in fleet.must("etcd-events-1", keys.format("/registry/events/"))
+    assert fleet.must("etcd-1", keys.format("/registry/events/")).strip() == ""
+    assert "/registry/minions" in fleet.must("etcd-1", keys.format("/registry/minions"))
+    assert fleet.must("etcd-events-1", keys.format("/registry/minions")).strip() == ""
+
+
+def test_secrets_are_encrypted_at_rest(fleet: Fleet) -> None:
+    fleet.kubectl("create", "secret", "generic", "at-rest", "--from-literal=word=muster-plain-text")
+    value = fleet.must("etcd-1", ETCDCTL + "get /registry/secrets/default/at-rest | head -c 200 | tr -d '\\0'")
+    assert "k8s:enc:" in value and "muster-plain-text" not in value
+
+
+def test_the_report_of_the_held_node_says_why_and_what_to_do(fleet: Fleet) -> None:
+    text = fleet.ssh("gpu-3", "gpu-burnin report").out
+    assert "FAIL" in text and "ECC_UNCORRECTED" in text and "XID_FATAL" in text
+    assert re.search(r"what to do|To do|do:", text, re.IGNORECASE), text
+    report = json.loads((fleet.state / "reports/gpu-3/report.json").read_text())
+    assert report["verdict"] == "FAIL" and report["simulated"] is True
+
+
+def test_the_kubelet_of_the_held_node_is_not_running(fleet: Fleet) -> None:
+    assert fleet.ssh("gpu-3", "pgrep -x kubelet").rc == 1
+    gate = fleet.ssh("gpu-3", "gpu-burnin gate")
+    assert gate.rc == 1 and "gpu-3" in gate.err + gate.out
+    assert fleet.kubectl("get", "node", "gpu-3").rc != 0
+
+
+def test_burnin_without_a_limit_does_nothing_and_says_how(fleet: Fleet) -> None:
+    result = fleet.playbook("playbooks/burnin.yml", log="burnin-no-limit")
+    assert result.rc == 2 and result.changed == {}
+    assert any("-l" in failure for failure in result.failures), result.failures
+
+
+def test_burnin_of_one_host(fleet: Fleet) -> None:
+    before = int(fleet.must("gpu-2", "cat /var/lib/gpu-burnin/sequence"))
+    result = fleet.playbook("playbooks/burnin.yml", "-l", "gpu-2", log="burnin-gpu-2")
+    assert result.rc == 0, result.failures
+    assert int(fleet.must("gpu-2", "cat /var/lib/gpu-burnin/sequence")) == before + 1
+    assert (REPOSITORY / "site.yml").exists()

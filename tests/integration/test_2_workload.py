@@ -1,0 +1,110 @@
+"""Pods on admitted nodes: scheduling by label, names, Services, traffic between nodes; survival of lost parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .fleet import API_SERVERS, Fleet, wait_until
+
+SERVER = """
+apiVersion: v1
+kind: Pod
+metadata: {name: server, labels: {app: server}}
+spec:
+  nodeName: ""
+  nodeSelector: {muster.node-restriction.kubernetes.io/ready: "true", kubernetes.io/hostname: gpu-2}
+  containers:
+    - {name: server, image: "lab.muster.dev/tool:1", imagePullPolicy: Never, args: [serve, ":8080"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: greeter}
+spec:
+  selector: {app: server}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  restartPolicy: Never
+  nodeSelector: {muster.node-restriction.kubernetes.io/ready: "true"}
+  affinity:
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - labelSelector: {matchLabels: {app: server}}
+          topologyKey: kubernetes.io/hostname
+  containers:
+    - name: client
+      image: lab.muster.dev/tool:1
+      imagePullPolicy: Never
+      args: [get, "http://greeter.default.svc.cluster.local/"]
+"""
+
+
+@pytest.fixture(scope="module")
+def pods(fleet: Fleet) -> Iterator[None]:
+    server, _, client = SERVER.partition("---\napiVersion: v1\nkind: Pod\nmetadata: {name: client}")
+    made = fleet.kubectl("apply", "-f", "-", stdin=server)
+    assert made.rc == 0, made.err
+    wait_until("the server pod to be ready", lambda: _phase(fleet, "server") == "Running", timeout_s=60)
+    made = fleet.kubectl("apply", "-f", "-", stdin="apiVersion: v1\nkind: Pod\nmetadata: {name: client}" + client)
+    assert made.rc == 0, made.err
+    yield
+    fleet.kubectl("delete", "--now", "pod/server", "pod/client", "service/greeter")
+
+
+def _phase(fleet: Fleet, pod: str) -> str:
+    return str(fleet.get("pod", pod)["status"].get("phase"))
+
+
+def test_a_pod_finds_a_service_by_name_and_reaches_it_on_another_node(fleet: Fleet, pods: None) -> None:
+    phase = wait_until(
+        "the client pod to end",
+        lambda: _phase(fleet, "client") if _phase(fleet, "client") in ("Succeeded", "Failed") else None,
+        timeout_s=60,
+    )
+    answer = fleet.kubectl("logs", "client")
+    assert phase == "Succeeded", answer.out + answer.err
+    assert answer.out == "hello from server\n"
+    assert fleet.get("pod", "client")["spec"]["nodeName"] == "gpu-1"
+    assert fleet.get("pod", "server")["spec"]["nodeName"] == "gpu-2"
+
+
+def test_exec_reaches_the_kubelet_through_its_verified_certificate(fleet: Fleet, pods: None) -> None:
+    done = fleet.kubectl("exec", "server", "--", "/labtool", "get", "http://127.0.0.1:8080/")
+    assert done.out == "hello from server\n", done.err
+
+
+def test_the_fleet_answers_without_its_events_etcd(fleet: Fleet) -> None:
+    fleet.must("etcd-events-1", "systemctl stop etcd")
+    try:
+        # Longer than the balancer's checks need to take a server out, if they looked at the wrong thing.
+        for _ in range(8):
+            assert fleet.kubectl("get", "nodes").rc == 0
+            fleet.must("lb-1", "sleep 1")
+    finally:
+        fleet.must("etcd-events-1", "systemctl start etcd")
+
+
+@pytest.mark.parametrize("lost", API_SERVERS)
+def test_the_fleet_answers_with_one_api_server_less(fleet: Fleet, lost: str) -> None:
+    fleet.must(lost, "systemctl stop kube-apiserver")
+    try:
+        wait_until("the balancer to use the other server", lambda: fleet.kubectl("get", "nodes").rc == 0, timeout_s=30)
+    finally:
+        fleet.must(lost, "systemctl start kube-apiserver")
+    ready = ("get", "--raw", "/readyz")
+    wait_until(f"{lost} to be back", lambda: fleet.kubectl(*ready, server=lost).rc == 0, timeout_s=60)
+
+
+def test_writes_go_on_with_one_etcd_member_less(fleet: Fleet) -> None:
+    fleet.must("etcd-2", "systemctl stop etcd")
+    try:
+        done = fleet.kubectl("create", "configmap", "with-two-members")
+        assert done.rc == 0, done.err
+    finally:
+        fleet.must("etcd-2", "systemctl start etcd")
+        fleet.kubectl("delete", "configmap", "with-two-members")

@@ -1,0 +1,126 @@
+"""Evidence that must not admit a node: replayed, of another node or boot, changed, signed by another key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from .fleet import Fleet, wait_until
+
+TAINT = "muster.dev/preflight"
+VERDICT = "muster.node-restriction.kubernetes.io/verdict"
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A node whose admission is attacked, and the evidence it had."""
+
+    name: str
+    annotation: str
+
+
+def annotation(fleet: Fleet, node: str) -> str:
+    return str(fleet.get("node", node)["metadata"]["annotations"]["muster.dev/evidence"])
+
+
+def publish(fleet: Fleet, node: str, value: str) -> None:
+    """Write an annotation the way the node would: with its kubelet's credential."""
+    patch = json.dumps({"metadata": {"annotations": {"muster.dev/evidence": value}}})
+    done = fleet.kubelet_kubectl(node, "patch", "node", node, "-p", patch, server="api-1")
+    assert done.rc == 0, done.err
+
+
+def admit(fleet: Fleet, log: str) -> None:
+    result = fleet.playbook("playbooks/admit.yml", log=log, node_admission_wait_s=0)
+    assert result.rc == 0, result.failures
+
+
+def gated(fleet: Fleet, node: str) -> bool:
+    return f"{TAINT}:NoSchedule" in fleet.node_taints(node)
+
+
+@pytest.fixture
+def victim(fleet: Fleet) -> Iterator[Victim]:
+    """gpu-2, admitted; put back to its own evidence afterwards."""
+    own = annotation(fleet, "gpu-2")
+    assert not gated(fleet, "gpu-2")
+    yield Victim("gpu-2", own)
+    publish(fleet, "gpu-2", own)
+    admit(fleet, "admit-restore")
+    assert not gated(fleet, "gpu-2")
+
+
+def reason(fleet: Fleet, node: str) -> str:
+    conditions = {c["type"]: c for c in fleet.get("node", node)["status"]["conditions"]}
+    return str(conditions["GPUVerified"]["reason"])
+
+
+def test_a_changed_byte_is_refused(fleet: Fleet, victim: Victim) -> None:
+    assert '\\"verdict\\":\\"PASS\\"' in victim.annotation or "PASS" in victim.annotation
+    publish(fleet, victim.name, victim.annotation.replace("quick", "quicK", 1))
+    admit(fleet, "admit-changed")
+    assert gated(fleet, victim.name)
+    assert reason(fleet, victim.name) in ("EVIDENCE_SIGNATURE", "EVIDENCE_MALFORMED")
+
+
+def test_evidence_of_another_node_is_refused(fleet: Fleet, victim: Victim) -> None:
+    publish(fleet, victim.name, annotation(fleet, "gpu-1"))
+    admit(fleet, "admit-other-node")
+    assert gated(fleet, victim.name)
+    assert reason(fleet, victim.name) in ("EVIDENCE_SIGNATURE", "EVIDENCE_NODE")
+
+
+def _signed_on(fleet: Fleet, node: str, key: str, **changes: object) -> str:
+    """The node's latest statement with changes, signed by a key that lies on it."""
+    program = f"""
+import json, pathlib, subprocess
+from gpu_burnin import evidence
+directory = pathlib.Path("/var/lib/gpu-burnin/latest").resolve()
+statement = json.loads((directory / "evidence.json").read_text())
+statement.update(json.loads({json.dumps(json.dumps(changes))}))
+path = pathlib.Path("/run/forged.json")
+path.write_bytes(evidence.canonical_json(statement))
+path.with_suffix(".json.sig").unlink(missing_ok=True)
+sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "gpu-burnin", "-f", {key!r}, str(path)]
+subprocess.run(sign, check=True, capture_output=True)
+print(evidence.encode_annotation(path.read_bytes(), path.with_suffix(".json.sig").read_text()))
+"""
+    done = fleet.ssh(node, "/opt/gpu-burnin/current/bin/python -", stdin=program)
+    assert done.rc == 0, done.err
+    return done.out.strip()
+
+
+def test_a_key_that_is_not_the_hosts_is_refused(fleet: Fleet, victim: Victim) -> None:
+    fleet.must(victim.name, "rm -f /run/other; ssh-keygen -q -t ed25519 -N '' -f /run/other")
+    publish(fleet, victim.name, _signed_on(fleet, victim.name, "/run/other"))
+    admit(fleet, "admit-other-key")
+    assert gated(fleet, victim.name)
+    assert reason(fleet, victim.name) == "EVIDENCE_SIGNATURE"
+
+
+def test_evidence_of_another_boot_is_refused(fleet: Fleet, victim: Victim) -> None:
+    other = "00000000-0000-4000-8000-000000000000"
+    publish(fleet, victim.name, _signed_on(fleet, victim.name, "/etc/ssh/ssh_host_ed25519_key", boot_id=other))
+    admit(fleet, "admit-other-boot")
+    assert gated(fleet, victim.name)
+
+
+def test_an_old_pass_cannot_replace_a_newer_fail(fleet: Fleet) -> None:
+    old = annotation(fleet, "gpu-2")
+    fleet.must(
+        "gpu-2", "printf '3,999,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /dev/kmsg"
+    )
+    assert fleet.ssh("gpu-2", "gpu-burnin run").rc == 1
+    fleet.must("gpu-2", "gpu-burnin publish")
+    admit(fleet, "admit-fail")
+    assert gated(fleet, "gpu-2") and reason(fleet, "gpu-2") == "FAIL"
+    publish(fleet, "gpu-2", old)
+    admit(fleet, "admit-replay")
+    assert gated(fleet, "gpu-2") and reason(fleet, "gpu-2") == "EVIDENCE_REPLAYED"
+    fleet.must("gpu-2", "sed -i '/ Xid /d' /dev/kmsg; gpu-burnin run && gpu-burnin publish")
+    admit(fleet, "admit-recovered")
+    wait_until("gpu-2 to be admitted again", lambda: not gated(fleet, "gpu-2"), timeout_s=10)
+    assert fleet.get("node", "gpu-2")["metadata"]["labels"][VERDICT] == "pass"

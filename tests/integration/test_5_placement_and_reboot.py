@@ -1,0 +1,73 @@
+"""A pod placed past the scheduler on a tainted node; a reboot: no work before a new pass."""
+
+from __future__ import annotations
+
+from tests.lab import hosts
+
+from .fleet import Fleet, wait_until
+
+TAINT = "muster.dev/preflight"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: {node}
+  restartPolicy: Never
+  containers: [{{name: tool, image: "lab.muster.dev/tool:1", imagePullPolicy: Never}}]
+"""
+
+
+def test_after_a_reboot_the_node_takes_no_work_before_a_new_pass(fleet: Fleet) -> None:
+    old_boot = fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"]
+    # A boot burn-in that waits for us, so that the moment before the pass can be looked at.
+    fleet.must("gpu-1", "systemctl disable gpu-burnin-boot.service")
+    hosts.reboot(fleet.lab, "gpu-1")
+    new_boot = fleet.must("gpu-1", "cat /proc/sys/kernel/random/boot_id").strip()
+    assert new_boot != old_boot
+
+    assert fleet.ssh("gpu-1", "gpu-burnin gate").rc == 1
+    assert fleet.ssh("gpu-1", "pgrep -x kubelet").rc == 1
+
+    assert fleet.ssh("gpu-1", "gpu-burnin run").rc == 0
+    wait_until("kubelet to start after the pass", lambda: fleet.ssh("gpu-1", "pgrep -x kubelet").rc == 0, timeout_s=60)
+
+    # Its status is not accepted: the Node still shows the old boot until the admitter has tainted it.
+    journal = "journalctl -u kubelet --no-pager"
+    wait_until(
+        "the gate to refuse the new boot's status",
+        lambda: "has booted again since it was admitted" in fleet.must("gpu-1", journal),
+        timeout_s=60,
+    )
+    assert fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == old_boot
+
+    fleet.must("gpu-1", "systemctl enable gpu-burnin-boot.service")
+    retaint = fleet.playbook("playbooks/admit.yml", log="admit-reboot")
+    assert retaint.rc == 0, retaint.failures
+    wait_until(
+        "the new boot's status to be accepted",
+        lambda: fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == new_boot,
+        timeout_s=90,
+    )
+    admit = fleet.playbook("playbooks/admit.yml", log="admit-reboot-again")
+    assert admit.rc == 0, admit.failures
+    assert fleet.node_taints("gpu-1") == set()
+
+
+def test_a_pod_placed_by_node_name_on_a_tainted_node_is_refused_by_kubelet(fleet: Fleet) -> None:
+    fleet.must("gpu-3", "systemctl stop kubelet kubelet-by-hand || true")
+    command = fleet.must(
+        "gpu-3", "systemctl show kubelet -p ExecStart --value | sed 's/.*argv\\[\\]=\\([^;]*\\);.*/\\1/'"
+    )
+    fleet.must("gpu-3", f"systemd-run --unit kubelet-by-hand --collect {command.strip()}")
+    wait_until("gpu-3 to register", lambda: fleet.kubectl("get", "node", "gpu-3").rc == 0, timeout_s=60)
+    made = fleet.kubectl("create", "-f", "-", stdin=POD.format(name="past-the-scheduler", node="gpu-3"))
+    assert made.rc == 0, made.err
+    status = wait_until(
+        "kubelet to refuse the pod",
+        lambda: s if (s := fleet.get("pod", "past-the-scheduler")["status"]).get("phase") == "Failed" else None,
+        timeout_s=60,
+    )
+    assert "TaintToleration" in str(status)
+    fleet.kubectl("delete", "pod", "past-the-scheduler", "--now")
+    fleet.must("gpu-3", "systemctl stop kubelet-by-hand")

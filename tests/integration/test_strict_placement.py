@@ -1,0 +1,123 @@
+"""The optional policies of placement, and what the loss of a policy file looks like, on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.gate import (
+    HAVE_BINARIES,
+    NO_BINARIES,
+    NODES,
+    a_node,
+    held_node,
+    refused,
+)
+from tests.integration.kube import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    Client,
+    Reply,
+    Server,
+    api_server,
+    policy_hash,
+    until,
+)
+
+pytestmark = pytest.mark.skipif(not HAVE_BINARIES, reason=NO_BINARIES)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with api_server(tmp_path_factory.mktemp("strict"), strict=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def user(strict: Server) -> Client:
+    """Someone who may create pods in a namespace like any other and in muster-system."""
+    root = strict.client("root", ["system:masters"])
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    for name in ("default", "muster-system"):
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        root.request("POST", "/api/v1/namespaces", namespace)
+        root.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+    return root
+
+
+class TestStrictPlacement:
+    @staticmethod
+    def create(client: Client, spec: dict[str, Any], namespace: str = "default") -> Reply:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "p-"},
+            "spec": {
+                "containers": [{"name": "c", "image": "x"}],
+                "automountServiceAccountToken": False,
+                "restartPolicy": "Never",
+                **spec,
+            },
+        }
+        return client.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+
+    @pytest.mark.parametrize(
+        "toleration",
+        [
+            {"operator": "Exists"},
+            {"operator": "Exists", "effect": "NoSchedule"},
+            {"key": "muster.dev/preflight", "operator": "Exists"},
+            {"key": "muster.dev/preflight", "operator": "Equal", "value": "", "effect": "NoExecute"},
+            {"key": "muster.dev/quarantine", "operator": "Exists"},
+        ],
+    )
+    def test_tolerations(self, user: Client, toleration: dict[str, str]) -> None:
+        refused(self.create(user, {"tolerations": [toleration]}), "muster-placement")
+        assert self.create(user, {"tolerations": [toleration]}, "muster-system").status == 201
+
+    def test_ordinary_tolerations(self, user: Client) -> None:
+        tolerations = [
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
+            {"operator": "Exists", "effect": "NoExecute"},
+        ]
+        reply = self.create(user, {"tolerations": tolerations})
+        assert reply.status == 201, reply.message
+
+    def test_tolerations_added_later(self, user: Client) -> None:
+        pod = self.create(user, {}).body
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        more = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}]
+        refused(user.request("PATCH", path, more, JSON_PATCH), "muster-placement")
+        label = {"metadata": {"labels": {"a": "b"}}}
+        assert user.request("PATCH", path, label, MERGE_PATCH).status == 200
+
+    def test_node_name(self, user: Client) -> None:
+        refused(self.create(user, {"nodeName": "gpu-1"}), "muster-placement")
+
+    def test_binding(self, strict: Server, user: Client) -> None:
+        name = held_node(strict)
+        pod = self.create(user, {}).body["metadata"]["name"]
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": name},
+        }
+        for path in (f"pods/{pod}/binding", "bindings"):
+            refused(user.request("POST", f"/api/v1/namespaces/default/{path}", binding), "muster-placement")
+        scheduler = strict.client("system:kube-scheduler")
+        reply = scheduler.request("POST", f"/api/v1/namespaces/default/pods/{pod}/binding", binding)
+        assert reply.status == 201, reply.message
+
+    # Last of all: it takes the gate away.
+    def test_a_removed_file_shows_in_the_hash(self, strict: Server) -> None:
+        before = policy_hash(strict.policies)
+        assert strict.loaded_hash() == before
+        (strict.policies / "gate.yaml").unlink()
+        after = policy_hash(strict.policies)
+        assert after != before
+        until("the reload", lambda: strict.loaded_hash() == after, 60)
+        root = strict.client("root", ["system:masters"])
+        assert root.request("POST", f"{NODES}?dryRun=All", a_node("open", spec={})).status == 201

@@ -1,0 +1,29 @@
+/* What the parts of the fake NVML share: codes, handles, and the common start of every device function. */
+#ifndef MUSTER_FAKE_H
+#define MUSTER_FAKE_H
+
+#include "scenario.h"
+
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
+       CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
+
+typedef struct device { int index; } *device_t;
+typedef unsigned long long u64;
+
+/* State, handle, lost GPU and injected error, in this order; `cached`: the driver still knows the answer
+ * of a GPU that fell off the bus. Returns an NVML code. */
+int enter(device_t device, const char *function, bool cached);
+
+/* Size of the GPU's memory by its model. */
+u64 memory_bytes(device_t device);
+
+#define ENTER(device) do { int rc_ = enter(device, __func__, false); if (rc_) return rc_; } while (0)
+#define ENTER_CACHED(device) do { int rc_ = enter(device, __func__, true); if (rc_) return rc_; } while (0)
+#define NUMBER(device, key) scenario_number((device)->index, key)
+#define FLAG(device, key) scenario_flag((device)->index, key)
+
+#endif

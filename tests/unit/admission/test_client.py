@@ -1,0 +1,49 @@
+"""The API client: retries, errors, kubeconfig."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from admission_helpers import make_node
+from fake_api import FakeApi, Refused
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+
+
+def test_an_overloaded_server_is_asked_again(api: FakeApi, kube: KubeApi) -> None:
+    answers = [Refused(429, "later", {"Retry-After": "0"}), Refused(503, "later", {"Retry-After": "0"})]
+
+    def overloaded(path: str) -> None:
+        if answers:
+            raise answers.pop()
+
+    api.put_node(make_node())
+    api.before_write = overloaded
+    kube.patch_node("gpu-1", [{"op": "add", "path": "/spec/unschedulable", "value": True}])
+    assert len(api.writes()) == 3 and api.nodes["gpu-1"]["spec"]["unschedulable"] is True
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_conflict_is_the_callers(api: FakeApi, kube: KubeApi, status: int) -> None:
+    def refuse(path: str) -> None:
+        raise Refused(status, "the object has been modified")
+
+    api.put_node(make_node())
+    api.before_write = refuse
+    with pytest.raises(Conflict, match="modified"):
+        kube.patch_node("gpu-1", [{"op": "add", "path": "/spec/x", "value": 1}])
+    assert len(api.writes()) == 1
+
+
+def test_a_missing_node_is_none(kube: KubeApi) -> None:
+    assert kube.node("gpu-9") is None
+
+
+@pytest.mark.parametrize("content", [None, "", "nonsense", "{}"])
+def test_an_unusable_kubeconfig_is_one_sentence(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "broken.kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ApiError, match=r"broken\.kubeconfig"):
+        KubeApi(path)

@@ -1,0 +1,94 @@
+"""muster.fleet.file_set through the real ansible-playbook."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+
+SECRET = "hunter2-very-secret"
+TEMPLATE = """\
+# {{ ansible_managed }}
+{% for item in x_list %}
+item {{ item }}
+{% endfor %}
+{% include 'part.j2' %}
+"""
+
+
+def write_role(root: Path, arguments: dict[str, object]) -> None:
+    for folder in ("tasks", "templates", "files"):
+        (root / "roles/x" / folder).mkdir(parents=True, exist_ok=True)
+    (root / "roles/x/templates/a.j2").write_text(TEMPLATE)
+    (root / "roles/x/templates/part.j2").write_text("host {{ inventory_hostname }}\n")
+    (root / "roles/x/files/b.bin").write_bytes(b"\x00\xff" * 200_000)
+    (root / "roles/x/files/key").write_text(SECRET)
+    task = {"name": "Place", "muster.fleet.file_set": arguments}
+    (root / "roles/x/tasks/main.yml").write_text(yaml.safe_dump([task]))
+    variables = {"x_list": [1, 2], "x_secret": SECRET}
+    play = {"hosts": "all", "gather_facts": False, "vars": variables, "roles": ["x"]}
+    (root / "play.yml").write_text(yaml.safe_dump([play]))
+
+
+def arguments_for(out: Path) -> dict[str, object]:
+    return {
+        "directories": [{"path": str(out), "mode": "0750"}],
+        "files": [
+            {"dest": str(out / "a"), "template": "a.j2", "mode": "0644", "validate": "grep -q item %s"},
+            {"dest": str(out / "b"), "src": "b.bin", "mode": "0600"},
+            {"dest": str(out / "c"), "content": "{{ x_secret }}", "mode": "0600", "sensitive": True},
+            {"dest": str(out / "d"), "src": "key", "mode": "0600", "sensitive": True},
+        ],
+        "absent": [str(out / "old")],
+    }
+
+
+def test_converges_and_hides_secrets(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    out = tmp_path / "out"
+    write_role(tmp_path, arguments_for(out))
+    check = ansible_playbook("play.yml", "--check", "--diff")
+    assert check.returncode == 0, check.stdout + check.stderr
+    assert "+item 2" in check.stdout
+    assert "sensitive content changed" in check.stdout
+    assert not out.exists()
+    first = ansible_playbook("play.yml", "--diff", "-vvv")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "changed=1" in first.stdout
+    assert SECRET not in first.stdout + first.stderr + check.stdout
+    assert (out / "a").read_text() == "# Ansible managed\nitem 1\nitem 2\nhost localhost\n"
+    assert (out / "b").read_bytes() == b"\x00\xff" * 200_000
+    assert (out / "c").read_text() == (out / "d").read_text() == SECRET
+    assert "changed=0" in ansible_playbook("play.yml").stdout
+    assert "changed=0" in ansible_playbook("play.yml", "--check", "--diff").stdout
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"content": "x", "mode": "0644", "validate": "false %s"}, "nothing was placed, because 'false %s'"),
+        ({"template": "none.j2", "mode": "0644"}, "there is no 'none.j2' in the role's templates folder"),
+        ({"src": "none", "mode": "0644"}, "there is no 'none' in the role's files folder"),
+        ({"content": "x", "mode": 420}, "mode must be a quoted string"),
+        ({"content": "x"}, "has no mode"),
+        ({"content": "x", "src": "key", "mode": "0644"}, "give exactly one of"),
+        ({"mode": "0644"}, "give exactly one of"),
+        ({"content": "x", "mode": "0644", "sensitve": True}, "unknown key 'sensitve'"),
+        ({"content": {"a": 1}, "mode": "0644"}, "content must be text"),
+    ],
+)
+def test_refusals_name_host_and_file(
+    tmp_path: Path, ansible_playbook: Playbook, entry: dict[str, object], message: str
+) -> None:
+    dest = tmp_path / "out"
+    write_role(tmp_path, {"files": [{"dest": str(dest), **entry}]})
+    done = ansible_playbook("play.yml")
+    assert done.returncode == 2
+    assert message in done.stdout + done.stderr
+    assert str(dest) in done.stdout
+    assert "localhost" in done.stdout
+    assert not dest.exists()

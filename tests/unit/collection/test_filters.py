@@ -1,0 +1,38 @@
+"""The collection's filters."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.muster.fleet.plugins.filter.addresses import addresses
+from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
+
+SUM = "a1" * 32
+HOSTVARS = {
+    "b": {"ansible_host": "198.18.7.12"},
+    "a": {"ansible_host": "jump", "fleet_address": "198.18.7.11"},
+    "bare": {},
+}
+
+
+def test_addresses_keep_the_order_of_the_group() -> None:
+    assert list(addresses(["b", "a"], HOSTVARS).items()) == [("b", "198.18.7.12"), ("a", "198.18.7.11")]
+
+
+@pytest.mark.parametrize(("host", "message"), [("bare", "set ansible_host"), ("c", "not in the inventory")])
+def test_addresses_refuses(host: str, message: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=message):
+        addresses([host], HOSTVARS)
+
+
+def test_sha256sums() -> None:
+    text = f"# binaries\n{SUM}  etcd\n\n{SUM.upper()} *bin/with space \n"
+    assert sha256sums(text) == {"etcd": SUM, "with space": SUM}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("abc  etcd", "line 1"), (f"{SUM}  a\n{'b2' * 32}  x/a", "line 2.*second sum")]
+)
+def test_sha256sums_refuses(text: str, message: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=message):
+        sha256sums(text)

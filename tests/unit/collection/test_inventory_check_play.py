@@ -1,0 +1,171 @@
+"""muster.fleet.inventory_check through the real ansible-playbook: every kind of bad input, all at once."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).resolve().parents[3]
+SITE = """\
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - muster.fleet.inventory_check:
+        playbook: "{{ playbook_dir }}/site.yml"
+        roles_path: ["{{ playbook_dir }}/roles", ROOT/roles]
+- hosts: etcd
+  gather_facts: false
+  vars: {demo_size: "{{ demo_wanted_size }}"}
+  roles: [fleet, demo]
+- hosts: gpu_nodes
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: demo, tasks_from: other}
+"""
+SPEC = """\
+argument_specs:
+  main:
+    options:
+      demo_size: {type: int, required: true}
+      demo_wanted_size: {type: raw}
+      demo_urls: {type: dict}
+      demo_domain: {type: str}
+      demo_token: {type: int, no_log: true}
+  other:
+    options:
+      demo_need: {type: str, required: true}
+      demo_choice: {type: str, choices: [a, b]}
+"""
+DEFAULTS = """\
+demo_urls: "{{ groups['etcd'] | muster.fleet.addresses(hostvars) }}"
+demo_domain: "{{ fleet_dns_domain }}"
+"""
+HOSTS: dict[str, dict[str, dict[str, str]]] = {
+    "etcd": {f"etcd-{n}": {"ansible_host": f"192.0.2.1{n}"} for n in (1, 2, 3)},
+    "etcd_events": {"events-1": {"ansible_host": "192.0.2.21"}},
+    "kube_apiserver": {f"api-{n}": {"ansible_host": f"192.0.2.3{n}"} for n in (1, 2)},
+    "api_loadbalancer": {"lb-1": {"ansible_host": "192.0.2.41"}},
+    "gpu_nodes": {"gpu-1": {"ansible_host": "192.0.2.61", "pod_network_range": "10.64.1.0/24"}},
+}
+VARIABLES = {
+    "fleet_name": "test",
+    "fleet_planned_nodes": 10,
+    "fleet_state_dir": "/nowhere",
+    "fleet_api_address": "192.0.2.41",
+    "fleet_pod_cidr": "10.64.0.0/16",
+    "fleet_service_cidr": "10.96.0.0/16",
+    "demo_wanted_size": "{{ 3 }}",
+    "demo_need": "there",
+}
+
+
+class Inventory:
+    """A clean inventory to spoil, and the files around it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hosts: dict[str, dict[str, dict[str, str]]] = copy.deepcopy(HOSTS)
+        self.variables: dict[str, Any] = dict(VARIABLES)
+
+    def write(self) -> None:
+        role = self.root / "roles/demo"
+        for folder in ("tasks", "meta", "defaults"):
+            (role / folder).mkdir(parents=True)
+        for name in ("main", "other"):
+            (role / f"tasks/{name}.yml").write_text("- ansible.builtin.meta: noop\n")
+        (role / "meta/argument_specs.yml").write_text(SPEC)
+        (role / "defaults/main.yml").write_text(DEFAULTS)
+        (self.root / "site.yml").write_text(SITE.replace("ROOT", str(ROOT)))
+        (self.root / "inv/group_vars").mkdir(parents=True)
+        groups = {name: {"hosts": hosts} for name, hosts in self.hosts.items()}
+        (self.root / "inv/hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups}}))
+        (self.root / "inv/group_vars/all.yml").write_text(yaml.safe_dump(self.variables))
+
+
+def test_a_clean_inventory_passes(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    Inventory(tmp_path).write()
+    done = ansible_playbook("site.yml", "--check", inventory="inv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "changed=0" in done.stdout
+
+
+def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    bad = Inventory(tmp_path)
+    del bad.hosts["etcd"]["etcd-3"]
+    bad.hosts["etcd"]["etcd-2"]["fleet_planned_nodes"] = "20"
+    bad.hosts["gpu_nodes"]["etcd-1"] = {"pod_network_range": "10.64.2.0/24"}
+    del bad.variables["demo_need"]
+    bad.variables |= {
+        "demo_token": "hunter2",
+        "demo_choice": "c",
+        "demo_wanted_size": "big",
+        "demo_domain": "{{ nobody_sets_this }}",
+        "fleet_naem": "test",
+        "kubelet_never_heard": 1,
+    }
+    bad.write()
+    (tmp_path / "roles/kubelet/meta").mkdir(parents=True)
+    (tmp_path / "roles/kubelet/meta/argument_specs.yml").write_text("argument_specs: {main: {}}")
+    done = ansible_playbook("site.yml", inventory="inv")
+    assert done.returncode == 2
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
+    expected = [
+        ("", "etcd-1, etcd-2: the group etcd has 2 hosts"),
+        ("inv/hosts.yml:", "etcd-1: is in the exclusive groups etcd and gpu_nodes; keep it in one of them"),
+        ("inv/hosts.yml:", "etcd-2: fleet_planned_nodes is not what it is on "),
+        ("inv/group_vars/all.yml:", "fleet_naem is not a variable of role fleet; did you mean fleet_name?"),
+        ("inv/group_vars/all.yml:", "kubelet_never_heard is not a variable of role kubelet"),
+        ("site.yml:", "role demo: argument 'demo_size' is of type str and we were unable to convert to int"),
+        ("", "demo_domain (inv/group_vars/all.yml:"),
+        ("inv/group_vars/all.yml:", "demo_token does not fit its type int (value withheld: it is a secret)"),
+        ("", ": role demo needs demo_need, which is not set; set demo_need in the inventory"),
+        ("inv/group_vars/all.yml:", "value of demo_choice must be one of: a, b, got: c; correct demo_choice"),
+    ]
+    for place, text in expected:
+        assert any(line.startswith(f"- {place}") and text in line for line in lines), (text, lines)
+    assert "'nobody_sets_this' is undefined" in done.stdout + done.stderr
+    assert len(lines) == len(expected), lines
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    # Nothing else has run.
+    assert done.stdout.count("PLAY [") == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("demo_need=", ""), ("demo_ned=x", "command line|CLI"), ("fleet_planned_nodes=many", "fleet_planned_nodes")],
+)
+def test_variables_of_the_command_line_count(
+    tmp_path: Path, ansible_playbook: Playbook, argument: str, message: str
+) -> None:
+    Inventory(tmp_path).write()
+    done = ansible_playbook("site.yml", "-e", argument, inventory="inv")
+    assert done.returncode == (2 if message else 0), done.stdout
+    if message:
+        assert any(word in done.stdout + done.stderr for word in message.split("|"))
+
+
+def test_a_limit_does_not_narrow_the_check(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    bad = Inventory(tmp_path)
+    bad.hosts["gpu_nodes"]["gpu-1"]["pod_network_range"] = "nonsense"
+    bad.write()
+    done = ansible_playbook("site.yml", "-l", "localhost,etcd-1", inventory="inv")
+    assert done.returncode == 2
+    assert "gpu-1: pod_network_range 'nonsense' is no IP range" in done.stdout + done.stderr
+
+
+def test_a_broken_playbook_is_one_sentence(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    Inventory(tmp_path).write()
+    play = (tmp_path / "site.yml").read_text().replace("/site.yml", "/absent.yml")
+    (tmp_path / "site.yml").write_text(play)
+    done = ansible_playbook("site.yml", inventory="inv")
+    assert done.returncode == 2
+    assert "absent.yml cannot be loaded" in done.stdout + done.stderr

@@ -1,0 +1,154 @@
+"""Every rule of the inventory fires in its case, and none on a clean inventory."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, name_hosts, report
+
+GROUPS = {
+    "etcd": ["etcd-1", "etcd-2", "etcd-3"],
+    "etcd_events": ["events-1"],
+    "kube_apiserver": ["api-1", "api-2"],
+    "api_loadbalancer": ["lb-1"],
+    "gpu_nodes": ["gpu-1", "gpu-2"],
+    "system_nodes": ["system-1"],
+    "monitoring": ["mon-1"],
+    "nodes": ["gpu-1", "gpu-2", "system-1"],
+}
+
+
+class Data:
+    """A clean inventory as plain data, for a case to spoil."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, list[str]] = copy.deepcopy(GROUPS)
+        self.groups["all"] = list(dict.fromkeys(host for hosts in GROUPS.values() for host in hosts))
+        self.addresses: dict[str, Any] = {
+            host: f"192.0.2.{number}" for number, host in enumerate(self.groups["all"], start=1)
+        }
+        self.pod_ranges: dict[str, Any] = {
+            host: f"10.64.{number}.0/24" for number, host in enumerate(self.groups["nodes"])
+        }
+        self.fleet: dict[str, Any] = {
+            "fleet_planned_nodes": 3000,
+            "fleet_pod_cidr": "10.64.0.0/16",
+            "fleet_service_cidr": "10.96.0.0/16",
+            "fleet_api_address": self.addresses["lb-1"],
+            "fleet_allow_single_members": False,
+        }
+        self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
+
+    def problems(self) -> list[Problem]:
+        return check(Inventory(self.groups, self.addresses, self.pod_ranges, self.fleet, self.patterns))
+
+
+def drop(data: Data, group: str, *hosts: str) -> None:
+    data.groups[group] = [host for host in data.groups[group] if host not in hosts]
+    placed = {host for name, members in data.groups.items() if name != "all" for host in members}
+    data.groups["all"] = [host for host in data.groups["all"] if host in placed]
+
+
+def rename(data: Data, new: str) -> None:
+    for members in data.groups.values():
+        members[:] = [new if host == "mon-1" else host for host in members]
+    data.addresses[new] = data.addresses.pop("mon-1")
+
+
+def add(data: Data, host: str, *groups: str) -> None:
+    for group in ("all", *groups):
+        data.groups.setdefault(group, []).append(host)
+    data.addresses[host] = f"192.0.2.{100 + len(data.addresses)}"
+
+
+Spoil = Callable[[Data], object]
+
+CASES: list[tuple[str, Spoil, str]] = [
+    ("no etcd", lambda d: drop(d, "etcd", *GROUPS["etcd"]), "the group etcd has no host"),
+    ("no events etcd", lambda d: d.groups.pop("etcd_events") and drop(d, "etcd"), "the group etcd_events has no"),
+    ("no API server", lambda d: drop(d, "kube_apiserver", "api-1", "api-2"), "kube_apiserver has no host"),
+    (
+        "no node",
+        lambda d: [drop(d, group, *GROUPS["nodes"]) for group in ("gpu_nodes", "system_nodes", "nodes")],
+        "no host is a node",
+    ),
+    ("misspelt group", lambda d: d.groups.update(gpu_node=["gpu-1"]), "gpu_node .*; did you mean gpu_nodes"),
+    ("etcd of two", lambda d: drop(d, "etcd", "etcd-3"), "etcd has 2 hosts, but an etcd cluster has 1, 3, 5 or 7"),
+    ("events of two", lambda d: add(d, "events-2", "etcd_events"), "etcd_events has 2 hosts"),
+    ("etcd of nine", lambda d: [add(d, f"etcd-{n}", "etcd") for n in range(4, 10)], "etcd has 9 hosts"),
+    ("etcd of one", lambda d: drop(d, "etcd", "etcd-2", "etcd-3"), "etcd has a single host"),
+    ("one API server", lambda d: drop(d, "kube_apiserver", "api-2"), "1 of the 2 hosts that the plan needs"),
+    ("too few API servers", lambda d: d.fleet.update(fleet_planned_nodes=3001), "2 of the 3 hosts that the plan"),
+    (
+        "no balancer",
+        lambda d: (drop(d, "api_loadbalancer", "lb-1"), d.fleet.update(fleet_api_address=d.addresses["api-1"])),
+        "address of one API server of several",
+    ),
+    ("etcd and node", lambda d: d.groups["gpu_nodes"].append("etcd-1"), "exclusive groups etcd and gpu_nodes"),
+    ("both etcds", lambda d: d.groups["etcd_events"].__setitem__(0, "etcd-1"), "groups etcd and etcd_events"),
+    ("both nodes", lambda d: d.groups["system_nodes"].append("gpu-1"), "groups gpu_nodes and system_nodes"),
+    ("API and LB", lambda d: d.groups["kube_apiserver"].append("lb-1"), "kube_apiserver and api_loadbalancer"),
+    ("monitoring on node", lambda d: d.groups["monitoring"].append("gpu-1"), "groups monitoring and gpu_nodes"),
+    ("homeless", lambda d: add(d, "spare-1"), "spare-1: is in no group"),
+    ("upper case", lambda d: rename(d, "Mon-1"), "Mon-1: is no valid host name"),
+    ("underscore", lambda d: rename(d, "mon_1"), "mon_1: is no valid host name"),
+    ("long name", lambda d: rename(d, "m" * 65), "is no valid host name"),
+    ("address as name", lambda d: rename(d, "192.0.2.99"), "the host's name is an address"),
+    ("pod range", lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.0/33"), "fleet_pod_cidr .* is no IP range"),
+    ("host bits", lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.1/16"), "fleet_pod_cidr .* is no IP range"),
+    ("service range", lambda d: d.fleet.update(fleet_service_cidr="x"), "fleet_service_cidr 'x' is no IP range"),
+    ("ranges overlap", lambda d: d.fleet.update(fleet_service_cidr="10.64.128.0/20"), "overlaps fleet_pod_cidr"),
+    ("no address", lambda d: d.addresses.update({"gpu-1": None}), "gpu-1: has no fleet_address"),
+    ("name for address", lambda d: d.addresses.update({"gpu-1": "gpu-1.example"}), "'gpu-1.example' is no IP"),
+    ("same address", lambda d: d.addresses.update({"gpu-1": "192.0.2.1"}), "have the same fleet_address 192.0.2.1"),
+    ("address in pods", lambda d: d.addresses.update({"gpu-1": "10.64.9.9"}), "lies in fleet_pod_cidr"),
+    ("address in services", lambda d: d.addresses.update({"gpu-1": "10.96.0.9"}), "lies in fleet_service_cidr"),
+    ("no pod range", lambda d: d.pod_ranges.pop("gpu-1"), "gpu-1: is a node without pod_network_range"),
+    ("bad pod range", lambda d: d.pod_ranges.update({"gpu-1": "10.64.0.1/24"}), "pod_network_range '10.64.0.1/24'"),
+    ("outside", lambda d: d.pod_ranges.update({"gpu-1": "10.65.0.0/24"}), "is not inside fleet_pod_cidr"),
+    ("too wide", lambda d: d.pod_ranges.update({"gpu-1": "10.0.0.0/8"}), "is not inside fleet_pod_cidr"),
+    ("shared", lambda d: d.pod_ranges.update({"gpu-2": "10.64.0.0/24"}), "10.64.0.0/24 overlaps 10.64.0.0/24"),
+    ("nested", lambda d: d.pod_ranges.update({"gpu-1": "10.64.0.0/20"}), "overlaps 10.64.0.0/20 of gpu-1"),
+    ("too many nodes", lambda d: d.fleet.update(fleet_planned_nodes=2), "is 2, but the inventory has 3 nodes"),
+    ("unknown play group", lambda d: d.patterns.append("gpu_nodes:!gpus"), "a play is for 'gpus'"),
+]
+
+
+def test_a_clean_inventory_has_no_problem() -> None:
+    assert Data().problems() == []
+
+
+def test_single_members_are_accepted_when_asked_for() -> None:
+    data = Data()
+    drop(data, "etcd", "etcd-2", "etcd-3")
+    drop(data, "kube_apiserver", "api-2")
+    data.fleet.update(fleet_allow_single_members=True, fleet_planned_nodes=10)
+    assert data.problems() == []
+
+
+def test_wrong_types_are_left_to_the_roles_check() -> None:
+    data = Data()
+    data.fleet.update(fleet_planned_nodes="many", fleet_allow_single_members="no")
+    assert data.problems() == []
+
+
+@pytest.mark.parametrize(("spoil", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_each_rule_fires(spoil: Spoil, expected: str) -> None:
+    data = Data()
+    spoil(data)
+    text = report("x", data.problems())
+    assert re.search(expected, text), text
+
+
+def test_report_is_one_line_a_problem_and_short() -> None:
+    hosts = tuple(f"gpu-{number}" for number in range(1000))
+    problem = Problem("is wrong", "do right", hosts, where="hosts.yml:3")
+    assert report("Bad", [problem, problem]) == (
+        "Bad: 1 problem.\n- hosts.yml:3, gpu-0, gpu-1, gpu-2 and 997 more hosts: is wrong; do right"
+    )
+    assert name_hosts(["a", "b", "c", "d"]) == "a, b, c, d"

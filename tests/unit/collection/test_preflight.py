@@ -1,0 +1,226 @@
+"""Facts from a made-up root, and every rule of preflight in its case."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.muster.fleet.plugins.module_utils import preflight_facts
+from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import (
+    Host,
+    Limits,
+    check,
+    clock_skew_s,
+    host_name_fits,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMITS = Limits(("debian 12", "ubuntu 24.04"), 2.0, 2 * 2**30, 10 * 2**30)
+FACTS: dict[str, Any] = {
+    "os": {"id": "debian", "version": "12"},
+    "python": "3.11.2",
+    "hostname": "gpu-1",
+    "machine_id": "0" * 31 + "1",
+    "product_uuid": "uuid-1",
+    "host_keys": {"ssh-ed25519": "SHA256:one"},
+    "memory_bytes": 4 * 2**30,
+    "disk_free_bytes": 20 * 2**30,
+    "ports_taken": {},
+    "cgroup_version": 2,
+    "swap": [],
+    "is_root": True,
+    "systemd": True,
+    "clock_s": 1000.5,
+    "controller_before_s": 1000.0,
+    "controller_after_s": 1001.0,
+}
+OTHER = {"hostname": "gpu-2", "machine_id": "0" * 31 + "2", "product_uuid": "uuid-2", "host_keys": {"x": "SHA256:two"}}
+
+Change = dict[str, Any]
+
+
+def fleet(**changes: Any) -> dict[str, Host | None]:
+    facts = copy.deepcopy(FACTS)
+    return {
+        "gpu-1": Host({**facts, **changes}, LIMITS, is_node=True),
+        "gpu-2": Host({**facts, **OTHER}, LIMITS, is_node=True),
+    }
+
+
+def test_fit_hosts_have_no_problem() -> None:
+    assert check(fleet()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"os": {"id": "debian", "version": "11"}}, "runs debian 11; install debian 12 or ubuntu 24.04"),
+        ({"os": {"id": "", "version": ""}}, "runs an unknown system"),
+        ({"python": "3.9.2"}, "Python there is 3.9.2; set ansible_python_interpreter to Python 3.11"),
+        ({"is_root": False}, "the login is not root"),
+        ({"systemd": False}, "systemd does not run it"),
+        ({"hostname": "localhost"}, "hostname is 'localhost'; run: hostnamectl set-hostname gpu-1"),
+        ({"machine_id": ""}, "has no machine id"),
+        ({"machine_id": "uninitialized"}, "has no machine id"),
+        ({"host_keys": {}}, "has no SSH host key"),
+        ({"memory_bytes": 2**30}, "has 1.0 GiB of memory, 2.0 are needed"),
+        ({"disk_free_bytes": 2**30}, "has 1.0 GiB free on /, 10.0 are needed"),
+        ({"clock_s": 1003.5}, "clock is 2.5 s ahead of the controller's"),
+        ({"clock_s": 997.0}, "clock is 3.0 s behind the controller's"),
+        ({"ports_taken": {"10250": "x.service"}}, "port 10250 is taken by x.service; stop and disable x.service"),
+        ({"swap": ["/dev/sda2"]}, "node with swap on /dev/sda2; run: swapoff -a"),
+        ({"cgroup_version": 1}, "node with cgroup v1"),
+        ({"machine_id": OTHER["machine_id"]}, "gpu-1, gpu-2: have the same machine id 0+2; on all but one"),
+        ({"product_uuid": "uuid-2"}, "gpu-1, gpu-2: have the same product UUID uuid-2"),
+        ({"host_keys": {"y": "SHA256:two"}}, "gpu-1, gpu-2: have the same SSH host key SHA256:two"),
+    ],
+)
+def test_each_rule_fires_alone(changes: Change, expected: str) -> None:
+    problems = check(fleet(**changes))
+    assert len(problems) == 1
+    assert re.search(expected, report("x", problems)), report("x", problems)
+    assert "gpu-1" in problems[0].hosts
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "is_node"),
+    [
+        ({"swap": ["/dev/sda2"]}, {"allow_swap": True}, True),
+        ({"cgroup_version": 1}, {"allow_cgroup_v1": True}, True),
+        ({"swap": ["/dev/sda2"], "cgroup_version": 1}, {}, False),
+        ({"product_uuid": "uuid-2"}, {"check_product_uuid": False}, True),
+        ({"product_uuid": ""}, {}, True),
+        ({"clock_s": 1002.9}, {}, True),
+    ],
+)
+def test_what_is_allowed_is_no_problem(changes: Change, limits: Change, is_node: bool) -> None:
+    hosts = fleet(**changes)
+    assert hosts["gpu-1"] is not None
+    hosts["gpu-1"] = replace(hosts["gpu-1"], limits=replace(LIMITS, **limits), is_node=is_node)
+    assert check(hosts) == []
+
+
+def test_all_problems_at_once_and_a_silent_host() -> None:
+    hosts = fleet(is_root=False, machine_id=OTHER["machine_id"])
+    hosts["gpu-3"] = None
+    assert len(check(hosts)) == 3
+    assert "gpu-3: gave no preflight facts" in report("x", check(hosts))
+
+
+@pytest.mark.parametrize(("clock", "skew"), [(1000.0, 0.0), (1001.0, 0.0), (1001.5, 0.5), (999.0, -1.0)])
+def test_the_time_on_the_way_is_no_skew(clock: float, skew: float) -> None:
+    assert clock_skew_s({**FACTS, "clock_s": clock}) == skew
+
+
+@pytest.mark.parametrize(
+    ("name", "hostname", "fits"),
+    [
+        ("a", "a", True),
+        ("a", "a.example.com", True),
+        ("a.example.com", "a", True),
+        ("a", "b", False),
+        ("a.example.com", "a.example.org", False),
+    ],
+)
+def test_host_name_fits(name: str, hostname: str, fits: bool) -> None:
+    assert host_name_fits(name, hostname) is fits
+
+
+def put(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def tcp_line(port: int, state: str, inode: int) -> str:
+    return f"   0: 00000000:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 0 0 {inode} 1\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\nBROKEN\n')
+    put(tmp_path, "etc/machine-id", "a" * 32 + "\n")
+    put(tmp_path, "etc/ssh/ssh_host_ed25519_key.pub", f"ssh-ed25519 {base64.b64encode(b'key').decode()} root@x\n")
+    put(tmp_path, "etc/ssh/ssh_host_rsa_key.pub", "ssh-rsa !!!\n")
+    put(tmp_path, "etc/ssh/ssh_host_dsa_key.pub", "")
+    put(tmp_path, "sys/class/dmi/id/product_uuid", "ABCD-1\n")
+    put(tmp_path, "sys/fs/cgroup/cgroup.controllers", "cpu\n")
+    put(tmp_path, "proc/sys/kernel/random/boot_id", "boot-1\n")
+    put(tmp_path, "proc/meminfo", "MemTotal:        2048 kB\nMemFree: 1 kB\n")
+    put(tmp_path, "proc/swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n")
+    header = "  sl  local_address\n"
+    put(
+        tmp_path,
+        "proc/net/tcp",
+        header + tcp_line(2379, "0A", 11) + tcp_line(2380, "01", 12) + tcp_line(6443, "0A", 14),
+    )
+    put(tmp_path, "proc/net/tcp6", header + tcp_line(10250, "0A", 13))
+    for pid, inode, cgroup in ((100, 11, "0::/system.slice/etcd.service"), (101, 13, "0::/user.slice")):
+        put(tmp_path, f"proc/{pid}/cgroup", f"{cgroup}\n")
+        put(tmp_path, f"proc/{pid}/comm", "python3\n")
+        (tmp_path / f"proc/{pid}/fd").mkdir()
+        (tmp_path / f"proc/{pid}/fd/3").symlink_to(f"socket:[{inode}]")
+    return tmp_path
+
+
+def test_gather(root: Path) -> None:
+    wanted = {2379: ["etcd.service"], 2380: [], 10250: ["kubelet.service"], 6443: ["kube-apiserver.service"], 9: []}
+    facts = preflight_facts.gather(wanted, root)
+    digest = base64.b64encode(hashlib.sha256(b"key").digest()).decode().rstrip("=")
+    assert facts["os"] == {"id": "ubuntu", "version": "24.04"}
+    assert facts["machine_id"] == "a" * 32
+    assert facts["product_uuid"] == "abcd-1"
+    assert facts["boot_id"] == "boot-1"
+    assert facts["host_keys"] == {"ssh-ed25519": f"SHA256:{digest}"}
+    assert facts["memory_bytes"] == 2 * 2**20
+    assert facts["swap"] == ["/dev/sda2"]
+    assert facts["cgroup_version"] == 2
+    assert facts["systemd"] is False
+    # etcd may hold its port; 2380 is a connection, not a listener; the owner of 6443 is not visible.
+    assert facts["ports_taken"] == {"10250": "python3", "6443": "an unknown program"}
+
+
+def test_gather_on_an_empty_root(tmp_path: Path) -> None:
+    facts = preflight_facts.gather({22: []}, tmp_path)
+    assert (facts["machine_id"], facts["host_keys"], facts["memory_bytes"], facts["swap"]) == ("", {}, 0, [])
+    assert facts["cgroup_version"] == 1
+
+
+def test_fingerprint_is_ssh_keygen_s(tmp_path: Path) -> None:
+    key = tmp_path / "etc/ssh/ssh_host_ed25519_key"
+    key.parent.mkdir(parents=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    printed = subprocess.run(["ssh-keygen", "-lf", str(key)], check=True, capture_output=True, text=True).stdout
+    assert preflight_facts.host_keys(tmp_path)["ssh-ed25519"] == printed.split()[1]
+
+
+def test_role_reports_all_hosts_at_once(
+    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": ["preflight"]}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    (tmp_path / "inv.ini").write_text("[etcd]\nno-such-name-1\nno-such-name-2\n[gpu_nodes]\nno-such-name-3\n")
+    done = ansible_playbook("play.yml", "--check", inventory="inv.ini")
+    assert done.returncode == 2
+    for number in (1, 2, 3):
+        assert f"run: hostnamectl set-hostname no-such-name-{number}" in done.stdout + done.stderr
+    # One machine plays all three.
+    assert "no-such-name-1, no-such-name-2, no-such-name-3: have the same machine id" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("role", ["fleet", "preflight"])
+def test_spec_repeats_the_defaults(role: str) -> None:
+    defaults = yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
+    specs = yaml.safe_load((ROOT / f"roles/{role}/meta/argument_specs.yml").read_text())["argument_specs"]
+    options = {name: option for entry in specs.values() for name, option in entry["options"].items()}
+    assert {name: option["default"] for name, option in options.items() if "default" in option} == defaults

@@ -1,0 +1,76 @@
+"""Reading systemd's answers, and which files are newer than a process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit as su
+
+SHOW = """LoadState=loaded
+ActiveState=active
+SubState=running
+Result=success
+UnitFileState=enabled
+NeedDaemonReload=no
+MainPID=42
+FragmentPath=/etc/systemd/system/etcd.service
+DropInPaths=/etc/systemd/system/etcd.service.d/a.conf /etc/systemd/system/etcd.service.d/b.conf
+"""
+
+
+def test_parse_show() -> None:
+    unit = su.parse_show("etcd.service", SHOW, 100.0)
+    assert (unit.loaded, unit.running, unit.enabled, unit.needs_reload) == (True, True, True, False)
+    assert len(unit.files) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "attribute", "value"),
+    [
+        (("LoadState=loaded", "LoadState=not-found"), "loaded", False),
+        (("ActiveState=active", "ActiveState=failed"), "running", False),
+        (("ActiveState=active", "ActiveState=inactive"), "running", False),
+        (("ActiveState=active", "ActiveState=activating"), "running", True),
+        (("UnitFileState=enabled", "UnitFileState=disabled"), "enabled", False),
+        (("NeedDaemonReload=no", "NeedDaemonReload=yes"), "needs_reload", True),
+    ],
+)
+def test_parse_show_other_states(change: tuple[str, str], attribute: str, value: bool) -> None:
+    assert getattr(su.parse_show("x", SHOW.replace(*change), None), attribute) is value
+
+
+def test_process_started_at_with_a_hostile_name() -> None:
+    line = "42 (a) b (c) S " + " ".join(["0"] * 18) + " 5000 0 0"
+    assert su.process_started_at(line, uptime_s=100.0, now=1000.0, ticks_per_second=100) == 950.0
+
+
+def test_own_start_is_about_right() -> None:
+    started = su._started_at(os.getpid())
+    assert started is not None
+    assert time.time() - 3600 * 24 < started <= time.time()
+    assert su._started_at(2**22 + 1) is None
+
+
+def test_newer_files() -> None:
+    modified = {"/old": 10.0, "/new": 30.0, "/future": 99.0, "/same": 20.0}
+    assert su.newer_files(20.0, modified, now=50.0) == ["/new"]
+
+
+def test_modification_times_goes_into_folders(tmp_path: Path) -> None:
+    (tmp_path / "d/e").mkdir(parents=True)
+    (tmp_path / "d/e/f").write_text("x")
+    (tmp_path / "g").write_text("x")
+    found = su.modification_times([str(tmp_path / "d"), str(tmp_path / "g"), str(tmp_path / "none")])
+    assert sorted(found) == [str(tmp_path / "d/e/f"), str(tmp_path / "g")]
+
+
+def test_stale_only_with_a_process(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text("x")
+    before = time.time() - 60
+    unit = su.parse_show("x", "LoadState=loaded\nFragmentPath=\n", before)
+    assert su.stale_because(unit, [str(tmp_path / "conf")]) == [str(tmp_path / "conf")]
+    assert su.stale_because(su.parse_show("x", "", None), [str(tmp_path / "conf")]) == []
+    assert su.stale_because(su.parse_show("x", "", time.time() + 1), [str(tmp_path / "conf")]) == []

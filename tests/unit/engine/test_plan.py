@@ -1,0 +1,116 @@
+"""Plans, results on the wire, shared types."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from engine_helpers import gpu, plan
+
+from gpu_burnin.checks import CHECK_NAMES
+from gpu_burnin.plan import Plan, PlanError, make_plan, parse_injection, plan_from_json
+from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
+from gpu_burnin.wire import encode, result_from_json, selftest_from_json, to_json
+
+
+def _make(level: str = "quick", **settings: object) -> Plan:
+    return make_plan(level, **{"backend": "cpu", "gpus": [gpu()], "seed": 1, **settings})  # type: ignore[arg-type]
+
+
+def test_checks_come_in_their_order_with_deadlines_after_budgets() -> None:
+    made = _make(checks=["hbm", "state"])
+    assert [c.name for c in made.checks] == ["state", "hbm"]
+    assert [c.per_gpu for c in made.checks] == [False, True]
+    assert all(c.deadline_s > c.budget_s > 0 for c in made.checks)
+    assert [c.name for c in _make().checks] == list(CHECK_NAMES)
+
+
+@pytest.mark.parametrize(("level", "limit_s"), [("quick", 60), ("standard", 300)])
+def test_budgets_keep_to_the_level(level: str, limit_s: float) -> None:
+    assert sum(c.budget_s for c in _make(level, backend="cuda").checks) <= limit_s
+
+
+def test_the_digest_follows_every_part() -> None:
+    base = _make()
+    assert base.digest() == _make().digest()
+    others = [
+        _make(seed=2), _make("standard"), _make(checks=["gemm"]), _make(gpus=[gpu(1)]), _make(inject=["gemm:nan"]),
+        _make(shapes={"gemm_m": 32}), _make(options={"expect_gpus": 8}),
+    ]  # fmt: skip
+    assert len({base.digest(), *(p.digest() for p in others)}) == len(others) + 1
+
+
+def test_a_plan_survives_json() -> None:
+    made = _make(inject=["hbm:bitflip:gpu=0"], options={"expect_gpus": 8})
+    assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_without_a_seed_one_is_drawn() -> None:
+    assert _make(seed=None).seed != _make(seed=None).seed
+
+
+def test_a_duration_stretches_an_extended_run() -> None:
+    made = _make("extended", backend="cuda", duration_s=7200.0)
+    assert sum(c.budget_s for c in made.checks if c.per_gpu) == pytest.approx(7200)
+    with pytest.raises(PlanError, match="extended"):
+        _make(duration_s=100.0)
+    with pytest.raises(PlanError, match="60 s"):
+        _make("extended", duration_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"level": "slow"}, "choose from quick, standard, extended"),
+        ({"backend": "tpu"}, "choose from cpu, cuda"),
+        ({"checks": ["gem"]}, "unknown checks gem"),
+        ({"checks": []}, "unknown checks"),
+        ({"seed": -1}, "out of range"),
+        ({"shapes": {"gemm": 4}}, "unknown shape 'gemm'"),
+        ({"shapes": {"gemm_m": 0}}, "positive integer"),
+        ({"shapes": {"gemm_m": True}}, "positive integer"),
+        ({"shapes": {"gemm_m": 20}}, "multiple of 16"),
+        ({"shapes": {"gemm_k": 8192}}, "up to 4096"),
+        ({"shapes": {"hbm_bytes": 100}}, "multiple of 4096"),
+        ({"inject": ["gemm"]}, "CHECK:FAULT"),
+        ({"inject": ["gemm:bitflip:1"]}, "CHECK:FAULT"),
+        ({"inject": ["gem:bitflip"]}, "unknown check"),
+        ({"inject": ["hbm:nan"]}, "unknown fault"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(PlanError, match=words) as caught:
+        _make(**settings)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+
+
+def test_injections_hit_the_gpu_they_name() -> None:
+    made = plan("gemm", "hbm", gpus=2, inject=("gemm:nan:gpu=1", "hbm:stuck", "gemm:zero:gpu=GPU-0"))
+    assert made.injections("gemm", made.gpus[0]) == ("zero",)
+    assert made.injections("gemm", made.gpus[1]) == ("nan",)
+    assert made.injections("hbm", made.gpus[1]) == ("stuck",)
+    assert not parse_injection("gemm:nan:gpu=1").hits("gemm", None)
+
+
+def test_results_survive_the_wire() -> None:
+    reason = Reason("HUNG", "gemm", "m", "GPU-0", {"a": [1, {"b": None}]}, Action.REBOOT, Verdict.FAIL)
+    measured = (Measurement("x", 1.5, "B/s", 1.0, "s"),)
+    result = CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0, measured, {"c": 1}, ({"row": 1},), (reason,))
+    assert result_from_json(json.loads(encode(to_json(result)))) == result
+    test = SelftestResult("f", "gemm", None, True, False, 0.1, "s")
+    assert selftest_from_json(json.loads(encode(to_json(test)))) == test
+
+
+def test_numbers_that_json_lacks_become_text() -> None:
+    assert json.loads(encode({"x": math.nan, "y": (math.inf,)})) == {"x": "nan", "y": ["inf"]}
+
+
+def test_verdicts_rank() -> None:
+    assert worst([Verdict.PASS, Verdict.INCONCLUSIVE]) is Verdict.INCONCLUSIVE
+    assert worst({"a": Verdict.INCONCLUSIVE, "b": Verdict.FAIL}) is Verdict.FAIL
+    assert worst([]) is Verdict.INCONCLUSIVE
+    assert verdict_of([]) is Verdict.PASS
+    assert [a.rank for a in Action] == list(range(7))
+    with pytest.raises(ValueError, match="PASS"):
+        Reason("X", "gemm", "m", severity=Verdict.PASS)

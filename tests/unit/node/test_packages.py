@@ -1,0 +1,25 @@
+"""What the packages module finds missing, and how it reports apt's errors."""
+
+from __future__ import annotations
+
+from ansible_collections.muster.fleet.plugins.modules import packages
+
+
+def test_missing_are_those_not_installed() -> None:
+    query = "installed runc\nconfig-files containerd\n"
+    assert packages.missing(["containerd", "runc", "iptables"], query) == ["containerd", "iptables"]
+
+
+def test_nothing_missing() -> None:
+    assert packages.missing(["runc", "runc"], "installed runc\n") == []
+
+
+def test_half_installed_is_missing() -> None:
+    assert packages.missing(["runc"], "half-configured runc\n") == ["runc"]
+
+
+def test_apt_errors_are_its_own_words() -> None:
+    output = "Reading package lists...\nE: Unable to locate package nosuch\nE: Second\n"
+    assert packages.apt_errors(output) == "Unable to locate package nosuch; Second"
+    assert packages.apt_errors("last line\n") == "last line"
+    assert packages.apt_errors("") == "apt-get said nothing"

@@ -1,0 +1,71 @@
+"""A small plan and what a healthy run of it saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_burnin.discover import Found
+from gpu_burnin.host import Host
+from gpu_burnin.plan import Plan, make_plan
+from gpu_burnin.report.build import RunFacts
+from gpu_burnin.types import CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.verdict import KernelLogFindings, Observations
+
+GPUS = tuple(
+    Gpu(i, f"GPU-{i}", f"165{i}", f"0000:{0x1B + i:02x}:00.0", "NVIDIA H200", "h200", 150 << 30, "96.00")
+    for i in range(2)
+)
+
+
+def plan(backend: str = "cuda", **options: object) -> Plan:
+    """The level quick on both GPUs."""
+    return make_plan("quick", backend=backend, gpus=GPUS, seed=1, **options)  # type: ignore[arg-type]
+
+
+def result(name: str, gpu: str | None, verdict: Verdict = Verdict.PASS) -> CheckResult:
+    """A result with the coverage that a full run has."""
+    coverage = {"covered_bytes": 149 << 30, "gpu_memory_bytes": 150 << 30} if name == "hbm" else {}
+    return CheckResult(name, gpu, verdict, 12.0, (Measurement(f"{name}_rate", 2.0, "B/s", 1.0, "x"),), coverage)
+
+
+def healthy(of: Plan | None = None) -> Observations:
+    """Everything passed, on real hardware."""
+    chosen = of or plan()
+    results, tests = [], []
+    for check in chosen.checks:
+        for gpu in [gpu.uuid for gpu in chosen.gpus] if check.per_gpu else [None]:
+            results.append(result(check.name, gpu))
+            if check.name in ("gemm", "hbm"):
+                tests.append(SelftestResult("bitflip", check.name, gpu, True, True, 0.1, "device buffers"))
+    return Observations(
+        plan=chosen,
+        gpus=GPUS,
+        results=tuple(results),
+        selftests=tuple(tests),
+        kernel_log=KernelLogFindings("journal,/dev/kmsg", alive=True),
+        simulated=False,
+        allow_simulated=False,
+    )
+
+
+def without(seen: Observations, name: str, gpu: str | None) -> Observations:
+    """The same with the result of one check on one GPU missing."""
+    return replace(seen, results=tuple(r for r in seen.results if (r.name, r.gpu) != (name, gpu)))
+
+
+def exchanged(seen: Observations, new: CheckResult) -> Observations:
+    """The same with one result exchanged."""
+    results = tuple(new if (r.name, r.gpu) == (new.name, new.gpu) else r for r in seen.results)
+    return replace(seen, results=results)
+
+
+RUN = RunFacts(
+    run_id="20260102T030405Z-000007",
+    sequence=7,
+    node="gpu-1",
+    started_at="2026-01-02T03:04:05Z",
+    finished_at="2026-01-02T03:05:05.123Z",
+    host=Host("0" * 32, "11111111-2222-3333-4444-555555555555", "gpu-1", "6.1.0", {"sys_vendor": "X"}, {}),
+    found=Found(gpus=GPUS, simulated=False, driver="580.95.05", cuda="13.0", nvml="13.580"),
+    facts={"GPU-0": {"cupy": "14.2.0", "list": ["not a text"]}, "node": {}},
+)

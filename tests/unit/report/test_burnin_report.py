@@ -1,0 +1,186 @@
+"""The report: what is built fits the schema, what does not fit is refused, and a person can read it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
+
+from gpu_burnin.hardware import load_reasons, load_xids, make_reason
+from gpu_burnin.report import build, model, text
+from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.types import Gpu, Measurement, Verdict
+from gpu_burnin.verdict import Observations, judge
+
+
+def report_of(seen: Observations, run: build.RunFacts = RUN) -> model.Report:
+    return build.build(run, seen, judge(seen, load_xids()))
+
+
+def advice(code: str) -> str | None:
+    return load_reasons()[code].what_to_do
+
+
+@pytest.fixture
+def sick() -> model.Report:
+    """A lost GPU, an XID, an injected fault, a number that is none, something left out."""
+    event = XidEvent(79, "0000:1c:00.0", None, "NVRM: Xid (PCI:0000:1c:00): 79, fallen off", 5, False)
+    seen = without(healthy(plan(inject=("gemm:nan",))), "hbm", "GPU-1")
+    odd = replace(result("gemm", "GPU-0"), measurements=(Measurement("rate", float("nan"), "B/s"),))
+    seen = exchanged(seen, odd)
+    lost = make_reason("GPU_LOST", "state", "GPU 1 is lost", gpu="GPU-1", evidence={"nvml": float("inf")})
+    log = replace(seen.kernel_log, events=(event,))
+    return report_of(replace(seen, extra=(lost,), kernel_log=log, left_out=("hbm",)))
+
+
+def test_schema_is_valid_2020_12() -> None:
+    schema = json.loads(model.schema_text())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_schema_is_closed_and_complete() -> None:
+    schema = json.loads(model.schema_text())
+    assert set(schema["required"]) == set(schema["properties"]) == set(model.Report.__annotations__)
+
+
+def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
+    report = report_of(healthy())
+    path = tmp_path / "report.json"
+    path.write_bytes(model.to_bytes(report))
+    assert model.load(path) == report
+    assert model.load(tmp_path) == report
+    assert report["verdict"] == "PASS"
+    assert report["software"]["cupy"] == "14.2.0"
+    units = {(unit["check"], unit["gpu"]): unit for unit in report["coverage"]["units"]}
+    assert units["gemm", "GPU-0"]["missed_fault_rate_upper95_per_s"] == pytest.approx(0.25)
+    assert units["state", None]["missed_fault_rate_upper95_per_s"] is None
+    assert {"check": "nvlink", "gpu": None, "why": "not in this version"} in report["coverage"]["not_run"]
+
+
+def test_sick_report_is_valid(sick: model.Report) -> None:
+    model.to_bytes(sick)
+    assert sick["verdict"] == "FAIL"
+    assert sick["checks"][1]["measurements"][0]["value"] is None
+    assert sick["telemetry"]["kernel_log"]["events"][0]["gpu"] == "GPU-1"
+    gaps = [(gap["check"], gap["gpu"]) for gap in sick["coverage"]["not_run"]][:2]
+    assert gaps == [("hbm", "GPU-1"), ("hbm", None)]
+
+
+def test_gpu_that_was_not_tested_is_listed_without_a_pass() -> None:
+    found = replace(RUN.found, gpus=(*GPUS, Gpu(2, "", "", "0000:1d:00.0", "", "", 0, "")))
+    report = report_of(healthy(), replace(RUN, found=found))
+    model.to_bytes(report)
+    assert [gpu["verdict"] for gpu in report["gpus"]] == ["PASS", "PASS", "INCONCLUSIVE"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("extra",), 1),
+        (("verdict",), "GOOD"),
+        (("sequence",), 0),
+        (("started_at",), "2026-01-02 03:04:05"),
+        (("host", "machine_id"), "x"),
+        (("host", "uptime"), 1),
+        (("checks", 0, "seconds"), -1),
+        (("checks", 0, "note"), "x"),
+        (("gpus", 0, "memory_bytes"), "many"),
+        (("reasons",), [{"code": "X"}]),
+        (("telemetry", "kernel_log", "gaps"), None),
+        (("plan_sha256",), "00"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_not_written(path: tuple[Any, ...], value: object) -> None:
+    report: Any = copy.deepcopy(report_of(healthy()))
+    place = report
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(model.ReportError, match="not a valid report"):
+        model.to_bytes(report)
+
+
+def load_changed(tmp_path: Path, **change: object) -> model.Report:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({**report_of(healthy()), **change}))
+    return model.load(path)
+
+
+def test_another_minor_version_is_read_as_far_as_known(tmp_path: Path) -> None:
+    assert load_changed(tmp_path, schema="muster-report/v1.9", novelty={"a": 1})["verdict"] == "PASS"
+    with pytest.raises(model.ReportError, match="verdict"):
+        load_changed(tmp_path, schema="muster-report/v1.9", verdict=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": "muster-report/v2.0"}, "version 2, and this gpu-burnin reads version 1"),
+        ({"schema": "muster-evidence/v1"}, "not a burn-in report"),
+        ({"schema": None}, "not a burn-in report"),
+        ({"novelty": 1}, "novelty"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(change: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.raises(model.ReportError) as caught:
+        load_changed(tmp_path, **change)
+    assert says in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "\x00", "[" * 100000])
+def test_no_report_at_all(content: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(model.ReportError):
+        model.load(tmp_path)
+    with pytest.raises(model.ReportError, match="there is no report"):
+        model.load(tmp_path / "none")
+
+
+def test_text_of_a_pass() -> None:
+    shown = text.render(report_of(healthy()), advice)
+    assert shown.startswith("VERDICT  PASS\nACTION   none\n")
+    assert "No fault was seen." in shown
+    assert "gemm 0.25" in shown
+    assert "Self-test: 4 of 4" in shown
+
+
+def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> None:
+    shown = text.render(sick, advice)
+    lines = shown.splitlines()
+    assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
+    assert lines[1] == "ACTION   power cycle"
+    assert "GPU_LOST" in shown
+    assert "XID 79" in shown
+    said = " ".join(shown.split())
+    assert f"To do: {advice('GPU_LOST')}" in said
+    assert "Not run: hbm on GPU 1 0000:1c:00.0 (no result)" in said
+    assert len(lines) <= 45
+
+
+def test_text_fits_one_screen_however_much_is_wrong() -> None:
+    reasons = tuple(make_reason("SLOW", "gemm", f"slow {i}", gpu="GPU-0") for i in range(50))
+    shown = text.render(report_of(replace(healthy(), extra=reasons)), advice)
+    assert "and 40 more" in shown
+    assert len(shown.splitlines()) <= 45
+    assert shown.count("To do:") == 1
+
+
+def test_text_of_every_verdict_has_no_loose_ends() -> None:
+    nothing = replace(healthy(replace(plan(), gpus=(), checks=())), gpus=(), selftests=(), interrupted=True)
+    shown = text.render(report_of(nothing, replace(RUN, found=replace(RUN.found, gpus=()))), lambda _: None)
+    assert "GPUs: none" in shown
+    assert "Checks: none ran" in shown
+    assert "Self-test: none" in shown
+    assert not re.search(r"None|\{|\}", shown)
+    assert Verdict.INCONCLUSIVE in shown

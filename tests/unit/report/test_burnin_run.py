@@ -1,0 +1,257 @@
+"""Whole runs through the command line, on the CPU backend and the lab's fake NVML."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from report_helpers import NOW
+
+from gpu_burnin import evidence, host
+from gpu_burnin.cli import cli
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.journal import Journal
+from gpu_burnin.report import model
+from gpu_burnin.store import Store
+from gpu_burnin.types import Verdict
+
+LAB = Path(__file__).resolve().parents[2] / "lab"
+BOOT_LINE = "6,0,100,-;Linux version 6.1\n"
+SHAPES = {"gemm_m": 32, "gemm_n": 32, "gemm_k": 32, "hbm_bytes": 65536}
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the built fake library."""
+    if not (shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("no C compiler for the fake NVML library")
+    directory = tmp_path_factory.mktemp("nvml")
+    subprocess.run([sys.executable, LAB / "fake_nvml" / "build.py", directory], check=True, stdout=subprocess.DEVNULL)
+    return directory
+
+
+@dataclass
+class Node:
+    """A node of its own: configuration, state, kernel log, scenario."""
+
+    directory: Path
+    nvml: Path
+    host_key: Path
+    scenario: str = "healthy-2gpu"
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self.kernel_log = self.directory / "kmsg"
+        self.kernel_log.write_text(BOOT_LINE)
+        self.configure()
+
+    @property
+    def store(self) -> Store:
+        return Store(self.directory / "state")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        scenario = LAB / "scenarios" / f"{self.scenario}.scenario"
+        return {"LD_LIBRARY_PATH": str(self.nvml), "MUSTER_FAKE_NVML_SCENARIO": str(scenario)}
+
+    def configure(self, **change: object) -> None:
+        settings: dict[str, Any] = {
+            "level": "quick",
+            "backend": "cpu",
+            "allow_simulated": True,
+            "node_name": "gpu-1",
+            "expect_gpus": 2,
+            "shapes": SHAPES,
+            "host_key": str(self.host_key),
+            "kernel_log": str(self.kernel_log),
+            "state_dir": str(self.store.root),
+            **change,
+        }
+        (self.directory / "config.yaml").write_text(yaml.safe_dump(settings))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "gpu_burnin", *arguments, "--config", str(self.directory / "config.yaml")]
+        environment = {**os.environ, **self.environment}
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.directory
+        )
+
+    def call(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def run(self, *arguments: str) -> tuple[int, Any, str]:
+        """`run --json` with a fixed seed: exit code, report, standard error."""
+        code, out, err = self.call("run", "--json", "--seed", "1", *arguments)
+        return code, json.loads(out) if out else None, err
+
+
+@pytest.fixture
+def node(tmp_path: Path, nvml: Path, host_key: Path) -> Node:
+    return Node(tmp_path / "node", nvml, host_key)
+
+
+def codes(report: Any) -> set[str]:
+    return {reason["code"] for reason in report["reasons"]}
+
+
+def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node: Node, public_line: str) -> None:
+    node.store.root.mkdir()
+    node.store.revoke("XID 79 yesterday")
+    code, report, err = node.run()
+    assert (code, report["verdict"], report["reasons"]) == (0, "PASS", [])
+    assert "GPU 1: gemm PASS" in err
+    assert report["simulated"] is True
+    assert {(check["name"], check["gpu"] is None) for check in report["checks"]} == {
+        ("state", True),
+        ("gemm", False),
+        ("hbm", False),
+    }
+    run = node.store.runs()[0]
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {"report.json", "report.txt", "journal.jsonl", "evidence.json", "evidence.json.sig"}
+    assert model.load(node.store.latest) == report
+    statement = evidence.verify(
+        evidence.annotation_of(run.path),
+        public_line,
+        evidence.Expectation(
+            node="gpu-1",
+            machine_id=host.machine_id(),
+            boot_id=host.boot_id(),
+            hardware_sha256=report["hardware_sha256"],
+            allow_simulated=True,
+        ),
+    )
+    assert statement.sequence == report["sequence"] == 1
+    assert statement.simulated is True
+    assert node.store.revoked() is None
+    assert node.call("gate")[0] == 0
+    node.configure(allow_simulated=False)
+    code, _, err = node.call("gate")
+    assert code == 3
+    assert "EVIDENCE_SIMULATED" in err
+    code, shown, _ = node.call("report")
+    assert code == 0
+    assert shown == (run.path / "report.txt").read_text()
+
+
+def test_sick_node_fails_with_its_reasons_and_closes_the_gate(node: Node) -> None:
+    node.scenario = "sick-ecc-xid79"
+    with node.kernel_log.open("a") as log:
+        log.write((LAB / "scenarios" / "sick-ecc-xid79.kmsg").read_text())
+    code, report, _ = node.run("--checks", "state")
+    assert code == 1
+    assert report["verdict"] == "FAIL"
+    assert {"XID_FATAL", "ECC_UNCORRECTED"} <= codes(report)
+    assert report["action"] == "power_cycle"
+    assert [gpu["verdict"] for gpu in report["gpus"]][1] == "FAIL"
+    code, _, err = node.call("gate")
+    assert code == 1
+    assert "the verdict of run 1 is FAIL" in err
+    assert evidence.parse_statement((node.store.latest / "evidence.json").read_bytes()).verdict is Verdict.FAIL
+
+
+def test_less_than_the_configuration_asks_is_never_a_pass(node: Node) -> None:
+    node.configure(level="standard")
+    code, report, _ = node.run("--level", "quick", "--checks", "state", "--gpus", "1")
+    assert code == 3
+    assert codes(report) == {"COVERAGE_LOW"}
+    said = " ".join(reason["message"] for reason in report["reasons"])
+    assert "gemm, hbm" in said
+    assert "less than standard" in said
+    assert "1 of 2 GPUs" in said
+
+
+def test_simulated_hardware_does_not_pass_unless_allowed(node: Node) -> None:
+    node.configure(allow_simulated=False, checks=["state"])
+    code, report, _ = node.run()
+    assert (code, codes(report)) == (3, {"SIMULATED"})
+
+
+def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
+    node.configure(checks=["hbm"], host_key="/none")
+    code, report, _ = node.run("--inject", "hbm:bitflip:gpu=1", "--gpus", "1")
+    assert code == 1
+    assert {"HBM_BIT_ERROR", "INJECTED"} <= codes(report)
+    assert node.store.latest_evidence() is None
+
+
+def test_lost_kernel_log_is_inconclusive(node: Node) -> None:
+    node.configure(checks=["state"])
+    node.kernel_log.unlink()
+    code, report, _ = node.run()
+    assert (code, codes(report)) == (3, {"XID_SOURCE_MISSING"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Node) -> None:
+    process = node.start("run", "--json")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "gemm started" in line:
+            break
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    report = json.loads(out)
+    model.validate(report)
+    assert report["interrupted"] is True
+    assert report["reasons"][0]["code"] == "INTERRUPTED"
+    gaps = {(gap["check"], gap["gpu"] is None) for gap in report["coverage"]["not_run"]}
+    assert {("gemm", False), ("hbm", False)} <= gaps
+    evidence_of = evidence.parse_statement((node.store.latest / "evidence.json").read_bytes())
+    assert evidence_of.verdict is Verdict.INCONCLUSIVE
+
+
+def test_host_that_died_mid_check_is_reported_by_the_next_run(node: Node) -> None:
+    node.configure(checks=["state"])
+    with node.store.locked():
+        run = node.store.new_run(NOW)
+    with Journal(run.journal, "99999999-2222-3333-4444-555555555555") as journal:
+        journal.write({"event": "run_started"})
+        journal.write({"event": "check_started", "check": "gemm", "gpu": "GPU-0"})
+    code, report, _ = node.run()
+    assert (code, codes(report)) == (1, {"DIED_DURING_CHECK"})
+    assert "gemm" in report["reasons"][0]["message"]
+    assert report["sequence"] == 2
+
+
+def refused(node: Node, says: str, *arguments: str) -> None:
+    """In this process, since none of these gets as far as a run."""
+    done = CliRunner().invoke(cli, ["run", *arguments, "--config", str(node.directory / "config.yaml")])
+    error = done.exception if isinstance(done.exception, GpuBurninError) else None
+    assert (error.exit_code if error else done.exit_code) == 2
+    assert says in (str(error) if error else done.output)
+    assert node.store.runs() == []
+
+
+def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    refused(node, "NVML is a simulation here", "--backend", "auto")
+    refused(node, "unknown checks", "--skip", "nvlinks")
+    refused(node, "--gpus 7 fits none", "--gpus", "7")
+    refused(node, "unknown fault", "--inject", "gemm:gremlin")
+    refused(node, "a duration goes only with the level extended", "--level", "quick", "--for", "2h")
+    refused(node, "is not a duration", "--for", "soon")
+    with node.store.locked():
+        refused(node, "another gpu-burnin run")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(node.directory))
+    refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda")
+    node.configure(host_key="/none")
+    refused(node, "cannot read the host key /none")
+    node.configure(kernel_log="/dev/null")
+    refused(node, "is a device")
+    node.configure(colour="red")
+    refused(node, "unknown key colour")

@@ -1,0 +1,94 @@
+"""The configuration file: typed, and nothing in it goes unread."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.config import Config, load_config
+from gpu_burnin.errors import GpuBurninError
+
+WHOLE = """\
+level: quick
+checks: [state, gemm]
+expect_gpus: 8
+backend: cpu
+allow_simulated: true
+node_name: gpu-1
+host_key: /etc/ssh/key
+kernel_log: /dev/kmsg
+state_dir: /srv/state
+shapes: {gemm_m: 64, hbm_bytes: 4096}
+publish: {server: "https://198.18.7.41:6443", ca: /pki/ca.crt, client_cert: /pki/kubelet.pem, domain: example.org}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, WHOLE))
+    assert config.level == "quick"
+    assert config.checks == ("state", "gemm")
+    assert config.expect_gpus == 8
+    assert config.backend == "cpu"
+    assert config.allow_simulated is True
+    assert config.node_name == "gpu-1"
+    assert config.host_key == Path("/etc/ssh/key")
+    assert config.kernel_log == "/dev/kmsg"
+    assert config.state_dir == Path("/srv/state")
+    assert config.shapes == {"gemm_m": 64, "hbm_bytes": 4096}
+    assert config.publish.server == "https://198.18.7.41:6443"
+    assert config.publish.client_cert == Path("/pki/kubelet.pem")
+    assert config.publish.domain == "example.org"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "level: null\nshapes:\npublish:\nexpect_gpus:\n"])
+def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, text))
+    assert config == Config()
+    assert config.node_name == socket.gethostname().lower()
+    assert config.allow_simulated is False
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("levle: quick", "unknown key levle"),
+        ("publish: {sever: x}", "unknown key publish.sever"),
+        ("shapes: {gemm: 1}", "unknown key shapes.gemm"),
+        ("level: fast", "level must be one of quick, standard, extended"),
+        ("level: 1", "level must be one of"),
+        ("backend: tpu", "backend must be one of"),
+        ("checks: gemm", "checks must be a list of names"),
+        ("checks: [1]", "checks must be a list of names"),
+        ("expect_gpus: 0", "expect_gpus must be a whole number"),
+        ("expect_gpus: -1", "expect_gpus must be a whole number"),
+        ("expect_gpus: true", "expect_gpus must be a whole number"),
+        ("allow_simulated: 'yes'", "allow_simulated must be true or false"),
+        ("state_dir: state", "state_dir must be an absolute path"),
+        ("kernel_log: kmsg", "kernel_log must be auto or an absolute path"),
+        ("shapes: {gemm_m: -1}", "shapes.gemm_m must be a whole number"),
+        ("publish: 1", "publish must be a mapping"),
+        ("- level", "the file must be a mapping"),
+        ("a: [\n", "not valid YAML in line"),
+    ],
+)
+def test_mistakes_name_file_and_key(text: str, says: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(GpuBurninError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(GpuBurninError, match="no such configuration file"):
+        load_config(tmp_path / "none.yaml")

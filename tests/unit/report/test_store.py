@@ -1,0 +1,117 @@
+"""The state directory: one run at a time, numbers that never repeat, links that never dangle."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from report_helpers import NOW
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import write_atomic
+from gpu_burnin.store import EVIDENCE, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state")
+
+
+def test_directories_are_private(store: Store) -> None:
+    with store.locked():
+        run = store.new_run(NOW)
+    for path in (store.root, store.runs_dir, run.path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_second_run_is_refused_and_the_lock_dies_with_its_holder(store: Store) -> None:
+    code = (
+        "import sys; from pathlib import Path; from gpu_burnin.store import Store\n"
+        "with Store(Path(sys.argv[1])).locked(): pass"
+    )
+    with store.locked(), pytest.raises(GpuBurninError, match="another gpu-burnin run") as caught, store.locked():
+        pass
+    assert caught.value.exit_code == 2
+    with store.locked():
+        other = subprocess.run([sys.executable, "-c", code, store.root], capture_output=True, text=True, check=False)
+    assert other.returncode != 0
+    assert "another gpu-burnin run" in other.stderr
+    subprocess.run([sys.executable, "-c", code, store.root], check=True)
+
+
+def test_unusable_directory_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GpuBurninError, match="cannot use the state directory"), Store(tmp_path / "file").locked():
+        pass
+
+
+def test_sequence_counts_up_and_survives_a_lost_counter(store: Store) -> None:
+    with store.locked():
+        assert [store.new_run(NOW).sequence for _ in range(3)] == [1, 2, 3]
+        (store.root / "sequence").unlink()
+        assert store.new_run(NOW).sequence == 4
+
+
+def test_damaged_counter_is_refused(store: Store) -> None:
+    with store.locked():
+        (store.root / "sequence").write_text("many\n")
+        with pytest.raises(GpuBurninError, match="does not hold a number"):
+            store.new_run(NOW)
+
+
+def test_order_is_by_sequence_even_when_the_clock_steps_back(store: Store) -> None:
+    with store.locked():
+        first, second = store.new_run(NOW), store.new_run(NOW - timedelta(days=1))
+    assert [run.run_id for run in store.runs()] == [first.run_id, second.run_id]
+
+
+def test_finish_keeps_the_newest_and_moves_latest(store: Store) -> None:
+    with store.locked():
+        for _ in range(4):
+            store.finish(store.new_run(NOW), keep=2)
+    assert [run.sequence for run in store.runs()] == [3, 4]
+    assert store.latest.resolve() == store.runs()[-1].path
+
+
+def test_other_names_in_runs_are_left_alone(store: Store) -> None:
+    with store.locked():
+        (store.runs_dir / "notes").mkdir()
+        store.finish(store.new_run(NOW), keep=1)
+    assert (store.runs_dir / "notes").is_dir()
+
+
+def test_latest_evidence_is_the_highest_sequence(store: Store) -> None:
+    assert store.latest_evidence() is None
+    with store.locked():
+        first, second, _ = store.new_run(NOW), store.new_run(NOW), store.new_run(NOW)
+    for run in (first, second):
+        write_atomic(run.path / EVIDENCE, b"{}")
+    assert store.latest_evidence() == second
+
+
+def test_revocation_of_meanwhile_stays(store: Store) -> None:
+    with store.locked():
+        store.revoke("XID 79")
+        assert store.revoked() == "XID 79"
+        store.clear_revocation("an older one")
+        assert store.revoked() == "XID 79"
+        store.clear_revocation("XID 79")
+        assert store.revoked() is None
+
+
+def test_write_atomic_leaves_the_old_file_on_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "file"
+    write_atomic(target, b"old")
+
+    def broken(_: object, __: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("gpu_burnin.files.os.fchmod", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]

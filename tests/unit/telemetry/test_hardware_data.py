@@ -1,0 +1,154 @@
+"""The data files: complete, loaded strictly, and mistakes named by file and line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.checks.state_rules import JUDGED_FIELDS
+from gpu_burnin.hardware import HardwareDataError, Preflight, Runtime, load_reasons, load_skus, load_xids, make_reason
+from gpu_burnin.telemetry.state import GpuState
+from gpu_burnin.types import Action, Verdict
+
+PACKAGE = Path(__file__).resolve().parents[3] / "gpu_burnin"
+DESIGN_CODES = {
+    "GEMM_MISMATCH", "HBM_BIT_ERROR", "XID_FATAL", "XID_UNKNOWN", "XID_SOURCE_MISSING", "GPU_LOST", "GPU_COUNT",
+    "NVLINK_DOWN", "NVLINK_ERRORS", "PCIE_DEGRADED", "THROTTLED", "SLOW", "HUNG", "DIED_DURING_CHECK",
+    "REMAP_PENDING", "REMAP_FAILED", "ECC_UNCORRECTED", "SELFTEST_BLIND", "COVERAGE_LOW", "SIMULATED",
+}  # fmt: skip
+
+
+def test_every_code_of_the_design_is_described() -> None:
+    assert set(load_reasons()) >= DESIGN_CODES
+
+
+def test_every_code_in_the_source_is_described() -> None:
+    pattern = re.compile(r"""(?:make_reason|_say|Reason)\(\s*(?:code=)?["']([A-Z][A-Z_0-9]+)["']""")
+    used = {code for path in PACKAGE.rglob("*.py") for code in pattern.findall(path.read_text(encoding="utf-8"))}
+    assert len(used) > 20
+    assert used <= set(load_reasons())
+
+
+def test_reason_takes_action_and_severity_from_the_table() -> None:
+    reason = make_reason("GPU_LOST", "state", "gone", gpu="GPU-1")
+    assert (reason.action, reason.severity) == (Action.POWER_CYCLE, Verdict.FAIL)
+    assert make_reason("GPU_LOST", "state", "gone", action=Action.HOLD).action is Action.HOLD
+    with pytest.raises(KeyError):
+        make_reason("NO_SUCH_CODE", "state", "text")
+
+
+def test_every_failing_code_says_what_to_do() -> None:
+    for info in load_reasons().values():
+        assert info.summary and info.what_to_do.endswith(".")
+        assert info.severity is Verdict.INCONCLUSIVE or info.action is not Action.NONE
+
+
+def test_xids_of_the_policy() -> None:
+    table = load_xids()
+    for code in (13, 31, 43, 45, 68, 109):
+        assert table.xids[code].runtime is Runtime.WARN
+    for code in (46, 48, 62, 64, 74, 79, 95, 119, 140, 158):
+        assert (table.xids[code].preflight, table.xids[code].runtime) == (Preflight.FAIL, Runtime.REVOKE)
+    # Everything that Azure fails a node for is known here.
+    azure = {48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120}
+    assert azure <= set(table.xids)
+    assert table.sxids[23010].preflight is Preflight.FAIL
+    assert table.policy(20034, sxid=False) is None
+    for policy in (*table.xids.values(), *table.sxids.values()):
+        assert policy.preflight is not Preflight.FAIL or policy.action is not Action.NONE
+
+
+@pytest.mark.parametrize(
+    ("device", "subsystem", "key"),
+    [
+        (0x2330, 0x16C1, "h100-sxm5-80gb"),
+        (0x2335, 0x18BE, "h200-sxm"),
+        (0x20B2, 0x1463, "a100-sxm4-80gb"),
+        (0x20B0, 0xABCD, "a100-sxm4-40gb"),
+        (0x2901, 0x1999, "b200-sxm"),
+        (0x26B9, 0x1851, "l40s"),
+        (0x2342, 0x1809, "gh200-480gb"),
+    ],
+)
+def test_models_are_found_by_pci_id(device: int, subsystem: int, key: str) -> None:
+    sku = load_skus().find(device << 16 | 0x10DE, subsystem << 16 | 0x10DE)
+    assert sku and sku.key == key
+
+
+def test_unknown_or_foreign_models_are_not_guessed() -> None:
+    assert load_skus().find(0x999910DE, 0x000010DE) is None
+    assert load_skus().find(0x23301022, 0x16C110DE) is None
+
+
+def test_sku_data_make_sense() -> None:
+    table = load_skus()
+    fields = set(GpuState.__dataclass_fields__)
+    for sku in table.skus.values():
+        assert sku.unsupported <= fields
+        assert sku.fabric <= (sku.nvlink_links > 0)
+        assert all(floor.value > 0 and floor.source for floor in sku.floors.values())
+    assert set(table.new_fields) <= fields
+    assert set(JUDGED_FIELDS) <= fields
+
+
+XID = """\
+version: "1"
+xids:
+  - code: {code}
+    meaning: text
+    preflight: {preflight}
+    runtime: revoke
+    action: reboot
+    source: somebody
+{more}
+sxids: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "preflight", "more", "line", "complaint"),
+    [
+        ("79", "panic", "", 5, "must be one of fail, retry"),
+        ("seventy", "fail", "", 3, "neither a code nor a range"),
+        ("79", "fail", "    colour: red", 9, "unknown key 'colour'"),
+        ("79", "fail", "    meaning: again", 9, "given twice"),
+        ("79", "fail", "    text:\n      - {match: '(', preflight: fail, runtime: log, action: none}", 10, "regular"),
+        ("[79, 79]", "fail", "", 3, "described twice"),
+    ],
+)
+def test_malformed_xid_table(tmp_path: Path, code: str, preflight: str, more: str, line: int, complaint: str) -> None:
+    path = tmp_path / "xid.yaml"
+    path.write_text(XID.format(code=code, preflight=preflight, more=more))
+    with pytest.raises(HardwareDataError, match=rf"{re.escape(str(path))}:{line}: .*{complaint}"):
+        load_xids(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "complaint"),
+    [
+        ("SLOW:\n  summary: a\n  what_to_do: b\n  action: hold\n  severity: PASS\n", 5, "FAIL or INCONCLUSIVE"),
+        ("SLOW:\n  summary: a\n", 2, "missing"),
+        ("slow:\n  summary: a\n  what_to_do: b\n  action: hold\n  severity: FAIL\n", 2, "upper case"),
+        ("- a\n", 1, "must be a mapping"),
+        ("a: [\n", 2, "is not YAML"),
+        ("", 1, "empty"),
+    ],
+)
+def test_malformed_reasons(tmp_path: Path, text: str, line: int, complaint: str) -> None:
+    path = tmp_path / "reasons.yaml"
+    path.write_text(text)
+    with pytest.raises(HardwareDataError, match=rf"{re.escape(str(path))}:{line}: .*{complaint}"):
+        load_reasons(path)
+
+
+def test_malformed_skus(tmp_path: Path) -> None:
+    text = (PACKAGE / "hardware/skus.yaml").read_text()
+    path = tmp_path / "skus.yaml"
+    path.write_text(text.replace("pcie_width: 16", "pcie_width: wide", 1))
+    line = text[: text.index("pcie_width: 16")].count("\n") + 1
+    with pytest.raises(HardwareDataError, match=rf":{line}: must be a whole number, not 'wide'"):
+        load_skus(path)
+    with pytest.raises(HardwareDataError, match="cannot be read"):
+        load_skus(tmp_path / "none.yaml")

@@ -1,0 +1,210 @@
+"""Reading the kernel log: records, XID and SXid lines, gaps, sources that are alive or not."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.telemetry.kernel_log import (
+    FileLog,
+    KernelLogError,
+    SourceReading,
+    SystemLog,
+    merge,
+    open_kernel_log,
+    read_journal,
+    read_kmsg_device,
+    read_records,
+)
+from gpu_burnin.telemetry.kmsg import XidEvent, count_gaps, parse_record, xid_event
+
+XID79 = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def event(line: str) -> XidEvent | None:
+    record = parse_record(line)
+    return xid_event(record) if record else None
+
+
+def test_xid_line() -> None:
+    assert event(f"3,7,123456,-;{XID79}") == XidEvent(79, "0000:91:00.0", None, XID79, 123456, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "xid", "bus", "pid"),
+    [
+        ("NVRM: Xid (PCI:0000:cb:00): 31, pid=1234, name=python, Ch 00000008", 31, "0000:cb:00.0", 1234),
+        ("NVRM: Xid (PCI:0000:cb:00): 13, pid='77', name=python", 13, "0000:cb:00.0", 77),
+        ("NVRM: Xid (PCI:0009:01:00 GPU-I:05): 94, pid=5, Contained", 94, "0009:01:00.0", 5),
+        ("NVRM: Xid (0000:03:00): 8, Channel 00000001", 8, "0000:03:00.0", None),
+    ],
+)
+def test_xid_spellings(text: str, xid: int, bus: str, pid: int | None) -> None:
+    found = event(f"4,1,5,-;{text}")
+    assert found and (found.xid, found.pci_bus_id, found.pid, found.sxid) == (xid, bus, pid, False)
+
+
+def test_sxid_line() -> None:
+    text = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
+    found = event(f"3,1,5,-;{text}")
+    assert found and (found.xid, found.pci_bus_id, found.sxid) == (20034, "0000:06:00.0", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"14,7,123456,-;{XID79}",  # facility user: anybody may write this
+        "3,7,123456,-;usb 1-1: new device",
+        f"3,7,123456,-;someone says {XID79}",
+        "3,7,123456,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+        " SUBSYSTEM=pci",
+        XID79,
+        "",
+        "x,y,z,-;text",
+    ],
+)
+def test_other_lines_are_no_xid(line: str) -> None:
+    assert event(line) is None
+
+
+def test_gaps_by_sequence_number() -> None:
+    def gaps(*numbers: int, first: int | None = None) -> int:
+        records = [parse_record(f"6,{number},0,-;text") for number in numbers]
+        return count_gaps((record for record in records if record), first)
+
+    assert gaps(1, 2, 3) == 0
+    assert gaps(1, 4, 5) == 2
+    assert gaps(1, 2, 1) == 1
+    assert gaps(5, 6, first=0) == 5
+    assert gaps(0, 1, first=0) == 0
+
+
+def test_file_of_the_lab(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(f"6,1,10,-;Linux version 6.1\n<30>systemd[1]: hello\n14,2,20,-;user\n3,3,30,-;{XID79}\n")
+    log = open_kernel_log(str(path))
+    assert log.simulated
+    events, gaps, source = log.read()
+    assert ([e.xid for e in events], gaps, source) == ([79], 0, str(path))
+    with path.open("a") as file:
+        file.write("6,9,40,-;later\n")
+    assert log.read()[1] == 5
+
+
+def test_lab_line_is_understood() -> None:
+    path = Path(__file__).resolve().parents[2] / "lab/scenarios/sick-ecc-xid79.kmsg"
+    assert [e.xid for e in FileLog(path).read()[0]] == [79]
+
+
+def test_missing_file_is_a_dead_source_and_an_empty_one_is_alive(tmp_path: Path) -> None:
+    assert FileLog(tmp_path / "none").read() == ((), 0, "")
+    (tmp_path / "empty").touch()
+    assert FileLog(tmp_path / "empty").read() == ((), 0, str(tmp_path / "empty"))
+
+
+def test_specification() -> None:
+    assert isinstance(open_kernel_log("auto"), SystemLog)
+    assert isinstance(open_kernel_log("/dev/null"), SystemLog)
+    with pytest.raises(KernelLogError, match="absolute path"):
+        open_kernel_log("kmsg")
+
+
+def device(*answers: bytes | int) -> Callable[[], bytes]:
+    """A stand-in for read(2) on /dev/kmsg: records, and errno numbers that are raised."""
+    left = list(answers)
+
+    def read_one() -> bytes:
+        answer = left.pop(0) if left else errno.EAGAIN
+        if isinstance(answer, int):
+            raise OSError(answer, "simulated")
+        return answer
+
+    return read_one
+
+
+def test_device_records() -> None:
+    reading = read_records("kmsg", device(b"6,0,0,-;Linux\n", f"3,1,9,-;{XID79}\n DEVICE=x\n".encode()))
+    assert (reading.alive, [e.xid for e in reading.events], reading.gaps) == (True, [79], 0)
+
+
+def test_device_that_was_overrun_has_a_gap() -> None:
+    assert read_records("kmsg", device(b"6,0,0,-;a\n", errno.EPIPE, b"6,5,0,-;b\n")).gaps == 4
+    assert read_records("kmsg", device(b"6,0,0,-;a\n", errno.EPIPE)).gaps == 1
+    assert read_records("kmsg", device(b"6,100,0,-;the ring has wrapped\n")).gaps == 100
+
+
+def test_device_needs_its_canary_back() -> None:
+    line = b"14,0,0,-;gpu-burnin: kernel log check abc\n"
+    assert read_records("kmsg", device(line), "kernel log check abc").alive
+    assert not read_records("kmsg", device(line), "kernel log check other").alive
+    assert not read_records("kmsg", device()).alive
+
+
+def test_other_device_errors_are_not_swallowed() -> None:
+    with pytest.raises(OSError, match="simulated"):
+        read_records("kmsg", device(errno.EIO))
+
+
+def test_file_over_the_device_is_neither_trusted_nor_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("6,0,0,-;text\n")
+    assert not read_kmsg_device(path).alive
+    assert path.read_text() == "6,0,0,-;text\n"
+    assert not read_kmsg_device(tmp_path / "none").alive
+
+
+def journal(*entries: dict[str, object]) -> Callable[[Sequence[str]], bytes]:
+    return lambda _: b"\n".join(json.dumps(entry).encode() for entry in entries)
+
+
+def entry(text: object, time_us: int, facility: str = "0") -> dict[str, object]:
+    return {
+        "MESSAGE": text,
+        "_TRANSPORT": "kernel",
+        "SYSLOG_FACILITY": facility,
+        "_SOURCE_MONOTONIC_TIMESTAMP": str(time_us),
+    }
+
+
+def test_journal() -> None:
+    reading = read_journal(journal(entry("Linux version", 0), entry(XID79, 5_000_000), entry(XID79, 6_000_000, "1")))
+    assert (reading.alive, reading.gaps) == (True, 0)
+    assert [(e.xid, e.monotonic_us) for e in reading.events] == [(79, 5_000_000)]
+
+
+def test_journal_with_bytes_for_text() -> None:
+    assert [e.xid for e in read_journal(journal(entry("Linux", 0), entry(list(XID79.encode()), 1))).events] == [79]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [entry("late", 60_000_000)],
+        [entry("Linux", 0), {"MESSAGE_ID": "e9bf28e6e834481bb6f48f548ad13606", "MESSAGE": "Missed 3 kernel messages"}],
+    ],
+)
+def test_journal_that_lost_messages_has_a_gap(entries: list[dict[str, object]]) -> None:
+    assert read_journal(journal(*entries)).gaps == 1
+
+
+def test_journal_without_kernel_messages_is_dead() -> None:
+    assert not read_journal(journal()).alive
+    assert not read_journal(lambda _: None).alive
+
+
+def test_sources_are_merged() -> None:
+    first = XidEvent(79, "0000:91:00.0", None, XID79, 5_000_000, False)
+    stamped_later = XidEvent(79, "0000:91:00.0", None, XID79, 5_000_400, False)
+    second = XidEvent(79, "0000:91:00.0", None, XID79, 9_000_000, False)
+    readings = (
+        SourceReading("journal", True, (first, second), 0),
+        SourceReading("/dev/kmsg", True, (stamped_later,), 100),
+    )
+    events, gaps, sources = merge(readings)
+    assert (events, gaps, sources) == ((first, second), 0, "journal,/dev/kmsg")
+    assert merge((SourceReading("journal", False), readings[1])) == ((stamped_later,), 100, "/dev/kmsg")
+    assert merge((SourceReading("journal", False),)) == ((), 0, "")

@@ -1,0 +1,183 @@
+"""Every rule of the state check: the healthy GPU passes, and each fault alone is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from telemetry_helpers import NOT_SUPPORTED, healthy
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.state import expected_from, pci_gpu_count
+from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, judge_state
+from gpu_burnin.telemetry.state import NodeState, ProcessUse, Unsupported
+from gpu_burnin.types import Action, Gpu, Verdict
+
+
+def codes(*states: Any, **expected: Any) -> list[str]:
+    """Codes of the reasons against these GPUs."""
+    return [reason.code for reason in judge_state(states, Expected(**expected))]
+
+
+def test_healthy_gpus_give_no_reason() -> None:
+    assert codes(healthy(0), healthy(1), gpu_count=2, gpu_uuids=frozenset({"GPU-0000", "GPU-0001"})) == []
+
+
+FAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("GPU_LOST", {"lost": "gpu_is_lost"}),
+    ("GPU_UNKNOWN_SKU", {"pci_device_id": 0xFFFF10DE}),
+    ("GPU_UNKNOWN_SKU", {"pci_device_id": 0x23301002}),
+    ("MEMORY_REDUCED", {"memory_bytes": 60 << 30}),
+    ("ECC_DISABLED", {"ecc_enabled": False, "ecc_pending": False}),
+    ("ECC_PENDING", {"ecc_pending": False}),
+    ("ECC_UNCORRECTED", {"ecc_volatile_uncorrected_dram": 1}),
+    ("ECC_UNCORRECTED", {"ecc_volatile_uncorrected_sram": 1}),
+    ("ECC_UNCORRECTED", {"ecc_aggregate_uncorrected_sram": 5}),
+    ("ECC_UNCORRECTED", {"sram_threshold_exceeded": True}),
+    ("REMAP_PENDING", {"remap_pending": True}),
+    ("REMAP_FAILED", {"remap_failure": True}),
+    ("REMAP_FAILED", {"remapped_uncorrected": 513}),
+    ("RETIRED_PAGES", {"retired_pending": True}),
+    ("RETIRED_PAGES", {"retired_single_bit": 6, "retired_double_bit": 5}),
+    ("INFOROM_CORRUPT", {"inforom_valid": False}),
+    ("REPAIR_PENDING", {"channel_repair_pending": True}),
+    ("REPAIR_PENDING", {"tpc_repair_pending": True}),
+    ("REPAIR_PENDING", {"unrepairable_memory": True}),
+    ("RECOVERY_ACTION", {"recovery_action": 1}),
+    ("RECOVERY_ACTION", {"recovery_action": 99}),
+    ("RECOVERY_ACTION", {"reset_required": True}),
+    ("MIG_MISMATCH", {"mig_enabled": True, "mig_pending": True}),
+    ("MIG_MISMATCH", {"mig_pending": True}),
+    ("PERSISTENCE_OFF", {"persistence": False}),
+    ("POWER_LIMIT", {"power_enforced_w": 500.0}),
+    ("THROTTLED", {"clocks_event_reasons": 0x08}),
+    ("THROTTLED", {"clocks_event_reasons": 0x20}),
+    ("THROTTLED", {"clocks_event_reasons": 0x40}),
+    ("THROTTLED", {"clocks_event_reasons": 0x80}),
+    ("PCIE_DEGRADED", {"pcie_max_generation": 4}),
+    ("PCIE_DEGRADED", {"pcie_width": 8}),
+    ("PCIE_DEGRADED", {"pcie_width": 8, "pcie_max_width": 8}),
+    ("PCIE_DEGRADED", {"pcie_fatal_errors": 1}),
+    ("NVLINK_DOWN", {"nvlink_active": tuple(range(17)), "nvlink_inactive": (17,)}),
+    ("NVLINK_ERRORS", {"nvlink_failed_recoveries": 1}),
+    ("FABRIC_NOT_READY", {"fabric_state": 2}),
+    ("FABRIC_NOT_READY", {"fabric_state": 0}),
+    ("FABRIC_NOT_READY", {"fabric_status": 999}),
+    ("FABRIC_NOT_READY", {"fabric_health_summary": 2}),
+    ("GPU_BUSY", {"processes": (ProcessUse(4242, 1 << 30),)}),
+    ("DRIVER_MIXED", {"driver_version": "570.86.15"}),
+    ("DRIVER_MIXED", {"gsp_firmware": "570.86.15"}),
+    ("VBIOS_MIXED", {"vbios": "96.00.74.00.01"}),
+]
+
+
+@pytest.mark.parametrize(("code", "changes"), FAULTS, ids=lambda value: str(value))
+def test_each_fault_alone_is_found(code: str, changes: dict[str, Any]) -> None:
+    reasons = judge_state([healthy(0), healthy(1, **changes)], Expected(gpu_count=2))
+    assert [reason.code for reason in reasons] == [code]
+    if not code.endswith("_MIXED"):
+        assert reasons[0].gpu == "GPU-0001"
+        assert "GPU 1 (0000:11:00.0 GPU-0001)" in reasons[0].message
+
+
+def test_every_rule_is_covered_by_a_fault() -> None:
+    from gpu_burnin.checks.state_rules import RULES
+
+    table = Expected().table
+    sku = table.skus["h100-sxm5-80gb"]
+    for rule in RULES:
+        assert any(list(rule(healthy(0, **changes), sku, Expected())) for _, changes in FAULTS), rule.__name__
+
+
+@pytest.mark.parametrize("name", JUDGED_FIELDS)
+def test_judged_value_that_cannot_be_read_is_inconclusive(name: str) -> None:
+    reasons = judge_state([healthy(0, **{name: Unsupported("timeout")})], Expected())
+    assert [reason.code for reason in reasons] == ["UNSUPPORTED_FIELD"]
+    assert reasons[0].severity is Verdict.INCONCLUSIVE
+    assert reasons[0].evidence == {"fields": {name: "timeout"}}
+
+
+@pytest.mark.parametrize("name", ["nvlink_active", "fabric_state"])
+def test_links_that_cannot_be_read_are_inconclusive_where_links_are_expected(name: str) -> None:
+    assert codes(healthy(0, **{name: NOT_SUPPORTED})) == ["UNSUPPORTED_FIELD"]
+    assert codes(healthy(0, **{name: NOT_SUPPORTED}), nvlink_links=0) == []
+
+
+def test_field_is_excused_only_where_the_data_say_so() -> None:
+    # Newer than the driver: excused; the driver should know it: not; an error is never excused.
+    assert codes(healthy(0, recovery_action=NOT_SUPPORTED, driver_version="550.1", gsp_firmware="550.1")) == []
+    assert codes(healthy(0, recovery_action=NOT_SUPPORTED)) == ["UNSUPPORTED_FIELD"]
+    assert codes(healthy(0, unrepairable_memory=Unsupported("function_not_found"))) == []
+    assert codes(healthy(0, unrepairable_memory=Unsupported("no_permission"))) == ["UNSUPPORTED_FIELD"]
+
+
+@pytest.mark.parametrize(("present", "wanted"), [(1, 2), (2, 1), (0, None)])
+def test_wrong_number_of_gpus(present: int, wanted: int | None) -> None:
+    assert codes(*(healthy(n) for n in range(present)), gpu_count=wanted) == ["GPU_COUNT"]
+
+
+def test_gpu_of_the_plan_that_is_gone_is_lost() -> None:
+    assert codes(healthy(0), gpu_uuids=frozenset({"GPU-0000", "GPU-0001"})) == ["GPU_LOST"]
+    # A lost GPU that cannot say who it is explains the missing one.
+    nameless = healthy(1, lost="gpu_is_lost", uuid="")
+    assert codes(healthy(0), nameless, gpu_uuids=frozenset({"GPU-0000", "GPU-0001"})) == ["GPU_LOST"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "wanted"),
+    [
+        ({"mig_enabled": True}, ["MIG_MISMATCH"]),
+        ({"power_limit_w": 650.0}, ["POWER_LIMIT"]),
+        ({"driver_version": "590.10"}, ["DRIVER_MIXED"]),
+        ({"vbios": "96.00.99.00.01"}, ["VBIOS_MIXED"]),
+        ({"nvlink_links": 20}, ["NVLINK_DOWN"]),
+    ],
+)
+def test_what_the_fleet_expects_counts(expected: dict[str, Any], wanted: list[str]) -> None:
+    assert codes(healthy(0), **expected) == wanted
+
+
+def test_own_processes_do_not_count_as_foreign() -> None:
+    busy = healthy(0, processes=(ProcessUse(1, None), ProcessUse(2, None)))
+    assert codes(busy, own_pids=frozenset({1, 2})) == []
+    assert codes(busy, own_pids=frozenset({1})) == ["GPU_BUSY"]
+
+
+@pytest.mark.parametrize(
+    ("value", "action"), [(1, Action.RESET_GPU), (2, Action.REBOOT), (6, Action.POWER_CYCLE), (42, Action.HOLD)]
+)
+def test_recovery_action_of_the_driver_is_followed(value: int, action: Action) -> None:
+    assert judge_state([healthy(0, recovery_action=value)], Expected())[0].action is action
+
+
+def test_mixed_models_may_have_different_vbios() -> None:
+    other = healthy(1, pci_device_id=0x233510DE, pci_subsystem_id=0x18BE10DE, vbios="other", memory_bytes=150754820096)
+    assert codes(healthy(0), other) == []
+
+
+def node(*gpus: Any, simulated: bool = True) -> NodeState:
+    return NodeState(simulated, "580.95.05", "13.0", "13.580", tuple(gpus))
+
+
+def test_expectations_come_from_the_options() -> None:
+    gpu = Gpu(0, "GPU-0000", "", "", "", "", 0, "")
+    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect_gpus": 4, "mig": True, "power_limit_w": 500})
+    expected, source = expected_from(ctx, node(healthy(0)))
+    assert (expected.gpu_count, expected.mig_enabled, expected.power_limit_w) == (4, True, 500)
+    assert expected.gpu_uuids == {"GPU-0000"}
+    assert source == "option expect_gpus"
+    with pytest.raises(ValueError, match="expect_gpus"):
+        expected_from(replace(ctx, options={"expect_gpus": True}), node())
+    assert expected_from(replace(ctx, options={}), node())[1] == "none"
+
+
+def test_gpus_on_the_pci_bus_are_counted(tmp_path: Path) -> None:
+    for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x10de", "0x030000"),
+                               ("c", "0x10de", "0x068000"), ("d", "0x1002", "0x030000")):  # fmt: skip
+        device = tmp_path / "bus/pci/devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(vendor + "\n")
+        (device / "class").write_text(kind + "\n")
+    assert pci_gpu_count(tmp_path) == 2

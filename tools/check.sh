@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The fast loop: lint, types, unit tests. Each tool runs on the whole tree, without skip lists.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+export PATH="$PWD/.venv/bin:$PATH"
+failed=()
+
+step() {
+  local name=$1 started=$SECONDS
+  shift
+  if "$@"; then
+    echo "check: $name passed in $((SECONDS - started)) s"
+  else
+    echo "check: $name FAILED (command: $*)" >&2
+    failed+=("$name")
+  fi
+}
+
+mapfile -t shell_scripts < <(git ls-files -co --exclude-standard -- '*.sh' .ci/run)
+step ruff ruff check .
+step format ruff format --check .
+step mypy mypy gpu_burnin tests/lab tools
+step yamllint yamllint --strict .
+step shellcheck shellcheck "${shell_scripts[@]}"
+step generated python tools/docs.py --check
+step ansible-lint ansible-lint --offline -q
+step unit pytest -q -n 2 tests/unit --junitxml=build/unit.xml
+
+if ((${#failed[@]})); then
+  echo "check: failed: ${failed[*]}" >&2
+  exit 1
+fi

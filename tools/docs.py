@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Write what is generated from data: the README of each role (from its argument_specs) and the reason codes.
+
+With --check nothing is written; it fails and names every file that is not up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Write or check the generated pages."""
+    pages = dict(_pages())
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(REPOSITORY)} is not up to date: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pages[path])
+        print(f"wrote {path.relative_to(REPOSITORY)}")
+    return 0
+
+
+def _pages() -> Iterator[tuple[Path, str]]:
+    for spec in sorted(REPOSITORY.glob("roles/*/meta/argument_specs.yml")):
+        role = spec.parents[1]
+        yield role / "README.md", role_page(role.name, yaml.safe_load(spec.read_text())["argument_specs"])
+    reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
+    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons["reasons"])
+
+
+def role_page(name: str, specs: Mapping[str, Any]) -> str:
+    """The README of a role: what it does and its variables, from its argument_specs."""
+    lines = [f"# {name}", "", "Generated from `meta/argument_specs.yml` by `make docs`; edit that file.", ""]
+    for entry, spec in specs.items():
+        if entry != "main":
+            lines += [f"## Entry point `{entry}`", ""]
+        lines += [_text(spec.get("short_description", "")), ""]
+        if spec.get("description"):
+            lines += [_text(spec["description"]), ""]
+        options = spec.get("options") or {}
+        if options:
+            lines += ["| variable | type | default | meaning |", "|---|---|---|---|"]
+            lines += [_row(option, details) for option, details in options.items()]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def reasons_page(reasons: Mapping[str, Any]) -> str:
+    """The reference of all reason codes."""
+    lines = [
+        "# Reason codes",
+        "",
+        "Generated from `gpu_burnin/hardware/reasons.yaml` by `make docs`. `gpu-burnin explain CODE` prints the same.",
+        "",
+        "| code | severity | action | meaning | what to do |",
+        "|---|---|---|---|---|",
+    ]
+    for code, reason in sorted(reasons.items()):
+        fields = (reason["severity"], reason["action"], _text(reason["summary"]), _text(reason["what_to_do"]))
+        lines.append(f"| `{code}` | " + " | ".join(fields) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _row(option: str, details: Mapping[str, Any]) -> str:
+    kind = details.get("type", "str")
+    if kind == "list" and "elements" in details:
+        kind = f"list of {details['elements']}"
+    default = "required" if details.get("required") else f"`{details['default']}`" if "default" in details else ""
+    meaning = _text(details.get("description", ""))
+    if "choices" in details:
+        meaning += " One of " + ", ".join(f"`{choice}`" for choice in details["choices"]) + "."
+    return f"| `{option}` | {kind} | {default} | {meaning} |".replace("\n", " ")
+
+
+def _text(value: str | list[str]) -> str:
+    """Specs write prose as a string or a list of sentences."""
+    return " ".join((" ".join(value) if isinstance(value, list) else value).split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
