@@ -41,8 +41,8 @@ WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once")
 CHECK_FAULTS: dict[str, tuple[str, ...]] = {
     "state": (),
     "gemm": (
-        "bitflip", "multibit", "nan", "inf", "zero", "transposed", "permuted", "stale", "skipped_launch",
-        "skipped_tile", "operand",
+        "bitflip", "multibit", "wrong_value", "nan", "inf", "zero", "transposed", "permuted", "stale",
+        "skipped_launch", "skipped_tile", "operand",
     ),
     "hbm": ("bitflip", "stuck"),
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute import exact, golden
@@ -39,14 +38,13 @@ def _gemm(ctx: CheckContext, backend: Backend) -> Iterable[SelftestResult]:
         unit = ProductUnit(backend, precision, shape)
         operands = exact.ranges_for(precision)[0]
         seeds = iter(golden.GOLDEN_SEEDS * len(SELFTEST_FAULTS))
-        fresh_seed = exact.mix(ctx.seed ^ 0x5E1F)
         for name in SELFTEST_FAULTS:
             clean, broken = (Case(precision, operands, shape, next(seeds)) for _ in range(2))
             yield _inject(ctx, unit, clean, broken, FAULTS[name], fresh=False)
-        # Fresh seeds are verified by another detector, which has to see a flipped bit of its own.
-        clean = Case(precision, operands, shape, fresh_seed)
-        broken = replace(clean, seed=exact.mix(fresh_seed))
-        yield _inject(ctx, unit, clean, broken, FAULTS["multibit"], fresh=True)
+        # Fresh seeds are verified by another detector, which has to see a wrong value of its own.
+        seeds = golden.fresh_seeds(ctx.seed ^ 0x5E1F)
+        clean, broken = (Case(precision, operands, shape, next(seeds)) for _ in range(2))
+        yield _inject(ctx, unit, clean, broken, FAULTS["wrong_value"], fresh=True)
 
 
 def _inject(

@@ -104,6 +104,7 @@ class Admitter:
             return list(pool.map(one, specs))
 
     def _one(self, spec: NodeSpec, node: Node | None, key: str, ledger: Ledger, waits: bool) -> NodeReport:
+        acted: Act | None = None
         for _ in range(ATTEMPTS):
             if node is None:
                 return absent(spec.name)
@@ -116,8 +117,12 @@ class Admitter:
             if decision.entry != old:
                 ledger.write(spec.name, decision.entry)
             try:
-                self._patch(spec.name, node, decision)
-                return _report(node, decision)
+                if decision.patch is not None:
+                    node = self.api.patch_node(spec.name, decision.patch)
+                    acted = decision.action
+                if decision.status_patch is not None:
+                    self._patch_status(spec.name, node, decision.status_patch)
+                return _report(node, replace(decision, action=acted or decision.action))
             except Conflict as error:
                 conflict = error
                 node = self.api.node(spec.name)
@@ -126,13 +131,11 @@ class Admitter:
             "find out who else writes it (kubectl get node -o yaml --show-managed-fields) and run again"
         )
 
-    def _patch(self, name: str, node: Node, decision: Decision) -> None:
-        if decision.patch is not None:
-            node = self.api.patch_node(name, decision.patch)
-        if decision.status_patch is not None:
-            version = node["metadata"]["resourceVersion"]
-            test, *rest = decision.status_patch
-            self.api.patch_node(name, [{**test, "value": version}, *rest], status=True)
+    def _patch_status(self, name: str, node: Node, patch: Patch) -> None:
+        # The first patch has given the node a new version.
+        test, *rest = patch
+        version = node["metadata"]["resourceVersion"]
+        self.api.patch_node(name, [{**test, "value": version}, *rest], status=True)
 
     def _decide(self, spec: NodeSpec, node: Node, key: str, ledger: Ledger) -> tuple[Entry, Decision]:
         entry = ledger.read(spec.name, key)
@@ -188,9 +191,10 @@ def admit(
     deadline = clock() + wait_s
     acted: dict[str, Act] = {}
     while True:
+        # Before the pass: what has come by now is judged in it.
+        missing = missing_nodes(admitter, expect)
         reports = admitter.run(specs)
         acted.update({r.name: r.action for r in reports if r.action is not Act.NOTHING})
-        missing = missing_nodes(admitter, expect)
         if not missing or clock() >= deadline:
             return [replace(r, action=acted.get(r.name, r.action)) for r in reports], missing
         sleep(POLL_S)

@@ -11,7 +11,7 @@ import base64
 import binascii
 import ipaddress
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_burnin.admission.client import Conflict
 from gpu_burnin.admission.node import Node, condition
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.evidence import parse_time
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -52,8 +53,16 @@ class InventoryNode:
     """What a kubelet may ask for: its node name, other DNS names and its IP addresses."""
 
     name: str
-    addresses: frozenset[str]
+    addresses: frozenset[ipaddress.IPv4Address | ipaddress.IPv6Address]
     dns_names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, name: str, addresses: Iterable[str], dns_names: Iterable[str] = ()) -> InventoryNode:
+        """From texts; raises GpuBurninError for an address that is none."""
+        try:
+            return cls(name, frozenset(map(ipaddress.ip_address, addresses)), frozenset(dns_names))
+        except ValueError as error:
+            raise GpuBurninError(f"{name}: its addresses are wrong ({error}); give IP addresses") from error
 
 
 @dataclass(frozen=True)
@@ -274,8 +283,7 @@ def _alternative_names(request: x509.CertificateSigningRequest, signer: str, kno
     extra_dns = sorted(set(dns) - {known.name} - known.dns_names)
     if extra_dns:
         refusals.append(f"DNS names {extra_dns} are not those of {known.name} in the inventory")
-    allowed = {ipaddress.ip_address(a) for a in known.addresses}
-    extra = sorted(str(a) for a in set(addresses) - allowed)
+    extra = sorted(str(a) for a in set(addresses) - known.addresses)
     if extra:
         refusals.append(f"addresses {extra} are not those of {known.name} in the inventory")
     return refusals

@@ -32,6 +32,31 @@ NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 TTL_JITTER = 0.1
 
 
+# Reasons of the condition that are the admitter's own, with what to do; the others are evidence.CODES.
+CODES: Mapping[str, tuple[str, str]] = {
+    "EVIDENCE_MISSING": (
+        "The node has published no evidence of a burn-in",
+        "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
+    ),
+    "HOST_KEY_UNKNOWN": (
+        "The host key that evidence is verified with is not pinned",
+        "Probe the host with gpu-burnin fleet probe and its fingerprint, then run playbooks/admit.yml.",
+    ),
+    "NODE_ABSENT": (
+        "kubelet has not registered the node",
+        "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass.",
+    ),
+    "NODE_UNKNOWN": (
+        "kubelet has stopped reporting, so the node may have booted again",
+        "Nothing, if it is booting: it is tested and admitted again; else look at its console.",
+    ),
+    "NODE_UNREPORTED": (
+        "kubelet has registered the node but not reported its status yet",
+        "Wait a moment; if it stays, look at kubelet's log on the node.",
+    ),
+}
+
+
 class Act(StrEnum):
     """What is done to the node now."""
 

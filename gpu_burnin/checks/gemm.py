@@ -12,7 +12,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute import exact
 from gpu_burnin.compute.backend import Backend, BackendError
 from gpu_burnin.compute.faults import FAULTS, Fault
-from gpu_burnin.compute.golden import GOLDEN_SEEDS, shipped_shapes
+from gpu_burnin.compute.golden import GOLDEN_SEEDS, fresh_seeds, shipped_shapes
 from gpu_burnin.compute.locate import locate
 from gpu_burnin.compute.product import Case, Expected, Outcome, ProductUnit, Shape, expect
 from gpu_burnin.hardware.reasons import make_reason
@@ -92,7 +92,7 @@ class _Step:
 def _schedule(ctx: CheckContext, precisions: tuple[str, ...], shape: Shape) -> Iterator[_Step]:
     """Endless rounds; the first has no optional step. Golden seeds alternate, fresh ones never come twice."""
     has_golden = (shape.m, shape.n, shape.k) in shipped_shapes()
-    fresh_seed = ctx.seed
+    seeds = fresh_seeds(ctx.seed)
     for index in itertools.count():
         for precision in precisions:
             ranges = [r for r in exact.ranges_for(precision) if exact.is_exact(precision, r, shape.k)]
@@ -102,8 +102,7 @@ def _schedule(ctx: CheckContext, precisions: tuple[str, ...], shape: Shape) -> I
             # Without golden digests every range is met by fresh seeds, else one range a round.
             start = index % len(ranges)
             for operands in ranges[start : start + 1] if has_golden else ranges:
-                fresh_seed = exact.mix(fresh_seed + 1)
-                yield _Step(Case(precision, operands, shape, fresh_seed), fresh=True, optional=index > 0)
+                yield _Step(Case(precision, operands, shape, next(seeds)), fresh=True, optional=index > 0)
 
 
 def _one(ctx: CheckContext, unit: ProductUnit, step: _Step, tally: _Tally, fault: Fault | None) -> None:

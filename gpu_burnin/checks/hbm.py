@@ -145,7 +145,7 @@ def _tamper(ctx: CheckContext, size_bytes: int) -> Tamper | None:
         return lambda memory: backend.memory_flip(memory, offset, 1 << 17)
 
     def stuck(memory: Any) -> None:
-        for word in (0, offset):
+        for word in (offset, (offset + WORD_BYTES) % size_bytes):  # never one word twice: that would undo it
             backend.memory_flip(memory, word, 0xFF00)
 
     return stuck

@@ -80,8 +80,7 @@ class CpuBackend:
         return exact.digest(values_from_raw(c.data, c.storage.name), key)
 
     def bilinear(self, c: Buffer, w: U64, v: U64) -> int:
-        values = values_from_raw(c.data, c.storage.name)
-        integers = values.astype(np.int64) if values.dtype.kind == "i" else exact.to_integers(values)[0]
+        integers, _, _ = exact.to_integers(values_from_raw(c.data, c.storage.name))
         return exact.bilinear(integers, w, v)
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:

@@ -209,14 +209,14 @@ def digest_integers(values: I64, key: int, start: int = 0) -> int:
 
 def digest(values: NDArray[Any], key: int) -> Digest:
     """Digest of a result in its own type (float32, float64, int32, int64); -0 reads as 0."""
-    if values.dtype.kind == "i":
-        return Digest(digest_integers(values.astype(np.int64, copy=False), key))
     integers, nonfinite, noninteger = to_integers(values)
     return Digest(digest_integers(integers, key), nonfinite, noninteger)
 
 
 def to_integers(values: NDArray[Any]) -> tuple[I64, int, int]:
-    """The integers in a float array, 0 where there is none, with the counts of non-finite and non-integer elements."""
+    """The integers in an array, 0 where there is none, with the counts of non-finite and non-integer elements."""
+    if values.dtype.kind == "i":
+        return values.astype(np.int64, copy=False), 0, 0
     with np.errstate(invalid="ignore"):  # a signalling NaN, made by a fault
         wide = values.astype(np.float64, copy=False)
     finite = np.isfinite(wide)
@@ -232,9 +232,9 @@ _CHUNK = 1 << 20
 
 
 def challenge(seed: int, m: int, n: int) -> tuple[U64, U64]:
-    """Vectors w (m) and v (n) of a seed, uniform modulo PRIME."""
-    w = random_words(stream_key(seed, "w"), 0, m) % np.uint64(PRIME)
-    v = random_words(stream_key(seed, "v"), 0, n) % np.uint64(PRIME)
+    """Vectors w (m) and v (n) of a seed, uniform in 1 .. PRIME - 1: with no 0, a single wrong element always shows."""
+    w = random_words(stream_key(seed, "w"), 0, m) % np.uint64(PRIME - 1) + np.uint64(1)
+    v = random_words(stream_key(seed, "v"), 0, n) % np.uint64(PRIME - 1) + np.uint64(1)
     return w, v
 
 
@@ -270,5 +270,5 @@ def bilinear(matrix: I64, w: U64, v: U64) -> int:
 
 
 def expected_bilinear(a: I64, b: I64, w: U64, v: U64) -> int:
-    """(w^T A)(B v) modulo PRIME: what w^T (A B) v must be. A wrong product passes with probability <= 2 / PRIME."""
+    """(w^T A)(B v) modulo PRIME: what w^T (A B) v must be. A wrong product passes with probability <= 2 / (PRIME - 1)."""
     return dot(vector_times(w, a), times_vector(b, v))

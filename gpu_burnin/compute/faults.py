@@ -1,4 +1,8 @@
-"""Faults for the self-test and for --inject, put into the real buffers below the detector."""
+"""Faults for the self-test and for --inject, put into the real buffers below the detector.
+
+Each one is a change of the data whatever the data are: a fault that happens to change nothing would make a
+healthy detector look blind.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute.backend import Backend, Buffer
-from gpu_burnin.compute.exact import random_words
+from gpu_burnin.compute.backend import Backend, Buffer, raw_from_integers, values_from_raw
+from gpu_burnin.compute.exact import random_words, to_integers
 
 _TILE = 32
+_THREE_BITS = 0b1101 << 5
 
 
 @dataclass
@@ -72,6 +77,17 @@ def _flip(mask: int) -> Step:
     return lambda t: t.poke(t.c, t.place(t.c.elements), lambda bits: bits ^ mask)
 
 
+def _wrong_value(t: Target) -> None:
+    """Flip bits of the integer, not of its float: the element is another integer, wrong by its value alone.
+
+    Bits flipped in a float make no integer most of the time, which counts as 0 in Freivalds' value: in an
+    element that was 0 the value is then right and only the counter of non-integers sees the fault.
+    """
+    position, storage = t.place(t.c.elements), t.c.storage.name
+    integers, _, _ = to_integers(values_from_raw(t.backend.read_raw(t.c, position, 1), storage))
+    t.backend.write_raw(t.c, position, raw_from_integers(integers ^ _THREE_BITS, storage))
+
+
 def _special(negative: bool, nan: bool) -> Step:
     """An IEEE special value in float results; in INT32 results its most negative number stands for it."""
 
@@ -107,7 +123,8 @@ FAULTS: dict[str, Fault] = {
     f.name: f
     for f in (
         Fault("bitflip", on_result=_flip(1)),
-        Fault("multibit", on_result=_flip(0b1101 << 5)),
+        Fault("multibit", on_result=_flip(_THREE_BITS)),
+        Fault("wrong_value", on_result=_wrong_value),
         Fault("nan", on_result=_special(negative=False, nan=True)),
         Fault("inf", on_result=_special(negative=True, nan=False)),
         Fault("zero", on_result=lambda t: t.write(t.c, np.zeros_like(t.read(t.c)))),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,16 @@ SCHEMA = "gpu-burnin-golden/v1"
 FILE_NAME = "gemm-v1.json"
 # Two fixed seeds a range: products into one buffer alternate between them, so each expects another digest.
 GOLDEN_SEEDS: tuple[int, int] = (0x6D7573746572, 0x6275726E696E)
+_FRESH_BIT = 1 << 63
 DIGEST_KEY = 0x9E3779B9
 # Above this many multiplications a plain int64 product takes minutes; see integer_product.
 _DIRECT_LIMIT = 1 << 28
+
+
+def fresh_seeds(seed: int) -> Iterator[int]:
+    """Endless seeds from one: none is golden and none comes again, so no product follows itself."""
+    start = exact.mix(seed)
+    return (_FRESH_BIT | (start + index) % _FRESH_BIT for index in itertools.count())
 
 
 def integer_product(a: I64, b: I64, operands: OperandRange) -> I64:

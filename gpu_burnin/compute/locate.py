@@ -45,8 +45,6 @@ def _read(backend: Backend, buffer: Buffer) -> NDArray[Any]:
 def _integers(bits: NDArray[Any], storage: str) -> tuple[I64, NDArray[np.bool_]]:
     """C in integers (0 where it holds none) and where it does hold integers."""
     values = values_from_raw(bits, storage)
-    if values.dtype.kind == "i":
-        return values.astype(np.int64), np.ones(values.shape, dtype=np.bool_)
     integers, _, _ = exact.to_integers(values)
     return integers, integers == values
 

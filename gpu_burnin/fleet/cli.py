@@ -81,10 +81,7 @@ def probe(
     if fingerprint is not None and len(hosts) != 1:
         raise click.UsageError("--fingerprint is for a single host; probe the hosts one by one")
     targets = [replace(_target(host, user, port, identity), fingerprint=fingerprint) for host in hosts]
-    try:
-        results = probe_hosts(targets, known_hosts.expanduser(), trust_new=trust_new)
-    except GpuBurninError as error:
-        _fail(error)
+    results = probe_hosts(targets, known_hosts.expanduser(), trust_new=trust_new)
     if as_json_:
         click.echo(json.dumps([as_json(result) for result in results], indent=1))
     for result in [] if as_json_ else results:
@@ -135,8 +132,6 @@ def host(
         code, report = _run(target, run_options, known_hosts.expanduser(), trust_new)
         if report:
             _show(report, reports / target.address, as_json=as_json_)
-    except GpuBurninError as error:
-        _fail(error)
     except KeyboardInterrupt:
         click.echo(f"{target.name}: the run goes on there; `gpu-burnin host {host_name}` follows it", err=True)
         sys.exit(_INTERRUPTED)
@@ -182,8 +177,7 @@ def _show(data: bytes, directory: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(data.decode("utf-8"), nl=False)
     else:
-        known = load_reasons()
-        advice = {code: info.what_to_do for code, info in known.items()}
+        advice = {code: info.what_to_do for code, info in load_reasons().items()}
         click.echo(text.render(report, advice.get), nl=False)
     click.echo(f"report: {path}", err=True)
 
@@ -202,8 +196,3 @@ def _target(host_name: str, user: str, port: int, identity: Path | None) -> Any:
         user=match["user"] or user,
         identity=identity,
     )
-
-
-def _fail(error: GpuBurninError) -> Any:
-    click.echo(f"gpu-burnin: {error}", err=True)
-    sys.exit(error.exit_code)

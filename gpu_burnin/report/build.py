@@ -125,9 +125,6 @@ def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
 def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]:
     for gap in judged.gaps:
         yield {"check": gap.check, "gpu": gap.gpu, "why": "interrupted" if seen.interrupted else "no result"}
-    for reason in judged.reasons:
-        if reason.code == "NOT_RUN":
-            yield {"check": reason.check, "gpu": reason.gpu, "why": "not run, see the reasons"}
     for check in seen.left_out:
         yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
     for check in NOT_IN_THIS_VERSION:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Reply, Server, binaries
 
-NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES or fill ~/.cache/muster/bin (make lab)"
+NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`"
 HAVE_BINARIES = binaries() is not None
 NODES = "/api/v1/nodes"
 SCHEDULE = {"key": "muster.dev/preflight", "effect": "NoSchedule"}

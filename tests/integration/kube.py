@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.lab.paths import cache_dir
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
 APPLY = "application/apply-patch+yaml"
@@ -36,8 +38,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 def binaries() -> Path | None:
-    """Directory with etcd and kube-apiserver ($MUSTER_BINARIES, else ~/.cache/muster/bin), None without them."""
-    place = Path(os.environ.get("MUSTER_BINARIES", Path.home() / ".cache/muster/bin"))
+    """Directory with etcd and kube-apiserver ($MUSTER_BINARIES, else the lab's cache), None without them."""
+    place = Path(os.environ.get("MUSTER_BINARIES", cache_dir() / "bin/current"))
     return place if all(os.access(place / name, os.X_OK) for name in ("etcd", "kube-apiserver")) else None
 
 
@@ -282,7 +284,7 @@ def api_server(
     """
     place = binaries()
     if place is None:
-        raise FileNotFoundError("no etcd and kube-apiserver: set MUSTER_BINARIES or fill ~/.cache/muster/bin")
+        raise FileNotFoundError("no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`")
     client_port, peer_port, port = free_ports(3)
     write_configuration(directory, system_nodes, strict)
     pki = directory / "pki"

@@ -21,8 +21,11 @@ from .paths import REPOSITORY, cache_dir
 from .shell import LabError, run, succeeds
 
 SSH_DEADLINE_S = 60
+INOTIFY_INSTANCES = "fs/inotify/max_user_instances"
 # Written by kubelet and by sysctl inside hosts with an unmasked /proc/sys, on the outer machine: put back at the end.
-OUTER_SYSCTLS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "vm/panic_on_oom")
+OUTER_SYSCTLS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "vm/panic_on_oom", INOTIFY_INSTANCES)
+# systemd, kubelet, kube-proxy and containerd of all hosts share the outer machine's limit for root (128 by default).
+MIN_INOTIFY_INSTANCES = 4096
 
 
 def up(lab: Lab) -> None:
@@ -32,6 +35,7 @@ def up(lab: Lab) -> None:
     lab.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     rootfs = ensure_image()
     _save_outer_sysctls(lab)
+    _raise_inotify_limit()
     _ensure_key(lab)
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
@@ -115,7 +119,7 @@ def _privileges(node: bool) -> list[str]:
         return [
             *version,
             "--cap-add",
-            "SYS_ADMIN,SYS_CHROOT,AUDIT_WRITE,NET_ADMIN,NET_RAW",
+            "SYS_ADMIN,SYS_PTRACE,SYS_CHROOT,AUDIT_WRITE,NET_ADMIN,NET_RAW",
             "--security-opt",
             "unmask=ALL",
         ]
@@ -257,6 +261,12 @@ def _save_outer_sysctls(lab: Lab) -> None:
     saved = lab.state / "outer-sysctls"
     if not saved.exists():
         _write_lines(saved, (f"{name} {(Path('/proc/sys') / name).read_text().strip()}" for name in OUTER_SYSCTLS))
+
+
+def _raise_inotify_limit() -> None:
+    limit = Path("/proc/sys") / INOTIFY_INSTANCES
+    if int(limit.read_text()) < MIN_INOTIFY_INSTANCES:
+        limit.write_text(str(MIN_INOTIFY_INSTANCES))
 
 
 def _restore_outer_sysctls(lab: Lab) -> None:

@@ -169,6 +169,21 @@ def test_a_conflict_reads_again_and_decides_again(admitter: Admitter, api: FakeA
     assert tainted(api)
 
 
+def test_a_conflict_of_the_status_alone_is_made_good(admitter: Admitter, api: FakeApi, signer: Signer) -> None:
+    signer.publish(api)
+    paths: list[str] = []
+
+    def heartbeat(path: str) -> None:
+        paths.append(path)
+        if len(paths) == 2:
+            api.put_node(api.nodes["gpu-1"])
+
+    api.before_write = heartbeat
+    assert run(admitter).action == "admit" and not tainted(api)
+    assert [path.rpartition("/")[2] for path in paths] == ["gpu-1", "status", "status"]
+    assert run(admitter).action == "nothing"
+
+
 def test_a_node_that_keeps_changing_is_given_up_with_an_error(admitter: Admitter, api: FakeApi, signer: Signer) -> None:
     signer.publish(api)
     api.before_write = lambda path: api.put_node(api.nodes["gpu-1"])

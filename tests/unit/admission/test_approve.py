@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from gpu_burnin.admission.approve import (
 from gpu_burnin.admission.client import KubeApi
 
 INVENTORY = {
-    "gpu-1": InventoryNode("gpu-1", frozenset({"10.0.0.1", "fd00::1"}), frozenset({"gpu-1.example.org"})),
-    "gpu-2": InventoryNode("gpu-2", frozenset({"10.0.0.2"})),
+    "gpu-1": InventoryNode.of("gpu-1", ["10.0.0.1", "fd00::1"], ["gpu-1.example.org"]),
+    "gpu-2": InventoryNode.of("gpu-2", ["10.0.0.2"]),
 }
 
 
@@ -222,8 +221,8 @@ def test_a_node_that_is_ready_for_long_needs_no_request(api: FakeApi, kube: Kube
 
 
 def test_an_old_request_that_was_left_pending_does_not_hold_up_a_ready_node(api: FakeApi, kube: KubeApi) -> None:
-    old = serving_csr(request=sans(x509.DNSName("old-name")))
-    old["metadata"]["creationTimestamp"] = datetime(2026, 11, 21, 1, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = serving_csr("old", request=sans(x509.DNSName("old-name")))
+    old["metadata"]["creationTimestamp"] = "2026-11-21T01:00:00Z"
     api.csrs["old"] = old
     api.put_node(make_node())
     outcome = run(kube, ["gpu-1"])

@@ -11,7 +11,8 @@ from admission_helpers import BOOT, BOOT2, NOW, STATEMENT, make_node
 from fake_api import apply_patch
 
 from gpu_burnin.admission.ledger import Admission, Entry
-from gpu_burnin.admission.node import Act, Evidence, Policy, decide, node_ttl_s
+from gpu_burnin.admission.node import CODES, Act, Evidence, Policy, decide, node_ttl_s
+from gpu_burnin.evidence import CODES as EVIDENCE_CODES
 from gpu_burnin.evidence import Statement
 from gpu_burnin.types import Verdict
 
@@ -96,6 +97,7 @@ def test_everything_else_is_held(evidence: Evidence, verdict: str, code: str, st
     assert f"{PREFIX}ready" not in after["metadata"]["labels"]
     assert after["metadata"]["labels"][f"{PREFIX}verdict"] == verdict
     assert (gpu_verified(after)["status"], gpu_verified(after)["reason"]) == (status, code)
+    assert code in {*CODES, *EVIDENCE_CODES, *Verdict}
     again = decide(after, evidence, decision.entry, POLICY, NOW + timedelta(minutes=1))
     assert again.action is Act.NOTHING and not again.finding.ready
 

@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from ssh_server import StartServer, new_key
 
+from gpu_burnin.cli import main
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import cli
 from gpu_burnin.fleet.model import Target
 
 
-def test_probe_prints_json_and_exits_0(start_server: StartServer, identity: Path, tmp_path: Path) -> None:
+@dataclass
+class Done:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs the program as the shell does."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["gpu-burnin", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return Done(int(end.value.code or 0), out, err)
+
+    return run
+
+
+def test_probe_prints_json_and_exits_0(call: Call, start_server: StartServer, identity: Path, tmp_path: Path) -> None:
     known, server = tmp_path / "known_hosts", start_server()
-    options = ["--identity", str(identity), "--known-hosts", str(known), "--trust-new", "--json"]
-    done = CliRunner().invoke(cli.fleet, ["probe", f"127.0.0.1:{server.port}", *options])
-    assert done.exit_code == 0, done.output
+    options = ["--identity", identity, "--known-hosts", known, "--trust-new", "--json"]
+    done = call("fleet", "probe", f"127.0.0.1:{server.port}", *options)
+    assert done.exit_code == 0, done.stderr
     [result] = json.loads(done.stdout)
     assert result["ok"] and result["new_key"] and result["port"] == server.port
 
 
-def test_probe_exits_1_and_says_what_to_do(start_server: StartServer, identity: Path, tmp_path: Path) -> None:
+def test_probe_exits_1_and_says_what_to_do(
+    call: Call, start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
     server = start_server(allowed=new_key())
-    options = ["--identity", str(identity), "--known-hosts", str(tmp_path / "k"), "--trust-new"]
-    done = CliRunner().invoke(cli.fleet, ["probe", f"127.0.0.1:{server.port}", *options])
+    options = ["--identity", identity, "--known-hosts", tmp_path / "k", "--trust-new"]
+    done = call("fleet", "probe", f"127.0.0.1:{server.port}", *options)
     assert done.exit_code == 1
     assert "LOGIN_FAILED" in done.stdout and "authorized_keys" in done.stdout
 
 
-def test_probe_with_a_broken_known_hosts_exits_2(tmp_path: Path) -> None:
+def test_probe_with_a_broken_known_hosts_exits_2(call: Call, tmp_path: Path) -> None:
     (tmp_path / "k").write_text("nonsense\n")
-    done = CliRunner().invoke(cli.fleet, ["probe", "127.0.0.1", "--known-hosts", str(tmp_path / "k")])
+    done = call("fleet", "probe", "127.0.0.1", "--known-hosts", tmp_path / "k")
     assert done.exit_code == 2 and "k line 1" in done.stderr
 
 
-def test_one_fingerprint_for_two_hosts_is_refused() -> None:
-    done = CliRunner().invoke(cli.fleet, ["probe", "a", "b", "--fingerprint", "SHA256:x"])
+def test_one_fingerprint_for_two_hosts_is_refused(call: Call) -> None:
+    done = call("fleet", "probe", "a", "b", "--fingerprint", "SHA256:x")
     assert done.exit_code == 2 and "single host" in done.stderr
 
 
@@ -56,18 +85,16 @@ def test_host_forms(text: str, user: str, address: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a b", "[fd00::1", "node:x"])
-def test_what_is_no_host_is_a_usage_error(text: str) -> None:
-    assert CliRunner().invoke(cli.host, [text]).exit_code == 2
+def test_what_is_no_host_is_a_usage_error(call: Call, text: str) -> None:
+    assert call("host", text).exit_code == 2
 
 
-def test_options_before_the_host_are_explained() -> None:
-    done = CliRunner().invoke(cli.host, ["--level", "quick", "node42"])
+def test_options_before_the_host_are_explained(call: Call) -> None:
+    done = call("host", "--level", "quick", "node42")
     assert done.exit_code == 2 and "HOST comes first" in done.stderr
 
 
-def test_host_gives_unknown_options_to_run_and_exits_with_its_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_host_gives_unknown_options_to_run_and_exits_with_its_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     def run(target: Target, options: tuple[str, ...], *rest: object) -> tuple[int, bytes]:
@@ -75,13 +102,13 @@ def test_host_gives_unknown_options_to_run_and_exits_with_its_code(
         return 2, b""
 
     monkeypatch.setattr(cli, "_run", run)
-    done = CliRunner().invoke(cli.host, ["node42", "--level", "quick", "--user", "me", "--checks=gemm"])
+    done = call("host", "node42", "--level", "quick", "--user", "me", "--checks=gemm")
     assert done.exit_code == 2
     assert asked == [("--level", "quick", "--checks=gemm")]
 
 
-def test_an_unreachable_host_exits_3(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.host, ["127.0.0.1", "--port", "1", "--known-hosts", str(tmp_path / "k")])
+def test_an_unreachable_host_exits_3(call: Call, tmp_path: Path) -> None:
+    done = call("host", "127.0.0.1", "--port", "1", "--known-hosts", tmp_path / "k")
     assert done.exit_code == 3 and "refused" in done.stderr
 
 

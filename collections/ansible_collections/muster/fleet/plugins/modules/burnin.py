@@ -221,7 +221,8 @@ def bring_to_result(host: Host) -> dict[str, Any]:
     if decision.run and not check_mode:
         evidence = run_and_wait(host, evidence)
         gate_open, gate_message = host.gate()
-    result = {"changed": decision.run or ran, "ran": ran, "why": decision.why}
+    why = f"joined the run in {busy}; {decision.why}" if busy is not None and not check_mode else decision.why
+    result = {"changed": decision.run or ran, "ran": ran, "why": why}
     if evidence is not None and not evidence.problem:
         result |= summary(evidence, gate_open=gate_open, gate_message=gate_message)
     return result

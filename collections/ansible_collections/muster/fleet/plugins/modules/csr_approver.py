@@ -31,7 +31,7 @@ description:
   - Waits until each node in O(wait_for) has its serving certificate.
   - Runs on the controller, with the Python of the Muster virtual environment.
 author:
-  - Muster
+  - Muster (@muster)
 options:
   kubeconfig:
     description:
@@ -132,22 +132,19 @@ def main() -> None:
     if IMPORT_ERROR is not None:
         module.fail_json(msg=missing_required_lib("gpu_burnin[controller]"), exception=IMPORT_ERROR)
     parameters = module.params
-    inventory = {
-        node["name"]: InventoryNode(node["name"], frozenset(node["addresses"]), frozenset(node["dns_names"]))
-        for node in parameters["nodes"]
-    }
-    unknown = sorted(set(parameters["wait_for"]) - set(inventory))
+    nodes = parameters["nodes"]
+    unknown = sorted(set(parameters["wait_for"]) - {node["name"] for node in nodes})
     if unknown:
         module.fail_json(msg=f"wait_for names {', '.join(unknown)}, which nodes does not have; add them there")
     try:
         outcome = approve(
             KubeApi(Path(parameters["kubeconfig"])),
-            inventory,
+            {n["name"]: InventoryNode.of(n["name"], n["addresses"], n["dns_names"]) for n in nodes},
             parameters["wait_for"],
             0.0 if module.check_mode else parameters["wait_s"],
             apply=not module.check_mode,
         )
-    except (GpuBurninError, ValueError) as error:
+    except GpuBurninError as error:
         module.fail_json(msg=str(error))
     output = {
         "changed": bool(outcome.approved),

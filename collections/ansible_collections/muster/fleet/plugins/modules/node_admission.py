@@ -32,7 +32,7 @@ description:
   - Keeps the highest sequence seen of each node in O(ledger_dir), so that an old PASS cannot replace a newer FAIL.
   - Runs on the controller, with the Python of the Muster virtual environment.
 author:
-  - Muster
+  - Muster (@muster)
 options:
   kubeconfig:
     description:

@@ -31,7 +31,7 @@ description:
   - Reports the problems of all hosts at once, each with what to do.
   - Runs on the controller, with the Python of the Muster virtual environment.
 author:
-  - Muster
+  - Muster (@muster)
 options:
   hosts:
     description: The hosts to probe.

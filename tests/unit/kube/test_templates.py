@@ -1,0 +1,132 @@
+"""The control plane's rendered files: what they must and must not say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+ROLES = Path(__file__).resolve().parents[3] / "roles"
+OURS = [
+    "api_loadbalancer",
+    "cluster_dns",
+    "kube_apiserver",
+    "kube_controller_manager",
+    "kube_scheduler",
+    "node_admission",
+]
+
+
+def load(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    return loaded
+
+
+def render(role: str, template: str, **variables: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(ROLES / role / "templates"), undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template(template).render({**load(ROLES / role / "defaults/main.yml"), **variables})
+
+
+def rbac(**variables: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    objects = yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", **variables))
+    return {(item["kind"], item["metadata"]["name"]): item for item in objects}
+
+
+def apiserver_unit(**variables: Any) -> str:
+    plain = {
+        "kube_apiserver_address": "198.18.7.31",
+        "kube_apiserver_max_requests_inflight": 400,
+        "kube_apiserver_max_mutating_requests_inflight": 200,
+        "kube_apiserver_goaway_chance": 0,
+        "kube_apiserver_service_account_issuer": "https://x",
+        "fleet_service_cidr": "198.19.128.0/20",
+        "__kube_apiserver_etcd": "https://198.18.7.11:2379,https://198.18.7.12:2379",
+        "__kube_apiserver_etcd_events": "https://198.18.7.21:2379;https://198.18.7.22:2379",
+    }
+    return render("kube_apiserver", "kube-apiserver.service.j2", **{**plain, **variables})
+
+
+@pytest.mark.parametrize("role", OURS)
+def test_every_default_is_specified_with_the_same_value(role: str) -> None:
+    defaults = load(ROLES / role / "defaults/main.yml")
+    entries = load(ROLES / role / "meta/argument_specs.yml")["argument_specs"].values()
+    options = [item for entry in entries for item in entry.get("options", {}).items()]
+    for name, option in options:
+        assert option.get("default") == defaults.get(name), name
+    assert {name for name, _ in options} >= set(defaults)
+
+
+def test_events_go_to_their_own_etcd() -> None:
+    flag = "--etcd-servers-overrides=/events#https://198.18.7.21:2379;https://198.18.7.22:2379 "
+    assert flag in apiserver_unit()
+    assert "overrides" not in apiserver_unit(__kube_apiserver_etcd_events="")
+
+
+def test_the_gate_is_checked_before_each_start() -> None:
+    unit = apiserver_unit(kube_apiserver_feature_gates={"Other": False})
+    assert "ExecStartPre=/usr/bin/sha256sum --check --strict --quiet /etc/kubernetes/admission/SHA256SUMS\n" in unit
+    assert "--feature-gates=ManifestBasedAdmissionControlConfig=true,Other=false " in unit
+
+
+def test_extra_flags_come_last_but_one_and_hardening_can_be_emptied() -> None:
+    unit = apiserver_unit(kube_apiserver_extra_args={"v": 4}, kube_apiserver_unit_hardening=[])
+    assert unit.index("--v=4") > unit.index("--goaway-chance")
+    assert "ProtectSystem" not in unit and "ProtectSystem=strict" in apiserver_unit()
+
+
+def test_only_kubelets_are_signed() -> None:
+    unit = render(
+        "kube_controller_manager",
+        "kube-controller-manager.service.j2",
+        kube_controller_manager_api_qps=1,
+        kube_controller_manager_api_burst=1,
+    ).replace("--cluster-signing-duration", "")
+    flags = {word.split("=")[0] for word in unit.split() if word.startswith("--cluster-signing")}
+    assert flags == {
+        f"--cluster-signing-kubelet-{kind}-{part}-file" for kind in ("client", "serving") for part in ("cert", "key")
+    }
+
+
+def test_the_everyday_admin_holds_no_dangerous_verb() -> None:
+    rules = rbac()["ClusterRole", "muster:admin"]["rules"]
+    verbs = {verb for rule in rules for verb in rule["verbs"]}
+    assert not verbs & {"*", "impersonate", "escalate", "bind", "approve", "sign"}
+    resources = {resource for rule in rules if "" in rule.get("apiGroups", []) for resource in rule["resources"]}
+    assert not resources & {"*", "nodes/proxy", "nodes/status", "serviceaccounts/token", "pods/binding"}
+    assert all("*" not in rule.get("apiGroups", []) for rule in rules)
+
+
+def test_further_api_groups_are_added() -> None:
+    rules = rbac(kube_apiserver_admin_api_groups=["kueue.x-k8s.io"])["ClusterRole", "muster:admin"]["rules"]
+    assert any("kueue.x-k8s.io" in rule.get("apiGroups", []) for rule in rules)
+
+
+def test_strangers_are_anonymous_for_health_only() -> None:
+    anonymous = yaml.safe_load(render("kube_apiserver", "authentication.yaml.j2"))["anonymous"]
+    assert [condition["path"] for condition in anonymous["conditions"]] == ["/livez", "/readyz", "/healthz"]
+
+
+def test_the_balancer_verifies_each_server() -> None:
+    text = render(
+        "api_loadbalancer",
+        "haproxy.cfg.j2",
+        api_loadbalancer_port=6443,
+        api_loadbalancer_max_connections=2000,
+        __api_loadbalancer_ready_path="/readyz?exclude=etcd-override-0",
+        __api_loadbalancer_servers={"api-1": "198.18.7.31", "api-2": "198.18.7.32"},
+    )
+    assert "verify required ca-file /etc/haproxy/kubernetes-ca.crt" in text
+    assert "    server api-2 198.18.7.32:6443 verifyhost api-2 check-sni api-2\n" in text
+    assert "option httpchk GET /readyz?exclude=etcd-override-0\n" in text
+
+
+def test_dns_can_be_closed_to_strangers() -> None:
+    plain = {"cluster_dns_address": "198.18.7.31", "cluster_dns_domain": "cluster.local"}
+    assert "acl" not in render("cluster_dns", "Corefile.j2", **plain)
+    closed = render("cluster_dns", "Corefile.j2", **plain, cluster_dns_allowed_networks=["198.18.0.0/15"])
+    assert "allow net 198.18.0.0/15\n        block\n" in closed
