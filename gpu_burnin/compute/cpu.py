@@ -25,7 +25,7 @@ from gpu_burnin.compute.exact import U64, Digest
 from gpu_burnin.compute.patterns import MemoryFaults, Pattern, compare
 from gpu_burnin.types import JSON, Gpu
 
-_CHUNK_WORDS = 1 << 17
+_CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
 
 
 class CpuBackend:

@@ -110,6 +110,8 @@ def start(
         # exec: systemd-run fails when the program cannot be started; RemainAfterExit: the exit code stays readable.
         "--property=Type=exec",
         "--property=RemainAfterExit=yes",
+        # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
+        "--property=KillMode=mixed",
         f"--property=StandardOutput=truncate:{REPORT}",
         f"--property=StandardError=truncate:{PROGRESS}",
         "--",

@@ -111,7 +111,7 @@ def test_evidence_of_another_boot_is_refused(fleet: Fleet, victim: Victim) -> No
 def test_an_old_pass_cannot_replace_a_newer_fail(fleet: Fleet) -> None:
     old = annotation(fleet, "gpu-2")
     fleet.must(
-        "gpu-2", "printf '3,999,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /dev/kmsg"
+        "gpu-2", "printf '3,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /run/lab/kmsg"
     )
     assert fleet.ssh("gpu-2", "gpu-burnin run").rc == 1
     fleet.must("gpu-2", "gpu-burnin publish")
@@ -120,7 +120,7 @@ def test_an_old_pass_cannot_replace_a_newer_fail(fleet: Fleet) -> None:
     publish(fleet, "gpu-2", old)
     admit(fleet, "admit-replay")
     assert gated(fleet, "gpu-2") and reason(fleet, "gpu-2") == "EVIDENCE_REPLAYED"
-    fleet.must("gpu-2", "sed -i '/ Xid /d' /dev/kmsg; gpu-burnin run && gpu-burnin publish")
+    fleet.must("gpu-2", "sed -i '/ Xid /d' /run/lab/kmsg; gpu-burnin run && gpu-burnin publish")
     admit(fleet, "admit-recovered")
     wait_until("gpu-2 to be admitted again", lambda: not gated(fleet, "gpu-2"), timeout_s=10)
     assert fleet.get("node", "gpu-2")["metadata"]["labels"][VERDICT] == "pass"

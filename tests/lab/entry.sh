@@ -5,10 +5,11 @@ set -eu
 cat /proc/sys/kernel/random/uuid > /run/lab_boot_id
 mount --bind /run/lab_boot_id /proc/sys/kernel/random/boot_id
 [ -e /etc/ssh/ssh_host_ed25519_key ] || ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
-# The kernel log of this boot: a regular file in the lab, begun anew with what the scenario logs at boot.
-if [ -f /dev/kmsg ]; then
-  if [ -f /etc/fake-nvml/kmsg ]; then cat /etc/fake-nvml/kmsg > /dev/kmsg; else : > /dev/kmsg; fi
-fi
+# The kernel log of this boot, begun anew with what the scenario logs at boot. Not /dev/kmsg, which is a regular
+# file here: systemd writes to it without appending.
+mkdir -p /run/lab
+echo '6,0,1,-;Linux version of the lab' > /run/lab/kmsg
+if [ -f /etc/fake-nvml/kmsg ]; then cat /etc/fake-nvml/kmsg >> /run/lab/kmsg; fi
 if [ "${LAB_CGROUP_V1:-0}" = 1 ]; then
   # Without this, the units of all hosts land in one shared outer hierarchy, and kubelet cannot make kubepods.
   umount /sys/fs/cgroup/systemd/release_agent 2>/dev/null || true

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -124,7 +125,10 @@ def run_playbook(
             inventory=str(inventory),
             cmdline=" ".join(arguments) or None,
             extravars=dict(variables or {}) or None,
-            envvars={"ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg")},
+            envvars={
+                "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            },
             event_handler=on_event,
             quiet=True,
         )

@@ -138,6 +138,13 @@ def test_hbm_fails_on_every_injected_fault(fault: str, words: int) -> None:
     assert int(str(error["expected"]), 16) == error["offset_bytes"]
 
 
+def test_an_injected_stuck_lane_is_two_words_at_any_place() -> None:
+    """Seed 0 once struck the first word twice, which undid it."""
+    for seed in (0, *map(exact.mix, range(1, 40))):
+        ctx = replace(context(inject=("stuck",), hbm_bytes=4096), seed=seed)
+        assert hbm.Check().run(ctx).coverage["wrong_words"] == 2
+
+
 def test_hbm_is_not_covered_where_the_backend_has_no_memory_test() -> None:
     backend = CpuBackend()
     backend.covers_memory = False
@@ -224,6 +231,25 @@ def test_selftest_detects_every_fault_in_every_precision() -> None:
     assert memory.detected
 
 
+@pytest.mark.parametrize("size", [16, 64])
+def test_selftest_detects_every_fault_with_any_seed(size: int) -> None:
+    """A fault that changed nothing would make a healthy GPU look blind: no seed may give one."""
+    known = (0, 0x5E1F, 5750266228001073982)  # each of these once did
+    base = context(gemm_m=size, gemm_n=size, gemm_k=size, hbm_bytes=4096)
+    for seed in (*known, *map(exact.mix, range(1, 12))):
+        ctx = replace(base, seed=seed)
+        assert not _undetected([r for check in ("gemm", "hbm") for r in selftest.run_selftest(check, ctx)]), seed
+
+
+@pytest.mark.parametrize("seed", [0, *map(exact.mix, range(1, 6))])
+def test_healthy_hardware_passes_with_any_seed(seed: int) -> None:
+    for sizes in ((16, 16, 16), (64, 64, 64), (32, 48, 80)):
+        shapes = dict(zip(("gemm_m", "gemm_n", "gemm_k"), sizes, strict=True))
+        ctx = replace(context(hbm_bytes=4096, **shapes), seed=seed)
+        for check in (gemm.Check(), hbm.Check()):
+            assert check.run(ctx).verdict is Verdict.PASS, (seed, sizes)
+
+
 def _undetected(results: Iterable[Any]) -> set[str]:
     return {r.fault for r in results if not r.detected}
 
@@ -240,7 +266,7 @@ def test_selftest_sees_a_freivalds_check_that_always_agrees(monkeypatch: pytest.
     monkeypatch.setattr(CpuBackend, "bilinear", lambda *_: 1)
     monkeypatch.setattr(exact, "expected_bilinear", lambda *_: 1)
     missed = _undetected(selftest.run_selftest("gemm", context()))
-    assert missed == {f"multibit {p} (fresh seed)" for p in exact.PRECISIONS}
+    assert missed == {f"wrong_value {p} (fresh seed)" for p in exact.PRECISIONS}
 
 
 def test_selftest_sees_a_blind_nan_counter_and_a_detector_that_always_cries(

@@ -155,6 +155,13 @@ def test_modular_products_do_not_overflow_at_the_extremes() -> None:
     assert [int(x) for x in exact.times_vector(-big, vector)] == [-((PRIME - 1) ** 2) * 4096 % PRIME] * 3
 
 
+def test_no_element_is_left_out_of_a_challenge() -> None:
+    w, v = exact.challenge(3, 100_000, 100_000)
+    for vector in (w, v):
+        assert int(vector.min()) >= 1 and int(vector.max()) < PRIME
+        assert int(vector.max()) > PRIME * 0.999 and int(vector.min()) < PRIME * 0.001
+
+
 def test_freivalds_sees_every_single_bit() -> None:
     a, b = exact.operand_a(RANGES["square"], 4, 16, 16), exact.operand_b(RANGES["square"], 4, 16, 16)
     w, v = exact.challenge(8, 16, 16)

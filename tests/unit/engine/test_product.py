@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from engine_helpers import SHAPES
@@ -9,8 +11,8 @@ from engine_helpers import SHAPES
 from gpu_burnin.compute import exact
 from gpu_burnin.compute.backend import raw_from_integers, values_from_raw
 from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.faults import FAULTS, SELFTEST_FAULTS
-from gpu_burnin.compute.golden import GOLDEN_SEEDS
+from gpu_burnin.compute.faults import FAULTS, SELFTEST_FAULTS, Target
+from gpu_burnin.compute.golden import DIGEST_KEY, GOLDEN_SEEDS, fresh_seeds
 from gpu_burnin.compute.locate import locate
 from gpu_burnin.compute.product import Case, ProductUnit, Shape, expect
 from gpu_burnin.plan import CHECK_FAULTS
@@ -51,6 +53,51 @@ def test_every_fault_is_seen(precision: str, name: str, fresh: bool) -> None:
         if name == "skipped_launch":
             assert {"not_launched", "stale"} <= set(outcome.problems)
         assert unit.repeat(first, expect(first, fresh)).right, "the fault does not stick"
+
+
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+def test_a_wrong_value_is_seen_by_freivalds_alone_in_any_element(precision: str) -> None:
+    """300 seeds strike 300 places; some hold 0, where bits flipped in a float make no other integer."""
+    shape = Shape(16, 16, 16)
+    unit = ProductUnit(CpuBackend(), precision, shape)
+    struck_zeros = 0
+    for seed in itertools.islice(fresh_seeds(7), 300):
+        case = Case(precision, exact.ranges_for(precision)[0], shape, seed)
+        expected = expect(case, True)
+        assert unit.run(case, expected).right
+        target = Target(unit.backend, unit.a, unit.b, unit.c, seed)
+        before = target.read(unit.c)
+        FAULTS["wrong_value"].on_result(target)
+        (position,) = np.flatnonzero(target.read(unit.c) != before)
+        struck_zeros += not before.reshape(-1)[position]
+        assert expected.w is not None and expected.v is not None
+        assert unit.backend.bilinear(unit.c, expected.w, expected.v) != expected.bilinear, seed
+        assert unit.backend.digest(unit.c, DIGEST_KEY).clean, "no other detector has to help"
+    assert struck_zeros > 0 or precision != "fp8_e4m3"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+def test_every_fault_changes_the_data_whatever_the_seed(precision: str, name: str) -> None:
+    shape, fault = Shape(16, 32, 48), FAULTS[name]
+    operands = exact.ranges_for(precision)[0]
+    unit = ProductUnit(CpuBackend(), precision, shape)
+    seeds = fresh_seeds(11)
+    for first, second in itertools.islice(zip(seeds, seeds, strict=True), 12):
+        clean, broken = (Case(precision, operands, shape, seed) for seed in (first, second))
+        expected = expect(broken, True)
+        assert unit.run(broken, expected).right
+        right = unit.c.data.copy()
+        assert unit.run(clean, expect(clean, True)).right
+        assert not unit.run(broken, expected, fault).right, second
+        assert not np.array_equal(unit.c.data, right), second
+
+
+def test_fresh_seeds_are_never_golden_and_never_come_twice() -> None:
+    for seed in (0, 1, 0x5E1F, (1 << 64) - 1, GOLDEN_SEEDS[0]):
+        seeds = list(itertools.islice(fresh_seeds(seed), 1000))
+        assert len({*seeds, *GOLDEN_SEEDS}) == 1002
+        assert all(0 <= fresh < 1 << 64 for fresh in seeds)
 
 
 def test_a_unit_refuses_what_would_hide_a_stale_result() -> None:

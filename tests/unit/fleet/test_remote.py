@@ -119,6 +119,7 @@ def test_progress_report_and_exit_code_come_back(bench: Bench, exit_code: int) -
     [started] = [words for words in bench.host.commands if words[0] == "systemd-run"]
     assert started[-5:] == ["/usr/local/bin/gpu-burnin", "run", "--json", "--level", "quick"]
     assert f"--unit={UNIT}" in started
+    assert "--property=KillMode=mixed" in started, "workers that systemd kills look like workers that died"
     assert bench.host.state == "none", "the finished unit is not left behind"
 
 

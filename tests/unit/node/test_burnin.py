@@ -126,6 +126,7 @@ def test_run_survives_the_controller_and_verdicts_are_no_failures() -> None:
     assert command[0] == "systemd-run"
     assert "--no-block" in command
     assert "--property=SuccessExitStatus=1 3" in command
+    assert "--property=KillMode=mixed" in command, "workers that systemd kills look like workers that died"
     assert command[-4:] == ["/usr/local/bin/gpu-burnin", "run", "--level", "quick"]
 
 

@@ -196,6 +196,7 @@ def test_lost_kernel_log_is_inconclusive(node: Node) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Node) -> None:
+    node.configure(level="standard")  # long enough to be interrupted
     process = node.start("run", "--json")
     assert process.stderr is not None
     for line in process.stderr:

@@ -145,6 +145,8 @@ def run_command(program: str, level: str, extended_s: int, unit: str, publish_un
         "--no-block",
         "--quiet",
         "--property=SuccessExitStatus=1 3",
+        # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
+        "--property=KillMode=mixed",
         f"--property=ExecStopPost=-/usr/bin/systemctl --no-block try-restart {publish_unit}",
         program,
         "run",

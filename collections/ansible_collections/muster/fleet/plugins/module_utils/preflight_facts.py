@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import contextlib
 import os
 import platform
 import socket
@@ -93,6 +94,17 @@ def owner_unit(root: Path, pid: str) -> str:
     return read_text(root / "proc" / pid / "comm") or f"process {pid}"
 
 
+def open_files(process: Path) -> list[str]:
+    """What the descriptors of a process point at; none for one that has ended or is not ours to look into."""
+    links: list[str] = []
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            # A busy server closes connections while its descriptors are read: the others still count.
+            with contextlib.suppress(OSError):
+                links.append(str(descriptor.readlink()))
+    return links
+
+
 def port_owners(root: Path, ports: Sequence[int]) -> dict[int, str]:
     """Port to the unit (or program) that listens on it, for those of `ports` that are in use."""
     inodes = listening_inodes(root, ports)
@@ -103,11 +115,7 @@ def port_owners(root: Path, ports: Sequence[int]) -> dict[int, str]:
     for process in (root / "proc").iterdir():
         if not process.name.isdigit():
             continue
-        try:
-            links = [str(link.readlink()) for link in (process / "fd").iterdir()]
-        except OSError:
-            continue  # The process has ended, or is not ours to look into.
-        for port in {sockets[link] for link in links if link in sockets}:
+        for port in {sockets[link] for link in open_files(process) if link in sockets}:
             owners[port] = owner_unit(root, process.name)
     return owners
 
