@@ -179,10 +179,9 @@ def _show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(model.find(path).read_text(encoding="utf-8"), nl=False)
     else:
-        from gpu_burnin.hardware import load_reasons
+        from gpu_burnin.hardware import what_to_do
 
-        advice = {code: info.what_to_do for code, info in load_reasons().items()}
-        click.echo(text.render(found, advice.get), nl=False)
+        click.echo(text.render(found, what_to_do), nl=False)
 
 
 @cli.command()

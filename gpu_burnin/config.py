@@ -54,9 +54,7 @@ class _Reader:
     def __init__(self, path: Path, prefix: str, document: object) -> None:
         self._path, self._prefix = path, prefix
         if not isinstance(document, dict):
-            raise GpuBurninError(
-                f"{path}: {prefix.rstrip('.') or 'the file'} must be a mapping of keys to values"
-            )
+            raise GpuBurninError(f"{path}: {prefix.rstrip('.') or 'the file'} must be a mapping of keys to values")
         self._left: dict[object, object] = dict(document)
 
     def _bad(self, key: str, wanted: str) -> GpuBurninError:
@@ -111,9 +109,7 @@ class _Reader:
         """Refuse what nobody asked for."""
         if self._left:
             key = sorted(str(key) for key in self._left)[0]
-            raise GpuBurninError(
-                f"{self._path}: unknown key {self._prefix}{key}; remove it or correct its name"
-            )
+            raise GpuBurninError(f"{self._path}: unknown key {self._prefix}{key}; remove it or correct its name")
 
 
 def _publish(reader: _Reader) -> PublishConfig:
@@ -144,8 +140,7 @@ def parse_config(document: object, path: Path) -> Config:
         expect_gpus=reader.count("expect_gpus"),
         backend=reader.choice("backend", BACKENDS, default.backend) or default.backend,
         allow_simulated=reader.take("allow_simulated", bool, "true or false", default.allow_simulated),
-        node_name=reader.take("node_name", str, "the name of the Node object", default.node_name)
-        or default.node_name,
+        node_name=reader.take("node_name", str, "the name of the Node object", default.node_name) or default.node_name,
         host_key=reader.path("host_key", default.host_key),
         kernel_log=reader.take("kernel_log", str, "auto or the path of a file", default.kernel_log),
         state_dir=reader.path("state_dir", default.state_dir),

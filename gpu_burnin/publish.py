@@ -41,9 +41,7 @@ def _connect(config: Config) -> http.client.HTTPSConnection:
             "set it to https://ADDRESS:PORT in the configuration"
         )
     if not publish.ca.exists():
-        raise GpuBurninError(
-            f"{config.node_name}: publish.ca {publish.ca} does not exist; correct the configuration"
-        )
+        raise GpuBurninError(f"{config.node_name}: publish.ca {publish.ca} does not exist; correct the configuration")
     if not publish.client_cert.exists():
         raise _NotYet(
             f"{publish.client_cert} does not exist; kubelet makes it once its certificate request is approved"
@@ -53,9 +51,7 @@ def _connect(config: Config) -> http.client.HTTPSConnection:
         context.load_cert_chain(str(publish.client_cert))
     except (OSError, ssl.SSLError) as error:
         raise _NotYet(f"cannot load {publish.ca} or {publish.client_cert} ({error})") from error
-    return http.client.HTTPSConnection(
-        parts.hostname, parts.port or 443, timeout=_REQUEST_TIMEOUT_S, context=context
-    )
+    return http.client.HTTPSConnection(parts.hostname, parts.port or 443, timeout=_REQUEST_TIMEOUT_S, context=context)
 
 
 def _request(config: Config, method: str, body: bytes | None = None) -> dict[str, object]:
@@ -78,9 +74,7 @@ def _request(config: Config, method: str, body: bytes | None = None) -> dict[str
         if isinstance(document, dict):
             return document
     if response.status in _FINAL:
-        raise PublishError(
-            f"{node}: {config.publish.server} refused {method} of the own Node: {_message(content)}"
-        )
+        raise PublishError(f"{node}: {config.publish.server} refused {method} of the own Node: {_message(content)}")
     raise _NotYet(f"{config.publish.server} answered {response.status} for Node {node}: {_message(content)}")
 
 
@@ -119,9 +113,7 @@ def publish(
     """
     newest = Store(config.state_dir).latest_evidence()
     if newest is None:
-        raise PublishError(
-            f"{config.node_name}: no evidence under {config.state_dir} to publish; run gpu-burnin run"
-        )
+        raise PublishError(f"{config.node_name}: no evidence under {config.state_dir} to publish; run gpu-burnin run")
     key, value = f"{config.publish.domain}/evidence", annotation_of(newest.path)
     end = clock() + deadline_s
     while True:
@@ -129,7 +121,5 @@ def publish(
             return _publish_once(config, key, value)
         except _NotYet as error:
             if clock() >= end:
-                raise PublishError(
-                    f"{config.node_name}: gave up after {deadline_s:.0f} s: {error}"
-                ) from error
+                raise PublishError(f"{config.node_name}: gave up after {deadline_s:.0f} s: {error}") from error
         sleep(_POLL_S)

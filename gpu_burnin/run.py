@@ -22,7 +22,7 @@ from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
-from gpu_burnin.hardware import load_reasons, load_xids, make_reason
+from gpu_burnin.hardware import load_xids, make_reason, what_to_do
 from gpu_burnin.host import Host, read_host
 from gpu_burnin.journal import Journal, died_during, utc_now
 from gpu_burnin.plan import Plan, PlanError, make_plan
@@ -237,12 +237,6 @@ def _write(run: Run, report: model.Report, prepared: _Prepared, judged: Judgemen
         finished_at=report["finished_at"],
     )
     evidence.write_evidence(run.path, statement, config.host_key)
-
-
-def what_to_do(code: str) -> str | None:
-    """What reasons.yaml says to do for a code, None for one it does not know (of a newer report)."""
-    info = load_reasons().get(code)
-    return info.what_to_do if info else None
 
 
 def _ignore(_: object) -> None:

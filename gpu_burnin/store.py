@@ -123,9 +123,7 @@ class Store:
         """All runs, oldest first (by sequence); other names in runs/ are left alone."""
         if not self.runs_dir.is_dir():
             return []
-        found = [
-            (entry, _RUN_ID.fullmatch(entry.name)) for entry in self.runs_dir.iterdir() if entry.is_dir()
-        ]
+        found = [(entry, _RUN_ID.fullmatch(entry.name)) for entry in self.runs_dir.iterdir() if entry.is_dir()]
         return sorted(
             (Run(entry.name, int(match[1]), entry) for entry, match in found if match),
             key=lambda run: run.sequence,
@@ -145,9 +143,7 @@ class Store:
     def revoked(self) -> str | None:
         """Why the gate was closed by hand or by the cluster, or None when it was not."""
         try:
-            return (self.root / "revoked").read_text(
-                encoding="utf-8", errors="replace"
-            ).strip() or "no reason given"
+            return (self.root / "revoked").read_text(encoding="utf-8", errors="replace").strip() or "no reason given"
         except FileNotFoundError:
             return None
 

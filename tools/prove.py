@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,15 +37,13 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     roles = sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
     total = Counts(0, 0, 0)
-    for name, command, count in (
+    lab = [sys.executable, "-m", "pytest", "-v", "-x", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
+    stages: tuple[tuple[str, list[str], Callable[[int, str], Counts]], ...] = (
         ("check", ["tools/check.sh"], lambda rc, _: _from_junit("unit.xml", rc)),
         ("molecule", ["tools/molecule.sh", *roles], lambda rc, out: _from_molecule(out, rc)),
-        (
-            "lab",
-            [sys.executable, "-m", "pytest", "-v", "-x", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"],
-            lambda rc, _: _from_junit("lab.xml", rc),
-        ),
-    ):
+        ("lab", lab, lambda rc, _: _from_junit("lab.xml", rc)),
+    )
+    for name, command, count in stages:
         print(f"== {name}", flush=True)
         started = time.monotonic()
         rc, out = _run(command)

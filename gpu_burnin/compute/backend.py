@@ -138,6 +138,11 @@ class Backend(Protocol):
         """Flip bits of the 64-bit word at an offset (fault injection)."""
 
 
+def read_matrix(backend: Backend, buffer: Buffer) -> NDArray[Any]:
+    """All bits of a buffer as a matrix of unsigned integers of the element size."""
+    return backend.read_raw(buffer, 0, buffer.elements).reshape(buffer.rows, buffer.cols)
+
+
 def values_from_raw(bits: NDArray[Any], storage: str) -> NDArray[Any]:
     """Element bits as numbers of a type NumPy computes with (float32, float64, int32, int8 or float32 for the rest)."""
     if storage in ("fp32", "fp64", "int32", "int8"):

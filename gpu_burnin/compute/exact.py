@@ -270,5 +270,8 @@ def bilinear(matrix: I64, w: U64, v: U64) -> int:
 
 
 def expected_bilinear(a: I64, b: I64, w: U64, v: U64) -> int:
-    """(w^T A)(B v) modulo PRIME: what w^T (A B) v must be. A wrong product passes with probability <= 2 / (PRIME - 1)."""
+    """(w^T A)(B v) modulo PRIME: what w^T (A B) v must be.
+
+    A wrong product passes with probability <= 2 / (PRIME - 1) (Schwartz-Zippel).
+    """
     return dot(vector_times(w, a), times_vector(b, v))

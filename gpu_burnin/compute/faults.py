@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute.backend import Backend, Buffer, raw_from_integers, values_from_raw
+from gpu_burnin.compute.backend import Backend, Buffer, raw_from_integers, read_matrix, values_from_raw
 from gpu_burnin.compute.exact import random_words, to_integers
 
 _TILE = 32
@@ -37,7 +37,7 @@ class Target:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """All bits of a buffer as a matrix."""
-        return self.backend.read_raw(buffer, 0, buffer.elements).reshape(buffer.rows, buffer.cols)
+        return read_matrix(self.backend, buffer)
 
     def write(self, buffer: Buffer, bits: NDArray[Any]) -> None:
         """Overwrite a whole buffer."""

@@ -9,7 +9,6 @@ import functools
 import importlib.resources
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from gpu_burnin.compute import exact
 from gpu_burnin.compute.exact import I64, RANGES, OperandRange
+from gpu_burnin.files import write_atomic
 
 SCHEMA = "gpu-burnin-golden/v1"
 FILE_NAME = "gemm-v1.json"
@@ -104,14 +104,9 @@ def main(arguments: Sequence[str]) -> None:
     output = Path(arguments[0])
     shapes = [tuple(int(x) for x in text.split(",")) for text in arguments[1:]]
     content = generate([(m, n, k) for m, n, k in shapes])
-    temporary = output.with_suffix(".tmp")
-    with temporary.open("w") as stream:
-        entries = ",\n".join("  " + json.dumps(entry) for entry in content["entries"])
-        head = json.dumps({k: v for k, v in content.items() if k != "entries"})[:-1]
-        stream.write(f'{head}, "entries": [\n{entries}\n]}}\n')
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.rename(output)
+    entries = ",\n".join("  " + json.dumps(entry) for entry in content["entries"])
+    head = json.dumps({k: v for k, v in content.items() if k != "entries"})[:-1]
+    write_atomic(output, f'{head}, "entries": [\n{entries}\n]}}\n'.encode(), mode=0o644)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import Backend, Buffer, raw_from_integers, values_from_raw
+from gpu_burnin.compute.backend import Backend, Buffer, raw_from_integers, read_matrix, values_from_raw
 from gpu_burnin.compute.exact import I64
 from gpu_burnin.compute.golden import integer_product
 from gpu_burnin.compute.product import Case, ProductUnit
@@ -28,7 +28,7 @@ def locate(unit: ProductUnit, case: Case) -> list[dict[str, JSON]]:
     """
     a, b = case.host_operands()
     entries = _operand_errors(unit.backend, case, unit.a, a, "a") + _operand_errors(unit.backend, case, unit.b, b, "b")
-    bits = _read(unit.backend, unit.c)
+    bits = read_matrix(unit.backend, unit.c)
     values, whole = _integers(bits, unit.c.storage.name)
     rows = _suspect_rows(values, whole, a, b, case.seed)
     found = _compare_rows(unit.c, case, bits, a, b, rows[:_MAX_ROWS])
@@ -36,10 +36,6 @@ def locate(unit: ProductUnit, case: Case) -> list[dict[str, JSON]]:
         expected = raw_from_integers(integer_product(a, b, case.operands), unit.c.storage.name)
         found = _elements(unit.c, case, bits, expected, np.arange(unit.c.rows))
     return entries + found
-
-
-def _read(backend: Backend, buffer: Buffer) -> NDArray[Any]:
-    return backend.read_raw(buffer, 0, buffer.elements).reshape(buffer.rows, buffer.cols)
 
 
 def _integers(bits: NDArray[Any], storage: str) -> tuple[I64, NDArray[np.bool_]]:
@@ -81,7 +77,7 @@ def _elements(
 
 
 def _operand_errors(backend: Backend, case: Case, buffer: Buffer, integers: I64, name: str) -> list[dict[str, JSON]]:
-    got = _read(backend, buffer)
+    got = read_matrix(backend, buffer)
     expected = raw_from_integers(integers, buffer.storage.name)
     return [
         _entry(name, case, int(i), int(j), got[i, j], expected[i, j], buffer.storage.name)

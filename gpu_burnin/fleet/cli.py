@@ -156,7 +156,7 @@ def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new
 def _show(data: bytes, directory: Path, *, as_json: bool) -> None:
     """Keep the report as the host wrote it, then print it."""
     from gpu_burnin.files import write_atomic
-    from gpu_burnin.hardware import load_reasons
+    from gpu_burnin.hardware import what_to_do
     from gpu_burnin.report import model, text
 
     try:
@@ -177,8 +177,7 @@ def _show(data: bytes, directory: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(data.decode("utf-8"), nl=False)
     else:
-        advice = {code: info.what_to_do for code, info in load_reasons().items()}
-        click.echo(text.render(report, advice.get), nl=False)
+        click.echo(text.render(report, what_to_do), nl=False)
     click.echo(f"report: {path}", err=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_burnin.hardware.located import HardwareDataError
-from gpu_burnin.hardware.reasons import ReasonInfo, load_reasons, make_reason
+from gpu_burnin.hardware.reasons import ReasonInfo, load_reasons, make_reason, what_to_do
 from gpu_burnin.hardware.skus import Confidence, Floor, Limit, NewField, Sku, SkuTable, load_skus
 from gpu_burnin.hardware.xid import Preflight, Runtime, TextRule, XidPolicy, XidTable, load_xids
 
@@ -25,4 +25,5 @@ __all__ = [
     "load_skus",
     "load_xids",
     "make_reason",
+    "what_to_do",
 ]

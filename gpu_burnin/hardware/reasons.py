@@ -41,6 +41,12 @@ def load_reasons(path: Path = DEFAULT_PATH) -> dict[str, ReasonInfo]:
     return table
 
 
+def what_to_do(code: str) -> str | None:
+    """What the person on call does about a code; None for a code that is not listed (of a newer report)."""
+    info = load_reasons().get(code)
+    return info.what_to_do if info else None
+
+
 def make_reason(
     code: str,
     check: str,

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ import ansible_runner
 
 from . import hosts
 from .binaries import ensure_binaries
-from .model import read_lab
+from .model import read_groups, read_lab
 from .paths import REPOSITORY, cache_dir, state_dir
 from .shell import LabError
 
@@ -60,7 +60,11 @@ class Progress:
         self._close_play()
         self._play, self._play_started = name, time.monotonic()
         if not self._out.isatty():
-            print(f"{self._clock()}  {name} ({host_count} hosts){self._left()}", file=self._out, flush=True)
+            print(
+                f"{self._clock()}  {name} ({host_count} {'host' if host_count == 1 else 'hosts'}){self._left()}",
+                file=self._out,
+                flush=True,
+            )
 
     def task(self, name: str) -> None:
         """A task of the stage begins."""
@@ -109,6 +113,7 @@ def run_playbook(
     log.parent.mkdir(parents=True, exist_ok=True)
     progress = Progress(name, out)
     result = PlaybookResult(rc=0, seconds=0.0, log=log)
+    groups = read_groups([inventory])
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="muster-runner-") as private, log.open("w") as log_file:
 
@@ -116,7 +121,7 @@ def run_playbook(
             text = event.get("stdout", "")
             if text:
                 print(text, file=log_file, flush=True)
-            _digest(event, progress, result)
+            _digest(event, progress, result, groups)
             return False
 
         run = ansible_runner.run(
@@ -139,12 +144,14 @@ def run_playbook(
     return result
 
 
-def _digest(event: dict[str, Any], progress: Progress, result: PlaybookResult) -> None:
+def _digest(
+    event: dict[str, Any], progress: Progress, result: PlaybookResult, groups: Mapping[str, Collection[str]]
+) -> None:
     data = event.get("event_data", {})
     match event["event"]:
         case "playbook_on_play_start":
-            pattern = data.get("pattern", "")
-            progress.play(data.get("name", pattern), len(data.get("hosts", []) or pattern.split(":")))
+            pattern = str(data.get("pattern", ""))
+            progress.play(str(data.get("name", pattern)), _count(pattern, groups))
         case "playbook_on_task_start":
             progress.task(data.get("task", ""))
         case "runner_on_failed" | "runner_on_unreachable" if not data.get("ignore_errors"):
@@ -155,6 +162,11 @@ def _digest(event: dict[str, Any], progress: Progress, result: PlaybookResult) -
                 result.summary = str(data["res"]["msg"])
         case "playbook_on_stats":
             result.changed = {host: int(count) for host, count in data.get("changed", {}).items() if count}
+
+
+def _count(pattern: str, groups: Mapping[str, Collection[str]]) -> int:
+    """How many hosts the groups of a play's pattern have; a name that is no group is one host."""
+    return len({host for name in pattern.split(":") for host in groups.get(name, (name,))})
 
 
 def main() -> int:

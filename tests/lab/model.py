@@ -44,8 +44,7 @@ def read_lab(inventories: Sequence[Path]) -> Lab:
     `lab_gpu_scenario` for a fake NVML. All share fleet_name, lab_subnet and lab_mirror_address.
     Raises LabError for anything missing.
     """
-    tool = Path(sys.executable).parent / "ansible-inventory"
-    listing: dict[str, Any] = json.loads(run([tool, *(f"--inventory={path}" for path in inventories), "--list"]))
+    listing = _listing(inventories)
     inventory = inventories[-1]
     variables: dict[str, dict[str, Any]] = listing["_meta"]["hostvars"]
     if not variables:
@@ -60,6 +59,23 @@ def read_lab(inventories: Sequence[Path]) -> Lab:
         mirror_address=_need(inventory, "all", first, "lab_mirror_address"),
         hosts=hosts,
     )
+
+
+def read_groups(inventories: Sequence[Path]) -> dict[str, set[str]]:
+    """The hosts of every group, those of its children included."""
+    listing = _listing(inventories)
+
+    def hosts_of(group: str) -> set[str]:
+        entry = listing.get(group, {})
+        return set(entry.get("hosts", ())).union(*(hosts_of(child) for child in entry.get("children", ())))
+
+    return {group: hosts_of(group) for group in listing if group != "_meta"}
+
+
+def _listing(inventories: Sequence[Path]) -> dict[str, Any]:
+    tool = Path(sys.executable).parent / "ansible-inventory"
+    listing: dict[str, Any] = json.loads(run([tool, *(f"--inventory={path}" for path in inventories), "--list"]))
+    return listing
 
 
 def _host(inventory: Path, name: str, values: Mapping[str, Any]) -> Host:

@@ -1,8 +1,13 @@
-"""Unit tests import the collection's plugins from the checkout, as ansible_collections.muster.fleet."""
+"""Unit tests import the collection's plugins from the checkout, as ansible_collections.muster.fleet.
+
+What several areas need is here: ansible-playbook and the lab's fake NVML.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +19,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "collections"))
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the built fake NVML library of the lab."""
+    if not (os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")):
+        pytest.skip("no C compiler for the fake NVML library")
+    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests/lab/fake_nvml/build.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    library: Path = module.build(tmp_path_factory.mktemp("nvml"))
+    return library.parent
 
 
 @pytest.fixture

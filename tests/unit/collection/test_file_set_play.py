@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import yaml
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,28 +68,32 @@ def test_converges_and_hides_secrets(tmp_path: Path, ansible_playbook: Playbook)
     assert "changed=0" in ansible_playbook("play.yml", "--check", "--diff").stdout
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"content": "x", "mode": "0644", "validate": "false %s"}, "nothing was placed, because 'false %s'"),
-        ({"template": "none.j2", "mode": "0644"}, "there is no 'none.j2' in the role's templates folder"),
-        ({"src": "none", "mode": "0644"}, "there is no 'none' in the role's files folder"),
-        ({"content": "x", "mode": 420}, "mode must be a quoted string"),
-        ({"content": "x"}, "has no mode"),
-        ({"content": "x", "src": "key", "mode": "0644"}, "give exactly one of"),
-        ({"mode": "0644"}, "give exactly one of"),
-        ({"content": "x", "mode": "0644", "sensitve": True}, "unknown key 'sensitve'"),
-        ({"content": {"a": 1}, "mode": "0644"}, "content must be text"),
-    ],
+REFUSED: tuple[tuple[dict[str, object], str], ...] = (
+    ({"content": "x", "mode": "0644", "validate": "false %s"}, "nothing was placed, because 'false %s'"),
+    ({"template": "none.j2", "mode": "0644"}, "there is no 'none.j2' in the role's templates folder"),
+    ({"src": "none", "mode": "0644"}, "there is no 'none' in the role's files folder"),
+    ({"content": "x", "mode": 420}, "mode must be a quoted string"),
+    ({"content": "x"}, "has no mode"),
+    ({"content": "x", "src": "key", "mode": "0644"}, "give exactly one of"),
+    ({"mode": "0644"}, "give exactly one of"),
+    ({"content": "x", "mode": "0644", "sensitve": True}, "unknown key 'sensitve'"),
+    ({"content": {"a": 1}, "mode": "0644"}, "content must be text"),
 )
-def test_refusals_name_host_and_file(
-    tmp_path: Path, ansible_playbook: Playbook, entry: dict[str, object], message: str
-) -> None:
-    dest = tmp_path / "out"
-    write_role(tmp_path, {"files": [{"dest": str(dest), **entry}]})
-    done = ansible_playbook("play.yml")
+
+
+def test_refusals_name_host_and_file(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    """One play in which every host has another mistake."""
+    entries = {f"host-{index}": entry for index, (entry, _) in enumerate(REFUSED)}
+    out = tmp_path / "out"
+    write_role(tmp_path, {"files": ["{{ x_entry | combine({'dest': x_out ~ '/' ~ inventory_hostname}) }}"]})
+    hosts = {name: {"x_entry": entry, "x_out": str(out)} for name, entry in entries.items()}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+    done = ansible_playbook("play.yml", inventory="hosts.yml")
     assert done.returncode == 2
-    assert message in done.stdout + done.stderr
-    assert str(dest) in done.stdout
-    assert "localhost" in done.stdout
-    assert not dest.exists()
+    said = dict(re.findall(r"^fatal: \[(\S+)\]: FAILED! => (.*)$", done.stdout, re.MULTILINE))
+    assert set(said) == set(entries), done.stdout + done.stderr
+    for name, (_, message) in zip(entries, REFUSED, strict=True):
+        told = json.loads(said[name])["msg"]
+        assert message in told, (name, told)
+        assert f"{out}/{name}" in told, (name, told)
+    assert not out.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import binaries
+from server_helpers import serving
 
 CONTENT = b"\x7fELF" + b"x" * 100_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -37,12 +37,8 @@ def mirror(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror/etcd").write_bytes(CONTENT)
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "mirror")))
-    thread = threading.Thread(target=httpd.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with serving(httpd):
+        yield f"http://127.0.0.1:{httpd.server_port}"
 
 
 def test_installs(mirror: str, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import json
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from server_helpers import serving
 
 NAMES = ["etcd-1", "etcd-2", "etcd-3"]
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -152,12 +152,8 @@ def server(folder: Path) -> Iterator[str]:
     context.load_cert_chain(folder / "member.crt", folder / "member.key")
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    thread = threading.Thread(target=httpd.serve_forever)
-    thread.start()
-    yield f"https://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with serving(httpd):
+        yield f"https://127.0.0.1:{httpd.server_port}"
 
 
 def test_answers_over_tls(server: str, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
     message,
     wait,
 )
+from server_helpers import serving
 
 
 class Component(http.server.BaseHTTPRequestHandler):
@@ -46,12 +46,9 @@ class Component(http.server.BaseHTTPRequestHandler):
 def component() -> Iterator[tuple[Server, list[str]]]:
     asked: list[str] = []
     handler = type("Handler", (Component,), {"asked": asked})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with serving(server):
         yield Server(f"http://127.0.0.1:{server.server_port}"), asked
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +25,14 @@ def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def fastest_s(*arguments: str | Path) -> float:
-    """The best of five: other work on the machine only ever adds time."""
+def processor_s(*arguments: str | Path) -> float:
+    """Processor time of the command with its children, best of five: time on the clock is other programs' too."""
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         call(*arguments)
-        times.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(times)
 
 
@@ -40,7 +41,7 @@ def test_help_is_quick_and_names_every_command() -> None:
     assert done.returncode == 0
     for name in ("run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet"):
         assert f"\n  {name} " in done.stdout
-    assert fastest_s("--help") < 0.2
+    assert processor_s("--help") < 0.2
 
 
 def test_gate_is_quick(config: Config, statement: Statement, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_gate_is_quick(config: Config, statement: Statement, tmp_path: Path) -> 
     path.write_text(yaml.safe_dump(settings))
     done = call("gate", "--config", path)
     assert (done.returncode, done.stdout) == (0, "gpu-1: open: PASS of run 1 at 2026-01-02T03:04:05Z\n")
-    assert fastest_s("gate", "--config", path) < 0.3
+    assert processor_s("gate", "--config", path) < 0.3
 
 
 @pytest.mark.parametrize("name", sorted(cli._LAZY))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,16 +27,6 @@ from gpu_burnin.types import Verdict
 LAB = Path(__file__).resolve().parents[2] / "lab"
 BOOT_LINE = "6,0,100,-;Linux version 6.1\n"
 SHAPES = {"gemm_m": 32, "gemm_n": 32, "gemm_k": 32, "hbm_bytes": 65536}
-
-
-@pytest.fixture(scope="session")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the built fake library."""
-    if not (shutil.which("cc") or shutil.which("gcc")):
-        pytest.skip("no C compiler for the fake NVML library")
-    directory = tmp_path_factory.mktemp("nvml")
-    subprocess.run([sys.executable, LAB / "fake_nvml" / "build.py", directory], check=True, stdout=subprocess.DEVNULL)
-    return directory
 
 
 @dataclass
@@ -98,8 +87,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, nvml: Path, host_key: Path) -> Node:
-    return Node(tmp_path / "node", nvml, host_key)
+def node(tmp_path: Path, fake_nvml: Path, host_key: Path) -> Node:
+    return Node(tmp_path / "node", fake_nvml, host_key)
 
 
 def codes(report: Any) -> set[str]:

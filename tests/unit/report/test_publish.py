@@ -6,7 +6,6 @@ import datetime
 import ipaddress
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from report_helpers import leave_run
+from server_helpers import serving
 
 from gpu_burnin.config import Config, PublishConfig
 from gpu_burnin.errors import GpuBurninError
@@ -111,14 +111,10 @@ def published(api: Api, pairs: tuple[Path, Path], config: Config, statement: Sta
     context.load_verify_locations(client_pem)
     context.verify_mode = ssl.CERT_REQUIRED
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     run = leave_run(config, statement)
     target = PublishConfig(f"https://127.0.0.1:{server.server_port}", server_pem, client_pem, "example.org")
-    yield replace(config, publish=target), annotation_of(run.path)
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield replace(config, publish=target), annotation_of(run.path)
 
 
 class Clock:

@@ -1,11 +1,9 @@
-"""The fake NVML library, built once, and what unmodified nvidia-ml-py reads from it in a process of its own."""
+"""What unmodified nvidia-ml-py reads from it in a process of its own."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,20 +18,6 @@ SCENARIOS = ROOT / "tests/lab/scenarios"
 
 Environment = Callable[[str], dict[str, str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the built library."""
-    if not (os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")):
-        pytest.skip("no C compiler for the fake NVML library")
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests/lab/fake_nvml/build.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    folder = tmp_path_factory.mktemp("nvml")
-    library: Path = module.build(folder)
-    return library.parent
 
 
 @pytest.fixture
