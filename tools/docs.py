@@ -36,7 +36,7 @@ def _pages() -> Iterator[tuple[Path, str]]:
         role = spec.parents[1]
         yield role / "README.md", role_page(role.name, yaml.safe_load(spec.read_text())["argument_specs"])
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
-    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons["reasons"])
+    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons)
 
 
 def role_page(name: str, specs: Mapping[str, Any]) -> str:

@@ -189,6 +189,7 @@ def main() -> int:
         print(f"site.yml stopped after {result.seconds:.0f} s; the full log is {result.log}", file=sys.stderr)
         return 2
     print(result.summary)
+    print(f"  export PATH={cache_dir() / 'bin/current'}:{Path(sys.executable).parent}:$PATH    (brings these commands)")
     changed = ", ".join(f"{host} {count}" for host, count in sorted(result.changed.items())) or "nothing"
     print(f"\nsite.yml ran {result.seconds:.0f} s and changed: {changed}. Full log: {result.log}")
     return 0

@@ -31,7 +31,7 @@ def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.Monkey
     # The lab's inventory reads the checksums of the lab's cache, which a fresh checkout does not have yet.
     sums = tmp_path / "cache/bin/current/SHA256SUMS"
     sums.parent.mkdir(parents=True)
-    sums.write_text((EXAMPLE / "SHA256SUMS.txt").read_text())
+    sums.write_text((EXAMPLE / "SHA256SUMS.txt").read_text() + f"{'0' * 64}  labtool.tar\n")
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path / "state"))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -36,6 +38,8 @@ FACTS: dict[str, Any] = {
     "memory_bytes": 4 * 2**30,
     "disk_free_bytes": 20 * 2**30,
     "ports_taken": {},
+    "mirror_fault": "",
+    "disk_faults": [],
     "cgroup_version": 2,
     "swap": [],
     "is_root": True,
@@ -77,7 +81,21 @@ def test_fit_hosts_have_no_problem() -> None:
         ({"disk_free_bytes": 2**30}, "has 1.0 GiB free on /, 10.0 are needed"),
         ({"clock_s": 1003.5}, "clock is 2.5 s ahead of the controller's"),
         ({"clock_s": 997.0}, "clock is 3.0 s behind the controller's"),
-        ({"ports_taken": {"10250": "x.service"}}, "port 10250 is taken by x.service; stop and disable x.service"),
+        (
+            {"ports_taken": {"10250": "x.service"}},
+            "10250 is taken by x.service; run: systemctl disable --now x.service",
+        ),
+        (
+            {"ports_taken": {"6443": ""}},
+            "6443 is taken by another program; find it with `ss -ltnp sport = :6443` and stop",
+        ),
+        (
+            {"ports_taken": {"6443": "nc"}},
+            "port 6443 is taken by nc; find it with `ss -ltnp sport = :6443` and stop it",
+        ),
+        ({"mirror_fault": "the mirror M is silent"}, "gpu-1: the mirror M is silent; start it, let the host reach it"),
+        ({"disk_faults": ["D holds data; wipe it"]}, "gpu-1: local_ssd_device D holds data; wipe it"),
+        ({"disk_faults": ["D cannot be read"]}, "local_ssd_device D cannot be read; give another disk"),
         ({"swap": ["/dev/sda2"]}, "node with swap on /dev/sda2; run: swapoff -a"),
         ({"cgroup_version": 1}, "node with cgroup v1"),
         ({"machine_id": OTHER["machine_id"]}, "gpu-1, gpu-2: have the same machine id 0+2; on all but one"),
@@ -115,6 +133,14 @@ def test_all_problems_at_once_and_a_silent_host() -> None:
     hosts["gpu-3"] = None
     assert len(check(hosts)) == 3
     assert "gpu-3: gave no preflight facts" in report("x", check(hosts))
+
+
+def test_the_same_problem_of_many_hosts_is_one_line() -> None:
+    fault = "the mirror http://mirror cannot be reached: timed out"
+    hosts = fleet(mirror_fault=fault)
+    assert hosts["gpu-2"] is not None
+    hosts["gpu-2"] = replace(hosts["gpu-2"], facts={**hosts["gpu-2"].facts, "mirror_fault": fault})
+    assert [problem.hosts for problem in check(hosts)] == [("gpu-1", "gpu-2")]
 
 
 @pytest.mark.parametrize(("clock", "skew"), [(1000.0, 0.0), (1001.0, 0.0), (1001.5, 0.5), (999.0, -1.0)])
@@ -186,7 +212,7 @@ def test_gather(root: Path) -> None:
     assert facts["cgroup_version"] == 2
     assert facts["systemd"] is False
     # etcd may hold its port; 2380 is a connection, not a listener; the owner of 6443 is not visible.
-    assert facts["ports_taken"] == {"10250": "python3", "6443": "an unknown program"}
+    assert facts["ports_taken"] == {"10250": "python3", "6443": ""}
 
 
 def test_gather_on_an_empty_root(tmp_path: Path) -> None:
@@ -209,13 +235,50 @@ def test_role_reports_all_hosts_at_once(
     play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": ["preflight"]}
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     (tmp_path / "inv.ini").write_text("[etcd]\nno-such-name-1\nno-such-name-2\n[gpu_nodes]\nno-such-name-3\n")
-    done = ansible_playbook("play.yml", "--check", inventory="inv.ini")
+    variables = {
+        "local_ssd_device": "/dev/sdx",
+        "kube_binaries_url": f"file://{tmp_path}/no-mirror",
+        "kube_binaries_checksums": {},
+    }
+    done = ansible_playbook("play.yml", "--check", "-e", json.dumps(variables), inventory="inv.ini")
+    said = done.stdout + done.stderr
     assert done.returncode == 2
     for number in (1, 2, 3):
-        assert f"run: hostnamectl set-hostname no-such-name-{number}" in done.stdout + done.stderr
+        assert f"run: hostnamectl set-hostname no-such-name-{number}" in said
     # One machine plays all three.
-    assert "no-such-name-1, no-such-name-2, no-such-name-3: have the same machine id" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "no-such-name-1, no-such-name-2, no-such-name-3: have the same machine id" in said
+    # Each group asks for its own first binary; only etcd's hosts give a disk away, which only root may look at.
+    for hosts, name in (("no-such-name-1, no-such-name-2", "etcd"), ("no-such-name-3", "kubelet")):
+        assert f"{hosts}: the mirror file://{tmp_path}/no-mirror cannot be reached: " in said
+        assert f"no-mirror/{name}'" in said
+    disk = "no-such-name-1, no-such-name-2: local_ssd_device /dev/sdx is not a stable name; give the disk as"
+    assert (disk in said) == (os.geteuid() == 0)
+    assert "Traceback" not in said
+
+
+def site_variables(role: str) -> dict[str, dict[str, Any]]:
+    """The variables of the plays of site.yml that apply a role, by inventory group."""
+    found: dict[str, dict[str, Any]] = {}
+    for play in yaml.safe_load((ROOT / "site.yml").read_text()):
+        if {"role": role} in play.get("roles", []):
+            found |= dict.fromkeys(play["hosts"].split(":"), play["vars"])
+    return found
+
+
+def test_preflight_looks_at_what_site_yml_will_use() -> None:
+    defaults = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text())
+    binaries = {group: found["kube_binaries_names"] for group, found in site_variables("kube_binaries").items()}
+    assert defaults["preflight_binaries"] == binaries
+    assert defaults["preflight_disk_groups"] == list(site_variables("local_ssd"))
+    text = (ROOT / "roles/preflight/tasks/main.yml").read_text()
+    repeated = dict(re.findall(r"\{\{ ((?:local_ssd|kube_binaries)_\w+) \| default\(([^()]+)\)", text))
+    for role in ("local_ssd", "kube_binaries"):
+        own = yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
+        shown = {name: yaml.safe_load(value) for name, value in repeated.items() if name in own}
+        assert shown
+        assert shown == {name: own[name] for name in shown}
+    for found in site_variables("local_ssd").values():
+        assert found["local_ssd_mount_point"] == yaml.safe_load(repeated["local_ssd_mount_point"])
 
 
 @pytest.mark.parametrize("role", ["fleet", "preflight"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import socket
+import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -96,3 +99,82 @@ def test_check_request(names: list[str], checksums: dict[str, str], said: str) -
     assert problem is not None
     assert said in problem
     assert binaries.check_request(["etcd"], {"etcd": SHA}) is None
+
+
+def test_every_problem_of_a_request_comes_with_what_to_do() -> None:
+    found = list(binaries.request_problems(["a", "b", "c/d"], {"b": "x"}))
+    assert [message.split(":")[0] for message, _ in found] == [
+        "kube_binaries_checksums has no entry for a",
+        "kube_binaries_checksums[b] is not a SHA-256",
+        "'c/d' is not a plain file name",
+    ]
+    assert all(fix for _, fix in found)
+
+
+def fault(url: str, directory: Path, *names: str, sha256: str = SHA) -> str:
+    wanted = names or ("etcd",)
+    return binaries.mirror_fault(url, wanted, dict.fromkeys(wanted, sha256), str(directory), 1)
+
+
+def test_a_mirror_that_answers_has_no_fault(mirror: str, tmp_path: Path) -> None:
+    assert fault(mirror, tmp_path / "none") == ""
+    assert fault(f"{mirror}/", tmp_path / "none", "etcd", "not-asked-for") == ""
+    assert fault((tmp_path / "mirror").as_uri(), tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1/x", "the mirror http://127.0.0.1:1/x cannot be reached: .*Connection refused"),
+        ("file:///none", "the mirror file:///none cannot be reached: .*No such file or directory: '/none/etcd'"),
+        ("nonsense", "the mirror nonsense cannot be reached: unknown url type.*"),
+        ("MIRROR/none", "the mirror http://.*/none answers HTTP 404 .* for etcd"),
+    ],
+)
+def test_a_mirror_at_fault_is_one_sentence(mirror: str, tmp_path: Path, url: str, said: str) -> None:
+    text = fault(url.replace("MIRROR", mirror), tmp_path / "none")
+    assert re.fullmatch(said, text), text
+
+
+def answers_once(answer: bytes) -> tuple[socket.socket, threading.Thread]:
+    """A server that is none: it takes one connection, says `answer` and, without one, stays silent till closed."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+            if not answer:
+                connection.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return listener, thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "cannot be reached: timed out"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached: SSH-2.0"),
+        (b"HTTP/1.1 405 Method Not Allowed\r\n\r\n", ""),
+    ],
+)
+def test_a_mirror_that_is_silent_or_no_web_server_or_does_not_know_head(
+    tmp_path: Path, answer: bytes, said: str
+) -> None:
+    listener, thread = answers_once(answer)
+    with listener:
+        text = fault(f"http://127.0.0.1:{listener.getsockname()[1]}", tmp_path)
+    thread.join()
+    assert said in text
+    assert bool(said) == bool(text)
+
+
+def test_a_host_that_has_everything_needs_no_mirror(tmp_path: Path) -> None:
+    (tmp_path / "etcd").write_bytes(CONTENT)
+    assert fault("http://127.0.0.1:1", tmp_path, sha256=SHA.upper()) == ""
+    assert fault("http://127.0.0.1:1", tmp_path, "etcd", "etcdctl") != ""
+    assert fault("http://127.0.0.1:1", tmp_path, sha256="0" * 64) != ""
+    assert binaries.mirror_fault("http://127.0.0.1:1", [], {}, str(tmp_path), 1) == ""

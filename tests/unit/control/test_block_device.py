@@ -75,7 +75,7 @@ def test_accepts(device: bd.BlockDevice, wanted: bd.Wanted, point: bd.MountPoint
         ),
         (replace(BLANK, signature=bd.Signature(table="gpt")), WANTED, POINT, "(gpt partition table)"),
         (replace(BLANK, signature=bd.Signature("ext4", "other")), WANTED, POINT, "local_ssd_wipe: true"),
-        (BLANK, WANTED, replace(POINT, source="sdb"), "sdb is mounted there already"),
+        (BLANK, WANTED, replace(POINT, source="sdb"), "where sdb is mounted already; unmount that"),
         (BLANK, WANTED, replace(POINT, entries=3), "would hide the 3 entries"),
         (
             replace(BLANK, mounts=("/var/lib/etcd",), signature=bd.Signature("ext4", "x"), claimed=True),
@@ -89,6 +89,23 @@ def test_accepts(device: bd.BlockDevice, wanted: bd.Wanted, point: bd.MountPoint
 )
 def test_refuses(device: bd.BlockDevice, wanted: bd.Wanted, point: bd.MountPoint, reason: str) -> None:
     assert reason in " | ".join(bd.refusals(device, wanted, point))
+
+
+def test_each_fault_names_the_disk_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/dev/disk/by-id/nvme-x"
+    used = replace(disk(rotational=True), signature=bd.Signature("ext4", "precious"), claimed=True)
+    monkeypatch.setattr(bd, "inspect", lambda _path: used)
+    monkeypatch.setattr(bd, "inspect_mount_point", lambda _path: replace(POINT, source="sdb"))
+    found = bd.faults(path, WANTED)
+    assert len(found) == 4
+    for text in found:
+        about, _, fix = text.partition("; ")
+        assert about.startswith(f"{path} (nvme0n1) ")
+        assert fix
+    assert any("already carries data (ext4 labelled 'precious'); if it may be destroyed" in text for text in found)
+    monkeypatch.undo()
+    assert bd.faults("/dev/sdb", WANTED)[0].startswith("/dev/sdb is not a stable name; give the disk as")
+    assert bd.faults(f"{path}-none", WANTED) == [f"{path}-none does not exist; list the disks with `ls /dev/disk/by-id`"]
 
 
 def test_reports_all_reasons_at_once() -> None:

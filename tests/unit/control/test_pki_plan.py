@@ -63,7 +63,7 @@ def write_certificate(
         if sans:
             builder = builder.add_extension(x509.SubjectAlternativeName(sans), critical=False)
         builder = builder.add_extension(
-            x509.ExtendedKeyUsage([pki._USAGES[usage] for usage in leaf.usages]), critical=False
+            x509.ExtendedKeyUsage([pki.USAGES[usage] for usage in leaf.usages]), critical=False
         )
     path.write_bytes(builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     path.chmod(0o600)

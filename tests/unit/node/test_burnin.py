@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import burnin
 
+ROOT = Path(__file__).resolve().parents[3]
 BOOT = "11111111-2222-3333-4444-555555555555"
 OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
 
@@ -139,3 +140,9 @@ def test_summary_names_the_report() -> None:
     result = burnin.summary(evidence(path="/var/lib/x"), gate_open=False, gate_message="closed")
     assert result["report"] == "/var/lib/x/report.json"
     assert (result["gate_open"], result["gate_message"]) == (False, "closed")
+
+
+def test_the_boot_unit_stops_the_run_alone() -> None:
+    lines = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text().splitlines()
+    assert "ExecStart={{ __gpu_burnin_program }} run" in lines
+    assert "KillMode=mixed" in lines, "workers that systemd kills look like workers that died"

@@ -17,6 +17,7 @@ from ansible._internal._datatag._tags import Origin  # isort: skip
 
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, report
+from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, RoleRule
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
     SpecError,
@@ -86,6 +87,10 @@ class Variables:
         value = self.raw[name]
         return self._resolver.resolve(name, self.raw) if has_template(value) else value
 
+    def reads(self, name: str) -> frozenset[str]:
+        """The variables that the value is made of, as far as that can be told."""
+        return frozenset(read for read, _ in inputs(name, self.raw) or ())
+
     def origin(self, name: str) -> str:
         """Where the variable is set."""
         key = next((key for key in self.raw if key == name), None)
@@ -93,37 +98,45 @@ class Variables:
 
 
 class Findings:
-    """Collects problems; the same one of many hosts or variables becomes one line."""
+    """Collects problems: the same one of many hosts or variables is one line, what follows from another is none."""
 
     def __init__(self) -> None:
-        self._hosts: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-        self._causes: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+        self._hosts: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        self._unresolved: list[tuple[str, str, str, frozenset[str]]] = []
+        self._at_fault: set[tuple[str, str]] = set()
 
-    def add(self, host: str, message: str, fix: str, where: str = "") -> None:
-        """One problem of one host."""
+    def add(self, host: str, message: str, fix: str, where: str = "", at_fault: str = "") -> None:
+        """One problem of one host; `at_fault` is the variable that it is about."""
         self._hosts[(message, fix, where)][host] = None
+        self.blame(host, at_fault)
 
-    def add_unresolved(self, host: str, variable: str, cause: str, where: str) -> None:
-        """A variable whose template fails; variables that fail for the same cause share a line."""
-        self._hosts[("unresolved", cause)][host] = None
-        self._causes[("unresolved", cause)][f"{variable} ({where})" if where else variable] = None
+    def blame(self, host: str, variable: str) -> None:
+        """What else is wrong with this variable, or is made of it, follows from a problem that is known."""
+        self._at_fault.add((host, variable))
+
+    def is_blamed(self, host: str, variable: str) -> bool:
+        """Whether a problem of this host's variable is known."""
+        return (host, variable) in self._at_fault
+
+    def add_unresolved(self, host: str, shown: str, cause: str, reads: frozenset[str]) -> None:
+        """A variable (with its place) whose template fails, and all that it reads."""
+        self._unresolved.append((host, shown, cause, reads))
 
     def problems(self) -> list[Problem]:
-        """All of them, in the order found."""
-        found = []
-        for key, hosts in self._hosts.items():
-            if key[0] != "unresolved":
-                found.append(Problem(key[0], key[1], tuple(hosts), where=key[2]))
-                continue
-            names = list(self._causes[key])
+        """All of them: those of values, then those of templates, where all that fail for one cause share a line."""
+        found = [
+            Problem(message, fix, tuple(hosts), where=where) for (message, fix, where), hosts in self._hosts.items()
+        ]
+        hosts: dict[str, dict[str, None]] = defaultdict(dict)
+        variables: dict[str, dict[str, None]] = defaultdict(dict)
+        for host, shown, cause, reads in self._unresolved:
+            if not any(self.is_blamed(host, read) for read in reads):
+                hosts[cause][host] = None
+                variables[cause][shown] = None
+        for cause, names in variables.items():
             more = f" and {len(names) - 1} more that follow from it" if len(names) > 1 else ""
-            found.append(
-                Problem(
-                    f"{names[0]}{more} cannot be resolved: {key[1].rstrip('.')}",
-                    "set what it refers to, or correct it",
-                    tuple(hosts),
-                )
-            )
+            message = f"{next(iter(names))}{more} cannot be resolved: {cause.rstrip('.')}"
+            found.append(Problem(message, "set what it refers to, or correct it", tuple(hosts[cause])))
         return found
 
 
@@ -164,8 +177,7 @@ class ActionModule(ActionBase):
         plays = self._plays(arguments["playbook"])
         problems = [
             *self._inventory_problems(plays, defaults),
-            *self._name_problems(plays, specs),
-            *self._role_problems(plays, specs),
+            *self._variable_problems(plays, specs),
         ]
         result["changed"] = False
         if problems:
@@ -234,7 +246,7 @@ class ActionModule(ActionBase):
         for problem in check(inventory):
             owner = variables.get(problem.hosts[0] if problem.hosts else next(iter(variables), ""))
             where = owner.origin(problem.variable) if owner and problem.variable else ""
-            if not where and len(problem.hosts) == 1:
+            if not where and problem.hosts:
                 where = origin_of(*(host.name for host in self._all_hosts() if host.name == problem.hosts[0]))
             located.append(Problem(problem.message, problem.fix, problem.hosts, problem.variable, where))
         return [*located, *findings.problems()]
@@ -268,10 +280,18 @@ class ActionModule(ActionBase):
                     variables[host].origin(name),
                 )
 
-    def _name_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
+    def _variable_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
+        """Names that no role knows, then what is wrong with those that one does."""
         findings = Findings()
+        self._check_names(plays, specs, findings)
+        self._check_roles(plays, specs, findings)
+        return findings.problems()
+
+    def _check_names(self, plays: list[Any], specs: Mapping[str, RoleSpec], findings: Findings) -> None:
+        # The controller too, which no group has to list.
+        hosts = {host.name: host for host in [*self._all_hosts(), self._inventory.get_host("localhost")]}
         places: Iterable[tuple[str, Mapping[str, Any]]] = itertools.chain(
-            ((host.name, self._manager.get_vars(host=host, include_hostvars=False)) for host in self._all_hosts()),
+            ((name, self._manager.get_vars(host=host, include_hostvars=False)) for name, host in hosts.items()),
             ((f"play {play.get_name()!r}", play.get_vars()) for play in plays),
         )
         for host, raw in places:
@@ -284,10 +304,10 @@ class ActionModule(ActionBase):
                         unknown.fix,
                         origin_of(name, value),
                     )
-        return findings.problems()
+                    # The variable that was meant is missing, which is no second problem.
+                    findings.blame(host, unknown.suggestion)
 
-    def _role_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
-        findings = Findings()
+    def _check_roles(self, plays: list[Any], specs: Mapping[str, RoleSpec], findings: Findings) -> None:
         checked: dict[tuple[str, str, str], list[str]] = {}
         for play in plays:
             roles = [role for role in _roles_of(play) if role.get_name(include_role_fqcn=False) in specs]
@@ -299,8 +319,10 @@ class ActionModule(ActionBase):
                     # The fleet role has no tasks: its one set of variables is for every play it is in.
                     options = options or (specs[name].options if name == FLEET else {})
                     own = {**raw, **role.vars, **role.get_role_params(), "role_path": role.get_role_path()}
-                    self._check_role(host.name, name, options, Variables(own, self._resolver), checked, findings)
-        return findings.problems()
+                    variables = Variables(own, self._resolver)
+                    self._check_role(host.name, name, options, variables, checked, findings)
+                    for rule in ROLE_RULES.get(name, ()):
+                        self._check_rule(host.name, rule, variables, findings)
 
     def _check_role(
         self,
@@ -312,18 +334,31 @@ class ActionModule(ActionBase):
         findings: Findings,
     ) -> None:
         for name in missing_options(options, variables.raw):
-            findings.add(host, f"role {role} needs {name}, which is not set", f"set {name} in the inventory")
+            if not findings.is_blamed(host, name):
+                findings.add(
+                    host, f"role {role} needs {name}, which is not set", f"set {name} in the inventory", "", name
+                )
         for name in options:
             if name not in variables.raw:
                 continue
+            where = variables.origin(name)
             try:
                 value = variables.value(name)
             except AnsibleError as error:
-                findings.add_unresolved(host, name, str(error), variables.origin(name))
+                findings.add_unresolved(host, f"{name} ({where})" if where else name, str(error), variables.reads(name))
                 continue
             # Most hosts of a group share most values: each is validated once.
             key = (role, name, repr(value))
             if key not in checked:
                 checked[key] = value_errors(name, options[name], value)
             for message in checked[key]:
-                findings.add(host, f"role {role}: {message}", f"correct {name}", variables.origin(name))
+                findings.add(host, f"role {role}: {message}", f"correct {name}", where, name)
+
+    @staticmethod
+    def _check_rule(host: str, rule: RoleRule, variables: Variables, findings: Findings) -> None:
+        try:
+            values = [variables.value(name) for name in rule.variables]
+        except (KeyError, AnsibleError):
+            return  # reported as missing or unresolved
+        for message, fix in rule.check(*values):
+            findings.add(host, message, fix, variables.origin(rule.blamed), rule.blamed)

@@ -101,18 +101,24 @@ def _state(
 ) -> str:
     if host not in well:
         return "FAILED: see the failed task above"
-    burnin = _burnin(host, hostvars)
-    if not burnin and host not in admitted:
+    burnin, admission = _burnin(host, hostvars), admitted.get(host, {})
+    if not burnin and not admission:
         return "up"
-    simulated = " (simulated)" if admitted.get(host, {}).get("simulated") else ""
-    verdict = burnin.get("verdict") or "no verdict"
-    codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in burnin.get("reasons", []) if _counts(reason)))
+    simulated = " (simulated)" if admission.get("simulated") else ""
+    verdict = burnin.get("verdict") or str(admission.get("verdict") or "no verdict").upper()
+    codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in _reasons(burnin, admission)))
     return f"{_gpu_state(host, admitted)}{simulated}  {verdict}{': ' + codes if codes else ''}"
 
 
+def _reasons(burnin: Mapping[str, Any], admission: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The burn-in's reasons; the admitter's where the burn-in has none."""
+    reasons = [reason for reason in burnin.get("reasons", []) if _counts(reason)]
+    return reasons or [reason for reason in admission.get("reasons", []) if _counts(reason)]
+
+
 def _counts(reason: Mapping[str, Any]) -> bool:
-    """SIMULATED says what kind of run it was; it is shown as such and is no reason to hold an allowed node."""
-    return reason["code"] != "SIMULATED"
+    """SIMULATED says what kind of run it was, PASS is the verdict itself: no reasons to hold a node."""
+    return reason["code"] not in ("SIMULATED", "PASS")
 
 
 def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -122,9 +128,7 @@ def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:
     burnin = _burnin(host, hostvars)
-    reasons = [reason for reason in burnin.get("reasons", []) if _counts(reason)]
-    if not reasons:
-        reasons = admitted.get(host, {}).get("reasons", [])
+    reasons = _reasons(burnin, admitted.get(host, {}))
     action = burnin.get("action")
     lines = [f"{host} is held{f', action: {action}' if action else ''}"]
     for reason in reasons:
@@ -134,12 +138,14 @@ def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[
 
 
 def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str]) -> list[str]:
-    state = next((hostvars[name]["fleet_state_dir"] for name in names if "fleet_state_dir" in hostvars[name]), "")
+    variables = hostvars[names[0]]
+    state = variables["fleet_state_dir"]
+    inventory = " ".join(f"-i {source}" for source in variables.get("ansible_inventory_sources", []))
     lines = ["Next:", f"  kubectl --kubeconfig {state}/kubeconfig/admin.kubeconfig get nodes"]
     for host in held[:1]:
         lines += [
             f"  gpu-burnin report {state}/reports/{host}/report.json",
-            f"  ansible-playbook playbooks/burnin.yml -l {host}    (after the repair)",
+            f"  ansible-playbook {inventory} playbooks/burnin.yml -l {host}    (after the repair)",
         ]
     return lines
 

@@ -6,33 +6,44 @@ Standard library only: this runs on the hosts.
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import re
 import stat
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+# A server that answers, but not to HEAD (RFC 9110, sections 15.5.6 and 15.6.2): GET may well work.
+_HEAD_REFUSED = (405, 501)
+_NO_ANSWER = (urllib.error.URLError, http.client.HTTPException, OSError, ValueError)
 
 
 class BinaryError(Exception):
     """A file cannot be fetched or is not the expected one; the message is one sentence without the host's name."""
 
 
-def check_request(names: Sequence[str], checksums: Mapping[str, str]) -> str | None:
-    """Why this cannot even be tried (a missing or malformed checksum, a path as name), or None."""
+def request_problems(names: Sequence[str], checksums: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Why this cannot even be tried (a missing or malformed checksum, a path as name), each with what to do."""
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            return f"kube_binaries_names has '{name}', which is not a plain file name"
-        if name not in checksums:
-            return f"kube_binaries_checksums has no entry for {name}; add its SHA-256 (`sha256sum {name}`)"
-        if not _SHA256.fullmatch(str(checksums[name])):
-            return f"kube_binaries_checksums[{name}] is not a SHA-256 (64 hexadecimal digits): {checksums[name]}"
-    return None
+            yield f"'{name}' is not a plain file name", "give the name alone, without a folder"
+        elif name not in checksums:
+            yield f"kube_binaries_checksums has no entry for {name}", f"add its SHA-256 (`sha256sum {name}`)"
+        elif not _SHA256.fullmatch(str(checksums[name])):
+            yield (
+                f"kube_binaries_checksums[{name}] is not a SHA-256: {checksums[name]}",
+                f"give its 64 hexadecimal digits (`sha256sum {name}`)",
+            )
+
+
+def check_request(names: Sequence[str], checksums: Mapping[str, object]) -> str | None:
+    """The first of request_problems as one sentence, or None."""
+    return next(("; ".join(problem) for problem in request_problems(names, checksums)), None)
 
 
 def file_sha256(path: str) -> str | None:
@@ -86,9 +97,34 @@ def _download(url: str, write: Callable[[bytes], object], timeout_s: float) -> s
                 received += len(chunk)
     except urllib.error.HTTPError as error:
         raise BinaryError(f"{url} answers HTTP {error.code} {error.reason}; check kube_binaries_url") from None
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise BinaryError(f"{url} cannot be fetched: {reason}; check kube_binaries_url") from None
+    except _NO_ANSWER as error:
+        raise BinaryError(f"{url} cannot be fetched: {_reason(error)}; check kube_binaries_url") from None
     if expected is not None and received != int(expected):
         raise BinaryError(f"{url} broke off after {received} of {expected} bytes; run again")
     return digest.hexdigest()
+
+
+def mirror_fault(url: str, names: Sequence[str], checksums: Mapping[str, str], directory: str, timeout_s: float) -> str:
+    """Why the mirror cannot give this host what it lacks, in one sentence; empty when it can.
+
+    One HEAD request, for the first name, of at most `timeout_s` per wait. What is installed and right already needs
+    no mirror; digests are taken only when the mirror does not answer, so that a good one costs nothing else.
+    """
+    if not (url and names):
+        return ""
+    base = url.rstrip("/")
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{base}/{names[0]}", method="HEAD"), timeout=timeout_s):
+            return ""
+    except urllib.error.HTTPError as error:
+        if error.code in _HEAD_REFUSED:
+            return ""
+        fault = f"the mirror {base} answers HTTP {error.code} {error.reason} for {names[0]}"
+    except _NO_ANSWER as error:
+        fault = f"the mirror {base} cannot be reached: {_reason(error)}"
+    wanted = {str(Path(directory, name)): str(checksums.get(name, "")).lower() for name in names}
+    return fault if any(file_sha256(path) != sha256 for path, sha256 in wanted.items()) else ""
+
+
+def _reason(error: Exception) -> object:
+    return getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -81,6 +81,17 @@ class Wanted:
     allow_loop: bool = False
 
 
+# The same as options of a module: their defaults are those of the role local_ssd.
+WANTED_OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "mount_point": {"type": "str", "required": True},
+    "filesystem": {"type": "str", "choices": ["ext4", "xfs"], "default": "ext4"},
+    "label": {"type": "str", "default": "muster-ssd"},
+    "min_bytes": {"type": "int", "default": 0},
+    "wipe": {"type": "bool", "default": False},
+    "allow_loop": {"type": "bool", "default": False},
+}
+
+
 @dataclass(frozen=True)
 class MountPoint:
     """State of the mount point itself: `source` is the device name mounted there, if any."""
@@ -147,6 +158,18 @@ def refusals(device: BlockDevice, wanted: Wanted, mount_point: MountPoint) -> li
     return found
 
 
+def faults(path: str, wanted: Wanted) -> list[str]:
+    """Every reason against the disk named `path`, each with the fix behind a semicolon. Reads, never writes."""
+    if not is_stable_path(path):
+        return [f"{path} is not a stable name; give the disk as {STABLE_PREFIX}NAME (see `ls -l {STABLE_PREFIX}`)"]
+    try:
+        device = inspect(path)
+    except DeviceError as error:
+        return [str(error)]
+    found = refusals(device, wanted, inspect_mount_point(wanted.mount_point))
+    return [f"{path} ({device.name}) {text}" for text in found]
+
+
 def is_ours(device: BlockDevice, wanted: Wanted) -> bool:
     """True when an earlier run made this filesystem: same type and label, no partition table."""
     seen = device.signature
@@ -177,7 +200,10 @@ def _mount_refusals(device: BlockDevice, wanted: Wanted, mount_point: MountPoint
     elif device.claimed and not device.mounts and not device.holders and not device.swap:
         yield "is in use by the kernel (mounted in another namespace, or part of an array); give another disk"
     if mount_point.source and mount_point.source != device.name:
-        yield f"cannot be mounted on {mount_point.path}: {mount_point.source} is mounted there already"
+        yield (
+            f"cannot be mounted on {mount_point.path}, where {mount_point.source} is mounted already; "
+            "unmount that or choose another local_ssd_mount_point"
+        )
     elif not mount_point.source and mount_point.entries:
         yield (
             f"would hide the {mount_point.entries} entries in {mount_point.path}; "

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VAULT_HEADER = b"$ANSIBLE_VAULT"
 ENCRYPTION_KEY_BYTES = 32
-_USAGES = {"serverAuth": ExtendedKeyUsageOID.SERVER_AUTH, "clientAuth": ExtendedKeyUsageOID.CLIENT_AUTH}
+USAGES = {"serverAuth": ExtendedKeyUsageOID.SERVER_AUTH, "clientAuth": ExtendedKeyUsageOID.CLIENT_AUTH}
 # A certificate issued a moment ago may look a little longer than its lifetime: it starts in the past.
 _LIFETIME_SLACK = timedelta(days=1)
 LEAF_DAYS = range(90, 366)
@@ -227,7 +227,7 @@ def _content_reason(certificate: x509.Certificate, leaf: Leaf) -> str:
     if _sans(certificate) != set(leaf.sans):
         changed = sorted(_sans(certificate) ^ set(leaf.sans))
         return f"its names or addresses differ ({', '.join(changed)})"
-    if _usages(certificate) != {_USAGES[usage] for usage in leaf.usages}:
+    if _usages(certificate) != {USAGES[usage] for usage in leaf.usages}:
         return "its usages differ"
     return ""
 

@@ -6,8 +6,8 @@ Every reader takes the root of the file system, so that tests can give it anothe
 from __future__ import annotations
 
 import base64
-import hashlib
 import contextlib
+import hashlib
 import os
 import platform
 import socket
@@ -106,12 +106,15 @@ def open_files(process: Path) -> list[str]:
 
 
 def port_owners(root: Path, ports: Sequence[int]) -> dict[int, str]:
-    """Port to the unit (or program) that listens on it, for those of `ports` that are in use."""
+    """Port to the unit (or program) that listens on it, for those of `ports` that are in use.
+
+    Empty for a listener that no visible process holds: the kernel's own, or one of another namespace.
+    """
     inodes = listening_inodes(root, ports)
     if not inodes:
         return {}
     sockets = {f"socket:[{inode}]": port for port, found in inodes.items() for inode in found}
-    owners = dict.fromkeys(inodes, "an unknown program")
+    owners = dict.fromkeys(inodes, "")
     for process in (root / "proc").iterdir():
         if not process.name.isdigit():
             continue

@@ -48,7 +48,7 @@ def check(hosts: Mapping[str, Host | None]) -> list[Problem]:
     ]
     for name, host in answered.items():
         found += check_host(name, host)
-    return [*found, *duplicates(answered)]
+    return [*_together(found), *duplicates(answered)]
 
 
 def clock_skew_s(facts: Facts) -> float:
@@ -104,7 +104,7 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
             "set the clock of whichever is wrong",
         )
     for port, owner in facts["ports_taken"].items():
-        yield problem(f"port {port} is taken by {owner}", f"stop and disable {owner}")
+        yield problem(f"port {port} is taken by {owner or 'another program'}", free_port(port, owner))
     if host.is_node and facts["swap"] and not limits.allow_swap:
         yield problem(
             f"is a node with swap on {', '.join(facts['swap'])}",
@@ -112,6 +112,18 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
         )
     if host.is_node and facts["cgroup_version"] != 2 and not limits.allow_cgroup_v1:
         yield problem("is a node with cgroup v1", "boot it with systemd.unified_cgroup_hierarchy=1")
+    if facts["mirror_fault"]:
+        yield problem(facts["mirror_fault"], "start it, let the host reach it, or correct kube_binaries_url")
+    for fault in facts["disk_faults"]:
+        message, _, fix = fault.partition("; ")
+        yield problem(f"local_ssd_device {message}", fix or "give another disk")
+
+
+def free_port(port: str, owner: str) -> str:
+    """What to do about a program on a port: only a service can be named for good."""
+    if owner.endswith(".service"):
+        return f"run: systemctl disable --now {owner}"
+    return f"find it with `ss -ltnp sport = :{port}` and stop it"
 
 
 def host_name_fits(name: str, hostname: str) -> bool:
@@ -149,6 +161,14 @@ def duplicates(hosts: Mapping[str, Host]) -> Iterable[Problem]:
             "on all but one: rm /etc/ssh/ssh_host_*, run ssh-keygen -A, restart ssh, pin the new key",
             names,
         )
+
+
+def _together(problems: Iterable[Problem]) -> Iterable[Problem]:
+    """The same problem of several hosts as one."""
+    hosts: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for problem in problems:
+        hosts[(problem.message, problem.fix)] += problem.hosts
+    return [Problem(message, fix, tuple(names)) for (message, fix), names in hosts.items()]
 
 
 def _shared(owners: Mapping[str, list[str]]) -> Iterable[tuple[str, tuple[str, ...]]]:

@@ -82,12 +82,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "device": {"type": "str", "required": True},
-            "mount_point": {"type": "str", "required": True},
-            "filesystem": {"type": "str", "choices": ["ext4", "xfs"], "default": "ext4"},
-            "label": {"type": "str", "default": "muster-ssd"},
-            "min_bytes": {"type": "int", "default": 0},
-            "wipe": {"type": "bool", "default": False},
-            "allow_loop": {"type": "bool", "default": False},
+            **bd.WANTED_OPTIONS,
         },
         supports_check_mode=True,
     )

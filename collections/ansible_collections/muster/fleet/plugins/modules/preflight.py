@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import block_device
+from ansible_collections.muster.fleet.plugins.module_utils.binaries import mirror_fault
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather
 
 DOCUMENTATION = r"""
 module: preflight
 short_description: Read a host's facts before it is touched
 description:
-  - Reads system, identity, clock, size and ports of a host. Changes nothing.
+  - Reads system, identity, clock, size, ports and, where asked, the disk of a host, and asks the mirror for one
+    header. Changes nothing.
   - The action plugin adds the controller's clock before and after, so that a slow link is no clock skew.
   - The facts are judged by M(muster.fleet.preflight_report), for all hosts at once.
 options:
@@ -33,6 +40,64 @@ options:
     description: Whether the host runs a kubelet.
     type: bool
     default: false
+  mirror:
+    description: What the host will fetch. One HEAD request for the first name says whether it can.
+    type: dict
+    suboptions:
+      url:
+        description: Where the files are, without the name.
+        type: str
+        required: true
+      names:
+        description: Names of the files; none asks nothing.
+        type: list
+        elements: str
+        required: true
+      checksums:
+        description: SHA-256 by name. A host that has all files already needs no mirror.
+        type: dict
+        required: true
+      directory:
+        description: Where the files are installed.
+        type: path
+        required: true
+      timeout_s:
+        description: Longest wait for the mirror, in seconds.
+        type: float
+        default: 5
+  disk:
+    description: The disk that the host is going to give away, judged as M(muster.fleet.local_ssd) does.
+    type: dict
+    suboptions:
+      device:
+        description: The disk, as /dev/disk/by-id/NAME.
+        type: str
+        required: true
+      mount_point:
+        description: Where it is going to be mounted.
+        type: str
+        required: true
+      filesystem:
+        description: Type of filesystem.
+        type: str
+        choices: [ext4, xfs]
+        default: ext4
+      label:
+        description: Label of the filesystem.
+        type: str
+        default: muster-ssd
+      min_bytes:
+        description: Smallest size accepted, in bytes.
+        type: int
+        default: 0
+      wipe:
+        description: Whether what is on it may be destroyed.
+        type: bool
+        default: false
+      allow_loop:
+        description: Accept a loop device. For labs.
+        type: bool
+        default: false
   limits:
     description: What is asked of the host; handed to M(muster.fleet.preflight_report) with the facts.
     type: dict
@@ -110,6 +175,17 @@ ARGUMENT_SPEC = {
         },
     },
     "is_node": {"type": "bool", "default": False},
+    "mirror": {
+        "type": "dict",
+        "options": {
+            "url": {"type": "str", "required": True},
+            "names": {"type": "list", "elements": "str", "required": True},
+            "checksums": {"type": "dict", "required": True},
+            "directory": {"type": "path", "required": True},
+            "timeout_s": {"type": "float", "default": 5.0},
+        },
+    },
+    "disk": {"type": "dict", "options": {"device": {"type": "str", "required": True}, **block_device.WANTED_OPTIONS}},
     "limits": {
         "type": "dict",
         "required": True,
@@ -126,6 +202,14 @@ ARGUMENT_SPEC = {
 }
 
 
+def disk_faults(disk: Mapping[str, Any] | None) -> list[str]:
+    """What speaks against the disk; nothing without a disk, and not for a login that may not look."""
+    if disk is None or os.geteuid() != 0:
+        return []
+    wanted = {name: disk[name] for name in block_device.WANTED_OPTIONS}
+    return block_device.faults(disk["device"], block_device.Wanted(**wanted))
+
+
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
@@ -133,6 +217,8 @@ def main() -> None:
         facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     except OSError as error:
         module.fail_json(msg=f"the host's facts cannot be read: {error.filename}: {error.strerror}")
+    facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
+    facts["disk_faults"] = disk_faults(module.params["disk"])
     given = {name: module.params[name] for name in ("limits", "is_node")}
     module.exit_json(changed=False, facts=facts, **given)
 

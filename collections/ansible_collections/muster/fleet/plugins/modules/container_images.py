@@ -1,0 +1,110 @@
+#!/usr/bin/python
+"""Ansible module: load container images into containerd from archives on a mirror."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import binaries
+
+DOCUMENTATION = r"""
+module: container_images
+short_description: Load container images into containerd, each with its SHA-256
+version_added: "0.1.0"
+description:
+  - For images that every node needs before its first pod (the pause image, say), so that hundreds of joining nodes do
+    not ask a registry at once, and for fleets without a registry.
+  - An image that containerd has by name is left alone. The archive of a missing one is downloaded, compared with its
+    checksum, and imported into the namespace of Kubernetes.
+options:
+  images:
+    description: Image name to the file name of its archive (docker or OCI format).
+    type: dict
+    required: true
+  url:
+    description: Where the archives are, without the name. http, https or file (a folder on the host).
+    type: str
+    required: true
+  checksums:
+    description: SHA-256 of each archive, by file name.
+    type: dict
+    required: true
+  timeout_s:
+    description: Give up when the mirror is silent for so long, in seconds.
+    type: float
+    default: 30
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Load the pause image
+  muster.fleet.container_images:
+    images: {"registry.k8s.io/pause:3.10.2": pause.tar}
+    url: https://mirror.example.com/images
+    checksums: "{{ kube_binaries_checksums }}"
+"""
+
+RETURN = r"""
+loaded:
+  description: Images that were loaded (or would be, in check mode).
+  type: list
+  elements: str
+  returned: always
+"""
+
+CTR = ["ctr", "--namespace", "k8s.io", "images"]
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "images": {"type": "dict", "required": True},
+            "url": {"type": "str", "required": True},
+            "checksums": {"type": "dict", "required": True},
+            "timeout_s": {"type": "float", "default": 30.0},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    host = socket.gethostname()
+    problem = binaries.check_request(list(given["images"].values()), given["checksums"])
+    if problem:
+        module.fail_json(msg=f"{host}: {problem}.")
+    loaded = []
+    try:
+        for image, archive in given["images"].items():
+            if not _present(module, image):
+                loaded.append(image)
+                if not module.check_mode:
+                    _load(module, host, image, archive)
+    except (binaries.BinaryError, OSError) as error:
+        module.fail_json(msg=f"{host}: {error}.", loaded=loaded)
+    module.exit_json(changed=bool(loaded), loaded=loaded)
+
+
+def _present(module: AnsibleModule, image: str) -> bool:
+    rc, out, _ = module.run_command([*CTR, "ls", "--quiet", f"name=={image}"])
+    # Before containerd is installed (a first check run) no image is there.
+    return rc == 0 and image in out.split()
+
+
+def _load(module: AnsibleModule, host: str, image: str, archive: str) -> None:
+    given = module.params
+    with tempfile.TemporaryDirectory(prefix="muster-image-") as folder:
+        path = str(Path(folder, archive))
+        url = f"{given['url'].rstrip('/')}/{archive}"
+        binaries.install(url, path, given["checksums"][archive], 0o600, given["timeout_s"])
+        rc, _, err = module.run_command([*CTR, "import", path])
+    if rc != 0:
+        module.fail_json(msg=f"{host}: containerd does not take {url} as an image: {err.strip()}; look at the archive.")
+    if not _present(module, image):
+        module.fail_json(msg=f"{host}: {url} holds another image than {image}; correct container_runtime_images.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The screen at the end of site.yml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.muster.fleet.plugins.filter.fleet_summary import fleet_summary
+from ansible_collections.muster.fleet.plugins.filter.ssh_targets import ssh_targets
+
+GROUPS = {"etcd": ["etcd-1"], "gpu_nodes": ["gpu-1", "gpu-2"], "kube_apiserver": ["api-1"]}
+HOSTS = ["gpu-2", "gpu-1", "api-1", "etcd-1"]
+
+
+def variables(**changes: Any) -> dict[str, Any]:
+    """hostvars of a fleet in which gpu-1 is admitted and gpu-2 held."""
+    common = {"fleet_state_dir": "/state", "ansible_inventory_sources": ["inventory/prod"]}
+    result = {host: dict(common) for host in HOSTS}
+    result["gpu-1"]["__gpu_burnin_result"] = {"verdict": "PASS", "reasons": [{"code": "SIMULATED", "message": "x"}]}
+    result["gpu-2"]["__gpu_burnin_result"] = {
+        "verdict": "FAIL",
+        "action": "power_cycle",
+        "reasons": [{"code": "XID_FATAL", "message": "XID 79: fallen off the bus " + "y" * 200}],
+    }
+    nodes = [
+        {"name": "gpu-1", "state": "ready", "simulated": True, "verdict": "pass", "reasons": []},
+        {"name": "gpu-2", "state": "absent", "simulated": False, "verdict": None, "reasons": []},
+    ]
+    return result | {"localhost": {"__node_admission_result": {"nodes": nodes}}} | changes
+
+
+def rows(text: str) -> dict[str, str]:
+    return {line.split()[0]: " ".join(line.split()) for line in text.split("\n\n")[0].splitlines()}
+
+
+def test_each_host_has_a_line_in_the_order_of_the_house() -> None:
+    text = fleet_summary(HOSTS, variables(), GROUPS, HOSTS)
+    assert list(rows(text)) == ["etcd-1", "api-1", "gpu-1", "gpu-2"]
+    assert rows(text)["etcd-1"] == "etcd-1 etcd up"
+
+
+def test_an_admitted_and_a_held_node_differ() -> None:
+    lines = rows(fleet_summary(HOSTS, variables(), GROUPS, HOSTS))
+    assert lines["gpu-1"] == "gpu-1 GPU node ready (simulated) PASS"
+    assert lines["gpu-2"] == "gpu-2 GPU node held FAIL: XID_FATAL"
+
+
+def test_a_pass_that_was_not_admitted_is_held_with_the_admitters_reason() -> None:
+    refused = {
+        "name": "gpu-1",
+        "state": "held",
+        "verdict": "inconclusive",
+        "reasons": [{"code": "EVIDENCE_REPLAYED", "message": "an older one"}],
+    }
+    text = fleet_summary(HOSTS, variables(localhost={"__node_admission_result": {"nodes": [refused]}}), GROUPS, HOSTS)
+    assert rows(text)["gpu-1"] == "gpu-1 GPU node held PASS: EVIDENCE_REPLAYED"
+    assert "EVIDENCE_REPLAYED: an older one" in text
+
+
+def test_a_failed_host_is_not_up() -> None:
+    text = fleet_summary(HOSTS, variables(), GROUPS, ["gpu-1", "gpu-2", "api-1"])
+    assert rows(text)["etcd-1"] == "etcd-1 etcd FAILED: see the failed task above"
+
+
+def test_reasons_are_cut_and_next_commands_name_inventory_and_host() -> None:
+    text = fleet_summary(HOSTS, variables(), GROUPS, HOSTS)
+    assert "gpu-2 is held, action: power_cycle" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "ansible-playbook -i inventory/prod playbooks/burnin.yml -l gpu-2" in text
+    assert "/state/reports/gpu-2/report.json" in text
+
+
+def test_ssh_targets_leave_out_what_the_inventory_does_not_say() -> None:
+    known = {"ansible_host": "198.18.0.1", "ansible_port": 2222, "fleet_host_key_fingerprint": "SHA256:x"}
+    assert ssh_targets(["a", "b"], {"a": known, "b": {}}) == [
+        {"name": "a", "address": "198.18.0.1", "port": 2222, "fingerprint": "SHA256:x"},
+        {"name": "b"},
+    ]

@@ -1,0 +1,115 @@
+"""The lab's own logic that needs no hosts: the model of an inventory, the cache of binaries, the progress line."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.lab import binaries
+from tests.lab.fleet import Progress
+from tests.lab.model import read_groups, read_lab
+from tests.lab.paths import REPOSITORY
+from tests.lab.shell import LabError, run
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder served over HTTP on loopback, and its address."""
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_labs_inventory_describes_the_labs_hosts() -> None:
+    lab = read_lab([REPOSITORY / "inventory/lab"])
+    assert lab.name == "lab"
+    assert len({host.address for host in lab.hosts}) == len(lab.hosts) == 11
+    assert [host.name for host in lab.hosts if host.gpu_scenario] == ["gpu-1", "gpu-2", "gpu-3"]
+    assert [host.name for host in lab.hosts if host.disk_id] == ["etcd-1", "etcd-2", "etcd-3", "etcd-events-1"]
+    assert read_groups([REPOSITORY / "inventory/lab"])["gpu_nodes"] == {"gpu-1", "gpu-2", "gpu-3"}
+
+
+def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {hosts: {one: {}}, vars: {fleet_name: x}}\n")
+    with pytest.raises(LabError, match=r"hosts\.yml: one: ansible_host is missing"):
+        read_lab([inventory])
+
+
+def test_a_missing_command_says_what_installs_it() -> None:
+    with pytest.raises(LabError, match="make setup"):
+        run(["no-such-command-anywhere"])
+
+
+def test_a_failing_command_is_quoted_with_its_words() -> None:
+    with pytest.raises(LabError, match=r"exit code 3: broken"):
+        run(["sh", "-c", "echo broken >&2; exit 3"])
+
+
+def test_a_download_with_another_checksum_is_refused(site: tuple[Path, str]) -> None:
+    folder, url = site
+    (folder / "etcd").write_bytes(b"not etcd")
+    with pytest.raises(LabError, match="its publisher says"):
+        binaries.fetch_verified(f"{url}/etcd", "0" * 64)
+    good = binaries.sha256(folder / "etcd")
+    assert binaries.fetch_verified(f"{url}/etcd", good) == b"not etcd"
+
+
+def test_a_download_that_does_not_answer_is_one_sentence(site: tuple[Path, str]) -> None:
+    with pytest.raises(LabError, match="cannot be downloaded"):
+        binaries.fetch_verified(f"{site[1]}/absent", "0" * 64)
+
+
+@pytest.mark.parametrize("text", ["{sum}\n", "ffff  other\n{sum}  etcd.tar.gz\n", "{sum} *./etcd.tar.gz\n"])
+def test_published_checksums_are_found_in_the_usual_forms(site: tuple[Path, str], text: str) -> None:
+    folder, url = site
+    (folder / "sums").write_text(text.format(sum="a" * 64))
+    assert binaries._published_sum(f"{url}/sums", "etcd.tar.gz") == "a" * 64
+
+
+def test_a_checksum_file_without_the_name_is_refused(site: tuple[Path, str]) -> None:
+    folder, url = site
+    (folder / "sums").write_text("ffff  other\n")
+    with pytest.raises(LabError, match=r"no checksum for etcd\.tar\.gz"):
+        binaries._published_sum(f"{url}/sums", "etcd.tar.gz")
+
+
+def test_a_changed_binary_in_the_cache_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "kubelet").write_bytes(b"real")
+    binaries._write_sums(tmp_path)
+    assert binaries._sums_fit(tmp_path)
+    (tmp_path / "kubelet").write_bytes(b"fake")
+    assert not binaries._sums_fit(tmp_path)
+
+
+def test_the_image_archive_holds_the_binary_under_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "labtool").write_bytes(b"program")
+    binaries._write_image(tmp_path / "labtool", tmp_path / "image.tar")
+    with tarfile.open(tmp_path / "image.tar") as image:
+        layer = image.extractfile("layer.tar")
+        assert layer is not None
+        with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
+            program = tar.extractfile("labtool")
+            assert program is not None and program.read() == b"program"
+
+
+def test_progress_gives_no_estimate_on_a_first_run_and_one_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path))
+    first, second = io.StringIO(), io.StringIO()
+    progress = Progress("x", first)
+    progress.play("Build", 3)
+    progress.finish(remember=True)
+    assert "Build (3 hosts)\n" in first.getvalue()
+    Progress("x", second).play("Build", 3)
+    assert "s left" in second.getvalue()
