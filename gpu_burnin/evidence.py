@@ -227,9 +227,11 @@ def own_public_key(host_key: Path) -> str:
     """The public half of the host's private key, from the private file itself."""
     done = _ssh_keygen(["-y", "-P", "", "-f", str(host_key)], b"")
     if done.returncode != 0:
+        # ssh-keygen's own words behind the last colon: no such file, permission denied, a passphrase.
+        reason = done.stderr.decode("utf-8", "replace").strip().rpartition(": ")[2]
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot read the host key {host_key}; run as root, "
-            "or set host_key in the configuration"
+            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}); run as root, make it with "
+            "`ssh-keygen -A` where there is none, or set host_key in the configuration"
         )
     return public_key(done.stdout.decode("utf-8", "replace"))
 

@@ -35,6 +35,7 @@ def main() -> int:
         lab = read_lab(arguments.inventory or [REPOSITORY / "inventory/lab"])
         match arguments.command:
             case "up":
+                hosts.require_root()
                 ensure_binaries()
                 hosts.up(lab)
             case "down":

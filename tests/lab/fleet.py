@@ -175,6 +175,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="run with --check --diff")
     arguments = parser.parse_args()
     try:
+        hosts.require_root()
         lab = read_lab([LAB_INVENTORY])
         ensure_binaries()
         hosts.up(lab)

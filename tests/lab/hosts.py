@@ -28,10 +28,15 @@ OUTER_SYSCTLS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops",
 MIN_INOTIFY_INSTANCES = 4096
 
 
-def up(lab: Lab) -> None:
-    """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
+def require_root() -> None:
+    """Raise LabError for anybody else: better before minutes of building than after."""
     if os.geteuid() != 0:
         raise LabError("the lab starts hosts with mounts and a network of their own and needs root: run it with sudo")
+
+
+def up(lab: Lab) -> None:
+    """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
+    require_root()
     lab.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     rootfs = ensure_image()
     _save_outer_sysctls(lab)

@@ -91,6 +91,12 @@ def test_refuses(device: bd.BlockDevice, wanted: bd.Wanted, point: bd.MountPoint
     assert reason in " | ".join(bd.refusals(device, wanted, point))
 
 
+def test_a_foreign_disk_on_the_mount_point_is_one_reason() -> None:
+    device = replace(BLANK, mounts=("/var/lib/etcd",), signature=bd.Signature("ext4", "x"), claimed=True)
+    (reason,) = bd.refusals(device, WANTED, replace(POINT, source="nvme0n1"))
+    assert "unmount it first" in reason
+
+
 def test_each_fault_names_the_disk_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     path = "/dev/disk/by-id/nvme-x"
     used = replace(disk(rotational=True), signature=bd.Signature("ext4", "precious"), claimed=True)
@@ -105,7 +111,9 @@ def test_each_fault_names_the_disk_and_the_fix(monkeypatch: pytest.MonkeyPatch) 
     assert any("already carries data (ext4 labelled 'precious'); if it may be destroyed" in text for text in found)
     monkeypatch.undo()
     assert bd.faults("/dev/sdb", WANTED)[0].startswith("/dev/sdb is not a stable name; give the disk as")
-    assert bd.faults(f"{path}-none", WANTED) == [f"{path}-none does not exist; list the disks with `ls /dev/disk/by-id`"]
+    assert bd.faults(f"{path}-none", WANTED) == [
+        f"{path}-none does not exist; list the disks with `ls /dev/disk/by-id`"
+    ]
 
 
 def test_reports_all_reasons_at_once() -> None:

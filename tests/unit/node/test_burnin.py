@@ -125,7 +125,8 @@ def test_busy_units() -> None:
 def test_run_survives_the_controller_and_verdicts_are_no_failures() -> None:
     command = burnin.run_command("/usr/local/bin/gpu-burnin", "quick", 60, "u.service", "p.service")
     assert command[0] == "systemd-run"
-    assert "--no-block" in command
+    assert "--no-block" not in command, "a start that is only queued looks like a run that has ended"
+    assert "--service-type=exec" in command
     assert "--property=SuccessExitStatus=1 3" in command
     assert "--property=KillMode=mixed" in command, "workers that systemd kills look like workers that died"
     assert command[-4:] == ["/usr/local/bin/gpu-burnin", "run", "--level", "quick"]

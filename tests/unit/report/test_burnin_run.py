@@ -223,6 +223,7 @@ def refused(node: Node, says: str, *arguments: str) -> None:
     error = done.exception if isinstance(done.exception, GpuBurninError) else None
     assert (error.exit_code if error else done.exit_code) == 2
     assert says in (str(error) if error else done.output)
+    assert error is None or "\n" not in str(error)
     assert node.store.runs() == []
 
 
@@ -230,17 +231,24 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
     refused(node, "NVML is a simulation here", "--backend", "auto")
+    refused(node, "'slow' is not one of 'quick', 'standard', 'extended'", "--level", "slow")
     refused(node, "unknown checks", "--skip", "nvlinks")
+    refused(node, "unknown checks nvlinks: choose from", "--checks", "nvlinks")
+    refused(node, "cannot use the state directory /dev/null/x (Not a directory)", "--state-dir", "/dev/null/x")
     refused(node, "--gpus 7 fits none", "--gpus", "7")
     refused(node, "unknown fault", "--inject", "gemm:gremlin")
     refused(node, "a duration goes only with the level extended", "--level", "quick", "--for", "2h")
     refused(node, "is not a duration", "--for", "soon")
     with node.store.locked():
         refused(node, "another gpu-burnin run")
+    mismatch = node.directory / "mismatch.scenario"
+    mismatch.write_text("init_error = version_mismatch\n")
+    monkeypatch.setenv("MUSTER_FAKE_NVML_SCENARIO", str(mismatch))
+    refused(node, "are of different versions (NVML error 18)", "--backend", "auto")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(node.directory))
     refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda")
     node.configure(host_key="/none")
-    refused(node, "cannot read the host key /none")
+    refused(node, "cannot read the host key /none (No such file or directory)")
     node.configure(kernel_log="/dev/null")
     refused(node, "is a device")
     node.configure(colour="red")

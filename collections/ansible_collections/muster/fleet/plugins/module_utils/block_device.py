@@ -153,7 +153,9 @@ def refusals(device: BlockDevice, wanted: Wanted, mount_point: MountPoint) -> li
     if device.swap:
         found.append("is used as swap; swapoff it or give another disk")
     found.extend(_mount_refusals(device, wanted, mount_point))
-    if device.signature and not is_ours(device, wanted) and not wanted.wipe:
+    # On a disk that is mounted there already the wipe flag would not help: that has its own refusal.
+    loose = wanted.mount_point not in device.mounts
+    if loose and device.signature and not is_ours(device, wanted) and not wanted.wipe:
         found.append(f"already carries data ({device.signature}); if it may be destroyed set local_ssd_wipe: true")
     return found
 

@@ -142,8 +142,9 @@ def run_command(program: str, level: str, extended_s: int, unit: str, publish_un
         "systemd-run",
         f"--unit={unit}",
         "--description=GPU burn-in",
-        "--no-block",
         "--quiet",
+        # Comes back when the program runs: until then a unit whose start is only queued looks like one that has ended.
+        "--service-type=exec",
         "--property=SuccessExitStatus=1 3",
         # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
         "--property=KillMode=mixed",

@@ -125,6 +125,11 @@ def main() -> None:
     module.exit_json(changed=bool(stale), restarted_for=stale)
 
 
+def _restarted(module: AnsibleModule) -> bool:
+    unit = systemd_unit.show(module.params["unit"])
+    return unit.started_at is not None and not systemd_unit.stale_because(unit, module.params["restart_after"])
+
+
 def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
     """Restart once the others hold the quorum, or at once when there is none. Fails the module otherwise."""
     quorum = True
@@ -142,6 +147,9 @@ def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
         time.sleep(0.5)
     # A start that hangs would hang here too: the condition to wait for is health, with its reason.
     systemd_unit.systemctl(["restart", "--no-block", "--", module.params["unit"]])
+    # The old process may answer a while longer, and its health is not the new one's.
+    while not _restarted(module) and time.monotonic() < deadline:
+        time.sleep(0.1)
     if not quorum:
         return
     health = etcd_api.wait_healthy(lambda: cluster.probe(name), module.params["timeout_s"])

@@ -1,0 +1,34 @@
+"""Ask a DNS server for the addresses of a name (RFC 1035), print its answer: code and addresses."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+
+CODES = {0: "NOERROR", 2: "SERVFAIL", 3: "NXDOMAIN", 5: "REFUSED"}
+QUESTION_A_IN = struct.pack("!HH", 1, 1)
+
+
+def main(server: str, name: str) -> None:
+    """One question over UDP."""
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split("."))
+    question = labels + b"\0" + QUESTION_A_IN
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(10)
+        client.sendto(struct.pack("!HHHHHH", 7, 0x0100, 1, 0, 0, 0) + question, (server, 53))
+        answer = client.recv(4096)
+    flags, _, answers = struct.unpack("!HHH", answer[2:8])
+    rest = answer[12 + len(question) :]
+    addresses = []
+    for _ in range(answers):
+        # An answer's name is a pointer of two bytes; type, class, time to live and length follow.
+        kind, _, _, size = struct.unpack("!HHIH", rest[2:12]) if rest[0] >= 0xC0 else (0, 0, 0, 0)
+        if kind == 1:
+            addresses.append(socket.inet_ntoa(rest[12 : 12 + size]))
+        rest = rest[12 + size :]
+    print(" ".join([CODES.get(flags & 0xF, str(flags & 0xF)), *addresses]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Benchmarks: figures of one run on one machine, printed, never asserted."""
