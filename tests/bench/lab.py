@@ -20,7 +20,7 @@ RERUN_GOAL_S = 90
 
 
 def main() -> int:
-    """Start a cold lab, run site.yml twice, print; the lab stays up. 1 when a run fails or the second changes a thing."""
+    """Start a cold lab, run site.yml twice, print; the lab stays up. 1 when a run fails or the second is not quiet."""
     ensure_binaries()
     lab = read_lab([LAB_INVENTORY])
     hosts.down(lab)
