@@ -214,11 +214,12 @@ def explain(code: str | None) -> None:
 
     Without CODE all codes are listed.
     """
-    from gpu_burnin.evidence import CODES
+    from gpu_burnin import evidence
+    from gpu_burnin.admission import node
     from gpu_burnin.hardware import load_reasons
 
-    reasons = load_reasons()
-    summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: CODES[name][0] for name in CODES}}
+    reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
+    summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}
     if code is None:
         for name in sorted(summaries):
             click.echo(f"{name}  {summaries[name]}")
@@ -229,7 +230,7 @@ def explain(code: str | None) -> None:
     click.echo(f"{name}: {summaries[name]}.")
     if name in reasons:
         click.echo(f"Means {reasons[name].severity}; first action: {reasons[name].action}.")
-    click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else CODES[name][1]}")
+    click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else codes[name][1]}")
 
 
 @cli.command()

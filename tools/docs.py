@@ -13,6 +13,9 @@ from typing import Any
 
 import yaml
 
+from gpu_burnin import evidence
+from gpu_burnin.admission import node
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -36,7 +39,7 @@ def _pages() -> Iterator[tuple[Path, str]]:
         role = spec.parents[1]
         yield role / "README.md", role_page(role.name, yaml.safe_load(spec.read_text())["argument_specs"])
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
-    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons)
+    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence.CODES, **node.CODES})
 
 
 def role_page(name: str, specs: Mapping[str, Any]) -> str:
@@ -56,12 +59,14 @@ def role_page(name: str, specs: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def reasons_page(reasons: Mapping[str, Any]) -> str:
-    """The reference of all reason codes."""
+def reasons_page(reasons: Mapping[str, Any], admission: Mapping[str, tuple[str, str]]) -> str:
+    """The reference of all reason codes: the burn-in's, and the admitter's with (meaning, what to do)."""
     lines = [
         "# Reason codes",
         "",
-        "Generated from `gpu_burnin/hardware/reasons.yaml` by `make docs`. `gpu-burnin explain CODE` prints the same.",
+        "Generated from the package's data by `make docs`. `gpu-burnin explain CODE` prints the same.",
+        "",
+        "## Of the burn-in",
         "",
         "| code | severity | action | meaning | what to do |",
         "|---|---|---|---|---|",
@@ -69,6 +74,9 @@ def reasons_page(reasons: Mapping[str, Any]) -> str:
     for code, reason in sorted(reasons.items()):
         fields = (reason["severity"], reason["action"], _text(reason["summary"]), _text(reason["what_to_do"]))
         lines.append(f"| `{code}` | " + " | ".join(fields) + " |")
+    lines += ["", "## Of the admission (reason of the condition GPUVerified)", ""]
+    lines += ["| code | meaning | what to do |", "|---|---|---|"]
+    lines += [f"| `{code}` | {_text(what)} | {_text(to_do)} |" for code, (what, to_do) in sorted(admission.items())]
     return "\n".join([*lines, ""])
 
 

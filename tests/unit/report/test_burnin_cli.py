@@ -94,6 +94,7 @@ def test_version_schema_and_explain() -> None:
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
     assert "too old" in call("explain", "EVIDENCE_EXPIRED").stdout
+    assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout
 
 
 def test_library_names_load_on_use() -> None:

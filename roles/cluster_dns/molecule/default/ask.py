@@ -22,12 +22,19 @@ def main(server: str, name: str) -> None:
     rest = answer[12 + len(question) :]
     addresses = []
     for _ in range(answers):
-        # An answer's name is a pointer of two bytes; type, class, time to live and length follow.
-        kind, _, _, size = struct.unpack("!HHIH", rest[2:12]) if rest[0] >= 0xC0 else (0, 0, 0, 0)
+        rest = after_name(rest)
+        kind, _, _, size = struct.unpack("!HHIH", rest[:10])
         if kind == 1:
-            addresses.append(socket.inet_ntoa(rest[12 : 12 + size]))
-        rest = rest[12 + size :]
+            addresses.append(socket.inet_ntoa(rest[10 : 10 + size]))
+        rest = rest[10 + size :]
     print(" ".join([CODES.get(flags & 0xF, str(flags & 0xF)), *addresses]))
+
+
+def after_name(data: bytes) -> bytes:
+    """What follows a name: labels up to an empty one, or up to a pointer of two bytes."""
+    while 0 < data[0] < 0xC0:
+        data = data[1 + data[0] :]
+    return data[2:] if data[0] else data[1:]
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import http.client
 import os
 import re
 import stat
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from ansible_collections.muster.fleet.plugins.module_utils import files
 
 _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -67,22 +68,14 @@ def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> No
     """
     target = Path(path)
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            digest = _download(url, stream.write, timeout_s)
-            if digest != sha256.lower():
-                raise BinaryError(
-                    f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
-                    "correct the checksum or the mirror"
-                )
-            os.fchmod(stream.fileno(), mode)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).rename(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+    with files.replacing(target) as stream:
+        digest = _download(url, stream.write, timeout_s)
+        if digest != sha256.lower():
+            raise BinaryError(
+                f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
+                "correct the checksum or the mirror"
+            )
+        os.fchmod(stream.fileno(), mode)
 
 
 def _download(url: str, write: Callable[[bytes], object], timeout_s: float) -> str:

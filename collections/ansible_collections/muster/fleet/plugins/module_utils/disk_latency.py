@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils import files
+
 # Where data is not on a disk, or not on this one: a flush there costs nothing and proves nothing.
 UNFIT_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "overlay", "nfs", "nfs4", "cifs", "ceph", "9p", "virtiofs"})
 MIN_SAMPLES = 200  # p99 of fewer rests on one or two values
@@ -124,16 +126,8 @@ def read_results(path: str) -> dict[str, Latency]:
 
 
 def write_results(path: str, results: dict[str, Latency]) -> None:
-    """Replace the file as a whole: temporary file, fsync, rename."""
-    folder = Path(path).parent
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".disk-latency-", dir=folder)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump({key: {"latency": asdict(value)} for key, value in results.items()}, stream, indent=1)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).rename(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+    """Replace the file as a whole."""
+    target = Path(path)
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with files.replacing(target) as stream:
+        stream.write(json.dumps({key: {"latency": asdict(value)} for key, value in results.items()}, indent=1).encode())

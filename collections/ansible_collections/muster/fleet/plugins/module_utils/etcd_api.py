@@ -14,6 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+REQUEST_TIMEOUT_S = 5.0
+CREDENTIAL_OPTIONS: dict[str, dict[str, Any]] = {
+    "ca": {"type": "path", "default": "/etc/etcd/pki/ca.crt"},
+    "cert": {"type": "path", "default": "/etc/etcd/pki/health.crt"},
+    # The path of a key, not a key.
+    "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
+}
+
 
 class EtcdError(Exception):
     """No usable answer; the message is one sentence without the host's name."""
@@ -89,6 +97,15 @@ def connect(endpoint: str, credentials: Credentials, timeout_s: float) -> Api:
         return answer
 
     return call
+
+
+def probe(endpoint: str, credentials: Credentials, expect_members: Sequence[str]) -> Health:
+    """One member's health as `read_health` judges it; no answer is a reason too."""
+    try:
+        api = connect(endpoint, credentials, REQUEST_TIMEOUT_S)
+    except EtcdError as error:
+        return Health(False, str(error))
+    return read_health(api, expect_members)
 
 
 def read_health(api: Api, expect_members: Sequence[str]) -> Health:

@@ -15,9 +15,11 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 MODE = re.compile(r"^0?[0-7]{3,4}$")
 VALIDATE_TIMEOUT_S = 60.0
@@ -137,8 +139,12 @@ def _attribute_notes(info: os.stat_result, mode: int, ids: _Ids) -> list[str]:
     return notes
 
 
+def _chown_ids(ids: _Ids) -> tuple[int, int]:
+    return -1 if ids.uid is None else ids.uid, -1 if ids.gid is None else ids.gid
+
+
 def _set_attributes(path: str, mode: int, ids: _Ids) -> None:
-    os.chown(path, -1 if ids.uid is None else ids.uid, -1 if ids.gid is None else ids.gid)
+    os.chown(path, *_chown_ids(ids))
     Path(path).chmod(mode)
 
 
@@ -148,6 +154,26 @@ def _fsync_directory(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def replacing(dest: Path) -> Iterator[IO[bytes]]:
+    """A file (mode 0600 at first) beside `dest`, which is synced and takes its place at the end.
+
+    After an exception in between, `dest` is as it was. Raises OSError.
+    """
+    # A leading dot and a foreign ending: readers of drop-in folders pass over it.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", suffix=".muster-tmp", dir=dest.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(temporary).rename(dest)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+    _fsync_directory(dest.parent)
 
 
 def _content_diff(spec: FileSpec, before: bytes | None) -> Diff:
@@ -279,20 +305,10 @@ def _place(pending: _Pending) -> None:
     if not pending.content_changed:
         _set_attributes(spec.dest, spec.mode, pending.ids)
         return
-    dest = Path(spec.dest)
-    # A leading dot and a foreign ending: readers of drop-in folders pass over it.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", suffix=".muster-tmp", dir=dest.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(spec.content)
-            handle.flush()
-            _set_attributes(temporary, spec.mode, pending.ids)
-            os.fsync(handle.fileno())
-        Path(temporary).rename(dest)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-    _fsync_directory(dest.parent)
+    with replacing(Path(spec.dest)) as handle:
+        handle.write(spec.content)
+        os.fchown(handle.fileno(), *_chown_ids(pending.ids))
+        os.fchmod(handle.fileno(), spec.mode)
 
 
 def _check_set(files: Sequence[FileSpec], directories: Sequence[DirectorySpec], absent: Sequence[str]) -> None:

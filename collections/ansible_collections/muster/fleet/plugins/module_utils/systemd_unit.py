@@ -1,4 +1,4 @@
-"""A systemd unit's state, and whether its process is older than the files it read at start.
+"""A systemd unit: enabled, running, and not older than the files it read at start.
 
 A handler is lost when a run is killed between writing a file and the restart; comparing times
 instead finds the restart that is still owed, whoever wrote the file. Standard library only.
@@ -10,8 +10,10 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+LOG_LINES = 15
 
 _PROPERTIES = (
     "LoadState",
@@ -48,6 +50,31 @@ class Unit:
     def running(self) -> bool:
         """Up, or on its way up (systemd keeps trying)."""
         return self.active in ("active", "activating", "reloading")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a unit should be, and the files, or folders of files, whose change needs a restart or a reload.
+
+    `reload_marker` is a file that the unit touches at start and reload. `restart` false leaves a restart to somebody
+    else; `wait` false does not wait until systemd says that the unit is up.
+    """
+
+    unit: str
+    restart_after: Sequence[str] = ()
+    reload_after: Sequence[str] = ()
+    reload_marker: str | None = None
+    enabled: bool = True
+    restart: bool = True
+    wait: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done, of daemon-reload, enable and one of start, restart, reload; and what makes the unit stale."""
+
+    actions: tuple[str, ...]
+    stale: tuple[str, ...]
 
 
 def parse_show(name: str, text: str, started_at: float | None) -> Unit:
@@ -102,6 +129,58 @@ def stale_because(unit: Unit, paths: Sequence[str]) -> list[str]:
     if unit.started_at is None:
         return []
     return newer_files(unit.started_at, modification_times([*unit.files, *paths]), time.time())
+
+
+def decide(wanted: Wanted, unit: Unit) -> Decision:
+    """Compare a unit with what is wanted."""
+    actions = ["daemon-reload"] if unit.needs_reload else []
+    if wanted.enabled and not unit.enabled:
+        actions.append("enable")
+    stale = stale_because(unit, wanted.restart_after)
+    if unit.needs_reload and unit.started_at is not None and not stale:
+        stale = [f"a removed drop-in of {wanted.unit}"]  # what is gone has no time to compare
+    if not unit.running:
+        actions.append("start")
+    elif stale and wanted.restart:
+        actions.append("restart")
+    elif reload_owed(wanted):
+        actions.append("reload")
+    return Decision(tuple(actions), tuple(stale))
+
+
+def reload_owed(wanted: Wanted) -> bool:
+    """Whether a file of `reload_after` is newer than the marker, or the marker missing."""
+    if wanted.reload_marker is None:
+        return False
+    marker = Path(wanted.reload_marker)
+    if not marker.exists():
+        return True
+    loaded_at = marker.stat().st_mtime
+    return any(at > loaded_at for at in modification_times(wanted.reload_after).values())
+
+
+def bring_up(wanted: Wanted, *, act: bool) -> Decision:
+    """Do what `decide` says (or with `act` false only tell). Raises UnitError."""
+    unit = show(wanted.unit)
+    # A new unit file is "not-found" until systemd reads it; reloading first is how one learns.
+    if act and (unit.needs_reload or not unit.loaded):
+        systemctl(["daemon-reload"])
+        unit = replace(show(wanted.unit), needs_reload=unit.needs_reload)
+        if not unit.loaded:
+            raise UnitError(f"systemd knows no {wanted.unit}; install what provides it")
+    decision = decide(wanted, unit)
+    for action in decision.actions if act else ():
+        if action == "enable":
+            systemctl(["enable", "--", wanted.unit])
+        elif action != "daemon-reload":
+            systemctl([action, *([] if wanted.wait else ["--no-block"]), "--", wanted.unit])
+    return decision
+
+
+def log_tail(unit: str) -> str:
+    """The unit's last log lines, for an error message."""
+    command = ["journalctl", "--unit", unit, "--lines", str(LOG_LINES), "--no-pager", "--output", "cat"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def systemctl(arguments: Sequence[str]) -> str:

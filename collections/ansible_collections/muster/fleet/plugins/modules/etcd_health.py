@@ -62,17 +62,13 @@ health:
   sample: {healthy: true, reason: "", leader: etcd-2, version: 3.6.16, db_size_bytes: 20480, alarms: []}
 """
 
-REQUEST_TIMEOUT_S = 5.0
-
 
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
             "endpoint": {"type": "str", "required": True},
-            "ca": {"type": "str", "default": "/etc/etcd/pki/ca.crt"},
-            "cert": {"type": "str", "default": "/etc/etcd/pki/health.crt"},
-            "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
+            **etcd_api.CREDENTIAL_OPTIONS,
             "expect_members": {"type": "list", "elements": "str", "default": []},
             "timeout_s": {"type": "float", "default": 60.0},
         },
@@ -80,15 +76,10 @@ def main() -> None:
     )
     given = module.params
     credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
-
-    def probe() -> etcd_api.Health:
-        try:
-            api = etcd_api.connect(given["endpoint"], credentials, REQUEST_TIMEOUT_S)
-        except etcd_api.EtcdError as error:
-            return etcd_api.Health(False, str(error))
-        return etcd_api.read_health(api, given["expect_members"])
-
-    health = etcd_api.wait_healthy(probe, 0 if module.check_mode else given["timeout_s"])
+    health = etcd_api.wait_healthy(
+        lambda: etcd_api.probe(given["endpoint"], credentials, given["expect_members"]),
+        0 if module.check_mode else given["timeout_s"],
+    )
     if not health.healthy and not module.check_mode:
         module.fail_json(
             msg=f"{socket.gethostname()}: the etcd member at {given['endpoint']} is not healthy after "

@@ -75,8 +75,6 @@ restarted_for:
   returned: always
 """
 
-REQUEST_TIMEOUT_S = 5.0
-
 
 class _Cluster:
     """The members as this host reaches them."""
@@ -86,12 +84,8 @@ class _Cluster:
         self.credentials = credentials
 
     def probe(self, name: str) -> etcd_api.Health:
-        """One member's health; no answer is a reason too."""
-        try:
-            api = etcd_api.connect(self.endpoints[name], self.credentials, REQUEST_TIMEOUT_S)
-        except etcd_api.EtcdError as error:
-            return etcd_api.Health(False, str(error))
-        return etcd_api.read_health(api, list(self.endpoints))
+        """One member's health."""
+        return etcd_api.probe(self.endpoints[name], self.credentials, list(self.endpoints))
 
     def healthy_others(self, name: str) -> int:
         """How many of the other members are healthy."""
@@ -106,9 +100,7 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "endpoints": {"type": "dict", "required": True},
             "restart_after": {"type": "list", "elements": "path", "default": []},
-            "ca": {"type": "str", "default": "/etc/etcd/pki/ca.crt"},
-            "cert": {"type": "str", "default": "/etc/etcd/pki/health.crt"},
-            "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
+            **etcd_api.CREDENTIAL_OPTIONS,
             "timeout_s": {"type": "float", "default": 60.0},
         },
         supports_check_mode=True,

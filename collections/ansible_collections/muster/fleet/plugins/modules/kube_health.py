@@ -14,8 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
     message,
     wait,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.kube_unit import Wanted, bring_up, log_tail
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import UnitError
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import UnitError, Wanted, bring_up, log_tail
 
 DOCUMENTATION = r"""
 module: kube_health
@@ -117,7 +116,7 @@ elapsed_s:
   returned: success
   type: float
 actions:
-  description: What was done to the unit (or would be, in check mode), of enable, start, restart, reload.
+  description: What was done to the unit (or would be, in check mode), of daemon-reload, enable, start, restart, reload.
   returned: success
   type: list
   elements: str
@@ -167,7 +166,7 @@ def main() -> None:
     actions: list[str] = []
     try:
         if wanted:
-            actions = bring_up(wanted, act=not module.check_mode)
+            actions = list(bring_up(wanted, act=not module.check_mode).actions)
         failure = wait(server, [Check(**check) for check in params["checks"]], deadline_s)
         problem = message(server, failure, deadline_s) if failure else ""
     except (KubeHealthError, UnitError) as error:

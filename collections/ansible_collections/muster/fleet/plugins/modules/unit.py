@@ -52,7 +52,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done (or would be, in check mode), of reload, enable, start, restart.
+  description: What was done (or would be, in check mode), of daemon-reload, enable, start, restart.
   type: list
   elements: str
   returned: always
@@ -76,40 +76,22 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    name = module.params["name"]
+    given = module.params
+    wanted = systemd_unit.Wanted(
+        unit=given["name"],
+        restart_after=given["restart_after"],
+        enabled=given["enabled"],
+        restart=given["restart"],
+        wait=given["wait"],
+    )
     try:
-        actions, stale = _converge(module)
+        decision = systemd_unit.bring_up(wanted, act=not module.check_mode)
     except systemd_unit.UnitError as error:
-        module.fail_json(msg=f"{socket.gethostname()}: {error}; see `journalctl -u {name}` there.")
-    module.exit_json(changed=bool(actions), actions=actions, stale=stale)
-
-
-def _converge(module: AnsibleModule) -> tuple[list[str], list[str]]:
-    given, act = module.params, not module.check_mode
-    name, block = given["name"], [] if given["wait"] else ["--no-block"]
-    unit = systemd_unit.show(name)
-    actions: list[str] = []
-    # A new unit file is "not-found" until systemd reads it; reloading first is how one learns.
-    if unit.needs_reload:
-        actions.append("reload")
-    if act and (unit.needs_reload or not unit.loaded):
-        systemd_unit.systemctl(["daemon-reload"])
-        unit = systemd_unit.show(name)
-    if act and not unit.loaded:
-        raise systemd_unit.UnitError(f"systemd knows no {name}; install what provides it")
-    if given["enabled"] and not unit.enabled:
-        actions.append("enable")
-        if act:
-            systemd_unit.systemctl(["enable", "--", name])
-    stale = systemd_unit.stale_because(unit, given["restart_after"])
-    if "reload" in actions and unit.started_at is not None and not stale:
-        stale = [f"a removed drop-in of {name}"]  # what is gone has no time to compare
-    verb = "start" if not unit.running else "restart" if stale and given["restart"] else ""
-    if verb:
-        actions.append(verb)
-        if act:
-            systemd_unit.systemctl([verb, *block, "--", name])
-    return actions, stale
+        module.fail_json(
+            msg=f"{socket.gethostname()}: {error}; see `journalctl -u {wanted.unit}` there.",
+            log=systemd_unit.log_tail(wanted.unit),
+        )
+    module.exit_json(changed=bool(decision.actions), actions=decision.actions, stale=decision.stale)
 
 
 if __name__ == "__main__":
