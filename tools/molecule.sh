@@ -9,6 +9,13 @@ passed=0
 for role in "$@"; do
   started=$SECONDS
   log="$PWD/build/molecule/$role.log"
+  # What a killed run has left, of this role or another, is neither used nor in the way.
+  export MOLECULE_EPHEMERAL_DIRECTORY="$PWD/build/molecule/$role.state"
+  rm -rf "$MOLECULE_EPHEMERAL_DIRECTORY"
+  if [[ -n $(podman ps --all --quiet --filter label=muster.lab=molecule) ]]; then
+    python -m tests.lab --inventory tests/molecule/inventory.yml \
+      --inventory "roles/$role/molecule/default/inventory.yml" down
+  fi
   if (cd "roles/$role" && molecule test >"$log" 2>&1 </dev/null); then
     passed=$((passed + 1))
     echo "molecule: $role passed in $((SECONDS - started)) s"

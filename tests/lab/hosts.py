@@ -1,6 +1,6 @@
 """Start and remove the lab's hosts: podman containers with systemd, SSH, their own disks and boot ids.
 
-Everything made carries the lab's name, and removal goes by exact name: nothing else on the machine is touched.
+Everything made carries the lab's name, and removal goes by it: nothing else on the machine is touched.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def up(lab: Lab) -> None:
 
 def down(lab: Lab) -> None:
     """Remove the hosts, network, loop devices, mounts and state of this lab; fine when there are none or only some."""
-    for name in (*(host.name for host in lab.hosts), "mirror"):
-        if succeeds(["podman", "container", "exists", _container(lab, name)]):
-            run(["podman", "rm", "--force", "--time", "0", _container(lab, name)])
+    # By label: the inventory may have lost a host since, and a molecule scenario may follow another's broken run.
+    label = f"label=muster.lab={lab.name}"
+    for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
+        run(["podman", "rm", "--force", "--time", "0", container])
     if succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "rm", _network(lab)])
     for host_dir in sorted((lab.state / "hosts").glob("*")):

@@ -40,11 +40,11 @@ options:
     default: []
   ca:
     description: Path of the CA certificate.
-    type: str
+    type: path
     default: /etc/etcd/pki/ca.crt
   cert:
     description: Path of the client certificate.
-    type: str
+    type: path
     default: /etc/etcd/pki/health.crt
   key:
     description: Path of the client key.
