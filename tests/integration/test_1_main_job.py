@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
+import pytest
+
+from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.paths import REPOSITORY
 
 from . import first_run
-from .fleet import Fleet
+from .fleet import Fleet, run
 
 READY = "muster.node-restriction.kubernetes.io/ready"
 
@@ -50,6 +55,17 @@ def test_check_mode_with_diff_has_no_error_and_no_change(fleet: Fleet) -> None:
     checked = fleet.playbook("site.yml", "--check", "--diff", log="check")
     assert checked.rc == 0, checked.failures
     assert checked.changed == {}
+
+
+@pytest.mark.parametrize("arguments", [("site.yml", "--tags", "preflight"), ("playbooks/admit.yml",)])
+def test_playbooks_run_from_any_folder_without_a_configuration(
+    fleet: Fleet, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    playbook, *options = arguments
+    tool = Path(sys.executable).parent / "ansible-playbook"
+    done = run([str(tool), "-i", str(LAB_INVENTORY), str(REPOSITORY / playbook), *options], cwd=tmp_path)
+    assert done.rc == 0, done.out + done.err
+    assert "changed=0" in done.out and not re.search(r"changed=[1-9]", done.out)
 
 
 def test_no_secret_stands_in_a_log(fleet: Fleet) -> None:
@@ -125,4 +141,3 @@ def test_burnin_of_one_host(fleet: Fleet) -> None:
     result = fleet.playbook("playbooks/burnin.yml", "-l", "gpu-2", log="burnin-gpu-2")
     assert result.rc == 0, result.failures
     assert int(fleet.must("gpu-2", "cat /var/lib/gpu-burnin/sequence")) == before + 1
-    assert (REPOSITORY / "site.yml").exists()

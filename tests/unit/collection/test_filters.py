@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.filter.addresses import addresses
+from ansible_collections.muster.fleet.plugins.filter.kubeconfig import kubeconfig
 from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
 
 SUM = "a1" * 32
@@ -36,3 +38,20 @@ def test_sha256sums() -> None:
 def test_sha256sums_refuses(text: str, message: str) -> None:
     with pytest.raises(AnsibleFilterError, match=message):
         sha256sums(text)
+
+
+def test_kubeconfig() -> None:
+    text = kubeconfig("https://198.18.7.41:6443", "lab: one", "admin", ca="/ca.crt", cert="/a.crt", key="/a.key")
+    read = yaml.safe_load(text)
+    assert text.startswith("---\n")
+    assert read["clusters"] == [
+        {"name": "lab: one", "cluster": {"server": "https://198.18.7.41:6443", "certificate-authority": "/ca.crt"}}
+    ]
+    assert read["users"] == [{"name": "admin", "user": {"client-certificate": "/a.crt", "client-key": "/a.key"}}]
+    assert read["contexts"] == [{"name": "lab: one", "context": {"cluster": "lab: one", "user": "admin"}}]
+    assert read["current-context"] == "lab: one"
+
+
+def test_kubeconfig_refuses_a_server_without_tls() -> None:
+    with pytest.raises(AnsibleFilterError, match="must begin with https://"):
+        kubeconfig("http://198.18.7.41:6443", "lab", "admin", ca="/ca.crt", cert="/a.crt", key="/a.key")
