@@ -87,6 +87,11 @@ class Fleet:
         """The taints of a node as key:effect."""
         return {f"{taint['key']}:{taint['effect']}" for taint in self.get("node", node)["spec"].get("taints", [])}
 
+    def condition(self, node: str, kind: str) -> str | None:
+        """The status of a condition of a node, None when it has none of this type."""
+        conditions = self.get("node", node)["status"].get("conditions", [])
+        return next((str(c["status"]) for c in conditions if c["type"] == kind), None)
+
     def playbook(self, name: str, *arguments: str, log: str, **variables: Any) -> PlaybookResult:
         """Run a playbook of the repository on the lab's inventory."""
         return run_playbook(REPOSITORY / name, name=log, arguments=arguments, variables=variables)

@@ -45,7 +45,7 @@ author:
 """
 
 EXAMPLES = r"""
-content: "{{ 'https://198.18.7.41:6443' | muster.fleet.kubeconfig('lab', 'admin', ca='ca.crt', cert='a.crt', key='a.key') }}"
+content: "{{ api_url | muster.fleet.kubeconfig('lab', 'admin', ca='ca.crt', cert='admin.crt', key='admin.key') }}"
 """
 
 RETURN = r"""
