@@ -141,3 +141,14 @@ def test_burnin_of_one_host(fleet: Fleet) -> None:
     result = fleet.playbook("playbooks/burnin.yml", "-l", "gpu-2", log="burnin-gpu-2")
     assert result.rc == 0, result.failures
     assert int(fleet.must("gpu-2", "cat /var/lib/gpu-burnin/sequence")) == before + 1
+
+
+def test_burnin_of_a_host_from_the_controller_brings_its_report_back(fleet: Fleet, tmp_path: Path) -> None:
+    tool = Path(sys.executable).parent / "gpu-burnin"
+    login = ["--identity", str(fleet.lab.state / "ssh/id_ed25519"), "--known-hosts", str(fleet.state / "known_hosts")]
+    words = [str(tool), "host", *login, "--reports", str(tmp_path), fleet.addresses["gpu-3"]]
+    done = run(words)
+    assert done.rc == 1, done.err
+    assert "XID_FATAL" in done.out and "gemm" in done.err, "the text report, and progress while it ran"
+    (report,) = tmp_path.rglob("*.json")
+    assert json.loads(report.read_text())["verdict"] == "FAIL"
