@@ -84,8 +84,9 @@ class Fleet:
         return json.loads(done.out)
 
     def node_taints(self, node: str) -> set[str]:
-        """The taints of a node as key:effect."""
-        return {f"{taint['key']}:{taint['effect']}" for taint in self.get("node", node)["spec"].get("taints", [])}
+        """The fleet's own taints of a node as key:effect; Kubernetes' (not-ready, say) come and go by themselves."""
+        taints = self.get("node", node)["spec"].get("taints", [])
+        return {f"{taint['key']}:{taint['effect']}" for taint in taints if taint["key"].startswith("muster.dev/")}
 
     def condition(self, node: str, kind: str) -> str | None:
         """The status of a condition of a node, None when it has none of this type."""
