@@ -32,7 +32,9 @@ if [[ ! -f $stamp || $(<"$stamp") != "$want" ]]; then
   echo "setup: making the Python environment from $lock" >&2
   "$python" -m venv --clear .venv
   .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r "$lock"
-  .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+  # setuptools warns of the folder that has the package's name, which is just what an editable install is to use.
+  PYTHONWARNINGS=ignore::UserWarning .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
+    --no-build-isolation -e .
   echo "$want" >"$stamp"
 fi
 .venv/bin/python tools/install_collections.py
