@@ -165,7 +165,6 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
     ssh = merged / "root/.ssh"
     ssh.mkdir(mode=0o700, exist_ok=True)
     shutil.copyfile(lab.state / "ssh/id_ed25519.pub", ssh / "authorized_keys")
-    (merged / "usr/share/muster-lab").mkdir(exist_ok=True)
     if host.gpu_scenario:
         install_scenario(lab, host.name, host.gpu_scenario)
 
