@@ -54,19 +54,48 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """Something a person should know that does not keep a node out, such as a rate under a derived floor."""
+
+    code: str
+    check: str
+    message: str
+    gpu: str | None = None
+    evidence: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """One number with its unit, and the floor it was judged by with where that floor comes from."""
+    """One number with its unit, and the floor it was judged by.
+
+    `floor_source` says where the floor comes from, `floor_confidence` is measured, vendor or derived.
+    """
 
     name: str
     value: float
     unit: str
     floor: float | None = None
     floor_source: str | None = None
+    floor_confidence: str | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A quantity over time: `t_s` are seconds of CLOCK_MONOTONIC, one for each value."""
+
+    name: str
+    unit: str
+    t_s: tuple[float, ...]
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found on one GPU, or on the node when `gpu` is None."""
+    """What one check found on one GPU, or on the node when `gpu` is None.
+
+    `started_s` is CLOCK_MONOTONIC in seconds, set by the supervisor. `series` are rates over time for the
+    report's plots; they travel in the series file, not in the report.
+    """
 
     name: str
     gpu: str | None
@@ -76,6 +105,8 @@ class CheckResult:
     coverage: Mapping[str, JSON] = field(default_factory=dict)
     errors: tuple[Mapping[str, JSON], ...] = ()
     reasons: tuple[Reason, ...] = ()
+    series: tuple[Series, ...] = ()
+    started_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +125,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class SelftestResult:
-    """One injected fault and whether the detector saw it. `scope` says what this proves."""
+    """One injected fault and whether the detector saw it. `scope` says what this proves.
+
+    `changed_bits` is how many bits the fault changed in the data under test, counted; None where a fault has
+    no such size (a launch that never ran).
+    """
 
     fault: str
     check: str
@@ -103,6 +138,7 @@ class SelftestResult:
     detected: bool
     latency_s: float
     scope: str
+    changed_bits: int | None = None
 
 
 def worst(verdicts: Mapping[str, Verdict] | list[Verdict] | tuple[Verdict, ...]) -> Verdict:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
+from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Series, Verdict
 
 
 def to_json(value: object) -> Any:
@@ -38,7 +38,7 @@ def reason_from_json(data: Mapping[str, Any]) -> Reason:
 
 
 def result_from_json(data: Mapping[str, Any]) -> CheckResult:
-    """The inverse of to_json for a CheckResult. Raises KeyError, TypeError or ValueError for anything else."""
+    """The inverse of to_json for a CheckResult, but for `started_s`, which the supervisor knows. Raises KeyError, TypeError or ValueError for anything else."""
     return CheckResult(
         name=data["name"],
         gpu=data["gpu"],
@@ -48,6 +48,7 @@ def result_from_json(data: Mapping[str, Any]) -> CheckResult:
         coverage=data["coverage"],
         errors=tuple(data["errors"]),
         reasons=tuple(reason_from_json(r) for r in data["reasons"]),
+        series=tuple(Series(s["name"], s["unit"], tuple(s["t_s"]), tuple(s["values"])) for s in data["series"]),
     )
 
 

@@ -53,7 +53,8 @@ def main(mode: str, state: Path) -> None:
             continue
         send(type="progress", data={"products": 1})
         result = {"name": request["name"], "gpu": job["gpu"], "verdict": "PASS", "seconds": 0.1}
-        send(type="result", result={**result, "measurements": [], "coverage": {}, "errors": [], "reasons": []})
+        empty: dict[str, Any] = {"measurements": [], "coverage": {}, "errors": [], "reasons": [], "series": []}
+        send(type="result", result={**result, **empty})
     if mode == "hangs at the end":
         hang()
 
