@@ -1,31 +1,86 @@
-"""The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run."""
+"""The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run.
+
+A check is added by its file and one row in ROWS: order, share of the time, self-test and faults follow from it.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from gpu_burnin.types import JSON, CheckResult, Gpu
+from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
 
 if TYPE_CHECKING:
     from gpu_burnin.compute.backend import Backend
 
+
+class Scope(StrEnum):
+    """How a check goes over the GPUs."""
+
+    NODE = "node"  # once, for the whole node, before the GPUs
+    EACH = "each"  # on every GPU as soon as that GPU has come to it
+    TOGETHER = "together"  # on all GPUs from one moment on; their workers can exchange data
+    ALONE = "alone"  # on one GPU after the other while the rest of the node is idle
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the machinery knows of a check.
+
+    `weight` is its share of the time that is left, against the other checks; 0 means that it takes the time it
+    takes. `least_s` are the seconds it gets however little is left. `faults` are those --inject knows.
+    """
+
+    scope: Scope
+    weight: float
+    least_s: float
+    selftested: bool = False
+    faults: tuple[str, ...] = ()
+
+
 # Modules under gpu_burnin.checks that hold a class named Check. Order is the order of a run.
-CHECK_NAMES: tuple[str, ...] = ("state", "gemm", "hbm")
-# Checks that judge the whole node in one go; the others run once for each GPU.
-PER_NODE: frozenset[str] = frozenset({"state"})
+ROWS: Mapping[str, Row] = {
+    "state": Row(Scope.NODE, weight=0.0, least_s=10.0),
+    "sm": Row(
+        Scope.EACH, weight=0.6, least_s=2.0, selftested=True,
+        faults=(
+            "stuck_bit", "dropped_lane", "lost_atomic", "wrong_special", "special_everywhere", "absent_sm", "bad_smid",
+            "skipped_launch",
+        ),
+    ),
+    "gemm": Row(
+        Scope.EACH, weight=6.0, least_s=8.0, selftested=True,
+        faults=(
+            "bitflip", "low_mantissa", "multibit", "wrong_value", "warp_run", "nan", "inf", "zero", "transposed",
+            "permuted", "shifted", "sign_pair", "stale", "skipped_tile", "skipped_launch", "operand_a", "operand_b",
+        ),
+    ),
+    "hbm": Row(Scope.EACH, weight=5.0, least_s=5.0, selftested=True, faults=("bitflip", "stuck")),
+}  # fmt: skip
+CHECK_NAMES: tuple[str, ...] = tuple(ROWS)
+# Checks that judge the whole node in one go; the others run on each GPU.
+PER_NODE: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.scope is Scope.NODE)
+# Checks whose detectors have to see injected faults in each run.
+SELFTESTED: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.selftested)
 
 
 @dataclass(frozen=True)
 class CheckContext:
     """What a check is given.
 
-    `gpu` is the GPU under test (None for a check of the whole node) and `gpus` all GPUs of the plan.
-    `shapes` are sizes (gemm_m, gemm_n, gemm_k, hbm_bytes); `options` are the plan's free settings, such as
-    `expect_gpus`. `inject` holds fault specifications meant for this check and GPU (tests and --inject only).
-    `progress` sends a small mapping to the supervisor for the live display.
+    `budget_s` (seconds) is decided by the supervisor when the check starts. `gpu` is the GPU under test (None for
+    a check of the whole node) and `gpus` all GPUs of the plan. `shapes` are sizes (gemm_m, gemm_n, gemm_k,
+    hbm_bytes); `options` are the plan's free settings, such as `expect_gpus`. `inject` holds fault specifications
+    meant for this check and GPU (tests and --inject only). `selftest_full` asks a self-test for the whole table
+    of faults instead of the few of a run.
+
+    `progress` sends a small mapping to the supervisor for the live display, all keys optional: phase (text), rate
+    (float) with rate_unit ("TFLOP/s", "TOP/s", "GB/s"), errors (int), done (0 to 1). `exchange` is for a check
+    that runs on all GPUs together: it gives JSON values to the other workers in the same check and returns those
+    of all that are still in it, by UUID, when the last has called.
     """
 
     seed: int
@@ -37,7 +92,9 @@ class CheckContext:
     shapes: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, JSON] = field(default_factory=dict)
     inject: tuple[str, ...] = ()
+    selftest_full: bool = False
     progress: Callable[[Mapping[str, JSON]], None] = lambda _: None
+    exchange: Callable[[JSON], Mapping[str, JSON]] = lambda _: {}
 
 
 class Check(Protocol):
@@ -48,6 +105,10 @@ class Check(Protocol):
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Run within ctx.budget_s (seconds, a target) and return what was found; raise only for a broken set-up."""
+        ...
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Inject faults below the check's own detectors and tell which were seen; () where it has no detectors."""
         ...
 
 

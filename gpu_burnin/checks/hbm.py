@@ -13,12 +13,16 @@ from gpu_burnin.compute.backend import Backend, BackendError
 from gpu_burnin.compute.exact import mix
 from gpu_burnin.compute.patterns import MODULO, WORD_BYTES, MemoryFaults, Pattern
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, verdict_of
+from gpu_burnin.selftest import injected
+from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 # Bit positions and rare positions visited in one round, by level: a quick run samples, an extended one has
 # all.
 _WALKING_STEPS = {"quick": 4, "standard": 16, "extended": 64}
 _MODULO_STEPS = {"quick": 2, "standard": 5, "extended": 20}
+
+# The self-test uses little memory: a detector sees a wrong word the same way in a small buffer.
+_SELFTEST_BYTES = 1 << 20
 
 Tamper = Callable[[Any], None]
 
@@ -105,7 +109,7 @@ class Check:
         while rounds == 0 or time.monotonic() - started < ctx.budget_s:
             for step in _round(scan, ctx, rounds):
                 step()
-                ctx.progress({"moved_bytes": scan.moved_bytes, "wrong_words": scan.faults.count})
+                ctx.progress(_shown(ctx, scan, time.monotonic() - started))
                 if rounds and time.monotonic() - started >= ctx.budget_s:
                     break
             rounds += 1
@@ -122,6 +126,34 @@ class Check:
             errors=scan.faults.recorded,
             reasons=reasons,
         )
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Flip one bit of one cell behind a pattern; nothing where the backend has no memory kernels."""
+        backend = ctx.backend
+        if backend is None or not backend.covers_memory:
+            return ()
+        size_bytes = min(ctx.shapes["hbm_bytes"], _SELFTEST_BYTES)
+        memory = backend.memory_allocate(size_bytes)
+        pattern = Pattern("random", ctx.seed)
+        backend.memory_write(memory, pattern)
+        # A detector that cries always is not taken for a good one.
+        trusted = backend.memory_verify(memory, pattern).count == 0
+        backend.memory_flip(memory, mix(ctx.seed) % (size_bytes // WORD_BYTES) * WORD_BYTES, 1 << (ctx.seed % 64))
+        started = time.perf_counter()
+        faults = backend.memory_verify(memory, pattern)
+        seen = trusted and faults.count == 1
+        return (injected(ctx, "hbm", "bitflip cell", seen, time.perf_counter() - started, changed_bits=1),)
+
+
+def _shown(ctx: CheckContext, scan: Scan, seconds: float) -> dict[str, JSON]:
+    """For the live display."""
+    return {
+        "phase": "memory patterns",
+        "rate": scan.moved_bytes / max(seconds, 1e-9) / 1e9,
+        "rate_unit": "GB/s",
+        "errors": scan.faults.count,
+        "done": min(1.0, seconds / ctx.budget_s) if ctx.budget_s > 0 else 1.0,
+    }
 
 
 def _round(scan: Scan, ctx: CheckContext, index: int) -> Iterator[Callable[[], None]]:
@@ -173,7 +205,7 @@ def _coverage(ctx: CheckContext, scan: Scan, rounds: int) -> dict[str, JSON]:
         "memory": "host memory, no GPU memory" if scan.backend.simulated else "device memory",
         "covered_bytes": scan.size_bytes,
         "gpu_memory_bytes": ctx.gpu.memory_bytes if ctx.gpu else None,
-        "moved_bytes": scan.moved_bytes,
+        "bytes_moved": scan.moved_bytes,
         "rounds": rounds,
         "patterns": sorted(scan.patterns),
         "wrong_words": scan.faults.count,

@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.state_pci import judge_pci, pci_measurements
 from gpu_burnin.checks.state_rules import NAME, RULES, Expected, judge_state
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.telemetry.pci import gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 __all__ = ["Check", "Expected", "judge_state"]
 
 _T = TypeVar("_T")
-
-
-def pci_gpu_count(sys_root: Path = Path("/sys")) -> int:
-    """NVIDIA display and 3D controllers on the PCI bus: what the machine has whatever the driver says."""
-    count = 0
-    for device in (sys_root / "bus/pci/devices").glob("*"):
-        try:
-            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
-        except OSError:
-            continue
-        count += vendor.strip() == "0x10de" and kind.strip()[:6] in ("0x0300", "0x0302")
-    return count
 
 
 def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
@@ -45,16 +36,15 @@ def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
     return frozenset(family)
 
 
-def expected_from(ctx: CheckContext, node: NodeState) -> tuple[Expected, str]:
+def expected_from(ctx: CheckContext, on_bus: Sequence[str] = ()) -> tuple[Expected, str]:
     """The expectations of a run, and where the expected number of GPUs comes from.
 
     Options: expect_gpus, mig, power_limit_w, nvlink_links, driver_version, vbios. Raises ValueError for an
-    option of the wrong kind.
+    option of the wrong kind. `on_bus` are the addresses of the GPUs on the PCI bus.
     """
     count, source = _option(ctx, "expect_gpus", int), "option expect_gpus"
     if count is None:
-        on_bus = 0 if node.simulated else pci_gpu_count()
-        count, source = (on_bus, "PCI bus") if on_bus else (None, "none")
+        count, source = (len(on_bus), "PCI bus") if on_bus else (None, "none")
     limit = _option(ctx, "power_limit_w", (int, float))
     return (
         Expected(
@@ -82,7 +72,7 @@ def _option(ctx: CheckContext, name: str, kind: type[_T] | tuple[type[_T], ...])
 
 
 class Check:
-    """Reads NVML once and judges the whole node; also counts what could not be read."""
+    """Reads NVML and sysfs once and judges the whole node; also counts what could not be read."""
 
     name = NAME
     per_gpu = False
@@ -97,16 +87,27 @@ class Check:
         except NvmlUnavailableError as error:
             reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), evidence={"nvml_error": error.code})
             return _result(time.monotonic() - started, (reason,), {"gpus": 0}, ())
-        expected, source = expected_from(ctx, node)
-        reasons = judge_state(node.gpus, expected)
+        # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
+        on_bus = () if node.simulated else gpu_addresses()
+        seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
+        links = {link.address: link for link in seen if link}
+        expected, source = expected_from(ctx, on_bus)
+        reasons = (*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links))
         coverage: dict[str, JSON] = {
             "gpus": len(node.gpus),
             "gpu_count_expected": expected.gpu_count,
             "gpu_count_source": source,
             "rules": len(RULES),
+            "simulated": node.simulated,
+            "pci_links_read": len(links),
             "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
         }
-        return _result(time.monotonic() - started, reasons, coverage, _measurements(node))
+        measurements = (*_measurements(node), *pci_measurements(node.gpus, links))
+        return _result(time.monotonic() - started, reasons, coverage, measurements)
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Nothing: this check reads values and compares them, it has no detector on a device."""
+        return ()
 
 
 def _whys(unread: dict[str, Unsupported]) -> JSON:

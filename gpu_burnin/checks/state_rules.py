@@ -18,7 +18,18 @@ POWER_LIMIT_TOLERANCE_W = 1.0
 THROTTLE_BITS = {0x08: "hardware slowdown", 0x20: "thermal slowdown by software",
                  0x40: "thermal slowdown by hardware", 0x80: "power brake"}  # fmt: skip
 FABRIC_COMPLETED = 3
-FABRIC_UNHEALTHY = 2
+# NVML_GPU_FABRIC_HEALTH_SUMMARY_*: what is no complaint and what is. Many boards do not support the summary at all.
+FABRIC_SUMMARY_GOOD = frozenset({0, 1})  # not supported, healthy
+FABRIC_SUMMARY_BAD = {2: "unhealthy", 3: "of limited capacity"}
+# NVML_GPU_FABRIC_HEALTH_MASK_*: shift of a field, mask of its width, values that are a complaint and what they mean.
+FABRIC_HEALTH: tuple[tuple[int, int, frozenset[int], str], ...] = (
+    (0, 0x3, frozenset({1}), "its bandwidth is degraded"),
+    (2, 0x3, frozenset({1}), "a route is being recovered"),
+    (4, 0x3, frozenset({1}), "a route is unhealthy"),
+    (6, 0x3, frozenset({1}), "an access timeout is being recovered"),
+    (8, 0xF, frozenset(range(2, 16)), "its configuration is incorrect"),
+    (14, 0x3, frozenset({2}), "the fabric manager is not connected"),
+)
 # NVML_GPU_RECOVERY_ACTION_*: what the driver asks for.
 RECOVERY: dict[int, tuple[str, Action]] = {
     1: ("reset the GPU", Action.RESET_GPU),
@@ -185,7 +196,7 @@ def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
         if getattr(state, name) is True:
             yield _say("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
     if state.unrepairable_memory is True:
-        yield _say("REPAIR_PENDING", state, "memory cannot be repaired", Action.REPAIR, field="unrepairable_memory")
+        yield _say("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
 
 
 def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
@@ -263,8 +274,14 @@ def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if value is not None and (value != FABRIC_COMPLETED or status):
         message = f"fabric state {value} (3 is completed) with status {status}"
         yield _say("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
-    elif known(state.fabric_health_summary) == FABRIC_UNHEALTHY:
-        yield _say("FABRIC_NOT_READY", state, "the fabric calls this GPU unhealthy", health_summary=FABRIC_UNHEALTHY)
+        return
+    summary, mask = known(state.fabric_health_summary), known(state.fabric_health_mask) or 0
+    if summary is not None and summary not in FABRIC_SUMMARY_GOOD:
+        called = FABRIC_SUMMARY_BAD.get(summary, f"something unknown (value {summary})")
+        yield _say("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
+    complaints = [text for shift, width, bad, text in FABRIC_HEALTH if mask >> shift & width in bad]
+    if complaints:
+        yield _say("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
 
 
 def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
@@ -282,16 +299,31 @@ RULES: tuple[Rule, ...] = (
 def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
     live = [state for state in states if not state.lost]
-    drivers = {state.driver_version for state in live} | {gsp for s in live if (gsp := known(s.gsp_firmware))}
-    if expected.driver_version is not None and live:
-        drivers.add(expected.driver_version)
-    if len(drivers) > 1:
-        wanted = f", {expected.driver_version} expected" if expected.driver_version else ""
-        message = f"driver and firmware versions {', '.join(sorted(drivers))} are mixed{wanted}"
-        yield make_reason("DRIVER_MIXED", NAME, message, evidence={"versions": [*sorted(drivers)]})
+    drivers = [(state, version) for state in live for version in (state.driver_version, known(state.gsp_firmware))]
+    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.driver_version)
     for model in sorted({state.pci_device_id for state in live}):
-        found = {vbios for s in live if s.pci_device_id == model and (vbios := known(s.vbios))}
-        versions = sorted(found | ({expected.vbios} if expected.vbios else set()))
-        if len(versions) > 1:
-            message = f"VBIOS versions {', '.join(versions)} are mixed"
-            yield make_reason("VBIOS_MIXED", NAME, message, evidence={"versions": [*versions]})
+        found = [(state, known(state.vbios)) for state in live if state.pci_device_id == model]
+        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.vbios)
+
+
+def _unequal(
+    code: str, what: str, found: Sequence[tuple[GpuState, str | None]], wanted: str | None
+) -> Iterable[Reason]:
+    """One reason where the versions are not one; about one GPU when all others agree, else about the node."""
+    holders: dict[str, list[GpuState]] = {}
+    for state, version in found:
+        if version and state not in holders.setdefault(version, []):
+            holders[version].append(state)
+    if not holders or set(holders) <= ({wanted} if wanted else set(list(holders)[:1])):
+        return
+    listed = "; ".join(
+        f"{version} on GPU {', '.join(str(state.index) for state in holders[version])}" for version in sorted(holders)
+    )
+    odd = [held[0] for version, held in holders.items() if len(held) == 1 and version != wanted]
+    gpu = odd[0].uuid or None if len(odd) == 1 else None
+    expectation = f", {wanted} is expected" if wanted else ""
+    versions: list[JSON] = [*sorted(holders)]
+    evidence: dict[str, JSON] = {"versions": versions, "expected": wanted}
+    yield make_reason(
+        code, NAME, f"{what} versions are mixed or wrong: {listed}{expectation}", gpu=gpu, evidence=evidence
+    )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute.exact import I64, U64, Digest
+from gpu_burnin.compute.exact import I64, U64, Digest, Operand, Scale
 from gpu_burnin.compute.patterns import MemoryFaults, Pattern
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
+
+if TYPE_CHECKING:
+    from gpu_burnin.compute.sm import SmFault, SmRun
 
 
 class BackendError(GpuBurninError):
@@ -54,12 +57,17 @@ STORAGE_OF: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Buffer:
-    """A row-major matrix on the device; `data` belongs to the backend that made it."""
+    """A matrix on the device; `data` belongs to the backend that made it.
+
+    Stored row by row, or column by column when `transposed` (B is: cublasLt wants both operands of FP8 and
+    INT8 products contiguous along K). `rows` and `cols` are logical in both cases.
+    """
 
     storage: StorageType
     rows: int
     cols: int
     data: Any
+    transposed: bool = False
 
     @property
     def elements(self) -> int:
@@ -72,8 +80,34 @@ class Buffer:
         return self.elements * self.storage.size_bytes
 
 
+@dataclass(frozen=True)
+class Observed:
+    """One enqueued check: the digest of C at that moment, and the products launched until then, as the device
+    counted them since it was opened."""
+
+    digest: Digest
+    launches: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All checks since the last collection, in order.
+
+    `kept` is the index of the one whose C was copied aside (also by an earlier collection: then None).
+    `seconds` is device time from the first to the last operation enqueued since the last collection.
+    """
+
+    observed: tuple[Observed, ...]
+    kept: int | None
+    seconds: float
+
+
 class Backend(Protocol):
-    """What the checks need of a device. `simulated` is True where no GPU is exercised."""
+    """What the checks need of a device. `simulated` is True where no GPU is exercised.
+
+    `precisions` is final after open (FP8 only where it is supported). Work goes in one stream: whatever is
+    called later sees what was called earlier. Errors of the device are raised as BackendError.
+    """
 
     name: str
     simulated: bool
@@ -90,33 +124,64 @@ class Backend(Protocol):
         """Library and device facts for the report."""
         ...
 
-    def allocate(self, storage: str, rows: int, cols: int) -> Buffer:
+    def multiprocessors(self) -> int:
+        """Number of SMs of the device."""
+        ...
+
+    def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Buffer:
         """An uninitialised matrix. Raises BackendError when memory does not suffice."""
         ...
 
-    def fill(self, buffer: Buffer, key: int, bound: int, signed: bool, stride: int) -> None:
-        """Write the integers of exact.operand_rows in the storage type of the buffer."""
+    def fill(self, buffer: Buffer, operand: Operand) -> None:
+        """Write the integers of exact.operand_rows times their powers of two in the storage type of the buffer."""
+
+    def fill_random(self, buffer: Buffer, key: int, positive: bool = False) -> None:
+        """Write exact.random_bits: element (row, col) has the flat position row * cols + col."""
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
-        """Launch C = A B; counts the launch on the device after the product, in stream order."""
+        """Enqueue C = A B; counts the launch on the device after the product, in stream order."""
+
+    def enqueue_check(self, c: Buffer, key: int, scale: Scale | None, expected: int | None) -> None:
+        """Enqueue the digest of the integers in C without the powers of two of `scale`.
+
+        An element is `nonfinite` when it is NaN or Inf, else `noninteger` when it is not an integer times its
+        power of two, of magnitude up to 2^53 (a value that over- or underflows without its power of two is
+        none). Both kinds count as 0 in the digest. When `expected` is given and the digest differs from it,
+        or not all elements are integers, C is copied aside on the device, unless something is kept already.
+        """
+
+    def collect(self) -> Collected:
+        """Wait, and return the results of all checks enqueued since the last call."""
+        ...
+
+    def kept_matrix(self, c: Buffer) -> NDArray[Any]:
+        """Bits of the kept copy of this C, rows x cols. Raises BackendError when nothing is kept."""
+        ...
+
+    def forget_kept(self) -> None:
+        """Make room for the next copy."""
+
+    def digest_bits(self, c: Buffer, key: int) -> int:
+        """digest.digest_raw of the bits of C, made on the device; waits."""
+        ...
+
+    def bilinear(self, c: Buffer, w: U64, v: U64, scale: Scale | None) -> int:
+        """w^T C v modulo exact.PRIME of the integers as in enqueue_check, made on the device; waits."""
+        ...
 
     def synchronize(self) -> None:
         """Wait for the device."""
 
-    def launches(self) -> int:
-        """Products launched since open, as counted by the device."""
+    def algorithm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> str:
+        """The library's algorithm for this product, serialised for the report."""
         ...
 
-    def digest(self, c: Buffer, key: int) -> Digest:
-        """exact.digest of the matrix, made on the device."""
-        ...
-
-    def bilinear(self, c: Buffer, w: U64, v: U64) -> int:
-        """w^T C v modulo exact.PRIME, made on the device; elements that are no integers count as 0."""
+    def run_on_sms(self, kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
+        """Run one kernel of the sm check on every SM; `fault` is for the self-test and --inject."""
         ...
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
-        """Bits of `count` elements from flat position `start`, as unsigned integers of the element size."""
+        """Bits of `count` elements from position `start` in storage order, as unsigned integers of their size."""
         ...
 
     def write_raw(self, buffer: Buffer, start: int, bits: NDArray[Any]) -> None:
@@ -138,9 +203,22 @@ class Backend(Protocol):
         """Flip bits of the 64-bit word at an offset (fault injection)."""
 
 
+def to_logical(buffer: Buffer, flat: NDArray[Any]) -> NDArray[Any]:
+    """All elements in storage order as the logical matrix (rows x cols)."""
+    if buffer.transposed:
+        return flat.reshape(buffer.cols, buffer.rows).T
+    return flat.reshape(buffer.rows, buffer.cols)
+
+
 def read_matrix(backend: Backend, buffer: Buffer) -> NDArray[Any]:
-    """All bits of a buffer as a matrix of unsigned integers of the element size."""
-    return backend.read_raw(buffer, 0, buffer.elements).reshape(buffer.rows, buffer.cols)
+    """All bits of a buffer as its logical matrix, in unsigned integers of the element size."""
+    return to_logical(buffer, backend.read_raw(buffer, 0, buffer.elements))
+
+
+def write_matrix(backend: Backend, buffer: Buffer, bits: NDArray[Any]) -> None:
+    """The inverse of read_matrix."""
+    stored = bits.T if buffer.transposed else bits
+    backend.write_raw(buffer, 0, np.ascontiguousarray(stored).reshape(-1))
 
 
 def values_from_raw(bits: NDArray[Any], storage: str) -> NDArray[Any]:
@@ -157,16 +235,19 @@ def values_from_raw(bits: NDArray[Any], storage: str) -> NDArray[Any]:
     return values
 
 
-def raw_from_integers(values: I64, storage: str) -> NDArray[Any]:
-    """Integers as element bits of a storage type, exactly representable by the caller's bounds."""
+def raw_from_integers(values: I64, storage: str, exponents: NDArray[np.int16] | None = None) -> NDArray[Any]:
+    """Integers times 2^exponents (broadcast) as element bits, exactly representable by the caller's bounds."""
     if storage in ("int8", "int32"):
         return values.astype(storage).view(f"u{STORAGE[storage].size_bytes}")
+    numbers: NDArray[Any] = values
+    if exponents is not None:
+        numbers = np.ldexp(values.astype(np.float64), exponents.astype(np.int32))
     if storage in ("fp32", "fp64", "fp16"):
-        return values.astype(f"f{STORAGE[storage].size_bytes}").view(f"u{STORAGE[storage].size_bytes}")
+        return numbers.astype(f"f{STORAGE[storage].size_bytes}").view(f"u{STORAGE[storage].size_bytes}")
     import ml_dtypes
 
     small = {"bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn}
-    bits: NDArray[Any] = values.astype(np.float32).astype(small[storage])
+    bits: NDArray[Any] = numbers.astype(np.float32).astype(small[storage])
     return bits.view(f"u{STORAGE[storage].size_bytes}")
 
 

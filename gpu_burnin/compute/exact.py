@@ -1,22 +1,22 @@
-"""Exact products: operands from a counter, a keyed digest of integer results, and Freivalds' check.
+"""Exact products: operands from a counter, ranges with their bounds, powers of two on rows and columns.
 
 Operands are integers so small that every partial sum of a dot product, in any order, is exactly
 representable in the accumulator. There is then one right answer, the same on every GPU and on the CPU, and
 no tolerance. Figures: an FP32 accumulator holds integers up to 2^24, FP64 up to 2^53, INT32 up to 2^31 - 1
 (IEEE 754-2019, table 3.5); tensor cores keep at least 23 fraction bits for FP32 output, Hopper about 13
-for FP8 (project design, section 6).
+for FP8 (project design, section 6). The digest of a result is in digest.py, Freivalds' check in freivalds.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
+I16 = NDArray[np.int16]
 
 MASK64 = (1 << 64) - 1
 # Increment and multipliers of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
@@ -50,6 +50,17 @@ OPERAND_LIMIT: dict[str, int] = {
     "fp8_e4m3": 1 << 4,
 }
 PRECISIONS: tuple[str, ...] = tuple(ACCUMULATOR_LIMIT)
+# Exponents e of the smallest normal number 2^e of the operand type, and of the largest power of two 2^e such
+# that every number below 2^(e+1) with the type's significand is finite (IEEE 754-2019 table 3.5; OCP 8-bit
+# floating point 1.0: E4M3 ends at 448, so 2^8 is left out). INT8 has no exponent.
+_OPERAND_EXPONENTS: dict[str, tuple[int, int]] = {
+    "fp64": (-1022, 1023),
+    "fp32": (-126, 127),
+    "tf32": (-126, 127),
+    "bf16": (-126, 127),
+    "fp16": (-14, 15),
+    "fp8_e4m3": (-6, 7),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,9 @@ class OperandRange:
     """Bounds of the operands: |a| <= ra, |b| <= rb; never negative when `signed` is False.
 
     With `stride` s > 1 only every s-th element of a row of A, starting at another column in each row, is
-    not zero.
+    not zero. `rounds_to` names the precision of an ieee range: |a| >= low_a and |b| >= low_b have full
+    mantissas, there is one product in a dot product, and the result is that product rounded to nearest even.
+    B carries 2^-shift, so that the rounded product is an integer of magnitude up to 2^53.
     """
 
     name: str
@@ -65,12 +78,18 @@ class OperandRange:
     rb: int
     signed: bool = True
     stride: int = 1
+    rounds_to: str | None = None
+    low_a: int = 0
+    low_b: int = 0
+    shift: int = 0
 
     def bound(self, k: int) -> int:
         """Largest possible sum of |a b| over a dot product of length k: a bound on every partial sum in any order."""
-        return -(-k // min(self.stride, k)) * self.ra * self.rb
+        return -(-k // min(self.stride, k)) * self.ra * self.rb >> self.shift
 
 
+# floor(2^52.5): the product of two such factors is below 2^105, so it always has the unit 2^52.
+_IEEE64 = 6369051672525772
 RANGES: dict[str, OperandRange] = {
     r.name: r
     for r in (
@@ -86,16 +105,24 @@ RANGES: dict[str, OperandRange] = {
         OperandRange("wide", (1 << 20) - 1, (1 << 20) - 1),
         OperandRange("single_wide", (1 << 53) - 1, 1, stride=MAX_K),
         OperandRange("sparse", 15, 15, stride=128),
+        OperandRange("every_eighth", 4, 4, stride=8),
+        OperandRange("unit_a", 1, 2),
+        OperandRange("unit_b", 2, 1),
+        OperandRange("unit_filled", 1, 2, signed=False),
+        OperandRange("byte_filled", 127, 127, signed=False),
+        OperandRange("wide_filled", (1 << 20) - 1, (1 << 20) - 1, signed=False),
+        OperandRange("ieee_fp32", (1 << 24) - 1, (1 << 24) - 1, True, MAX_K, "fp32", 1 << 23, 1 << 23),
+        OperandRange("ieee_fp64", _IEEE64, _IEEE64, True, MAX_K, "fp64", 1 << 52, 1 << 52, 52),
     )
 }
 _RANGE_NAMES: dict[str, tuple[str, ...]] = {
-    "fp64": ("square", "tall_a", "tall_b", "filled", "wide", "single_wide"),
-    "fp32": ("square", "tall_a", "tall_b", "filled", "fine_a", "fine_b", "single_a", "single_b"),
+    "fp64": ("square", "tall_a", "tall_b", "filled", "wide", "wide_filled", "single_wide", "ieee_fp64"),
+    "fp32": ("square", "tall_a", "tall_b", "filled", "fine_a", "fine_b", "single_a", "single_b", "ieee_fp32"),
     "tf32": ("square", "tall_a", "tall_b", "filled", "fine_a", "fine_b"),
     "fp16": ("square", "tall_a", "tall_b", "filled", "fine_a", "fine_b"),
     "bf16": ("square", "tall_a", "tall_b", "filled"),
-    "int8": ("square", "byte", "filled"),
-    "fp8_e4m3": ("sparse",),
+    "int8": ("square", "byte", "filled", "byte_filled"),
+    "fp8_e4m3": ("sparse", "every_eighth", "unit_a", "unit_b", "unit_filled"),
 }
 
 
@@ -105,9 +132,18 @@ def ranges_for(precision: str) -> tuple[OperandRange, ...]:
 
 
 def is_exact(precision: str, operands: OperandRange, k: int) -> bool:
-    """Whether every operand and every partial sum of length k is exactly representable in this precision."""
-    fits = max(operands.ra, operands.rb) <= OPERAND_LIMIT[precision]
-    return fits and operands.bound(k) <= ACCUMULATOR_LIMIT[precision]
+    """Whether there is one right result of length k: every operand and partial sum exactly representable.
+
+    Of an ieee range only the one product is rounded, and only in its own precision.
+    """
+    if not max(operands.ra, operands.rb) <= OPERAND_LIMIT[precision]:
+        return False
+    if operands.rounds_to is not None:
+        return operands.rounds_to == precision and k <= operands.stride and operands.bound(k) <= EXACT_LIMIT
+    return operands.bound(k) <= ACCUMULATOR_LIMIT[precision]
+
+
+# --- the counter-based generator ---
 
 
 def mix(value: int) -> int:
@@ -128,37 +164,182 @@ def stream_key(seed: int, stream: str) -> int:
 
 def random_words(key: int, start: int, count: int) -> U64:
     """Words start .. start+count-1 of a stream: splitmix64 by counter, so any part can be made again anywhere."""
-    counter = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    z = counter * np.uint64(_GAMMA) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
-    return z ^ (z >> np.uint64(31))
+    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    z *= np.uint64(_GAMMA)
+    z += np.uint64(key)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_MIX1)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_MIX2)
+    z ^= z >> np.uint64(31)
+    return z
 
 
-def operand_values(key: int, bound: int, signed: bool, start: int, count: int) -> I64:
-    """Integers in [-bound, bound] (or [0, bound]) at flat positions start .. start+count-1 of a stream."""
-    span = 2 * bound + 1 if signed else bound + 1
-    low = bound if signed else 0
-    return (random_words(key, start, count) % np.uint64(span)).astype(np.int64) - np.int64(low)
+# --- operands ---
 
 
-def operand_rows(key: int, bound: int, signed: bool, stride: int, first_row: int, rows: int, cols: int) -> I64:
-    """Rows first_row .. of a row-major operand with `cols` columns; zero where (row + column) % stride is not 0."""
-    values = operand_values(key, bound, signed, first_row * cols, rows * cols).reshape(rows, cols)
+@dataclass(frozen=True)
+class Operand:
+    """One matrix to fill, element (row, col) of its logical shape (rows, cols) being integer * 2^exponent.
+
+    The integer comes from word row * cols + col of the stream `key`, see operand_values; it is zero where
+    (row + col) % min(stride, cols) is not 0. The exponent is exponents[row] for axis "rows" (A) and
+    exponents[col] for axis "cols" (B); None means 0.
+    """
+
+    key: int
+    bound: int
+    signed: bool
+    stride: int = 1
+    low: int = 0
+    exponents: I16 | None = None
+    axis: str = "rows"
+
+
+def operand_values(key: int, bound: int, signed: bool, start: int, count: int, low: int = 0) -> I64:
+    """Integers at flat positions start .. start+count-1 of a stream, low <= |v| <= bound.
+
+    With low = 0: word % (2 bound + 1) - bound, or word % (bound + 1) when not signed. With low > 0 and
+    width = bound - low + 1: x = word % (2 width) is low + x for x < width, else -(low + x - width); not
+    signed: low + word % width.
+    """
+    words = random_words(key, start, count)
+    width = bound - low + 1
+    if low == 0:
+        span, offset = (2 * bound + 1, bound) if signed else (width, 0)
+        return _modulo(words, span) - np.int64(offset)
+    if not signed:
+        return _modulo(words, width) + np.int64(low)
+    x = _modulo(words, 2 * width)
+    return np.where(x < width, x + np.int64(low), np.int64(width - low) - x)
+
+
+def _modulo(words: U64, span: int) -> I64:
+    """words % span; NumPy divides by a scalar much faster than it takes remainders."""
+    quotient = words // np.uint64(span)
+    quotient *= np.uint64(span)
+    words -= quotient
+    return words.view(np.int64)
+
+
+def operand_rows(
+    key: int, bound: int, signed: bool, stride: int, first_row: int, rows: int, cols: int, low: int = 0
+) -> I64:
+    """Integers of rows first_row .. of an operand with `cols` columns; zero where (row + column) % stride is not 0."""
+    values = operand_values(key, bound, signed, first_row * cols, rows * cols, low).reshape(rows, cols)
     if stride > 1:
         place = np.arange(first_row, first_row + rows)[:, None] + np.arange(cols)[None, :]
         values[place % min(stride, cols) != 0] = 0
     return values
 
 
+def operand_for(operands: OperandRange, side: str, seed: int, exponents: I16 | None = None) -> Operand:
+    """The operand of one side, "a" or "b", for a seed; only A is sparse."""
+    key = stream_key(seed, side)
+    if side == "a":
+        return Operand(key, operands.ra, operands.signed, operands.stride, operands.low_a, exponents, "rows")
+    return Operand(key, operands.rb, operands.signed, 1, operands.low_b, exponents, "cols")
+
+
+def operand_integers(operand: Operand, rows: int, cols: int) -> I64:
+    """The integers of an operand (rows x cols), without its powers of two."""
+    return operand_rows(operand.key, operand.bound, operand.signed, operand.stride, 0, rows, cols, operand.low)
+
+
 def operand_a(operands: OperandRange, seed: int, m: int, k: int) -> I64:
     """The integers of A (m x k) for this seed."""
-    return operand_rows(stream_key(seed, "a"), operands.ra, operands.signed, operands.stride, 0, m, k)
+    return operand_integers(operand_for(operands, "a", seed), m, k)
 
 
 def operand_b(operands: OperandRange, seed: int, k: int, n: int) -> I64:
     """The integers of B (k x n) for this seed; B is never sparse."""
-    return operand_rows(stream_key(seed, "b"), operands.rb, operands.signed, 1, 0, k, n)
+    return operand_integers(operand_for(operands, "b", seed), k, n)
+
+
+# --- powers of two on rows and columns ---
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Element (i, j) of a result carries 2^(rows[i] + cols[j]); the digest is that of the result without them."""
+
+    rows: I16
+    cols: I16
+
+
+def exponent_span(precision: str, operands: OperandRange, side: str) -> tuple[int, int]:
+    """Least and greatest exponent for a row of A (side "a") or a column of B ("b"), both included.
+
+    Scaling keeps a product exact: all terms of one dot product share the factor 2^(r + c), and binary
+    floating point commutes with it as long as nothing leaves the normal range; so does an adder that aligns
+    its terms to the largest exponent, as tensor cores have. Conditions, with e_min and e_max of the type:
+    - operands: the unit 2^x (2^(x - shift) for B of an ieee range) is normal, and bound * 2^x below
+      2^(e_max + 1);
+    - partial sums are multiples of 2^(r + c), so r + c >= e_min of the accumulator, and at most
+      bound(K) 2^(r + c) < 2^(e_max + 1). Each side gets half of that room, so any row goes with any column.
+    Raises KeyError for INT8, which has no exponents.
+    """
+    bound, shift = (operands.ra, 0) if side == "a" else (operands.rb, operands.shift)
+    lowest, highest = _OPERAND_EXPONENTS[precision]
+    accumulator_lowest, accumulator_highest = _OPERAND_EXPONENTS["fp64" if precision == "fp64" else "fp32"]
+    result_bits = operands.bound(MAX_K).bit_length()
+    least = max(lowest + shift, -(-accumulator_lowest // 2))
+    greatest = min(highest + 1 - bound.bit_length() + shift, (accumulator_highest + 1 - result_bits) // 2)
+    return least, greatest
+
+
+def scale_exponents(precision: str, operands: OperandRange, side: str, seed: int, count: int) -> I16:
+    """Random exponents of `count` rows of A ("a") or columns of B ("b") for a seed, within exponent_span."""
+    least, greatest = exponent_span(precision, operands, side)
+    words = random_words(stream_key(seed, f"exponents {side}"), 0, count)
+    return (_modulo(words, greatest - least + 1) + least).astype(np.int16)
+
+
+def can_scale(precision: str) -> bool:
+    """Whether operands of this precision have an exponent."""
+    return precision in _OPERAND_EXPONENTS
+
+
+# --- full-range random operands ---
+
+# Storage -> (exponent bits, fraction bits, exponent bits that vary around the bias in random_bits).
+FORMATS: dict[str, tuple[int, int, int]] = {
+    "fp64": (11, 52, 7),
+    "fp32": (8, 23, 6),
+    "bf16": (8, 7, 6),
+    "fp16": (5, 10, 5),
+    "fp8_e4m3": (4, 3, 4),
+}
+
+
+def random_bits(storage: str, key: int, start: int, count: int, positive: bool = False) -> NDArray[np.unsignedinteger]:
+    """Bits of random finite numbers at flat positions start .. start+count-1, in unsigned integers of their size.
+
+    Element bits are the low bits of random_words. Then, in formats with more than five exponent bits, the
+    exponent field becomes bias - 2^(v-1) + its low v bits (v = 7 for FP64, 6 for FP32 and BF16), so that no
+    product of MAX_K terms overflows; in FP16 and E4M3 the top exponent bit is cleared where the field is all
+    ones (E4M3: where the number is NaN). `positive` clears the sign. Integer types keep all bits.
+    """
+    words = random_words(key, start, count)
+    if storage not in FORMATS:
+        size = {"int8": 1, "int32": 4}[storage]
+        keep = MASK64 >> (64 - 8 * size + int(positive))
+        return (words & np.uint64(keep)).astype(f"u{size}")
+    exponent_bits, fraction_bits, varying = FORMATS[storage]
+    ones = (1 << exponent_bits) - 1
+    field = (words >> np.uint64(fraction_bits)) & np.uint64(ones)
+    fraction = words & np.uint64((1 << fraction_bits) - 1)
+    if varying < exponent_bits:
+        field = (field & np.uint64((1 << varying) - 1)) + np.uint64((ones >> 1) - (1 << (varying - 1)))
+    else:
+        special = field == np.uint64(ones)
+        if storage == "fp8_e4m3":
+            special &= fraction == np.uint64((1 << fraction_bits) - 1)
+        field = np.where(special, np.uint64(ones >> 1), field)
+    sign = words & np.uint64(0 if positive else 1 << (exponent_bits + fraction_bits))
+    bits = sign | (field << np.uint64(fraction_bits)) | fraction
+    narrow: NDArray[np.unsignedinteger] = bits.astype(f"u{(1 + exponent_bits + fraction_bits) // 8}")
+    return narrow
 
 
 # --- digest ---
@@ -176,102 +357,3 @@ class Digest:
     def clean(self) -> bool:
         """No element was left out of the digest."""
         return self.nonfinite == 0 and self.noninteger == 0
-
-
-def digest_keys(key: int, start: int, count: int) -> U64:
-    """32-bit keys of words start .. start+count-1: the lowbias32 mixer (C. Wellons, 2018), 8 operations a word."""
-    x = np.arange(start, start + count, dtype=np.uint64).astype(np.uint32) + np.uint32(key & 0xFFFFFFFF)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return (x ^ (x >> np.uint32(16))).astype(np.uint64)
-
-
-def digest_integers(values: I64, key: int, start: int = 0) -> int:
-    """Multilinear digest, 32 x 32 -> 64 bits, summed modulo 2^64, of integers at flat positions start,
-    start+1, ...
-
-    Each integer is two signed 32-bit digits, low and high; the high one is 0 for |v| < 2^31, so that
-    32-bit and 64-bit results that hold the same integers have the same digest. Were the keys random, two
-    different results would collide with probability at most 2^-32: a digit difference d, 0 < |d| < 2^32,
-    gives 2^32 distinct products d * key modulo 2^64, of which one at most cancels the rest.
-    """
-    total = 0
-    flat = values.reshape(-1)
-    for begin in range(0, flat.size, _CHUNK):
-        part = flat[begin : begin + _CHUNK]
-        keys = digest_keys(key, 2 * (start + begin), 2 * part.size)
-        low = part.astype(np.int32)
-        high = (part - low) >> np.int64(32)
-        words = low.astype(np.int64).view(np.uint64) * keys[0::2] + high.view(np.uint64) * keys[1::2]
-        total += int(words.sum(dtype=np.uint64))
-    return total & MASK64
-
-
-def digest(values: NDArray[Any], key: int) -> Digest:
-    """Digest of a result in its own type (float32, float64, int32, int64); -0 reads as 0."""
-    integers, nonfinite, noninteger = to_integers(values)
-    return Digest(digest_integers(integers, key), nonfinite, noninteger)
-
-
-def to_integers(values: NDArray[Any]) -> tuple[I64, int, int]:
-    """The integers in an array, 0 where there is none, with the counts of non-finite and non-integer elements."""
-    if values.dtype.kind == "i":
-        return values.astype(np.int64, copy=False), 0, 0
-    with np.errstate(invalid="ignore"):  # a signalling NaN, made by a fault
-        wide = values.astype(np.float64, copy=False)
-    finite = np.isfinite(wide)
-    safe = np.where(finite, wide, 0.0)
-    integral = (np.rint(safe) == safe) & (np.abs(safe) <= EXACT_LIMIT)
-    integers = np.where(integral, safe, 0.0).astype(np.int64)
-    return integers, int(finite.size - finite.sum()), int((~integral).sum())
-
-
-# --- Freivalds ---
-
-_CHUNK = 1 << 20
-
-
-def challenge(seed: int, m: int, n: int) -> tuple[U64, U64]:
-    """Vectors w (m) and v (n) of a seed, uniform in 1 .. PRIME - 1: with no 0, a single wrong element always shows."""
-    w = random_words(stream_key(seed, "w"), 0, m) % np.uint64(PRIME - 1) + np.uint64(1)
-    v = random_words(stream_key(seed, "v"), 0, n) % np.uint64(PRIME - 1) + np.uint64(1)
-    return w, v
-
-
-def times_vector(matrix: I64, vector: U64) -> U64:
-    """matrix @ vector modulo PRIME. Residues are below 2^32, so each product and each sum of < 2^32 terms fits."""
-    out = np.empty(matrix.shape[0], dtype=np.uint64)
-    rows = max(1, _CHUNK // max(1, matrix.shape[1]))
-    for begin in range(0, matrix.shape[0], rows):
-        residues = np.mod(matrix[begin : begin + rows], np.int64(PRIME)).astype(np.uint64)
-        out[begin : begin + rows] = (residues * vector % np.uint64(PRIME)).sum(axis=1, dtype=np.uint64)
-    return out % np.uint64(PRIME)
-
-
-def vector_times(vector: U64, matrix: I64) -> U64:
-    """vector @ matrix modulo PRIME; chunked by rows like times_vector."""
-    out = np.zeros(matrix.shape[1], dtype=np.uint64)
-    rows = max(1, _CHUNK // max(1, matrix.shape[1]))
-    for begin in range(0, matrix.shape[0], rows):
-        residues = np.mod(matrix[begin : begin + rows], np.int64(PRIME)).astype(np.uint64)
-        weighted = residues * vector[begin : begin + rows, None] % np.uint64(PRIME)
-        out = (out + weighted.sum(axis=0, dtype=np.uint64)) % np.uint64(PRIME)
-    return out
-
-
-def dot(left: U64, right: U64) -> int:
-    """Dot product of residues modulo PRIME."""
-    return int((left * right % np.uint64(PRIME)).sum(dtype=np.uint64)) % PRIME
-
-
-def bilinear(matrix: I64, w: U64, v: U64) -> int:
-    """w^T matrix v modulo PRIME, in exact integers."""
-    return dot(w, times_vector(matrix, v))
-
-
-def expected_bilinear(a: I64, b: I64, w: U64, v: U64) -> int:
-    """(w^T A)(B v) modulo PRIME: what w^T (A B) v must be.
-
-    A wrong product passes with probability <= 2 / (PRIME - 1) (Schwartz-Zippel).
-    """
-    return dot(vector_times(w, a), times_vector(b, v))

@@ -1,17 +1,23 @@
-"""One exact product on a backend and its verification: the detector that check and self-test share."""
+"""Exact products on a backend and their verification: the detector that check and self-test share."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import STORAGE_OF, Backend, Buffer
-from gpu_burnin.compute.exact import I64, U64, Digest, OperandRange
+from gpu_burnin.compute.backend import STORAGE, STORAGE_OF, Backend, Buffer, Collected, read_matrix
+from gpu_burnin.compute.exact import I16, I64, U64, Digest, Operand, OperandRange, Scale
 from gpu_burnin.compute.faults import Fault, Target
-from gpu_burnin.compute.golden import DIGEST_KEY, shipped_digest
+from gpu_burnin.compute.golden import DIGEST_KEY, GOLDEN_SEEDS
+
+Pair = tuple[int, int]
+# Which A and which B, so that no two products in a row are alike, not even when the round starts again.
+ROUND: tuple[Pair, ...] = ((0, 0), (1, 0), (1, 1), (0, 1))
 
 
 @dataclass(frozen=True)
@@ -27,25 +33,57 @@ class Shape:
         """Multiplications and additions of one product."""
         return 2 * self.m * self.n * self.k
 
+    def traffic_bytes(self, precision: str) -> int:
+        """Device memory that one verified product moves at least: A and B read, C written and read once more."""
+        operand, result = (STORAGE[name].size_bytes for name in STORAGE_OF[precision])
+        return (self.m + self.n) * self.k * operand + 2 * self.m * self.n * result
+
 
 @dataclass(frozen=True)
 class Case:
-    """One product: precision, operand range, shape and seed define every bit of it."""
+    """One product: precision, operand range, shape and seeds define every bit of it; `scaled` adds powers of two."""
 
     precision: str
     operands: OperandRange
     shape: Shape
-    seed: int
+    seed_a: int
+    seed_b: int
+    scaled: bool = False
+
+    @property
+    def same_digest(self) -> tuple[str, int, int]:
+        """What the expected digest depends on, within one shape."""
+        return self.operands.name, self.seed_a, self.seed_b
 
     def host_operands(self) -> tuple[I64, I64]:
-        """A and B in integers, made again on the host."""
+        """A and B in integers, without powers of two, made again on the host."""
         m, n, k = self.shape.m, self.shape.n, self.shape.k
-        return exact.operand_a(self.operands, self.seed, m, k), exact.operand_b(self.operands, self.seed, k, n)
+        return exact.operand_a(self.operands, self.seed_a, m, k), exact.operand_b(self.operands, self.seed_b, k, n)
+
+    def scale(self) -> Scale | None:
+        """The powers of two that the result carries."""
+        rows, cols = self._exponents("a"), self._exponents("b")
+        return None if rows is None or cols is None else Scale(rows, cols)
+
+    def operand(self, side: str) -> Operand:
+        """What to fill A ("a") or B ("b") with."""
+        exponents = self._exponents(side)
+        if side == "b" and self.operands.shift:
+            base = np.zeros(self.shape.n, dtype=np.int16) if exponents is None else exponents
+            exponents = (base - self.operands.shift).astype(np.int16)
+        seed = self.seed_a if side == "a" else self.seed_b
+        return exact.operand_for(self.operands, side, seed, exponents)
+
+    def _exponents(self, side: str) -> I16 | None:
+        if not self.scaled:
+            return None
+        seed, count = (self.seed_a, self.shape.m) if side == "a" else (self.seed_b, self.shape.n)
+        return exact.scale_exponents(self.precision, self.operands, side, seed, count)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the product must give: a golden digest, or the Freivalds value of a challenge."""
+    """What the product must give: a golden digest, or the Freivalds value of a challenge (w, v)."""
 
     digest: int | None = None
     bilinear: int | None = None
@@ -55,11 +93,16 @@ class Expected:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was seen of one product. `problems` holds any of mismatch, nonfinite, noninteger, stale, not_launched."""
+    """What was seen of one product. `problems` holds any of mismatch, nonfinite, noninteger, stale, not_launched.
 
+    `evidence` are the bits of the wrong C, where they could be kept: the first wrong product of a batch.
+    """
+
+    case: Case
+    expected: Expected
     digest: Digest
-    seconds: float
     problems: tuple[str, ...]
+    evidence: NDArray[Any] | None = None
 
     @property
     def right(self) -> bool:
@@ -67,78 +110,176 @@ class Outcome:
         return not self.problems
 
 
-def expect(case: Case, fresh: bool) -> Expected:
-    """Golden digest where one is shipped and `fresh` is False, else a Freivalds value made on the host."""
-    shape = case.shape
-    if not fresh:
-        golden = shipped_digest(case.operands, case.seed, shape.m, shape.n, shape.k)
-        if golden is not None:
-            return Expected(digest=golden)
-    a, b = case.host_operands()
-    w, v = exact.challenge(case.seed, shape.m, shape.n)
-    return Expected(bilinear=exact.expected_bilinear(a, b, w, v), w=w, v=v)
+@dataclass(frozen=True)
+class Batch:
+    """The outcomes of products made one after the other, the device time of all, and what a fault changed."""
+
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+    changed_bits: int | None = None
+
+
+class Stream:
+    """The backend's one stream of work. Every product goes through it, so that each launch is accounted for."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._asked = 0
+        self._wanted: list[int] = []
+        backend.collect()
+        backend.forget_kept()
+        backend.enqueue_check(backend.allocate("int32", 16, 16), DIGEST_KEY, None, None)
+        self._counted = backend.collect().observed[0].launches
+
+    def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer, skip: bool = False) -> None:
+        """Enqueue a product; `skip` is a launch that gets lost on its way (fault injection)."""
+        self._asked += 1
+        if not skip:
+            self.backend.gemm(precision, a, b, c)
+
+    def check(self, c: Buffer, scale: Scale | None, expected: int | None) -> None:
+        """Enqueue the digest of C with the number of launches so far."""
+        self.backend.enqueue_check(c, DIGEST_KEY, scale, expected)
+        self._wanted.append(self._asked)
+        self._asked = 0
+
+    def collect(self) -> tuple[Collected, tuple[bool, ...]]:
+        """Wait for all checks; with each, whether as many products were launched before it as were asked for."""
+        collected = self.backend.collect()
+        launched = []
+        for seen, wanted in zip(collected.observed, self._wanted, strict=True):
+            launched.append(seen.launches - self._counted == wanted)
+            self._counted = seen.launches
+        self._wanted = []
+        return collected, tuple(launched)
 
 
 class ProductUnit:
-    """The three buffers of one precision and shape. Products into C follow each other and never expect the same."""
+    """Buffers of one precision and shape: two A, two B and one C.
 
-    def __init__(self, backend: Backend, precision: str, shape: Shape) -> None:
+    Four products can be made of what is loaded. They follow each other in one C, and no two neighbours have the
+    same digest, so that a result that was not written is seen.
+    """
+
+    def __init__(self, stream: Stream, precision: str, shape: Shape) -> None:
         operand, result = STORAGE_OF[precision]
-        self.backend, self.precision, self.shape = backend, precision, shape
-        self.a: Buffer = backend.allocate(operand, shape.m, shape.k)
-        self.b: Buffer = backend.allocate(operand, shape.k, shape.n)
-        self.c: Buffer = backend.allocate(result, shape.m, shape.n)
+        self.stream, self.backend, self.precision, self.shape = stream, stream.backend, precision, shape
+        allocate = self.backend.allocate
+        self.a: tuple[Buffer, Buffer] = (allocate(operand, shape.m, shape.k), allocate(operand, shape.m, shape.k))
+        self.b: tuple[Buffer, Buffer] = (
+            allocate(operand, shape.k, shape.n, transposed=True),
+            allocate(operand, shape.k, shape.n, transposed=True),
+        )
+        self.c: Buffer = allocate(result, shape.m, shape.n)
+        self._cases: dict[Pair, Case] = {}
+        self._scales: dict[Pair, Scale | None] = {}
+        self._last: tuple[str, int, int] | None = None
         self._last_digest: int | None = None
-        self._last_case: Case | None = None
 
-    def run(self, case: Case, expected: Expected, fault: Fault | None = None) -> Outcome:
-        """Fill, multiply, verify. `fault` corrupts real buffers on the way (self-test and --inject only).
+    def load(
+        self,
+        operands: OperandRange,
+        seeds_a: tuple[int, int] = GOLDEN_SEEDS,
+        seeds_b: tuple[int, int] = GOLDEN_SEEDS,
+        scaled: bool = False,
+    ) -> None:
+        """Fill both A and both B."""
+        self._cases = {
+            (i, j): Case(self.precision, operands, self.shape, seeds_a[i], seeds_b[j], scaled) for i, j in ROUND
+        }
+        self._scales = {pair: case.scale() for pair, case in self._cases.items()}
+        self.reload()
 
-        Raises ValueError when the same case is run twice in a row: a stale result could not be told apart.
+    def reload(self) -> None:
+        """Fill all operands again with what was loaded last."""
+        for i in (0, 1):
+            self.backend.fill(self.a[i], self._cases[i, 0].operand("a"))
+            self.backend.fill(self.b[i], self._cases[0, i].operand("b"))
+
+    def case(self, pair: Pair) -> Case:
+        """The product of A[pair[0]] and B[pair[1]] as loaded."""
+        return self._cases[pair]
+
+    def run(
+        self, pairs: Sequence[Pair], expected: Sequence[Expected], fault: Fault | None = None, fault_seed: int = 0
+    ) -> Batch:
+        """Multiply pair after pair and verify each; `fault` strikes the last, at a place that depends on
+        `fault_seed` (self-test and --inject only).
+
+        Raises ValueError when a product would expect the digest of the one before it: a stale result could
+        not be told apart.
         """
-        if case == self._last_case:
-            raise ValueError("the same product twice into one buffer: a stale result would look right")
-        if case.precision != self.precision or case.shape != self.shape:
-            raise ValueError(f"this unit is for {self.precision} {self.shape}, not for {case.precision} {case.shape}")
-        backend = self.backend
-        operands, seed = case.operands, case.seed
-        target = Target(backend, self.a, self.b, self.c, seed)
-        if fault is not None:
-            fault.prepare(target)
-        backend.fill(self.a, exact.stream_key(seed, "a"), operands.ra, operands.signed, operands.stride)
-        backend.fill(self.b, exact.stream_key(seed, "b"), operands.rb, operands.signed, 1)
-        if fault is not None:
-            fault.on_operands(target)
-        before = backend.launches()
-        backend.synchronize()
-        started = time.perf_counter()
-        if fault is None or not fault.skips_launch:
-            backend.gemm(self.precision, self.a, self.b, self.c)
-        backend.synchronize()
-        seconds = time.perf_counter() - started
-        if fault is not None:
-            fault.on_result(target)
-        problems, digest = self._verify(expected, backend.launches() - before)
-        self._last_digest, self._last_case = digest.value, case
-        return Outcome(digest, seconds, problems)
+        outcomes: list[Outcome] = []
+        waiting: list[tuple[Case, Expected]] = []
+        seconds = 0.0
+        changed: int | None = None
+        for index, (pair, want) in enumerate(zip(pairs, expected, strict=True)):
+            case = self._cases[pair]
+            if case.same_digest == self._last:
+                raise ValueError("the same product twice into one buffer: a stale result would look right")
+            self._last = case.same_digest
+            changed = self._launch(pair, fault if index == len(pairs) - 1 else None, fault_seed)
+            self.stream.check(self.c, self._scales[pair], want.digest)
+            waiting.append((case, want))
+            if want.w is not None and want.v is not None:  # the result is needed before the next one replaces it
+                value = self.backend.bilinear(self.c, want.w, want.v, self._scales[pair])
+                seconds += self._collect(waiting, outcomes, value)
+        seconds += self._collect(waiting, outcomes, None)
+        return Batch(tuple(outcomes), seconds, changed)
 
-    def repeat(self, case: Case, expected: Expected) -> Outcome:
-        """The same product once more, after C was overwritten with bits that no product gives."""
+    def _collect(self, waiting: list[tuple[Case, Expected]], outcomes: list[Outcome], bilinear: int | None) -> float:
+        """Judge the waiting products; `bilinear` is the value of the last of them. Returns device seconds."""
+        collected, launched = self.stream.collect()
+        kept = None
+        if collected.kept is not None:
+            kept = self.backend.kept_matrix(self.c)
+            self.backend.forget_kept()
+        for index, (case, want) in enumerate(waiting):
+            digest = collected.observed[index].digest
+            problems = self._problems(want, digest, bilinear, launched[index])
+            evidence = kept if index == collected.kept else None
+            if problems and want.bilinear is not None:
+                evidence = read_matrix(self.backend, self.c)
+            outcomes.append(Outcome(case, want, digest, problems, evidence))
+            self._last_digest = digest.value
+        waiting.clear()
+        return collected.seconds
+
+    def repeat(self, pair: Pair, expected: Expected) -> Outcome:
+        """The same product once more, with fresh operands, into a C without any result; C is empty afterwards too."""
+        self.reload()
+        self.clear()
+        outcome = self.run((pair,), (expected,)).outcomes[0]
+        self.clear()
+        return outcome
+
+    def clear(self) -> None:
+        """Overwrite C with bits that no product gives."""
         bits = np.full(self.c.elements, -1).astype(f"u{self.c.storage.size_bytes}")
         self.backend.write_raw(self.c, 0, bits)
-        self._last_digest, self._last_case = None, None
-        return self.run(case, expected)
+        self._last, self._last_digest = None, None
 
-    def _verify(self, expected: Expected, launched: int) -> tuple[tuple[str, ...], Digest]:
-        digest = self.backend.digest(self.c, DIGEST_KEY)
-        wrong = expected.digest is not None and digest.value != expected.digest
-        if expected.w is not None and expected.v is not None:
-            wrong = self.backend.bilinear(self.c, expected.w, expected.v) != expected.bilinear
+    def _launch(self, pair: Pair, fault: Fault | None, fault_seed: int) -> int | None:
+        """One product; returns how many bits a fault changed."""
+        a, b = self.a[pair[0]], self.b[pair[1]]
+        if fault is None:
+            self.stream.gemm(self.precision, a, b, self.c)
+            return None
+        target = Target(self.backend, a, b, self.c, fault_seed)
+        fault.prepare(target)
+        fault.on_operands(target)
+        self.stream.gemm(self.precision, a, b, self.c, skip=fault.skips_launch)
+        fault.on_result(target)
+        return None if fault.skips_launch else target.changed_bits
+
+    def _problems(self, want: Expected, digest: Digest, bilinear: int | None, launched: bool) -> tuple[str, ...]:
+        wrong = want.digest is not None and digest.value != want.digest
+        wrong |= want.bilinear is not None and bilinear != want.bilinear
         seen = {
-            "not_launched": launched != 1,
+            "not_launched": not launched,
             "stale": wrong and digest.value == self._last_digest,
             "nonfinite": digest.nonfinite > 0,
             "noninteger": digest.noninteger > 0,
             "mismatch": wrong,
         }
-        return tuple(name for name, is_seen in seen.items() if is_seen), digest
+        return tuple(name for name, is_seen in seen.items() if is_seen)

@@ -35,4 +35,4 @@ def plan(
         "quick", backend="cpu", gpus=[gpu(i) for i in range(gpus)], seed=1, checks=checks, shapes=SHAPES,
         inject=inject, selftest=selftest,
     )  # fmt: skip
-    return replace(made, checks=tuple(replace(c, budget_s=0.0, deadline_s=deadline_s) for c in made.checks))
+    return replace(made, checks=tuple(replace(c, weight=0.0, least_s=0.0, slack_s=deadline_s) for c in made.checks))

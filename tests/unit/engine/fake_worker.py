@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,17 @@ def send(**message: Any) -> None:
 def hang() -> None:
     while True:
         threading.Event().wait()
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+BUSY = {
+    "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "evidence": {},
+    "action": "retest", "severity": "INCONCLUSIVE",
+}  # fmt: skip
 
 
 def main(mode: str, state: Path) -> None:
@@ -43,8 +56,24 @@ def main(mode: str, state: Path) -> None:
                 hang()
             send(type="selftest", results=[])
             continue
+        if mode == "is killed" and request["name"] == "gemm":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "GPU-0 is late" and request["name"] == "gemm" and job["gpu"] == "GPU-0":
+            wait_for(state)
+        offers: dict[str, Any] = {}
+        if mode.startswith("exchanges") and request["name"] == "hbm":
+            if mode == "exchanges, GPU-1 dies" and job["gpu"] == "GPU-1":
+                wait_for(state)
+                sys.exit(9)
+            send(type="share", data={"handle": job["gpu"]})
+            offers = json.loads(sys.stdin.readline())["data"]
         if mode in ("hangs", "ignores SIGTERM") and request["name"] == "gemm":
             hang()
+        if mode == "never stops talking" and job["gpu"] == "GPU-0":
+            while True:
+                send(type="progress", data={"products": 1})
+        if mode == "speaks for another" and job["gpu"] == "GPU-0":
+            job["gpu"] = "GPU-1"
         if mode == "garbage":
             print("Segmentation fault", flush=True)
             hang()
@@ -53,7 +82,10 @@ def main(mode: str, state: Path) -> None:
             continue
         send(type="progress", data={"products": 1})
         result = {"name": request["name"], "gpu": job["gpu"], "verdict": "PASS", "seconds": 0.1}
-        empty: dict[str, Any] = {"measurements": [], "coverage": {}, "errors": [], "reasons": [], "series": []}
+        if mode == "GPU is busy" and request["name"] == "state":
+            result["verdict"] = "INCONCLUSIVE"
+        reasons = [BUSY] if result["verdict"] != "PASS" else []
+        empty = {"measurements": [], "coverage": offers, "errors": [], "reasons": reasons, "series": []}
         send(type="result", result={**result, **empty})
     if mode == "hangs at the end":
         hang()

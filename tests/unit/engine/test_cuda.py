@@ -1,118 +1,61 @@
-"""The cuda backend without a GPU: its host side against a recording fake of CuPy (order and arguments of calls),
-its kernels compiled as C++ and compared, integer for integer, with exact.py. Neither replaces a run on hardware.
-"""
+"""The cuda backend without a GPU: its host side against recording stand-ins (order and arguments of calls, errors)."""
 
 from __future__ import annotations
 
-import ctypes
-import shutil
 import subprocess
 import sys
-import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_fakes import STREAM, CudaError, FakeCupy, FakeLt
 from engine_helpers import gpu
 
-from gpu_burnin.compute import cuda, exact
-from gpu_burnin.compute.backend import STORAGE_OF, BackendError, raw_from_integers
+from gpu_burnin.compute import cublaslt, cuda_device, exact, freivalds
+from gpu_burnin.compute.backend import BackendError, Buffer
 from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.cuda_source import SOURCE, STORAGE_CODE
-from gpu_burnin.compute.exact import RANGES
-
-# --- host side against a fake ---
-
-
-class FakeArray:
-    """A device array: only what the backend may touch, on host memory."""
-
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
-        self.values = values
-        self.data = types.SimpleNamespace(ptr=values.ctypes.data)
-
-    def get(self) -> Any:
-        return self.values.copy()
-
-    def set(self, bits: Any) -> None:
-        self.values[...] = bits
-
-    def reshape(self, *shape: int) -> FakeArray:
-        return FakeArray(self.values.reshape(*shape))
-
-    def __getitem__(self, part: slice) -> FakeArray:
-        return FakeArray(self.values[part])
-
-
-class FakeCupy:
-    """Records every call as (name, arguments)."""
-
-    __version__ = "14.2.0"
-
-    def __init__(self, available: bool = True) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        error = type("OutOfMemoryError", (Exception,), {})
-        runtime = types.SimpleNamespace(
-            deviceSynchronize=lambda: self.note("deviceSynchronize"),
-            runtimeGetVersion=lambda: 12090,
-            driverGetVersion=lambda: 13000,
-        )
-        self.cuda = types.SimpleNamespace(
-            is_available=lambda: available,
-            runtime=runtime,
-            memory=types.SimpleNamespace(OutOfMemoryError=error),
-            Device=lambda i: types.SimpleNamespace(use=lambda: self.note("use", i)),
-        )
-        self.cublas = types.SimpleNamespace(
-            create=lambda: 4711,
-            destroy=lambda handle: self.note("destroy", handle),
-            getVersion=lambda handle: 120900,
-            gemmEx=lambda *arguments: self.note("gemmEx", *arguments),
-        )
-        self.out_of_memory = False
-
-    def note(self, name: str, *arguments: Any) -> None:
-        self.calls.append((name, arguments))
-
-    def RawModule(self, code: str) -> Any:
-        self.note("RawModule", code)
-
-        def get_function(name: str) -> Any:
-            return lambda grid, block, arguments: self.note(name, grid, block, *arguments)
-
-        return types.SimpleNamespace(get_function=get_function)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> FakeArray:
-        if self.out_of_memory:
-            raise self.cuda.memory.OutOfMemoryError
-        return FakeArray(np.zeros(shape, dtype=dtype))
-
-    def zeros(self, count: int, dtype: Any) -> FakeArray:
-        return FakeArray(np.zeros(count, dtype=dtype))
-
-    def asarray(self, values: Any) -> FakeArray:
-        return FakeArray(values)
-
-
-def _install(monkeypatch: pytest.MonkeyPatch, fake: FakeCupy) -> None:
-    modules = {"cupy": fake, "cupy_backends.cuda.libs.cublas": fake.cublas}
-    monkeypatch.setattr(cuda.importlib, "import_module", modules.__getitem__)
+from gpu_burnin.compute.cuda_source import STORAGE_CODE
+from gpu_burnin.compute.exact import Operand, Scale
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
+    """CuPy."""
     made = FakeCupy()
-    _install(monkeypatch, made)
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: made)
     return made
 
 
 @pytest.fixture
-def backend(fake: FakeCupy) -> CudaBackend:
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
+    """libcublasLt."""
+    made = FakeLt()
+    monkeypatch.setattr(cublaslt, "load_library", lambda: made)
+    return made
+
+
+@pytest.fixture
+def backend(fake: FakeCupy, library: FakeLt) -> CudaBackend:
+    """An open backend; the calls of opening are forgotten."""
     made = CudaBackend()
     made.open(gpu())
     fake.calls.clear()
+    library.calls.clear()
     return made
+
+
+def _product(backend: CudaBackend, storage: str = "bf16", result: str = "fp32") -> tuple[Buffer, Buffer, Buffer]:
+    return (
+        backend.allocate(storage, 32, 48),
+        backend.allocate(storage, 48, 16, transposed=True),
+        backend.allocate(result, 32, 16),
+    )
+
+
+# --- open and close ---
 
 
 def test_importing_the_backend_does_not_import_cupy() -> None:
@@ -120,197 +63,288 @@ def test_importing_the_backend_does_not_import_cupy() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
 
 
-def test_open_takes_the_device_and_compiles_once(fake: FakeCupy) -> None:
+def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
+    fake: FakeCupy, library: FakeLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_EMULATE_SINGLE_PRECISION", "1")
+    monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
     backend = CudaBackend()
     backend.open(gpu())
-    assert [name for name, _ in fake.calls] == ["use", "RawModule"]
+    assert fake.names() == ["getDeviceCount", "use", "getDeviceProperties", "empty", "RawModule"]
+    assert library.names() == ["Create"]
     assert backend.simulated is False
-    assert backend.facts()["cublas"] == 120900
+    facts = backend.facts()
+    assert facts["cublaslt"] == 131000
+    assert facts["compute_capability"] == "9.0"
+    assert facts["environment_removed"] == ["CUBLAS_EMULATE_SINGLE_PRECISION"]
     backend.close()
     backend.close()
-    assert fake.calls[-1] == ("destroy", (4711,))
-    assert len(fake.calls) == 3
+    assert library.names() == ["Create", "Destroy"]
 
 
 def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(cuda.importlib, "import_module", missing)
-    with pytest.raises(BackendError, match=r"gpu-burnin\[cuda12\]"):
+    monkeypatch.setattr(cuda_device.importlib, "import_module", missing)
+    with pytest.raises(BackendError, match=r"CuPy is missing .*gpu-burnin\[cuda12\]"):
         CudaBackend().open(gpu())
 
 
-def test_no_usable_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(monkeypatch, FakeCupy(available=False))
-    with pytest.raises(BackendError, match="nvidia-smi"):
+def _driver(fake: FakeCupy, version: int) -> None:
+    fake.runtime.driverGetVersion = lambda: version
+    fake.failures["getDeviceCount"] = CudaError(35, "cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+
+
+def _no_gpu(fake: FakeCupy) -> None:
+    fake.failures["getDeviceCount"] = CudaError(100, "cudaErrorNoDevice: no CUDA-capable device is detected")
+
+
+def _fabric(fake: FakeCupy) -> None:
+    fake.failures["use"] = CudaError(802, "cudaErrorSystemNotReady: system not yet initialized")
+
+
+def _compiler(fake: FakeCupy) -> None:
+    fake.failures["RawModule"] = fake.cuda.compiler.CompileException("nvrtc: error")
+
+
+def _memory(fake: FakeCupy) -> None:
+    fake.failures["empty"] = fake.cuda.memory.OutOfMemoryError("Out of memory")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (
+            lambda fake: _driver(fake, 12040),
+            "driver supports CUDA 12.4 and CuPy needs CUDA 13.2: install a newer driver",
+        ),
+        (lambda fake: _driver(fake, 0), "no NVIDIA driver is loaded: install it"),
+        (_no_gpu, "CUDA finds no GPU: check the driver with nvidia-smi, and that MIG mode is off"),
+        (lambda fake: setattr(fake.runtime, "getDeviceCount", lambda: 0), "CUDA finds no GPU"),
+        (_fabric, r"CUDA failed while looking for the GPU \(cudaErrorSystemNotReady.*: start nvidia-fabricmanager"),
+        (_compiler, r"CUDA failed while taking the GPU \(nvrtc: error\)"),
+        (_memory, "no GPU memory while taking the GPU: free the GPU"),
+        (lambda fake: fake.properties.update(name=b"NVIDIA H200 MIG 1g.18gb"), "is a MIG instance: .* MIG mode off"),
+        (
+            lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "0000:41:00.0"),
+            "opened the GPU at 0000:41:00.0 and not GPU-0 at 0000:01:00.0: set CUDA_VISIBLE_DEVICES",
+        ),
+        (lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "?"), "'\\?' is no PCI address"),
+    ],
+)
+def test_what_keeps_a_gpu_from_being_used_is_one_sentence_with_a_fix(
+    fake: FakeCupy, library: FakeLt, spoil: Callable[[FakeCupy], Any], sentence: str
+) -> None:
+    spoil(fake)
+    with pytest.raises(BackendError, match=sentence) as caught:
         CudaBackend().open(gpu())
+    assert "\n" not in str(caught.value)
+
+
+def test_nvml_s_longer_pci_address_is_the_same_gpu(fake: FakeCupy, library: FakeLt) -> None:
+    fake.runtime.deviceGetPCIBusId = lambda device: "00000000:01:00.0"
+    backend = CudaBackend()
+    backend.open(gpu())
+    assert backend.multiprocessors() == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "missing"),
+    [((7, 0), {"tf32", "bf16", "int8", "fp8_e4m3"}), ((8, 0), {"fp8_e4m3"}), ((8, 9), set()), ((10, 0), set())],
+)
+def test_precisions_follow_the_compute_capability(
+    monkeypatch: pytest.MonkeyPatch, library: FakeLt, capability: tuple[int, int], missing: set[str]
+) -> None:
+    made = FakeCupy(capability=capability)
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: made)
+    backend = CudaBackend()
+    backend.open(gpu())
+    assert set(exact.PRECISIONS) - set(backend.precisions) == missing
+    for precision in missing:
+        with pytest.raises(BackendError, match=f"does not compute {precision} .*leave the precision out"):
+            backend.gemm(precision, *_product(backend))
+
+
+def test_a_backend_that_is_not_open_says_so() -> None:
+    with pytest.raises(BackendError, match="not open"):
+        CudaBackend()._lt()
+
+
+# --- operands ---
+
+
+def test_fill_passes_typed_arguments(fake: FakeCupy, backend: CudaBackend) -> None:
+    buffer = backend.allocate("fp32", 4, 8, transposed=True)
+    exponents = np.arange(8, dtype=np.int16)
+    backend.fill(buffer, Operand(123, 63, True, 4096, 5, exponents, "cols"))
+    name, (grid, block, data, *arguments) = fake.calls[-1]
+    assert (name, grid, block) == ("fill", (8,), (256,))
+    assert data.data.ptr == buffer.data.data.ptr
+    uploaded = arguments.pop(9)
+    assert (uploaded.values.dtype, uploaded.values.tolist()) == (np.int16, list(range(8)))
+    assert [(type(x), int(x)) for x in arguments] == [
+        (np.int32, STORAGE_CODE["fp32"]), (np.uint64, 4), (np.uint64, 8), (np.int32, 1), (np.uint64, 123),
+        (np.int64, 63), (np.int64, 5), (np.int32, 1), (np.uint64, 8), (np.int32, 1),
+    ]  # fmt: skip
+
+
+def test_no_exponents_are_a_null_pointer(fake: FakeCupy, backend: CudaBackend) -> None:
+    backend.fill(backend.allocate("fp32", 4, 8), Operand(1, 63, False))
+    assert fake.calls[-1][1][-2:] == (np.uint64(0), np.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("storage", "positive", "expected"),
+    [
+        ("fp64", False, (8, 11, 52, 7, 0, 1 << 63)),
+        ("bf16", False, (2, 8, 7, 6, 0, 1 << 15)),
+        ("fp8_e4m3", True, (1, 4, 3, 4, 1, 0)),
+        ("int8", False, (1, 0, 8, 0, 0, 0)),
+        ("int8", True, (1, 0, 7, 0, 0, 0)),
+    ],
+)
+def test_fill_random_describes_the_format(
+    fake: FakeCupy, backend: CudaBackend, storage: str, positive: bool, expected: tuple[int, ...]
+) -> None:
+    backend.fill_random(backend.allocate(storage, 16, 16), 9, positive)
+    name, (_, _, _, size, rows, cols, transposed, key, *rest) = fake.calls[-1]
+    assert (name, int(rows), int(cols), int(transposed), int(key)) == ("fill_random", 16, 16, 0, 9)
+    assert (int(size), *(int(x) for x in rest)) == expected
+
+
+# --- products and checks ---
+
+
+def test_a_product_goes_to_the_current_stream_then_the_counter(
+    fake: FakeCupy, library: FakeLt, backend: CudaBackend
+) -> None:
+    a, b, c = _product(backend)
+    fake.calls.clear()
+    backend.gemm("bf16", a, b, c)
+    assert library.names()[-1] == "Matmul"
+    matmul = library.calls[-1][1]
+    assert (matmul[3], matmul[5], matmul[8], matmul[10]) == (
+        b.data.data.ptr, a.data.data.ptr, c.data.data.ptr, c.data.data.ptr,
+    )  # fmt: skip
+    assert matmul[-1] == STREAM
+    assert fake.names() == ["record", "count_launch"]
+    assert fake.calls[-1][1][:2] == ((1,), (1,))
+
+
+@pytest.mark.parametrize("wrong", ["a", "b", "c"])
+def test_the_layout_of_a_product_is_checked(backend: CudaBackend, wrong: str) -> None:
+    sides = {
+        side: backend.allocate("fp32", 16, 16, transposed=(side == "b") != (side == wrong)) for side in ("a", "b", "c")
+    }
+    with pytest.raises(BackendError, match="B column by column"):
+        backend.gemm("fp32", sides["a"], sides["b"], sides["c"])
+
+
+def test_a_check_is_one_kernel_with_a_slot_of_its_own_and_room_for_a_copy(fake: FakeCupy, backend: CudaBackend) -> None:
+    c = backend.allocate("fp32", 16, 16)
+    fake.calls.clear()
+    for expected in (0xFFFFFFFFFFFFFFFF, None):
+        backend.enqueue_check(c, 0x1_0000_0005, None, expected)
+    assert fake.names() == ["record", "empty", "digest_fp32", "digest_fp32"]
+    slots = []
+    for call, number, expected in ((2, 0, 0xFFFFFFFFFFFFFFFF), (3, 1, None)):
+        _, _, data, count, cols, row_exponents, col_exponents, _, _, key, slot, state, *rest = fake.calls[call][1]
+        assert data.data.ptr == c.data.data.ptr
+        assert [(type(x), int(x)) for x in (count, cols, row_exponents, col_exponents, key)] == [
+            (np.uint64, 256), (np.uint64, 16), (np.uint64, 0), (np.uint64, 0), (np.uint32, 5),
+        ]  # fmt: skip
+        assert state.nbytes == 32
+        assert [(type(x), int(x)) for x in rest[:2]] == [(np.uint64, number), (np.uint64, expected or 0)]
+        kept = rest[2]
+        assert (kept == np.uint64(0)) if expected is None else (kept.nbytes == c.size_bytes)
+        slots.append(slot.data.ptr)
+    assert slots[1] - slots[0] == 32
+
+
+def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, backend: CudaBackend) -> None:
+    c = backend.allocate("fp64", 16, 16)
+    scale = Scale(np.arange(16, dtype=np.int16), np.arange(16, dtype=np.int16))
+    fake.calls.clear()
+    backend.enqueue_check(c, 5, scale, None)
+    backend.enqueue_check(c, 5, scale, None)
+    first, second = (arguments for name, arguments in fake.calls if name == "digest_fp64_scaled")
+    assert first[5].data.ptr == second[5].data.ptr
+    assert first[6].values.dtype == np.int16
+    for _ in range(20):
+        backend.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
+    assert len(backend._scales) <= 16
+
+
+def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, backend: CudaBackend) -> None:
+    a, b, c = _product(backend, "fp32")
+    fake.calls.clear()
+    backend.gemm("fp32", a, b, c)
+    backend.enqueue_check(c, 1, None, None)
+    collected = backend.collect()
+    assert fake.names() == ["record", "count_launch", "digest_fp32", "record", "wait"]
+    assert collected.seconds == pytest.approx(0.001)
+    assert len(collected.observed) == 1
+    empty = backend.collect()
+    assert (empty.observed, empty.kept, empty.seconds) == ((), None, 0.0)
+
+
+def test_digest_of_bits_and_bilinear_use_the_kernel_of_their_type(fake: FakeCupy, backend: CudaBackend) -> None:
+    w, v = freivalds.challenge(1, 4, 8)
+    for storage, bits, bilinear in (
+        ("fp32", "digest_int32", "bilinear_fp32"),
+        ("int32", "digest_int32", "bilinear_int32"),
+        ("fp64", "digest_raw64", "bilinear_fp64"),
+    ):
+        buffer = backend.allocate(storage, 4, 8)
+        fake.calls.clear()
+        assert backend.digest_bits(buffer, 5) == 0
+        assert backend.bilinear(buffer, w, v, None) == 0
+        assert fake.names() == [bits, bilinear]
+        left, right = fake.calls[-1][1][7:9]
+        assert (left.values.dtype, left.values.tolist()) == (np.uint32, w.tolist())
+        assert (right.values.dtype, right.values.tolist()) == (np.uint32, v.tolist())
+
+
+def test_raw_access_moves_single_elements_in_storage_order(backend: CudaBackend) -> None:
+    buffer = backend.allocate("fp32", 4, 8)
+    backend.write_raw(buffer, 0, np.zeros(32, dtype=np.uint32))
+    backend.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
+    assert backend.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
+
+
+# --- errors of the device ---
 
 
 def test_out_of_memory_names_the_matrix(fake: FakeCupy, backend: CudaBackend) -> None:
-    fake.out_of_memory = True
-    with pytest.raises(BackendError, match="8 x 16 fp64"):
+    _memory(fake)
+    with pytest.raises(BackendError, match="no GPU memory while allocating a 8 x 16 fp64 matrix: free the GPU"):
         backend.allocate("fp64", 8, 16)
 
 
-# cudaDataType_t of operand and result, cublasComputeType_t (library_types.h, cublas_api.h).
-_TYPES = {
-    "fp64": (1, 1, 70), "fp32": (0, 0, 68), "tf32": (0, 0, 77), "bf16": (14, 0, 68), "fp16": (2, 0, 68),
-    "int8": (3, 10, 72),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("precision", CudaBackend.precisions)
-def test_gemm_is_the_column_major_product_then_the_counter(
-    fake: FakeCupy, backend: CudaBackend, precision: str
+@pytest.mark.parametrize(
+    ("status", "text", "fix"),
+    [
+        (214, "cudaErrorECCUncorrectable: uncorrectable ECC error encountered", "take the GPU out of use"),
+        (719, "cudaErrorLaunchFailure: unspecified launch failure", "kernel log for an XID"),
+        (12345, "cudaErrorOfTomorrow: what", "kernel log for an XID and check the GPU"),
+    ],
+)
+def test_errors_while_computing_name_the_error_and_a_fix(
+    fake: FakeCupy, backend: CudaBackend, status: int, text: str, fix: str
 ) -> None:
-    operand, result = STORAGE_OF[precision]
-    a, b, c = backend.allocate(operand, 32, 48), backend.allocate(operand, 48, 16), backend.allocate(result, 32, 16)
-    scalars: dict[str, Any] = {}
-
-    def gemm_ex(*arguments: Any) -> None:
-        kind = {"fp64": ctypes.c_double, "int8": ctypes.c_int32}.get(precision, ctypes.c_float)
-        scalars.update(alpha=kind.from_address(arguments[6]).value, beta=kind.from_address(arguments[13]).value)
-        fake.note("gemmEx", *arguments)
-
-    fake.cublas.gemmEx = gemm_ex
-    backend.gemm(precision, a, b, c)
-    (name, arguments), (counter, count_arguments) = fake.calls
-    operand_type, result_type, compute = _TYPES[precision]
-    assert name == "gemmEx"
-    handle, op_a, op_b, m, n, k, _, left, left_type, lda, right, right_type, ldb, _, out, out_type, ldc, mode, algo = (
-        arguments
-    )
-    assert (handle, op_a, op_b, m, n, k) == (4711, 0, 0, 16, 32, 48)
-    assert (left, left_type, lda) == (b.data.data.ptr, operand_type, 16)
-    assert (right, right_type, ldb) == (a.data.data.ptr, operand_type, 48)
-    assert (out, out_type, ldc) == (c.data.data.ptr, result_type, 16)
-    assert (mode, algo) == (compute, -1)
-    assert scalars == {"alpha": 1, "beta": 0}
-    assert (counter, count_arguments[:2]) == ("count_launch", ((1,), (1,)))
+    fake.failures["deviceSynchronize"] = CudaError(status, text)
+    with pytest.raises(BackendError, match=f"CUDA failed while waiting for the device .*{text}.*{fix}"):
+        backend.synchronize()
 
 
-def test_fill_digest_and_bilinear_pass_typed_arguments(fake: FakeCupy, backend: CudaBackend) -> None:
-    buffer = backend.allocate("fp32", 4, 8)
-    backend.fill(buffer, 123, 63, True, 4096)
-    assert backend.digest(buffer, 5) == exact.Digest(0)
-    w, v = exact.challenge(1, 4, 8)
-    assert backend.bilinear(buffer, w, v) == 0
-    backend.synchronize()
-    names = [name for name, _ in fake.calls]
-    assert names == ["fill", "digest", "bilinear", "deviceSynchronize"]
-    fill = fake.calls[0][1][2:]
-    assert [(type(x), int(x)) for x in fill[1:]] == [
-        (np.int32, STORAGE_CODE["fp32"]), (np.uint64, 32), (np.uint64, 8), (np.uint64, 123), (np.uint64, 127),
-        (np.int64, 63), (np.uint64, 8),
-    ]  # fmt: skip
-    assert [type(x) for x in fake.calls[1][1][3:6]] == [np.int32, np.uint64, np.uint32]
-
-
-def test_raw_access_moves_single_elements(backend: CudaBackend) -> None:
-    buffer = backend.allocate("fp32", 4, 8)
-    backend.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
-    assert backend.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
-    assert buffer.data.values[1, 1] == 7
+def test_a_failed_launch_is_named(fake: FakeCupy, backend: CudaBackend) -> None:
+    fake.failures["digest_fp32"] = fake.cuda.driver.CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS")
+    with pytest.raises(BackendError, match=r"while launching digest_fp32 .*CUDA_ERROR_ILLEGAL_ADDRESS"):
+        backend.enqueue_check(backend.allocate("fp32", 16, 16), 1, None, None)
 
 
 def test_memory_is_said_to_be_not_covered(backend: CudaBackend) -> None:
     assert backend.covers_memory is False
-    with pytest.raises(BackendError):
+    with pytest.raises(BackendError, match="no memory test yet"):
         backend.memory_allocate(8)
-    assert "fp8_e4m3" not in backend.precisions
-
-
-# --- kernels compiled for the host ---
-
-_SHIM = """
-#include <cmath>
-#include <cstring>
-using std::isfinite; using std::rint; using std::fabs;
-struct Dim { unsigned x; };
-static Dim gridDim = {1}, blockDim = {1}, blockIdx = {0}, threadIdx = {0};
-#define __device__ static
-#define __global__
-static void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
-static unsigned __float_as_uint(float f) { unsigned u; std::memcpy(&u, &f, 4); return u; }
-"""
-_ASSEMBLY = 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));'
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels as a host library; the one PTX instruction becomes the compiler's own conversion to FP16."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    folder = tmp_path_factory.mktemp("kernels")
-    assert _ASSEMBLY in SOURCE
-    source = SOURCE.replace(_ASSEMBLY, "_Float16 half = (_Float16)f; std::memcpy(&h, &half, 2);")
-    (folder / "k.cpp").write_text(_SHIM + source)
-    library = folder / "k.so"
-    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(folder / "k.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "_Float16" in done.stderr:
-        pytest.skip("needs a g++ that knows _Float16")
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
-
-
-def _pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-def _u64(value: int) -> ctypes.c_uint64:
-    return ctypes.c_uint64(value)
-
-
-@pytest.mark.parametrize("precision", CudaBackend.precisions)
-def test_kernel_fill_is_the_generator(kernels: ctypes.CDLL, precision: str) -> None:
-    storage = STORAGE_OF[precision][0]
-    for r in exact.ranges_for(precision):
-        rows, cols, key = 24, 40, exact.stream_key(5, "a")
-        expected = raw_from_integers(exact.operand_rows(key, r.ra, r.signed, r.stride, 0, rows, cols), storage)
-        got = np.zeros_like(expected)
-        span, low = (2 * r.ra + 1, r.ra) if r.signed else (r.ra + 1, 0)
-        kernels.fill(
-            _pointer(got), ctypes.c_int(STORAGE_CODE[storage]), _u64(rows * cols), _u64(cols), _u64(key),
-            _u64(span), ctypes.c_int64(low), _u64(min(r.stride, cols)),
-        )  # fmt: skip
-        assert np.array_equal(got, expected), r.name
-
-
-_RESULTS = [
-    ("fp32", np.array([[0.0, -0.0, 5, -7], [2**24, -(2**24), np.nan, 0.5], [np.inf, -np.inf, 1e30, 3]], np.float32)),
-    ("fp64", np.array([[2.0**53, -(2.0**53), 2.0**54, 1e300], [0.25, np.nan, -np.inf, -(2.0**31)]], np.float64)),
-    ("int32", np.array([[2**31 - 1, -(2**31), 0], [1, -1, 12345]], np.int32)),
-]
-
-
-@pytest.mark.parametrize(("storage", "values"), _RESULTS, ids=lambda x: x if isinstance(x, str) else "")
-def test_kernel_digest_and_bilinear_are_those_of_the_host(
-    kernels: ctypes.CDLL, storage: str, values: np.ndarray[Any, Any]
-) -> None:
-    out = np.zeros(3, dtype=np.uint64)
-    code, count = ctypes.c_int(STORAGE_CODE[storage]), _u64(values.size)
-    kernels.digest(_pointer(values), code, count, ctypes.c_uint32(0x9E3779B9), _pointer(out))
-    assert exact.Digest(*(int(x) for x in out)) == exact.digest(values, 0x9E3779B9)
-    integers = values.astype(np.int64) if storage == "int32" else exact.to_integers(values)[0]
-    w, v = exact.challenge(3, *values.shape)
-    total = np.zeros(1, dtype=np.uint64)
-    kernels.bilinear(_pointer(values), code, count, _u64(values.shape[1]), _pointer(w), _pointer(v), _pointer(total))
-    assert int(total[0]) == exact.bilinear(integers, w, v)
-
-
-def test_kernel_digest_of_a_product_is_common_with_the_host(kernels: ctypes.CDLL) -> None:
-    a, b = exact.operand_a(RANGES["wide"], 1, 32, 64), exact.operand_b(RANGES["wide"], 1, 64, 32)
-    product = (a @ b).astype(np.float64)
-    out = np.zeros(3, dtype=np.uint64)
-    kernels.digest(_pointer(product), ctypes.c_int(0), _u64(product.size), ctypes.c_uint32(7), _pointer(out))
-    assert int(out[0]) == exact.digest_integers(a @ b, 7)
-
-
-def test_kernel_counts_launches(kernels: ctypes.CDLL) -> None:
-    counter = np.zeros(1, dtype=np.uint64)
-    kernels.count_launch(_pointer(counter))
-    kernels.count_launch(_pointer(counter))
-    assert counter[0] == 2

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.exact import MASK64, MAX_K, PRIME, RANGES, OperandRange
+from gpu_burnin.compute.backend import STORAGE_OF, raw_from_integers, values_from_raw
+from gpu_burnin.compute.exact import EXACT_LIMIT, MASK64, MAX_K, RANGES, OperandRange
 
 ALL = [(p, r) for p in exact.PRECISIONS for r in exact.ranges_for(p)]
 
@@ -57,7 +58,7 @@ def test_operands_keep_to_their_bounds(operands: OperandRange, k: int) -> None:
     assert np.abs(b).max() <= operands.rb
     assert operands.signed or (a.min() >= 0 and b.min() >= 0)
     largest = (np.abs(a).astype(object) @ np.abs(b).astype(object)).max()
-    assert largest <= operands.bound(k)
+    assert largest >> operands.shift <= operands.bound(k)
 
 
 @pytest.mark.parametrize("operands", RANGES.values(), ids=lambda r: r.name)
@@ -71,108 +72,110 @@ def test_operands_reach_their_bounds(operands: OperandRange) -> None:
     assert int(bits) == (1 << operands.ra.bit_length()) - 1, "every operand bit moves"
 
 
-def _reference_digest(values: list[int], key: int) -> int:
-    total = 0
-    for i, v in enumerate(values):
-        low = (v + (1 << 31)) % (1 << 32) - (1 << 31)
-        for j, digit in enumerate((low, (v - low) >> 32)):
-            x = (2 * i + j + key) & 0xFFFFFFFF
-            x = (x ^ (x >> 16)) * 0x7FEB352D & 0xFFFFFFFF
-            x = (x ^ (x >> 15)) * 0x846CA68B & 0xFFFFFFFF
-            total += digit * (x ^ (x >> 16))
-    return total & MASK64
+def test_ieee_ranges_belong_to_their_own_precision_and_have_full_mantissas() -> None:
+    assert exact.is_exact("fp32", RANGES["ieee_fp32"], MAX_K)
+    assert not exact.is_exact("fp64", RANGES["ieee_fp32"], 64)  # FP64 would not round
+    assert not exact.is_exact("tf32", RANGES["ieee_fp32"], 64)
+    for name, bits in (("ieee_fp32", 24), ("ieee_fp64", 53)):
+        values = np.abs(exact.operand_b(RANGES[name], 5, 64, 64))
+        assert {int(v).bit_length() for v in values.reshape(-1)} == {bits}
+        a = exact.operand_a(RANGES[name], 5, 64, 64)
+        assert (np.count_nonzero(a, axis=1) == 1).all()
+        assert (values % 2 == 1).any() and (exact.operand_b(RANGES[name], 5, 64, 64) < 0).any()
 
 
-def test_digest_is_what_plain_integers_say() -> None:
-    values = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**53, -(2**53), 123456789012345]
-    assert exact.digest_integers(np.array(values, dtype=np.int64), 77) == _reference_digest(values, 77)
+def test_values_with_a_least_magnitude_follow_their_definition() -> None:
+    for signed in (True, False):
+        values = exact.operand_values(9, 20, signed, 3, 4000, low=16)
+        words = [_reference_word(9, 3 + i) for i in range(4000)]
+        if signed:
+            expected = [16 + w % 10 if w % 10 < 5 else -(16 + w % 10 - 5) for w in words]
+        else:
+            expected = [16 + w % 5 for w in words]
+        assert values.tolist() == expected
 
 
-def test_digest_is_common_to_all_types_and_deterministic() -> None:
-    values = np.arange(-5000, 5000, dtype=np.int64).reshape(100, 100)
-    digests = {exact.digest(values.astype(t), 5).value for t in (np.int64, np.int32, np.float32, np.float64)}
-    assert len(digests) == 1
-    assert exact.digest(values, 5) == exact.digest(values.copy(), 5)
-    assert exact.digest(values, 6).value not in digests
+# --- powers of two ---
+
+SCALABLE = [(p, r, side) for p, r in ALL if exact.can_scale(p) for side in ("a", "b")]
+_NORMAL = {"fp64": -1022, "fp32": -126, "bf16": -126, "fp16": -14, "fp8_e4m3": -6}
 
 
-def test_digest_is_the_same_in_parts() -> None:
-    values = exact.operand_values(1, 1 << 40, True, 0, (1 << 20) + 17)
-    parts = exact.digest_integers(values[:1000], 3) + exact.digest_integers(values[1000:], 3, start=1000)
-    assert exact.digest_integers(values, 3) == parts & MASK64
+@pytest.mark.parametrize(("precision", "operands", "side"), SCALABLE, ids=lambda x: getattr(x, "name", x))
+def test_operands_with_powers_of_two_are_representable(precision: str, operands: OperandRange, side: str) -> None:
+    """The largest and the smallest operand, at both ends of the span, survive their storage type, all normal."""
+    storage = STORAGE_OF[precision][0]
+    bound, low = (operands.ra, operands.low_a) if side == "a" else (operands.rb, operands.low_b)
+    for exponent in exact.exponent_span(precision, operands, side):
+        exponent -= operands.shift if side == "b" else 0
+        values = np.array([bound, -bound, max(1, low), 0], dtype=np.int64)
+        if precision == "tf32":
+            assert bound < 1 << 11, "TF32 keeps 11 bits of what FP32 stores"
+        bits = raw_from_integers(values, storage, np.array(exponent))
+        got = values_from_raw(bits, storage).astype(np.float64)
+        assert np.array_equal(got, np.ldexp(values.astype(np.float64), exponent))
+        assert np.abs(got[2]) >= 2.0 ** _NORMAL[storage]
 
 
-def test_negative_zero_reads_as_zero() -> None:
-    assert exact.digest(np.array([0.0, -0.0]), 1) == exact.digest(np.array([0.0, 0.0]), 1)
+@pytest.mark.parametrize(("precision", "operands"), ALL, ids=lambda x: getattr(x, "name", x))
+def test_sums_with_powers_of_two_stay_normal(precision: str, operands: OperandRange) -> None:
+    """Any row may meet any column: both ends of both spans together."""
+    if not exact.can_scale(precision):
+        with pytest.raises(KeyError):
+            exact.exponent_span(precision, operands, "a")
+        return
+    spans = [exact.exponent_span(precision, operands, side) for side in "ab"]
+    lowest, highest = (spans[0][i] + spans[1][i] for i in (0, 1))
+    accumulator = np.finfo(np.float64 if precision == "fp64" else np.float32)
+    assert lowest >= accumulator.minexp
+    assert operands.bound(MAX_K).bit_length() + highest <= accumulator.maxexp
+    for side in "ab":
+        least, greatest = exact.exponent_span(precision, operands, side)
+        assert greatest - least >= 8, "the exponents move"
+        exponents = exact.scale_exponents(precision, operands, side, 3, 4096)
+        assert (exponents.min(), exponents.max()) == (least, greatest) or greatest - least > 500
 
 
-def test_values_that_are_no_integers_are_counted_apart() -> None:
-    values = np.array([1.0, np.nan, np.inf, -np.inf, 0.5, 1e30, 2.0**53], dtype=np.float64)
-    seen = exact.digest(values, 1)
-    assert (seen.nonfinite, seen.noninteger, seen.clean) == (3, 2, False)
+# --- random operands ---
 
 
-def test_digest_sees_every_single_bit() -> None:
-    product = exact.operand_a(RANGES["wide"], 1, 16, 16)
-    right = exact.digest_integers(product, 9)
-    for position in range(0, product.size, 7):
-        for bit in range(53):
-            wrong = product.copy()
-            wrong.reshape(-1)[position] ^= 1 << bit
-            assert exact.digest_integers(wrong, 9) != right
+@pytest.mark.parametrize("storage", ["fp64", "fp32", "bf16", "fp16", "fp8_e4m3", "int8"])
+def test_random_operands_are_finite_and_no_product_overflows(storage: str) -> None:
+    bits = exact.random_bits(storage, 3, 0, 1 << 16)
+    values = values_from_raw(bits, storage).astype(np.float64)
+    assert np.isfinite(values).all()
+    assert (values < 0).any() and (values > 0).any()
+    largest = float(np.abs(values).max())
+    assert largest**2 * MAX_K < float(np.finfo(np.float64 if storage == "fp64" else np.float32).max)
+    every = np.bitwise_or.reduce(bits)
+    assert int(every) == (1 << 8 * bits.itemsize) - 1, "every bit moves"
+    positive = values_from_raw(exact.random_bits(storage, 3, 0, 1 << 16, positive=True), storage)
+    assert (positive >= 0).all()
+    assert np.array_equal(exact.random_bits(storage, 3, 1000, 50), bits[1000:1050])
 
 
-@pytest.mark.parametrize("swap", ["transposed", "rows", "columns", "square of four"])
-def test_digest_sees_values_in_the_wrong_place(swap: str) -> None:
-    c = exact.operand_a(RANGES["square"], 1, 32, 32)
-    wrong = c.copy()
-    if swap == "transposed":
-        wrong = c.T
-    elif swap == "rows":
-        wrong[[3, 4]] = c[[4, 3]]
-    elif swap == "columns":
-        wrong[:, [3, 4]] = c[:, [4, 3]]
-    else:  # +d and -d at the corners of a rectangle: row and column sums stay the same
-        wrong[np.ix_([2, 9], [5, 6])] += np.array([[1, -1], [-1, 1]])
-    assert exact.digest_integers(np.ascontiguousarray(wrong), 9) != exact.digest_integers(c, 9)
+def test_random_operands_are_defined_by_their_words() -> None:
+    """The rule in random_bits' words, in plain Python; CUDA code follows the same."""
+    formats = {"fp64": (11, 52, 7), "fp32": (8, 23, 6), "bf16": (8, 7, 6), "fp16": (5, 10, 5), "fp8_e4m3": (4, 3, 4)}
+    for storage, (exponent, fraction, varying) in formats.items():
+        for i, got in enumerate(exact.random_bits(storage, 77, 0, 3000).tolist()):
+            word = _reference_word(77, i)
+            field, low = word >> fraction & ((1 << exponent) - 1), word & ((1 << fraction) - 1)
+            if varying < exponent:
+                field = field % (1 << varying) + (1 << exponent - 1) - 1 - (1 << varying - 1)
+            elif field == (1 << exponent) - 1 and (storage == "fp16" or low == (1 << fraction) - 1):
+                field = (1 << exponent - 1) - 1
+            sign = word & (1 << exponent + fraction)
+            assert got == sign | field << fraction | low, (storage, i)
 
 
-@pytest.mark.parametrize("operands", RANGES.values(), ids=lambda r: r.name)
-def test_freivalds_agrees_with_plain_integers(operands: OperandRange) -> None:
-    a, b = exact.operand_a(operands, 4, 12, 32), exact.operand_b(operands, 4, 32, 10)
-    w, v = exact.challenge(8, 12, 10)
-    c = a.astype(object) @ b.astype(object)
-    plain = int(np.array([int(x) for x in w], dtype=object) @ c @ np.array([int(x) for x in v], dtype=object)) % PRIME
-    assert exact.bilinear(c.astype(np.int64), w, v) == plain
-    assert exact.expected_bilinear(a, b, w, v) == plain
-
-
-def test_modular_products_do_not_overflow_at_the_extremes() -> None:
-    big = np.full((3, 4096), PRIME - 1, dtype=np.int64)
-    vector = np.full(4096, PRIME - 1, dtype=np.uint64)
-    assert [int(x) for x in exact.times_vector(big, vector)] == [(PRIME - 1) ** 2 * 4096 % PRIME] * 3
-    assert int(exact.vector_times(vector[:3], big)[0]) == (PRIME - 1) ** 2 * 3 % PRIME
-    assert [int(x) for x in exact.times_vector(-big, vector)] == [-((PRIME - 1) ** 2) * 4096 % PRIME] * 3
-
-
-def test_no_element_is_left_out_of_a_challenge() -> None:
-    w, v = exact.challenge(3, 100_000, 100_000)
-    for vector in (w, v):
-        assert int(vector.min()) >= 1 and int(vector.max()) < PRIME
-        assert int(vector.max()) > PRIME * 0.999 and int(vector.min()) < PRIME * 0.001
-
-
-def test_freivalds_sees_every_single_bit() -> None:
-    a, b = exact.operand_a(RANGES["square"], 4, 16, 16), exact.operand_b(RANGES["square"], 4, 16, 16)
-    w, v = exact.challenge(8, 16, 16)
-    right = exact.expected_bilinear(a, b, w, v)
-    for position in range(256):
-        for bit in (0, 7, 23):
-            wrong = a @ b
-            wrong.reshape(-1)[position] ^= 1 << bit
-            assert exact.bilinear(wrong, w, v) != right
-
-
-def test_the_prime_is_one() -> None:
-    assert PRIME > 1 << 31
-    assert all(PRIME % d for d in range(2, 65537))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+def test_the_limits_are_those_of_the_types(precision: str) -> None:
+    storage = STORAGE_OF[precision][0]
+    limit = exact.OPERAND_LIMIT[precision]
+    assert limit <= EXACT_LIMIT
+    values = np.array([limit, limit - 1, -limit], dtype=np.int64)
+    assert np.array_equal(values_from_raw(raw_from_integers(values, storage), storage), values)
+    if precision not in ("tf32", "int8"):  # TF32 is stored as FP32; INT8 is kept symmetric
+        beyond = np.array([limit + 1], dtype=np.int64)
+        assert int(values_from_raw(raw_from_integers(beyond, storage), storage)[0]) != limit + 1

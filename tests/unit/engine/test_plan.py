@@ -8,8 +8,10 @@ import math
 import pytest
 from engine_helpers import gpu, plan
 
-from gpu_burnin.checks import CHECK_NAMES
-from gpu_burnin.plan import Plan, PlanError, make_plan, parse_injection, plan_from_json
+from gpu_burnin.budget import CLOSING_S, share
+from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, ROWS, SELFTESTED, Scope
+from gpu_burnin.compute.faults import FAULTS
+from gpu_burnin.plan import CheckPlan, Plan, PlanError, make_plan, parse_injection, plan_from_json
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
 from gpu_burnin.wire import encode, result_from_json, selftest_from_json, to_json
 
@@ -22,13 +24,32 @@ def test_checks_come_in_their_order_with_deadlines_after_budgets() -> None:
     made = _make(checks=["hbm", "state"])
     assert [c.name for c in made.checks] == ["state", "hbm"]
     assert [c.per_gpu for c in made.checks] == [False, True]
-    assert all(c.deadline_s > c.budget_s > 0 for c in made.checks)
+    assert all(c.deadline_s(budget_s) > budget_s for c in made.checks for budget_s in (0.0, 10.0, 7200.0))
     assert [c.name for c in _make().checks] == list(CHECK_NAMES)
 
 
-@pytest.mark.parametrize(("level", "limit_s"), [("quick", 60), ("standard", 300)])
-def test_budgets_keep_to_the_level(level: str, limit_s: float) -> None:
-    assert sum(c.budget_s for c in _make(level, backend="cuda").checks) <= limit_s
+@pytest.mark.parametrize(("level", "total_s"), [("quick", 60), ("standard", 300)])
+def test_levels_keep_their_time_though_start_and_selftests_cost_some(level: str, total_s: float) -> None:
+    made = _make(level, backend="cuda")
+    assert made.total_s == total_s
+    assert sum(c.least_s for c in made.checks) + CLOSING_S < total_s / 2, "even a slow start leaves room for all"
+
+
+def test_time_is_shared_by_weight_and_never_below_the_least() -> None:
+    first, second, untimed = (CheckPlan("x", Scope.EACH, weight, least_s=4.0) for weight in (3.0, 1.0, 0.0))
+    assert share(43.0, first, [second]) == pytest.approx((43 - CLOSING_S) * 3 / 4)
+    assert share(43.0, second, []) == pytest.approx(43 - CLOSING_S)
+    assert share(13.0, first, [second]) == pytest.approx(13 - CLOSING_S - 4), "the later one keeps its least"
+    assert share(-50.0, first, [second]) == 4.0
+    assert share(1000.0, untimed, [first]) == 4.0
+    assert share(43.0, second, [untimed]) == pytest.approx(43 - CLOSING_S - 4)
+    assert share(43.0, second, [], turns=4) == pytest.approx((43 - CLOSING_S) / 4)
+
+
+def test_the_cpu_backend_has_little_time() -> None:
+    made = _make()
+    assert made.total_s <= 1
+    assert all(c.least_s <= 0.1 for c in made.checks)
 
 
 def test_the_digest_follows_every_part() -> None:
@@ -50,9 +71,10 @@ def test_without_a_seed_one_is_drawn() -> None:
     assert _make(seed=None).seed != _make(seed=None).seed
 
 
-def test_a_duration_stretches_an_extended_run() -> None:
-    made = _make("extended", backend="cuda", duration_s=7200.0)
-    assert sum(c.budget_s for c in made.checks if c.per_gpu) == pytest.approx(7200)
+def test_a_duration_is_the_time_of_an_extended_run() -> None:
+    assert _make("extended", backend="cuda", duration_s=5400.0).total_s == 5400
+    assert _make("extended", duration_s=5400.0).total_s == 5400
+    assert _make("extended", backend="cuda").total_s > _make("standard", backend="cuda").total_s
     with pytest.raises(PlanError, match="extended"):
         _make(duration_s=100.0)
     with pytest.raises(PlanError, match="60 s"):
@@ -77,6 +99,8 @@ def test_a_duration_stretches_an_extended_run() -> None:
         ({"inject": ["gemm:bitflip:1"]}, "CHECK:FAULT"),
         ({"inject": ["gem:bitflip"]}, "unknown check"),
         ({"inject": ["hbm:nan"]}, "unknown fault"),
+        ({"inject": ["hbm:stuck"], "checks": ["gemm"]}, "hbm is not part of this run"),
+        ({"inject": ["hbm:stuck:gpu=7"]}, "no GPU 7 is part of this run"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], words: str) -> None:
@@ -91,6 +115,13 @@ def test_injections_hit_the_gpu_they_name() -> None:
     assert made.injections("gemm", made.gpus[1]) == ("nan",)
     assert made.injections("hbm", made.gpus[1]) == ("stuck",)
     assert not parse_injection("gemm:nan:gpu=1").hits("gemm", None)
+
+
+def test_every_check_has_its_row() -> None:
+    assert set(ROWS["gemm"].faults) == set(FAULTS)
+    for name, check in REGISTRY.items():
+        assert (check.name, check.per_gpu) == (name, name not in PER_NODE)
+        assert (name in SELFTESTED) == ROWS[name].selftested
 
 
 def test_results_survive_the_wire() -> None:

@@ -1,0 +1,80 @@
+"""What the report says of a wrong product: elements, bits, tile, and whether a repeat agrees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.compute.backend import read_matrix
+from gpu_burnin.compute.locate import MAX_ELEMENTS, bit_entry, case_entry, locate
+from gpu_burnin.compute.product import Outcome, Pair, ProductUnit
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.types import JSON, Reason
+
+_REPEAT_WORDS = {"right": "right", "same": "wrong in the same way", "other": "wrong in another way"}
+
+Found = tuple[list[dict[str, JSON]], Reason]
+
+
+def describe(ctx: CheckContext, unit: ProductUnit, pair: Pair, outcome: Outcome) -> Found:
+    """Locate the error, then run the same product again with fresh operands."""
+    entries = locate(unit, pair, outcome) or [case_entry(outcome.case)]
+    again = unit.repeat(pair, outcome.expected)
+    repeat = "right" if again.right else "same" if again.digest == outcome.digest else "other"
+    common: dict[str, JSON] = {"problems": list(outcome.problems), "repeat": repeat}
+    entries = [{**entry, **common} for entry in entries]
+    return entries, _reason(ctx, outcome, entries, repeat)
+
+
+def _reason(ctx: CheckContext, outcome: Outcome, entries: list[dict[str, JSON]], repeat: str) -> Reason:
+    nonfinite = "nonfinite" in outcome.problems
+    what = "holds NaN or Inf" if nonfinite else "is stale" if "stale" in outcome.problems else "is wrong"
+    if "not_launched" in outcome.problems:
+        what = "was not computed"
+    evidence: dict[str, JSON] = {
+        **entries[0],
+        "digest": f"{outcome.digest.value:#018x}",
+        "nonfinite": outcome.digest.nonfinite,
+        "noninteger": outcome.digest.noninteger,
+    }
+    return make_reason(
+        "GEMM_NONFINITE" if nonfinite else "GEMM_MISMATCH",
+        "gemm",
+        f"{outcome.case.precision} product {what}, {_place(entries[0])}; a repeat came out {_REPEAT_WORDS[repeat]}",
+        gpu=ctx.gpu.uuid if ctx.gpu else None,
+        evidence=evidence,
+    )
+
+
+def _place(entry: dict[str, JSON]) -> str:
+    if "row" not in entry:
+        return "no wrong element was found afterwards"
+    place = f"{entry['matrix']}[{entry['row']}, {entry['col']}]"
+    return f"first at {place}: expected {entry['expected']}, got {entry['got']}"
+
+
+def describe_unstable(
+    ctx: CheckContext, unit: ProductUnit, got: NDArray[Any], first: int, digest: int, digest_again: int
+) -> Found:
+    """A product of random operands whose bits changed: `got` are the deviating ones, C holds one more repeat."""
+    again = read_matrix(unit.backend, unit.c)
+    repeat = "right" if digest_again == first else "same" if digest_again == digest else "other"
+    common: dict[str, JSON] = {
+        "precision": unit.precision,
+        "range": "random",
+        "problems": ["unstable"],
+        "repeat": repeat,
+        "wrong_elements_seen": int((got != again).sum()),
+    }
+    entries: list[dict[str, JSON]] = [
+        {**common, **bit_entry("c", int(i), int(j), got[i, j], again[i, j], unit.c.storage.name)}
+        for i, j in np.argwhere(got != again)[:MAX_ELEMENTS]
+    ]
+    entries = entries or [common]
+    evidence: dict[str, JSON] = {**entries[0], "first_digest": f"{first:#018x}", "digest": f"{digest:#018x}"}
+    message = f"{unit.precision} product of random operands gave other bits than before, {_place(entries[0])}"
+    reason = make_reason("GEMM_UNSTABLE", "gemm", message, gpu=ctx.gpu.uuid if ctx.gpu else None, evidence=evidence)
+    return entries, reason

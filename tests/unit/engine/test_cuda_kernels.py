@@ -1,0 +1,47 @@
+"""The kernels of the cuda backend, compiled for the host and run by real threads, against the host's own functions,
+integer for integer. No replacement for a run on hardware.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from cuda_cases import KernelCases
+from cuda_fakes import FakeCupy, FakeLt, compile_kernels
+from engine_helpers import gpu
+
+from gpu_burnin.compute import cublaslt, cuda_device
+from gpu_burnin.compute.cuda import CudaBackend, divider
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels as a host library."""
+    return compile_kernels(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def backend(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+    """The cuda backend on stand-ins that compute."""
+    fake, library = FakeCupy(kernels), FakeLt(computes=True)
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: fake)
+    monkeypatch.setattr(cublaslt, "load_library", lambda: library)
+    made = CudaBackend()
+    made.open(gpu())
+    return made
+
+
+class TestKernels(KernelCases):
+    """All cases on the host."""
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 5, 7, 32, 96, 1000, 2047, 2048, 2049, 4096])
+def test_divider(divisor: int) -> None:
+    magic, shift = (int(x) for x in divider(divisor))
+    last = (1 << 31) - 1
+    near = [q * divisor + d for q in range(0, last // divisor, max(1, last // divisor // 999)) for d in (0, -1)]
+    for x in (0, 1, last, last - 1, *near):
+        if x >= 0:
+            assert x * magic >> shift == x // divisor

@@ -1,0 +1,387 @@
+"""The gemm check and its self-test, right and wrong, on the CPU backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_helpers import context, gpu
+
+from gpu_burnin.checks import ROWS, gemm, gemm_phases
+from gpu_burnin.checks.gemm_tally import Rate
+from gpu_burnin.compute import exact, freivalds
+from gpu_burnin.compute.backend import Collected, Observed, read_matrix, values_from_raw
+from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.compute.exact import Digest
+from gpu_burnin.compute.faults import FAULTS, SELFTEST_FAULTS
+from gpu_burnin.types import Verdict
+
+_ALL_RANGES = {p: sorted(r.name for r in exact.ranges_for(p)) for p in exact.PRECISIONS}
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of light load, noted instead of waited for."""
+    made: list[float] = []
+    monkeypatch.setattr(gemm_phases.time, "sleep", made.append)
+    return made
+
+
+def _cover(result: Any) -> dict[str, Any]:
+    return dict(result.coverage)
+
+
+def test_gemm_passes_and_says_what_it_covered() -> None:
+    result = gemm.Check().run(context())
+    assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
+    coverage = _cover(result)
+    assert coverage["simulated"] is True and coverage["precisions_not_covered"] == []
+    assert coverage["ranges"] == _ALL_RANGES
+    assert coverage["scaled"] == sorted(p for p in exact.PRECISIONS if exact.can_scale(p))
+    loads = sum(len(exact.ranges_for(p)) * (2 if exact.can_scale(p) else 1) for p in exact.PRECISIONS)
+    light = 4 * len(exact.PRECISIONS)
+    assert coverage["verified_by"]["golden"] == 4 * loads + light
+    assert coverage["verified_by"]["freivalds"] >= 4 * len(exact.PRECISIONS)
+    assert coverage["phases"]["light"] == light and coverage["phases"]["random"] == 4 * len(exact.PRECISIONS)
+    assert sum(coverage["phases"].values()) == sum(coverage["products"].values())
+    assert coverage["bytes_moved"] > sum(coverage["products"].values()) * 3 * 64 * 64
+    assert {m.name for m in result.measurements} == {f"gemm_{p}_throughput" for p in exact.PRECISIONS}
+    assert all(m.value > 0 for m in result.measurements)
+    assert {s.name for s in result.series} == {m.name for m in result.measurements}
+    assert all(len(s.t_s) == len(s.values) and list(s.t_s) == sorted(s.t_s) for s in result.series)
+    assert set(coverage["data_path"]) == set(coverage["algorithms"]) == set(exact.PRECISIONS)
+    assert all(len(set(digests)) == 2 for digests in coverage["random_digests"].values())
+
+
+def test_the_light_phase_pauses_before_each_product(pauses: list[float]) -> None:
+    result = gemm.Check().run(context())
+    assert len(pauses) == _cover(result)["phases"]["light"] and min(pauses) > 0
+
+
+def test_gemm_without_golden_digests_verifies_by_freivalds_and_by_the_host() -> None:
+    result = gemm.Check().run(context(gemm_m=48, gemm_n=80, gemm_k=32))
+    assert result.verdict is Verdict.PASS
+    coverage = _cover(result)
+    linear = sum(r.rounds_to is None for p in exact.PRECISIONS for r in exact.ranges_for(p))
+    assert coverage["verified_by"]["freivalds"] >= 4 * linear
+    assert coverage["verified_by"]["host"] == 4 * 2 * 2  # FP32 and FP64, with and without powers of two
+    assert coverage["ranges"] == _ALL_RANGES
+    assert {m.name for m in result.measurements} == {f"gemm_{p}_throughput" for p in exact.PRECISIONS}
+
+
+def test_gemm_uses_the_time_it_is_given_for_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.01)
+    monkeypatch.setattr(gemm_phases, "_PROGRESS_EVERY_S", 0.05)
+    sent: list[Any] = []
+    result = gemm.Check().run(replace(context(budget_s=2.0), progress=sent.append))
+    assert 2.0 <= result.seconds < 10
+    assert set(_cover(result)["phases"]) == {"probe", "cold", "exact", "random", "hot", "light"}
+    assert sent and all(message["errors"] == 0 and 0 <= message["done"] <= 1 for message in sent)
+    assert any(message.get("rate", 0) > 0 and message["rate_unit"] in ("TFLOP/s", "TOP/s") for message in sent)
+
+
+def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
+    first, second, other = (
+        _cover(gemm.Check().run(replace(context(), seed=seed)))["random_digests"] for seed in (7, 7, 8)
+    )
+    assert first == second
+    assert all(first[p] != other[p] for p in exact.PRECISIONS)
+
+
+@pytest.mark.parametrize("fault", ROWS["gemm"].faults)
+def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
+    sent: list[Any] = []
+    ctx = replace(context(inject=(fault,)), progress=sent.append)
+    assert ctx.backend is not None
+    ctx.backend.precisions = ("bf16", "fp64")  # the rest would only take time
+    result = gemm.Check().run(ctx)
+    assert result.verdict is Verdict.FAIL
+    (reason,) = result.reasons
+    assert reason.code == ("GEMM_NONFINITE" if fault in ("nan", "inf") else "GEMM_MISMATCH")
+    assert reason.gpu == "GPU-0"
+    assert "a repeat came out right" in reason.message
+    assert result.errors[0]["repeat"] == "right" and "row" in result.errors[0]
+    assert _cover(result)["wrong_products"] == 1
+    assert any(message["errors"] == 1 for message in sent), "said at once"
+
+
+@pytest.mark.parametrize("fault", ["bitflip", "stale", "skipped_launch", "operand_b"])
+def test_gemm_fails_without_golden_digests_too(fault: str) -> None:
+    result = gemm.Check().run(context(inject=(fault,), gemm_m=48, gemm_n=80, gemm_k=32))
+    assert [r.code for r in result.reasons] == ["GEMM_MISMATCH"]
+
+
+class _BrokenBackend(CpuBackend):
+    """Computes element 100 of FP32 products wrong by one, always or from product `after` on."""
+
+    def __init__(self, after: int = 0) -> None:
+        super().__init__()
+        self.after = after
+
+    def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+        super().gemm(precision, a, b, c)
+        self.after -= precision == "fp32"
+        if precision == "fp32" and self.after < 0:
+            c.data.view(np.float32).reshape(-1)[100] *= 1.5
+
+
+def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> None:
+    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_BrokenBackend()))
+    assert result.verdict is Verdict.FAIL and result.seconds < 30
+    assert len(result.reasons) == gemm_phases.MAX_LOCATED
+    assert "wrong in the same way" in result.reasons[0].message
+    assert (result.errors[0]["row"], result.errors[0]["col"]) == (1, 36)
+    assert _cover(result)["wrong_products"] >= 4
+
+
+def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
+    clean = _cover(gemm.Check().run(context()))["products"]["fp32"]
+    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_BrokenBackend(after=clean + 50)))
+    assert result.verdict is Verdict.FAIL and result.seconds < 30
+
+
+# --- random products ---
+
+
+class _Drifts(CpuBackend):
+    """Flips the lowest bit of an element of every `every`-th BF16 product of random operands."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every, self.seen, self.random = every, 0, False
+
+    def fill(self, buffer: Any, operand: Any) -> None:
+        super().fill(buffer, operand)
+        self.random = False
+
+    def fill_random(self, buffer: Any, key: int, positive: bool = False) -> None:
+        super().fill_random(buffer, key, positive)
+        self.random = not positive
+
+    def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+        super().gemm(precision, a, b, c)
+        if precision == "bf16" and self.random:
+            self.seen += 1
+            if self.seen % self.every == 0:
+                c.data[3, 5] ^= 1
+
+
+def test_a_random_product_that_changes_is_a_failure_with_its_place() -> None:
+    result = gemm.Check().run(replace(context(), backend=_Drifts(4)))
+    (reason,) = result.reasons
+    assert (reason.code, result.verdict) == ("GEMM_UNSTABLE", Verdict.FAIL)
+    (error,) = result.errors
+    assert (error["precision"], error["row"], error["col"], error["flipped_bits"]) == ("bf16", 3, 5, [0])
+    assert error["repeat"] == "right"
+
+
+def test_a_random_product_that_changes_between_cycles_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.0)  # four products a time: the seventh comes in a later cycle
+    monkeypatch.setattr(gemm_phases, "_CYCLE_S", 0.2)
+    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_Drifts(7)))
+    assert {r.code for r in result.reasons} == {"GEMM_UNSTABLE"}
+
+
+def test_random_products_that_are_never_written_are_seen() -> None:
+    class Idle(_Drifts):
+        def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+            before = c.data.copy()
+            CpuBackend.gemm(self, precision, a, b, c)
+            if self.random:
+                c.data[...] = before
+
+    result = gemm.Check().run(replace(context(), backend=Idle(1)))
+    assert {r.code for r in result.reasons} == {"GEMM_UNSTABLE"}
+
+
+# --- data paths and coverage on a real device ---
+
+
+class _Hopper(CpuBackend):
+    """Gives the bits of the right data paths, with rates that are made up: it stands for a real GPU."""
+
+    simulated = False
+    name = "cuda"
+
+    def __init__(self, rates: dict[str, float] | None = None) -> None:
+        super().__init__()
+        made_up = {"fp64": 60, "fp32": 50, "tf32": 400, "bf16": 700, "fp16": 700, "int8": 1300, "fp8_e4m3": 1300}
+        self.rates, self.work_s = {**made_up, **(rates or {})}, 0.0
+
+    def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+        super().gemm(precision, a, b, c)
+        if precision in ("tf32", "bf16", "fp16", "fp8_e4m3"):
+            left, right = (values_from_raw(read_matrix(self, x), x.storage.name).astype(np.float64) for x in (a, b))
+            if precision == "tf32":
+                left, right = self._cut(left, 11), self._cut(right, 11)
+            total = self._cut(left @ right, 24)
+            c.data[...] = total.astype(np.float32).view(np.uint32)
+        self.work_s += 2 * c.elements * a.cols / (self.rates[precision] * 1e12)
+
+    def _cut(self, values: np.ndarray, bits: int) -> np.ndarray:
+        mantissa, exponent = np.frexp(values)
+        return np.ldexp(np.trunc(mantissa * 2.0**bits), exponent - bits)
+
+    def collect(self) -> Collected:
+        collected = super().collect()
+        seconds, self.work_s = self.work_s, 0.0
+        return replace(collected, seconds=seconds)
+
+
+def _on_hopper(backend: CpuBackend, sku: str = "h200-sxm") -> Any:
+    return gemm.Check().run(replace(context(), backend=backend, gpu=replace(gpu(), sku=sku)))
+
+
+def test_gemm_on_a_good_device_proves_every_data_path() -> None:
+    result = _on_hopper(_Hopper())
+    assert (result.verdict, result.reasons) == (Verdict.PASS, ())
+    paths = _cover(result)["data_path"]
+    assert all(path["proven"] for path in paths.values()), paths
+    assert paths["tf32"]["path"] == "tf32" and paths["bf16"]["path"] == "tensor core"
+    assert result.coverage["simulated"] is False
+
+
+def test_gemm_admits_a_missing_precision_and_an_unknown_model() -> None:
+    backend = _Hopper()
+    backend.precisions = exact.PRECISIONS[:-1]
+    result = _on_hopper(backend)
+    assert [r.code for r in result.reasons] == ["COVERAGE_LOW"] and result.verdict is Verdict.INCONCLUSIVE
+    assert "fp8_e4m3 was not covered" in result.reasons[0].message
+    assert _cover(result)["precisions_not_covered"] == ["fp8_e4m3"]
+    unknown = _on_hopper(_Hopper(), sku="no such model")
+    assert unknown.reasons[0].evidence["not_proven"] == list(exact.PRECISIONS)
+
+
+def test_a_model_without_fp8_does_not_miss_it() -> None:
+    backend = _Hopper({"fp64": 15, "fp32": 15, "tf32": 120, "bf16": 250, "fp16": 250, "int8": 450})
+    backend.precisions = exact.PRECISIONS[:-1]
+    assert _cover(_on_hopper(backend, "a100-sxm4-80gb"))["precisions_not_covered"] == []
+
+
+def test_gemm_says_when_a_rate_is_that_of_another_path() -> None:
+    result = _on_hopper(_Hopper({"bf16": 300.0}))
+    (reason,) = result.reasons
+    assert reason.code == "COVERAGE_LOW" and reason.evidence["not_proven"] == ["bf16"]
+
+
+def test_tf32_under_the_name_of_fp32_is_low_coverage_and_no_mismatch() -> None:
+    class Reduced(_Hopper):
+        def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+            super().gemm("tf32" if precision == "fp32" else precision, a, b, c)
+
+    result = _on_hopper(Reduced())
+    assert [r.code for r in result.reasons] == ["COVERAGE_LOW"]
+    assert "fp32 did not prove its data path" in result.reasons[0].message
+    assert _cover(result)["ranges"]["fp32"] == sorted(r.name for r in exact.ranges_for("tf32"))
+
+
+def test_rates_over_time_are_joined_when_they_grow_long() -> None:
+    rate = Rate()
+    for _ in range(9000):
+        rate.add(1e12, 0.5)
+    assert len(rate.points) <= 2000
+    assert (rate.mean, rate.best, rate.last) == (2.0, 2.0, 2.0)
+    assert sum(p[1] for p in rate.points) == 9000e12
+
+
+# --- self-test ---
+
+
+def _undetected(results: Iterable[Any]) -> set[str]:
+    return {r.fault for r in results if not r.detected}
+
+
+def test_the_selftest_detects_every_fault_in_every_precision() -> None:
+    results = gemm.Check().selftest(context())
+    assert len(results) == len(exact.PRECISIONS) * (len(SELFTEST_FAULTS) + 1)
+    assert all(r.injected and r.detected and r.latency_s > 0 for r in results)
+    assert {r.scope for r in results} == {"detector logic only"}
+    assert {r.fault.split(" ")[1] for r in results} == set(exact.PRECISIONS)
+    sizes = {r.fault: r.changed_bits for r in results}
+    assert sizes["bitflip bf16"] == 1 and sizes["multibit bf16"] == 3 and sizes["warp_run bf16"] == 96
+    assert sizes["skipped_launch bf16"] is None
+
+
+def test_the_full_selftest_runs_the_whole_table() -> None:
+    results = gemm.Check().selftest(replace(context(), selftest_full=True))
+    names = {r.fault for r in results}
+    assert not _undetected(results)
+    for precision in exact.PRECISIONS:
+        for fault in FAULTS:
+            assert {f"{fault} {precision}", f"{fault} {precision} (fresh seed)"} <= names
+            assert (f"{fault} {precision} scaled" in names) == exact.can_scale(precision)
+        bits = 64 if precision == "fp64" else 32
+        assert all(f"bitflip {precision} bit {bit}" in names for bit in range(bits))
+
+
+@pytest.mark.parametrize("size", [16, 48])
+def test_the_selftest_detects_every_fault_with_any_seed(size: int) -> None:
+    """A fault that changed nothing would make a healthy GPU look blind: no seed may give one."""
+    base = context(gemm_m=size, gemm_n=size, gemm_k=size)
+    for seed in (0, 0x5E1F, 5750266228001073982, *map(exact.mix, range(1, 6))):
+        assert not _undetected(gemm.Check().selftest(replace(base, seed=seed))), seed
+
+
+@pytest.mark.parametrize(("seed", "sizes"), [(0, (16, 16, 16)), (exact.mix(1), (32, 48, 80))])
+def test_healthy_hardware_passes_with_any_seed_and_shape(seed: int, sizes: tuple[int, ...]) -> None:
+    shapes = dict(zip(("gemm_m", "gemm_n", "gemm_k"), sizes, strict=True))
+    assert gemm.Check().run(replace(context(**shapes), seed=seed)).verdict is Verdict.PASS
+
+
+class _Observing(CpuBackend):
+    """A detector that sees what `see` makes of the truth."""
+
+    def see(self, observed: Observed) -> Observed:
+        return observed
+
+    def collect(self) -> Collected:
+        collected = super().collect()
+        return replace(collected, observed=tuple(self.see(o) for o in collected.observed))
+
+
+def test_the_selftest_sees_a_blind_nan_counter() -> None:
+    class Blind(_Observing):
+        def see(self, observed: Observed) -> Observed:
+            return replace(observed, digest=replace(observed.digest, nonfinite=0))
+
+    missed = _undetected(gemm.Check().selftest(replace(context(), backend=Blind())))
+    assert missed == {f"nan {p}" for p in exact.PRECISIONS if p != "int8"}
+
+
+def test_the_selftest_sees_a_dead_launch_counter() -> None:
+    class Dead(_Observing):
+        launches_seen = 0
+
+        def see(self, observed: Observed) -> Observed:
+            Dead.launches_seen += 1  # counts checks, not launches
+            return replace(observed, launches=Dead.launches_seen)
+
+    missed = _undetected(gemm.Check().selftest(replace(context(), backend=Dead())))
+    assert missed == {f"skipped_launch {p}" for p in exact.PRECISIONS}
+
+
+def test_the_selftest_sees_a_detector_that_always_cries() -> None:
+    class Cries(_Observing):
+        def see(self, observed: Observed) -> Observed:
+            return replace(observed, launches=0)
+
+    results = gemm.Check().selftest(replace(context(), backend=Cries()))
+    assert len(_undetected(results)) == len(results)
+
+
+def test_the_selftest_sees_a_blind_digest() -> None:
+    class Blind(_Observing):
+        def see(self, observed: Observed) -> Observed:
+            return replace(observed, digest=Digest(0))
+
+    assert "low_mantissa fp32" in _undetected(gemm.Check().selftest(replace(context(), backend=Blind())))
+
+
+def test_the_selftest_sees_a_freivalds_check_that_always_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuBackend, "bilinear", lambda *_: 1)
+    monkeypatch.setattr(freivalds, "dot", lambda *_: 1)
+    missed = _undetected(gemm.Check().selftest(context()))
+    assert missed == {f"wrong_value {p} (fresh seed)" for p in exact.PRECISIONS}

@@ -1,0 +1,95 @@
+"""The real worker under the supervisor, on the CPU backend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine_helpers import plan
+from executor_helpers import LIMITS, gone, told
+
+from gpu_burnin.compute.exact import PRECISIONS
+from gpu_burnin.executor import execute
+from gpu_burnin.types import Verdict
+from gpu_burnin.worker import Progress
+from gpu_burnin.worker_process import worker_environment
+
+
+def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None:
+    result = execute(plan("gemm", "hbm", gpus=2, selftest=True))
+    assert [r.verdict for r in result.results] == [Verdict.PASS] * 4
+    proved = {(t.check, t.gpu, t.fault.split(" ")[1]) for t in result.selftests}
+    parts = [("hbm", "cell"), *(("gemm", precision) for precision in PRECISIONS)]
+    assert proved == {(check, f"GPU-{i}", part) for i in range(2) for check, part in parts}
+    assert all(t.detected for t in result.selftests)
+    assert result.facts["GPU-0"]["backend"] == "cpu"
+
+
+def test_real_worker_faults_hit_the_gpu_they_name() -> None:
+    inject = ("gemm:bitflip:gpu=1", "hbm:crash:gpu=1", "gemm:crash_once:gpu=0")
+    result = execute(plan("gemm", "hbm", gpus=2, inject=inject))
+    found = {(r.name, r.gpu): told(r) for r in result.results}
+    assert found == {
+        ("gemm", "GPU-0"): [("WORKER_DIED", Verdict.INCONCLUSIVE)],
+        ("hbm", "GPU-0"): [],
+        ("gemm", "GPU-1"): [("GEMM_MISMATCH", Verdict.FAIL)],
+        ("hbm", "GPU-1"): [("WORKER_DIED", Verdict.FAIL)],
+    }
+
+
+def test_real_worker_without_memory_says_so() -> None:
+    result = execute(plan("gemm", "hbm", inject=("gemm:out_of_memory",)))
+    assert [told(r) for r in result.results] == [[("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)], []]
+
+
+def test_real_worker_goes_first_when_memory_runs_out() -> None:
+    scores: list[int] = []
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event["event"] == "check_started":
+            scores.append(int(Path(f"/proc/{event['pid']}/oom_score_adj").read_text()))
+
+    execute(plan("state", gpus=0), on_event=on_event)
+    assert scores[0] > int(Path("/proc/self/oom_score_adj").read_text())
+
+
+def test_a_check_that_tells_too_much_is_passed_on_now_and_then_but_an_error_at_once() -> None:
+    sent: list[Any] = []
+    now = iter([0.0, 0.1, 0.15, 0.16, 1.0])
+    progress = Progress(sent.append, lambda: next(now))
+    for errors in (0, 0, 1, 1, 1):
+        progress.tell({"phase": "x", "errors": errors})
+    assert [message["data"]["errors"] for message in sent] == [0, 1, 1]
+    assert all(message["type"] == "progress" for message in sent)
+
+
+def test_real_worker_that_wedges_is_killed() -> None:
+    made = plan("hbm", inject=("hbm:wedge",), deadline_s=0.5)
+    result = execute(made, limits=LIMITS)
+    assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
+    assert all(gone(pid) for pid in result.worker_pids)
+
+
+def test_the_supervisor_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, gpu_burnin.executor, gpu_burnin.plan, gpu_burnin.journal\n"
+        "print([m for m in ('numpy', 'cupy', 'pynvml', 'ml_dtypes') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_environment_of_a_worker_is_clean() -> None:
+    base = {
+        "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "3", "CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": "0",
+        "NCCL_DEBUG": "INFO", "PYTHONPATH": "/tmp/evil", "OMP_NUM_THREADS": "64", "LD_LIBRARY_PATH": "/fake/nvml",
+    }  # fmt: skip
+    cpu = worker_environment(base, "cpu", "GPU-1")
+    assert (cpu["PATH"], cpu["LD_LIBRARY_PATH"], cpu["OMP_NUM_THREADS"]) == ("/bin", "/fake/nvml", "1")
+    assert not {k for k in cpu if k.startswith(("CUDA", "CUBLAS", "NVIDIA", "NCCL"))}
+    assert cpu["PYTHONPATH"] == str(Path(__file__).parents[3])
+    assert worker_environment(base, "cuda", "GPU-1")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
