@@ -5,17 +5,30 @@ from __future__ import annotations
 from gpu_burnin.hardware.located import HardwareDataError
 from gpu_burnin.hardware.reasons import ReasonInfo, load_reasons, make_reason, what_to_do
 from gpu_burnin.hardware.skus import Confidence, Floor, Limit, NewField, Sku, SkuTable, load_skus
-from gpu_burnin.hardware.xid import Preflight, Runtime, TextRule, XidPolicy, XidTable, load_xids
+from gpu_burnin.hardware.xid import (
+    NVLINK5_CODES,
+    NvlinkRule,
+    Preflight,
+    Runtime,
+    Severity,
+    TextRule,
+    XidPolicy,
+    XidTable,
+    load_xids,
+)
 
 __all__ = [
+    "NVLINK5_CODES",
     "Confidence",
     "Floor",
     "HardwareDataError",
     "Limit",
     "NewField",
+    "NvlinkRule",
     "Preflight",
     "ReasonInfo",
     "Runtime",
+    "Severity",
     "Sku",
     "SkuTable",
     "TextRule",

@@ -11,6 +11,24 @@ from gpu_burnin.hardware.located import Located, load
 
 DEFAULT_PATH = Path(__file__).with_name("skus.yaml")
 NVIDIA_VENDOR_ID = 0x10DE
+# Data paths of a GPU that make matrix products; *_vector are those without tensor cores.
+DATA_PATHS = (
+    "fp64_vector", "fp64_tensor", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "fp16_vector", "bf16_vector",
+    "int8_vector",
+)  # fmt: skip
+# Those that every supported model has; the others depend on the model.
+_EVERY_PATH = ("fp64_vector", "fp32", "tf32", "bf16", "fp16", "fp16_vector", "bf16_vector", "int8_vector")
+# Precisions of the gemm check, each with the data path that it is meant for.
+PATH_OF = {
+    "fp64": "fp64_vector", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "int8": "int8",
+    "fp8_e4m3": "fp8",
+}  # fmt: skip
+FLOOR_NAMES = (
+    *(f"gemm_{precision}" for precision in PATH_OF),
+    "h2d", "d2h", "p2p", "all_reduce_busbw",
+)  # fmt: skip
+# Units of rates in operations or bytes per second.
+RATE_UNITS: dict[str, float] = {"B/s": 1.0, "GB/s": 1e9, "TFLOP/s": 1e12, "TOP/s": 1e12}
 
 
 class Confidence(StrEnum):
@@ -34,7 +52,10 @@ class Floor:
 
 @dataclass(frozen=True)
 class Sku:
-    """One GPU model. `unsupported` names fields of GpuState that this model may leave unread."""
+    """One GPU model. `unsupported` names fields of GpuState that this model may leave unread.
+
+    `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s, dense; a path the model lacks is missing.
+    """
 
     key: str
     name: str
@@ -49,8 +70,15 @@ class Sku:
     ecc: bool
     mig_capable: bool
     unsupported: frozenset[str]
+    peaks: dict[str, float]
+    peaks_source: str
     floors: dict[str, Floor]
     source: str
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions of the gemm check that this model has hardware for."""
+        return tuple(precision for precision, path in PATH_OF.items() if path in self.peaks)
 
 
 @dataclass(frozen=True)
@@ -105,23 +133,43 @@ class SkuTable:
 
 _REQUIRED = (
     "name", "architecture", "device_id", "subsystem_ids", "memory_bytes", "nvlink_links", "fabric",
-    "pcie_generation", "pcie_width", "ecc", "mig_capable", "source",
+    "pcie_generation", "pcie_width", "ecc", "mig_capable", "peaks", "source",
 )  # fmt: skip
 
 
+def _positive(value: Located) -> float:
+    number = value.number()
+    if not 0 < number < float("inf"):
+        raise value.error(f"must be above 0, not {value.text()!r}")
+    return number
+
+
 def _floor(name: str, value: Located) -> Floor:
+    if name not in FLOOR_NAMES:
+        raise value.error(f"unknown floor {name!r}: choose from {', '.join(FLOOR_NAMES)}")
     entry = value.mapping(("value", "unit", "source", "confidence"))
+    unit = entry["unit"].text()
+    if unit not in RATE_UNITS:
+        raise entry["unit"].error(f"must be one of {', '.join(RATE_UNITS)}, not {unit!r}")
     return Floor(
         name=name,
-        value=entry["value"].number(),
-        unit=entry["unit"].text(),
+        value=_positive(entry["value"]),
+        unit=unit,
         source=entry["source"].text(),
         confidence=entry["confidence"].choice(Confidence),
     )
 
 
+def _peaks(value: Located) -> tuple[dict[str, float], str]:
+    entry = value.mapping(("values", "source"))
+    optional = tuple(path for path in DATA_PATHS if path not in _EVERY_PATH)
+    values = entry["values"].mapping(_EVERY_PATH, optional)
+    return {path: _positive(peak) for path, peak in values.items()}, entry["source"].text()
+
+
 def _sku(key: str, value: Located) -> Sku:
     entry = value.mapping(_REQUIRED, ("unsupported", "floors"))
+    peaks, peaks_source = _peaks(entry["peaks"])
     floors = entry["floors"].entries() if "floors" in entry else {}
     return Sku(
         key=key,
@@ -137,6 +185,8 @@ def _sku(key: str, value: Located) -> Sku:
         ecc=entry["ecc"].flag(),
         mig_capable=entry["mig_capable"].flag(),
         unsupported=frozenset(entry["unsupported"].texts()) if "unsupported" in entry else frozenset(),
+        peaks=peaks,
+        peaks_source=peaks_source,
         floors={name: _floor(name, floor) for name, floor in floors.items()},
         source=entry["source"].text(),
     )

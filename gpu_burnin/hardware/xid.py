@@ -12,6 +12,7 @@ from gpu_burnin.hardware.located import Located, load
 from gpu_burnin.types import Action
 
 DEFAULT_PATH = Path(__file__).with_name("xid.yaml")
+NVLINK5_CODES = range(144, 151)
 
 
 class Preflight(StrEnum):
@@ -30,6 +31,14 @@ class Runtime(StrEnum):
     REVOKE = "revoke"  # the admission is taken back
     WARN = "warn"  # retest after drain
     LOG = "log"
+
+
+class Severity(StrEnum):
+    """How bad NVIDIA's catalog calls an NVLink 5 error."""
+
+    NONFATAL = "nonfatal"
+    FATAL = "fatal"
+    LINK_FATAL = "link_fatal"
 
 
 @dataclass(frozen=True)
@@ -64,12 +73,33 @@ class XidPolicy:
 
 
 @dataclass(frozen=True)
+class NvlinkRule:
+    """What the registers of an NVLink 5 error (XID 144 to 150) mean.
+
+    `statuses` are values of errorstatus; with `flags` several may be set at once. `reasons` are bits 20 to 25 of
+    intrinfo. `severity` is nonfatal, fatal or link_fatal, as NVIDIA's catalog says; `hint` is where to look.
+    """
+
+    code: int
+    units: frozenset[str]
+    statuses: frozenset[int]
+    reasons: frozenset[int]
+    flags: bool
+    severity: Severity
+    preflight: Preflight
+    runtime: Runtime
+    action: Action
+    hint: str = ""
+
+
+@dataclass(frozen=True)
 class XidTable:
     """The policies by code: GPUs (xids) and NVSwitches (sxids). `version` is that of the data."""
 
     version: str
     xids: dict[int, XidPolicy]
     sxids: dict[int, XidPolicy]
+    nvlink5: tuple[NvlinkRule, ...] = ()
 
     def policy(self, code: int, *, sxid: bool) -> XidPolicy | None:
         """The policy of a code, None for one nobody has described."""
@@ -125,8 +155,49 @@ def _table(value: Located) -> dict[int, XidPolicy]:
     return table
 
 
+def _integers(value: Located) -> frozenset[int]:
+    return frozenset(item.integer() for item in value.items())
+
+
+def _nvlink_rule(value: Located) -> NvlinkRule:
+    entry = value.mapping(("code", "unit", "status", "flags", "severity", *_DECISION), ("reason", "hint"))
+    code = entry["code"].integer()
+    if code not in NVLINK5_CODES:
+        raise entry["code"].error(f"must be from {NVLINK5_CODES[0]} to {NVLINK5_CODES[-1]}, not {code}")
+    units = entry["unit"].texts() if entry["unit"].is_list else (entry["unit"].text(),)
+    return NvlinkRule(
+        code,
+        frozenset(units),
+        _integers(entry["status"]),
+        _integers(entry["reason"]) if "reason" in entry else frozenset({0}),
+        entry["flags"].flag(),
+        entry["severity"].choice(Severity),
+        *_decision(entry),
+        entry["hint"].text() if "hint" in entry else "",
+    )
+
+
+def _nvlink_rules(value: Located) -> tuple[NvlinkRule, ...]:
+    """All rules; two that say something of the same registers are an error."""
+    rules: list[NvlinkRule] = []
+    seen: set[tuple[int, str, int, int]] = set()
+    for item in value.items():
+        rule = _nvlink_rule(item)
+        keys = {(rule.code, u, r, s) for u in rule.units for r in rule.reasons for s in rule.statuses}
+        if keys & seen:
+            raise item.error(f"code {rule.code}: unit, reason and status are described twice")
+        seen |= keys
+        rules.append(rule)
+    return tuple(rules)
+
+
 @cache
 def load_xids(path: Path = DEFAULT_PATH) -> XidTable:
     """Read the table; raises HardwareDataError naming file and line."""
-    entry = load(path).mapping(("version", "xids", "sxids"))
-    return XidTable(entry["version"].text(), _table(entry["xids"]), _table(entry["sxids"]))
+    entry = load(path).mapping(("version", "xids", "sxids", "nvlink5"))
+    return XidTable(
+        entry["version"].text(),
+        _table(entry["xids"]),
+        _table(entry["sxids"]),
+        _nvlink_rules(entry["nvlink5"]),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 
 # A driver that has to wake 8 GPUs without persistence mode takes some 20 s; a GPU that hangs takes for ever.
 DEFAULT_TIMEOUT_S = 60.0
+# What the lab's stand-in for NVML says of a scenario file that it cannot use: "fake-nvml: FILE:LINE: the line ...".
+_SCENARIO_ERROR = re.compile(r"^fake-nvml: (.+:\d+: .+)$", re.MULTILINE)
 
 
 class InventoryError(GpuBurninError):
@@ -23,8 +26,12 @@ class InventoryError(GpuBurninError):
         super().__init__(message, EXIT_INCONCLUSIVE)
 
 
+class ScenarioError(GpuBurninError):
+    """The scenario of a fake NVML is malformed; the message names file and line. Exit code 2."""
+
+
 def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
-    """Start a child that reads NVML, and take its answer; raises InventoryError.
+    """Start a child that reads NVML, and take its answer; raises InventoryError, or ScenarioError in a lab.
 
     A child that does not end in time is killed, and left behind when it cannot be (stuck in the driver).
     """
@@ -46,8 +53,11 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
             f"{host}: NVML did not answer within {timeout_s:g} s; a GPU hangs in the driver: "
             "look at the kernel log for NVRM lines and power cycle the machine"
         ) from None
+    said = errors.decode(errors="replace")
+    if wrong := _SCENARIO_ERROR.search(said):
+        raise ScenarioError(f"{host}: {wrong[1]}")
     if child.returncode != 0 or not output:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        last = said.strip().splitlines()[-1:] or ["no message"]
         raise InventoryError(f"{host}: reading NVML ended with status {child.returncode} ({last[0]}); reboot")
     answer = json.loads(output)
     if "error" in answer:

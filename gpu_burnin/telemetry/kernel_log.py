@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.telemetry.kmsg import Record, XidEvent, count_gaps, parse_record, xid_event
-from gpu_burnin.telemetry.xids import judge_xids
+from gpu_burnin.telemetry.xids import SAME_LINE_US, judge_xids
 
 __all__ = ["FileLog", "KernelLog", "SystemLog", "XidEvent", "judge_xids", "open_kernel_log"]
 
@@ -98,10 +98,9 @@ class SystemLog(KernelLog):
 def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int, str]:
     """Events of all live sources, each once; one source without gaps is enough to have seen everything."""
     alive = [reading for reading in readings if reading.alive]
-    # The journal stamps some records a little later than the kernel: the same text within a second is the same.
     found: list[XidEvent] = []
     for event in sorted((e for r in alive for e in r.events), key=lambda e: e.monotonic_us):
-        same = (e for e in reversed(found) if event.monotonic_us - e.monotonic_us <= 1_000_000)
+        same = (e for e in reversed(found) if event.monotonic_us - e.monotonic_us <= SAME_LINE_US)
         if len(alive) < 2 or not any(e.text == event.text for e in same):
             found.append(event)
     gaps = min((reading.gaps for reading in alive), default=0)

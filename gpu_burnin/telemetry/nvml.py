@@ -269,6 +269,7 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
         "fabric_state": _part(fabric, lambda info: int(info.state)),
         "fabric_status": _part(fabric, lambda info: int(info.status)),
         "fabric_health_summary": _part(fabric, lambda info: int(info.healthSummary)),
+        "fabric_health_mask": _part(fabric, lambda info: int(info.healthMask)),
         "processes": _processes(reader),
     }
     for counter_name, counter in (("volatile", _VOLATILE), ("aggregate", _AGGREGATE)):

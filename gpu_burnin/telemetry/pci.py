@@ -1,6 +1,34 @@
-"""PCI addresses in one spelling."""
+"""PCI addresses in one spelling, and the kernel's own view of GPUs on the PCI bus (sysfs). Standard library only."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SYS = Path("/sys")
+NVIDIA_VENDOR = "0x10de"
+# Display and 3D controllers.
+_GPU_CLASSES = ("0x0300", "0x0302")
+# Transfer rate of a lane in GT/s by PCIe generation (PCI Express Base Specification).
+GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+
+@dataclass(frozen=True)
+class PciLink:
+    """What sysfs says of a device and of the port above it (an empty address when there is none).
+
+    Widths are lanes. AER counters are errors since boot. None: not readable, as in many virtual machines.
+    """
+
+    address: str
+    width: int | None
+    max_width: int | None
+    max_generation: int | None
+    aer_correctable: int | None
+    aer_nonfatal: int | None
+    aer_fatal: int | None
+    port: str
+    port_aer_fatal: int | None
 
 
 def normal_bus_id(text: str) -> str:
@@ -11,3 +39,71 @@ def normal_bus_id(text: str) -> str:
         return f"{domain:04x}:{bus:02x}:{device:02x}.{int(function or '0', 16):x}"
     except ValueError:
         return ""
+
+
+def gpu_addresses(sys_root: Path = SYS) -> tuple[str, ...]:
+    """Addresses of the NVIDIA GPUs on the PCI bus that the NVIDIA driver should have, whatever the driver says.
+
+    Virtual functions and GPUs that were given to a virtual machine (vfio-pci) are not among them.
+    """
+    return tuple(
+        sorted(
+            normal_bus_id(device.name) or device.name
+            for device in (sys_root / "bus/pci/devices").glob("*")
+            if _text(device / "vendor") == NVIDIA_VENDOR
+            and (_text(device / "class") or "")[:6] in _GPU_CLASSES
+            and not (device / "physfn").exists()
+            and (device / "driver").resolve().name != "vfio-pci"
+        )
+    )
+
+
+def read_link(address: str, sys_root: Path = SYS) -> PciLink | None:
+    """The link of one device; None when sysfs does not have the device."""
+    device = sys_root / "bus/pci/devices" / address
+    if not address or not device.exists():
+        return None
+    above = device.resolve().parent
+    port = above.name if normal_bus_id(above.name) else ""
+    return PciLink(
+        address=address,
+        width=_width(device / "current_link_width"),
+        max_width=_width(device / "max_link_width"),
+        max_generation=_generation(device / "max_link_speed"),
+        aer_correctable=_aer(device / "aer_dev_correctable"),
+        aer_nonfatal=_aer(device / "aer_dev_nonfatal"),
+        aer_fatal=_aer(device / "aer_dev_fatal"),
+        port=port,
+        port_aer_fatal=_aer(above / "aer_dev_fatal") if port else None,
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _width(path: Path) -> int | None:
+    """Lanes; the kernel says 0 or 255 where it does not know."""
+    text = _text(path) or ""
+    return int(text) if text.isdecimal() and 0 < int(text) <= 32 else None
+
+
+def _generation(path: Path) -> int | None:
+    """From "32.0 GT/s PCIe"; older kernels leave the last word out or say "32 GT/s"."""
+    number = (_text(path) or "").split(" ", 1)[0]
+    try:
+        return GENERATION.get(float(number))
+    except ValueError:
+        return None
+
+
+def _aer(path: Path) -> int | None:
+    """The total of one AER counter file, whose last line is "TOTAL_ERR_FATAL 0" (or _COR, _NONFATAL)."""
+    for line in (_text(path) or "").splitlines():
+        name, _, count = line.partition(" ")
+        if name.startswith("TOTAL_ERR") and count.strip().isdecimal():
+            return int(count)
+    return None

@@ -119,6 +119,7 @@ class GpuState:
     fabric_state: Whole
     fabric_status: Whole
     fabric_health_summary: Whole
+    fabric_health_mask: Whole
     processes: Processes
 
     def unread(self) -> dict[str, Unsupported]:

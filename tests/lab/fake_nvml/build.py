@@ -1,7 +1,7 @@
 """Build the fake libnvidia-ml.so.1 from the C sources beside this file: `python build.py OUT_DIR`.
 
 Needs only a C compiler. The same as by hand:
-cc -O1 -shared -fPIC -fvisibility=hidden -Wl,-soname,libnvidia-ml.so.1 -o OUT_DIR/libnvidia-ml.so.1 *.c
+cc -std=c11 -O1 -shared -fPIC -fvisibility=hidden -Wl,-soname,libnvidia-ml.so.1 -o OUT_DIR/libnvidia-ml.so.1 *.c -lm
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build(out_dir: Path) -> Path:
     # Built under another name and renamed: a test that loads it meanwhile never sees half a file.
     partial = out_dir / f".{LIBRARY}.{os.getpid()}"
     command = [compiler, "-std=c11", "-O1", *_WARNINGS, "-shared", "-fPIC", "-fvisibility=hidden"]
-    command += [f"-Wl,-soname,{LIBRARY}", "-o", str(partial), *map(str, sorted(SOURCES.glob("*.c")))]
+    command += [f"-Wl,-soname,{LIBRARY}", "-o", str(partial), *map(str, sorted(SOURCES.glob("*.c"))), "-lm"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         partial.unlink(missing_ok=True)

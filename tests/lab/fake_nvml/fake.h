@@ -9,16 +9,25 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
-       CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
+       TIMED_OUT = 10, CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
 
 typedef struct device { int index; } *device_t;
 typedef unsigned long long u64;
 
-/* State, handle, lost GPU and injected error, in this order; `cached`: the driver still knows the answer
+/* State, handle, hang, lost GPU and injected error, in this order; `cached`: the driver still knows the answer
  * of a GPU that fell off the bus. Returns an NVML code. */
 int enter(device_t device, const char *function, bool cached);
 
-/* Size of the GPU's memory by its model. */
+/* Whether nvmlInit has been called. */
+bool is_open(void);
+
+/* The handle of a GPU by its number. */
+device_t device_of(int gpu);
+
+/* Sleeps for that many seconds, whatever signal comes. */
+void sleep_s(double seconds);
+
+/* Size of the GPU's memory, by the scenario or the model. */
 u64 memory_bytes(device_t device);
 
 #define ENTER(device) do { int rc_ = enter(device, __func__, false); if (rc_) return rc_; } while (0)

@@ -100,6 +100,18 @@ EXPORT int nvmlDeviceGetUnrepairableMemoryFlag_v1(device_t d, struct unrepairabl
     return OK;
 }
 
+/* ---- time below the wanted clocks ---- */
+struct violation { u64 reference_us, violation_ns; };
+EXPORT int nvmlDeviceGetViolationStatus(device_t d, unsigned policy, struct violation *v) {
+    static const char *const KEYS[] = {"throttle_power_ns", "throttle_thermal_ns", "throttle_sync_boost_ns",
+                                       "throttle_board_limit_ns", "throttle_low_utilization_ns", "throttle_reliability_ns"};
+    ENTER(d);
+    if (policy > 5) return NOT_SUPPORTED;
+    v->reference_us = (u64)(scenario_elapsed_s() * 1e6);
+    v->violation_ns = NUMBER(d, KEYS[policy]);
+    return OK;
+}
+
 /* ---- processes ---- */
 struct process { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; };
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(device_t d, unsigned *count, struct process *out) {
@@ -161,7 +173,7 @@ EXPORT int nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric *f) {
     f->status = (unsigned)NUMBER(d, "fabric_status");
     f->clique = 0;
     f->state = (unsigned)NUMBER(d, "fabric_state");
-    f->health_mask = 0;
+    f->health_mask = (unsigned)NUMBER(d, "fabric_health_mask");
     if (f->version == 0x3000028) f->summary = (uint8_t)NUMBER(d, "fabric_health_summary");
     return OK;
 }
@@ -170,17 +182,31 @@ EXPORT int nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric *f) {
 struct field { uint32_t id, scope; int64_t timestamp, latency; unsigned type; int rc; u64 value; };
 static int field_value(device_t d, struct field *f) {
     static const struct { uint32_t id; const char *key; } NUMBERS[] = {
-        {91, "nvlink_links"}, {94, "pcie_replay"}, {142, "remapped_corrected"}, {143, "remapped_uncorrected"},
+        {74, "throttle_power_ns"}, {75, "throttle_thermal_ns"}, {76, "throttle_sync_boost_ns"},
+        {77, "throttle_board_limit_ns"}, {78, "throttle_low_utilization_ns"}, {79, "throttle_reliability_ns"},
+        {82, "temperature_memory_c"}, {83, "energy_mj"}, {91, "nvlink_links"}, {94, "pcie_replay"}, {142, "remapped_corrected"}, {143, "remapped_uncorrected"},
         {164, "nvlink_speed_mbps"}, {173, "pcie_correctable_errors"}, {179, "pcie_nonfatal_errors"},
         {180, "pcie_fatal_errors"}, {185, "power_usage_mw"}, {186, "power_usage_mw"},
         {189, "power_default_mw"}, {190, "power_limit_mw"}, {191, "energy_mj"}, {230, "recovery_action"},
+        {269, "throttle_sw_thermal_ns"}, {270, "throttle_hw_thermal_ns"}, {271, "throttle_power_brake_ns"},
     };
+    static const char *const TLIMITS[] = {"tlimit_shutdown_c", "tlimit_slowdown_c", "tlimit_memory_max_c", "tlimit_gpu_max_c"};
     char name[24];
     snprintf(name, sizeof name, "field_%u", f->id);
+    sleep_s(scenario_hang_s(d->index, name));
     int rc = scenario_error(d->index, name);
     if (rc) return rc;
     f->type = 3; /* unsigned long long */
     if (f->id == 144 || f->id == 145) { f->value = FLAG(d, f->id == 144 ? "remap_pending" : "remap_failure"); return OK; }
+    if (f->id >= 193 && f->id <= 196) {
+        f->type = 5; /* signed int */
+        f->value = NUMBER(d, TLIMITS[f->id - 193]);
+        return OK;
+    }
+    if (f->id == 208) {
+        f->value = on_first_link(d, f->scope, "nvlink_receive_errors");
+        return NUMBER(d, "nvlink_version") < 7 ? NOT_SUPPORTED : check_link(d, f->scope);
+    }
     if (f->id == 214 || f->id == 215) {
         f->value = on_first_link(d, f->scope, f->id == 214 ? "nvlink_recovery_failed" : "nvlink_recovery");
         return check_link(d, f->scope);

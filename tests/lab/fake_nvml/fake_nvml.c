@@ -3,11 +3,14 @@
  * It is driven by a scenario file (MUSTER_FAKE_NVML_SCENARIO, else /etc/fake-nvml/scenario) that nvmlInit
  * reads again each time. Structure layouts and version constants follow pynvml.py of nvidia-ml-py.
  * The extra symbol muster_fake_nvml tells gpu_burnin that the hardware is simulated. */
+#define _POSIX_C_SOURCE 200809L
 #include "fake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static struct device devices[MAX_GPUS];
 static int gpu_count;
@@ -30,21 +33,37 @@ static const unsigned PCI_BUS[MAX_GPUS] = {0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0
 
 EXPORT const char muster_fake_nvml[] = "simulated hardware: not an NVIDIA library";
 
-static const struct model *model(int gpu) {
-    const char *key = scenario_text(gpu, "model");
+static const struct model *find_model(const char *key) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++)
         if (!strcmp(key, MODELS[i].key)) return &MODELS[i];
     return NULL;
 }
+bool scenario_model_exists(const char *name) { return find_model(name) != NULL; }
+static const struct model *model(int gpu) { return find_model(scenario_text(gpu, "model")); }
 
 int enter(device_t device, const char *function, bool cached) {
     if (!open_count) return UNINITIALIZED;
     if (device < devices || device >= devices + gpu_count) return INVALID;
+    sleep_s(scenario_hang_s(device->index, function));
     const char *lost = scenario_text(device->index, "lost");
     if (!strcmp(lost, "handle") || (!strcmp(lost, "calls") && !cached)) return LOST;
     return scenario_error(device->index, function);
 }
-u64 memory_bytes(device_t device) { return model(device->index)->memory_bytes; }
+bool is_open(void) { return open_count > 0; }
+device_t device_of(int gpu) { return &devices[gpu]; }
+void sleep_s(double seconds) {
+    struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (seconds > 0 && nanosleep(&left, &left)) continue;
+}
+/* A number of the scenario, or the model's where the scenario says nothing. */
+static u64 number_or(device_t d, const char *key, u64 usual) {
+    return *scenario_text(d->index, key) ? NUMBER(d, key) : usual;
+}
+static const char *text_or(device_t d, const char *key, const char *usual) {
+    const char *text = scenario_text(d->index, key);
+    return *text ? text : usual;
+}
+u64 memory_bytes(device_t device) { return number_or(device, "memory_bytes", model(device->index)->memory_bytes); }
 
 static int put(char *out, unsigned size, const char *text) {
     if (strlen(text) >= size) return TOO_SMALL;
@@ -57,17 +76,10 @@ EXPORT int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     const char *path = getenv("MUSTER_FAKE_NVML_SCENARIO");
     int rc = scenario_load(path && *path ? path : "/etc/fake-nvml/scenario");
-    if (rc) return rc;
-    if ((rc = scenario_error_code(scenario_text(-1, "init_error")))) return rc < 0 ? INVALID : rc;
+    if (rc < 0) _exit(2);
+    if (rc || (rc = scenario_error_code(scenario_text(-1, "init_error")))) return rc;
     gpu_count = (int)scenario_number(-1, "gpus");
-    if (gpu_count > MAX_GPUS) return INVALID;
-    for (int i = 0; i < gpu_count; i++) {
-        devices[i].index = i;
-        if (!model(i)) {
-            fprintf(stderr, "fake-nvml: unknown model '%s': use h100-sxm or h200-sxm\n", scenario_text(i, "model"));
-            return INVALID;
-        }
-    }
+    for (int i = 0; i < gpu_count; i++) devices[i].index = i;
     open_count++;
     return OK;
 }
@@ -150,8 +162,8 @@ EXPORT int nvmlDeviceGetSerial(device_t d, char *out, unsigned size) {
     snprintf(serial, sizeof serial, "165%010llu", scenario_hash(d->index, 3) % 10000000000ULL);
     return put(out, size, serial);
 }
-EXPORT int nvmlDeviceGetName(device_t d, char *out, unsigned size) { ENTER_CACHED(d); return put(out, size, model(d->index)->name); }
-EXPORT int nvmlDeviceGetVbiosVersion(device_t d, char *out, unsigned size) { ENTER(d); return put(out, size, model(d->index)->vbios); }
+EXPORT int nvmlDeviceGetName(device_t d, char *out, unsigned size) { ENTER_CACHED(d); return put(out, size, text_or(d, "name", model(d->index)->name)); }
+EXPORT int nvmlDeviceGetVbiosVersion(device_t d, char *out, unsigned size) { ENTER(d); return put(out, size, text_or(d, "vbios_version", model(d->index)->vbios)); }
 #define DEVICE_TEXT(function, key) \
     EXPORT int function(device_t d, char *out, unsigned size) { ENTER(d); return put(out, size, scenario_text(d->index, key)); }
 DEVICE_TEXT(nvmlDeviceGetBoardPartNumber, "board_part_number")
@@ -164,8 +176,8 @@ EXPORT int nvmlDeviceGetPciInfo_v3(device_t d, struct pci_info *info) {
     ENTER_CACHED(d);
     memset(info, 0, sizeof *info);
     info->bus = bus_of(d->index);
-    info->device_id = model(d->index)->device_id << 16 | 0x10DE;
-    info->subsystem_id = model(d->index)->subsystem_id << 16 | 0x10DE;
+    info->device_id = (unsigned)number_or(d, "pci_device_id", model(d->index)->device_id) << 16 | 0x10DE;
+    info->subsystem_id = (unsigned)number_or(d, "pci_subsystem_id", model(d->index)->subsystem_id) << 16 | 0x10DE;
     snprintf(info->legacy, sizeof info->legacy, "0000:%02X:00.0", info->bus & 0xff);
     snprintf(info->id, sizeof info->id, "00000000:%02X:00.0", info->bus & 0xff);
     return OK;
@@ -174,6 +186,7 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(device_t d, int *major, int *minor
     ENTER(d);
     *major = model(d->index)->major;
     *minor = model(d->index)->minor;
+    sscanf(scenario_text(d->index, "compute_capability"), "%d.%d", major, minor);
     return OK;
 }
 EXPORT int nvmlDeviceGetArchitecture(device_t d, unsigned *out) { ENTER(d); *out = (unsigned)model(d->index)->architecture; return OK; }
@@ -200,7 +213,13 @@ DEVICE_NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, "clocks_event_reasons
 DEVICE_NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, u64, "clocks_event_reasons")
 DEVICE_PAIR(nvmlDeviceGetEccMode, FLAG(d, "ecc_current"), FLAG(d, "ecc_pending"))
 DEVICE_PAIR(nvmlDeviceGetMigMode, FLAG(d, "mig_current"), FLAG(d, "mig_pending"))
-DEVICE_PAIR(nvmlDeviceGetUtilizationRates, 0, 0)
+struct utilization { unsigned gpu, memory; };
+EXPORT int nvmlDeviceGetUtilizationRates(device_t d, struct utilization *u) {
+    ENTER(d);
+    u->gpu = (unsigned)NUMBER(d, "utilization_gpu_percent");
+    u->memory = (unsigned)NUMBER(d, "utilization_memory_percent");
+    return OK;
+}
 DEVICE_PAIR(nvmlDeviceGetPerformanceState, 0, 0)
 
 static int clock_key(unsigned type, const char *graphics, const char *memory, const char **key) {

@@ -9,8 +9,24 @@
  *   error.nvmlDeviceGetEccMode = not_supported    a function fails, as by function_not_found on old drivers
  *   gpu0.error.field_230 = not_supported          so does one field of nvmlDeviceGetFieldValues
  *   init_error = version_mismatch                 or driver_not_loaded; count_error likewise
+ *   gpu1.memory_bytes = 42949672960               as name, pci_device_id, pci_subsystem_id, vbios_version and
+ *                                                 compute_capability: another board than the model's
+ *   hang.nvmlDeviceGetTemperatureV = 60           a call takes that many seconds, SIGTERM or not
  *
- * "#" starts a comment, the last line for a key wins, and unknown keys or values make nvmlInit fail. */
+ * What changes while a process has NVML open, counted from its nvmlInit (key@SECONDSs) or in readings of this
+ * value by this process (key@Nreads: the first N give the value before):
+ *   gpu1.ecc_uncorrected_volatile@3s = 5          a counter jumps, or falls
+ *   gpu1.error.nvmlDeviceGetMemoryErrorCounter@3s = not_supported    vanishes
+ *   pcie_replay@1reads = 7                        is another one at the second reading
+ *   gpu1.lost@2.5s = calls                        falls off the bus
+ *   clocks_event_reasons@2s = 0x44                throttles; a later line @3s may end it
+ *   temperature_c@1s = 88 over 10s                rises (or falls) evenly from the value before, as under load
+ *   gpu1.hang.nvmlDeviceGetTemperatureV@2s = 60   a sensor hangs
+ *   gpu1.event@3s = xid 79                        an NVML event: xid CODE, single_bit_ecc or double_bit_ecc
+ *                                                 (without gpuN. it is about GPU 0); each line is one event
+ *
+ * "#" starts a comment, of the lines for a key that hold the last wins. With an unknown key or value nvmlInit ends
+ * the process (status 2) and says file and line on stderr: no error code of NVML could. */
 #ifndef MUSTER_SCENARIO_H
 #define MUSTER_SCENARIO_H
 
@@ -19,8 +35,11 @@
 
 #define MAX_GPUS 16
 
-/* Reads the scenario file; 0 or an NVML error code, with the reason on stderr. */
+/* Reads the scenario file; 0, an NVML error code, or -1 for a line that makes no sense, the reason on stderr. */
 int scenario_load(const char *path);
+
+/* Whether a model of this name can be simulated; defined beside the table of models. */
+bool scenario_model_exists(const char *name);
 
 /* Value of `key` for a GPU (index < 0: of the node): gpuN.key, else key, else the profile; never NULL
  * for a key of the profile. */
@@ -33,6 +52,20 @@ int scenario_error(int gpu, const char *name);
 
 /* NVML code of a name such as gpu_is_lost, or of a number; -1 when it is neither. */
 int scenario_error_code(const char *text);
+
+/* Seconds that the scenario lets a function hang ("hang.NAME"), 0 for none. */
+double scenario_hang_s(int gpu, const char *name);
+
+/* Seconds since the scenario was loaded. */
+double scenario_elapsed_s(void);
+
+/* Type (nvmlEventType) and data of an event's text; false when it is none. */
+bool scenario_event_type(const char *text, unsigned long long *type, unsigned long long *data);
+
+/* The next event of the types wanted for each GPU: seconds until it is due, infinity without one. One that is due
+ * (0 or less) is taken: it comes once. */
+struct scenario_event { int gpu; unsigned long long type, data; };
+double scenario_next_event(const unsigned long long wanted[MAX_GPUS], struct scenario_event *event);
 
 /* 64 bits that depend on the scenario's identity, the GPU and the salt (FNV-1a): serials and UUIDs. */
 unsigned long long scenario_hash(int gpu, unsigned salt);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.telemetry.state import GpuState, Unsupported
@@ -28,7 +29,8 @@ def healthy(index: int = 0, **changes: Any) -> GpuState:
         "pcie_generation": 1, "pcie_max_generation": 5, "pcie_width": 16, "pcie_max_width": 16, "pcie_replays": 0,
         "pcie_fatal_errors": 0, "nvlink_active": tuple(range(18)), "nvlink_inactive": (), "nvlink_replays": 0,
         "nvlink_recoveries": 0, "nvlink_crc_errors": 0, "nvlink_failed_recoveries": NOT_SUPPORTED,
-        "fabric_state": 3, "fabric_status": 0, "fabric_health_summary": 0, "processes": (),
+        "fabric_state": 3, "fabric_status": 0, "fabric_health_summary": 0, "fabric_health_mask": 0,
+        "processes": (),
     }  # fmt: skip
     for counter in ("volatile", "aggregate"):
         for kind in ("corrected", "uncorrected"):
@@ -37,3 +39,23 @@ def healthy(index: int = 0, **changes: Any) -> GpuState:
     unknown = set(changes) - set(values)
     assert not unknown, f"no such fields: {unknown}"
     return GpuState(**(values | changes))
+
+
+def pci_device(sys_root: Path, address: str, port: str = "", **files: str) -> Path:
+    """A device in a sysfs of its own, under its port, with the link of a healthy H100 at rest; "" leaves a file out."""
+    values = {
+        "vendor": "0x10de", "class": "0x030200", "current_link_speed": "2.5 GT/s PCIe",
+        "current_link_width": "16", "max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16",
+        "aer_dev_correctable": "RxErr 0\nBadTLP 3\nTOTAL_ERR_COR 3",
+        "aer_dev_nonfatal": "Undefined 0\nUnsupReq 1\nTOTAL_ERR_NONFATAL 1",
+        "aer_dev_fatal": "Undefined 0\nDLP 0\nTOTAL_ERR_FATAL 0",
+    }  # fmt: skip
+    device = sys_root / "devices/pci0000:00" / port / address
+    device.mkdir(parents=True)
+    for name, text in (values | files).items():
+        if text:
+            (device / name).write_text(text + "\n")
+    link = sys_root / "bus/pci/devices" / address
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(device)
+    return device

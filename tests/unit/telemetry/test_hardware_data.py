@@ -89,6 +89,15 @@ def test_sku_data_make_sense() -> None:
         assert sku.unsupported <= fields
         assert sku.fabric <= (sku.nvlink_links > 0)
         assert all(floor.value > 0 and floor.source for floor in sku.floors.values())
+        assert sku.peaks_source
+        assert ("fp8" in sku.peaks) == (sku.architecture != "ampere")
+        assert set(sku.precisions) >= {"fp64", "fp32", "tf32", "bf16", "fp16"}
+        assert ("fp8_e4m3" in sku.precisions) == ("fp8" in sku.peaks)
+        assert sku.peaks["fp64_vector"] <= sku.peaks.get("fp64_tensor", sku.peaks["fp64_vector"]) < sku.peaks["fp16"]
+        assert sku.peaks["fp32"] <= sku.peaks["tf32"] < sku.peaks["bf16"] == sku.peaks["fp16"]
+        # No floor is above what the data path can do.
+        for name in ("bf16", "fp16"):
+            assert f"gemm_{name}" not in sku.floors or sku.floors[f"gemm_{name}"].value < sku.peaks[name]
     assert set(table.new_fields) <= fields
     assert set(JUDGED_FIELDS) <= fields
 
@@ -104,6 +113,7 @@ xids:
     source: somebody
 {more}
 sxids: []
+nvlink5: []
 """
 
 
@@ -141,6 +151,70 @@ def test_malformed_reasons(tmp_path: Path, text: str, line: int, complaint: str)
     path.write_text(text)
     with pytest.raises(HardwareDataError, match=rf"{re.escape(str(path))}:{line}: .*{complaint}"):
         load_reasons(path)
+
+
+NVLINK = """\
+version: "1"
+xids: []
+sxids: []
+nvlink5:
+  - code: {code}
+    unit: RLW_CTRL
+    status: {status}
+    flags: {flags}
+    severity: {severity}
+    preflight: warn
+    runtime: warn
+    action: retest
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "complaint"),
+    [
+        ({"code": "79"}, 5, "must be from 144 to 150"),
+        ({"status": "[many]"}, 7, "whole number"),
+        ({"status": "5"}, 7, "must be a list"),
+        ({"flags": "maybe"}, 8, "true or false"),
+        ({"severity": "awful"}, 9, "must be one of nonfatal, fatal, link_fatal"),
+        ({"more": "    colour: red"}, 13, "unknown key 'colour'"),
+        (
+            {"more": "  - {code: 145, unit: RLW_CTRL, status: [1], flags: true, severity: fatal, preflight: fail, "
+             "runtime: log, action: none}"}, 13, "described twice",
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_nvlink_table(tmp_path: Path, change: dict[str, str], line: int, complaint: str) -> None:
+    good = {"code": "145", "status": "[1]", "flags": "true", "severity": "nonfatal", "more": ""}
+    path = tmp_path / "xid.yaml"
+    path.write_text(NVLINK.format(**good))
+    assert load_xids(path).nvlink5[0].statuses == {1}
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(NVLINK.format(**(good | change)))
+    with pytest.raises(HardwareDataError, match=rf"{re.escape(str(bad))}:{line}: .*{complaint}"):
+        load_xids(bad)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("fp64_vector: 9.7", "fp63: 9.7", "unknown key 'fp63'"),
+        ("fp64_vector: 9.7, ", "", "fp64_vector missing"),
+        ("fp64_vector: 9.7", "fp64_vector: 0", "must be above 0"),
+        ("gemm_bf16:", "gemm_bf61:", "unknown floor 'gemm_bf61'"),
+        ("value: 240", "value: -1", "must be above 0"),
+        ("value: 240", "value: inf", "must be above 0"),
+        ("unit: TFLOP/s", "unit: furlongs", "must be one of B/s, GB/s"),
+        ("confidence: derived", "confidence: rumour", "must be one of measured, vendor, derived"),
+    ],
+)
+def test_malformed_peaks_and_floors(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    text = (PACKAGE / "hardware/skus.yaml").read_text()
+    path = tmp_path / "skus.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(HardwareDataError, match=rf"{re.escape(str(path))}:\d+: .*{complaint}"):
+        load_skus(path)
 
 
 def test_malformed_skus(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware import load_skus
-from gpu_burnin.telemetry.inventory import InventoryError, read_inventory_in_child
+from gpu_burnin.telemetry.inventory import InventoryError, ScenarioError, read_inventory_in_child
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import NodeState, Unsupported, node_from_json, node_to_json, to_gpu
 
@@ -208,6 +208,11 @@ def test_inventory_in_a_child(scenario_environment: Environment, monkeypatch: py
     monkeypatch.setenv("MUSTER_FAKE_NVML_SCENARIO", "/nonexistent/scenario")
     with pytest.raises(InventoryError, match="modprobe nvidia"):
         read_inventory_in_child(timeout_s=30)
+    for name, value in scenario_environment("gpus = 4\ngpus = many\n").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ScenarioError, match=r"scenario:2: the line must hold a number") as caught:
+        read_inventory_in_child(timeout_s=30)
+    assert caught.value.exit_code == 2
 
 
 def test_inventory_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from telemetry_helpers import NOT_SUPPORTED, healthy
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.state import expected_from, pci_gpu_count
+from gpu_burnin.checks.state import expected_from
 from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, judge_state
-from gpu_burnin.telemetry.state import NodeState, ProcessUse, Unsupported
+from gpu_burnin.telemetry.state import ProcessUse, Unsupported
 from gpu_burnin.types import Action, Gpu, Verdict
 
 
@@ -44,7 +43,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("INFOROM_CORRUPT", {"inforom_valid": False}),
     ("REPAIR_PENDING", {"channel_repair_pending": True}),
     ("REPAIR_PENDING", {"tpc_repair_pending": True}),
-    ("REPAIR_PENDING", {"unrepairable_memory": True}),
+    ("MEMORY_UNREPAIRABLE", {"unrepairable_memory": True}),
     ("RECOVERY_ACTION", {"recovery_action": 1}),
     ("RECOVERY_ACTION", {"recovery_action": 99}),
     ("RECOVERY_ACTION", {"reset_required": True}),
@@ -66,6 +65,14 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("FABRIC_NOT_READY", {"fabric_state": 0}),
     ("FABRIC_NOT_READY", {"fabric_status": 999}),
     ("FABRIC_NOT_READY", {"fabric_health_summary": 2}),
+    ("FABRIC_NOT_READY", {"fabric_health_summary": 3}),
+    ("FABRIC_NOT_READY", {"fabric_health_summary": 77}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 0b01}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 0b01 << 2}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 0b01 << 4}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 0b01 << 6}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 5 << 8}),
+    ("FABRIC_NOT_READY", {"fabric_health_mask": 2 << 14}),
     ("GPU_BUSY", {"processes": (ProcessUse(4242, 1 << 30),)}),
     ("DRIVER_MIXED", {"driver_version": "570.86.15"}),
     ("DRIVER_MIXED", {"gsp_firmware": "570.86.15"}),
@@ -139,6 +146,19 @@ def test_what_the_fleet_expects_counts(expected: dict[str, Any], wanted: list[st
     assert codes(healthy(0), **expected) == wanted
 
 
+def test_odd_one_out_is_named() -> None:
+    mixed = [healthy(0), healthy(1), healthy(2, gsp_firmware="570.86.15")]
+    (reason,) = judge_state(mixed, Expected())
+    assert (reason.code, reason.gpu) == ("DRIVER_MIXED", "GPU-0002")
+    assert "570.86.15 on GPU 2; 580.95.05 on GPU 0, 1, 2" in reason.message
+    halves = [healthy(n, vbios="96.00.74.00.01" if n < 2 else "96.00.89.00.01") for n in range(4)]
+    (reason,) = judge_state(halves, Expected())
+    assert (reason.code, reason.gpu) == ("VBIOS_MIXED", None)
+    # The fleet's version is known: the GPU that has another one is it, even of two.
+    (reason,) = judge_state([healthy(0), healthy(1, vbios="old")], Expected(vbios="96.00.89.00.01"))
+    assert (reason.code, reason.gpu) == ("VBIOS_MIXED", "GPU-0001")
+
+
 def test_own_processes_do_not_count_as_foreign() -> None:
     busy = healthy(0, processes=(ProcessUse(1, None), ProcessUse(2, None)))
     assert codes(busy, own_pids=frozenset({1, 2})) == []
@@ -157,27 +177,56 @@ def test_mixed_models_may_have_different_vbios() -> None:
     assert codes(healthy(0), other) == []
 
 
-def node(*gpus: Any, simulated: bool = True) -> NodeState:
-    return NodeState(simulated, "580.95.05", "13.0", "13.580", tuple(gpus))
-
-
 def test_expectations_come_from_the_options() -> None:
     gpu = Gpu(0, "GPU-0000", "", "", "", "", 0, "")
     ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect_gpus": 4, "mig": True, "power_limit_w": 500})
-    expected, source = expected_from(ctx, node(healthy(0)))
+    expected, source = expected_from(ctx, on_bus=("0000:10:00.0",))
     assert (expected.gpu_count, expected.mig_enabled, expected.power_limit_w) == (4, True, 500)
     assert expected.gpu_uuids == {"GPU-0000"}
     assert source == "option expect_gpus"
     with pytest.raises(ValueError, match="expect_gpus"):
-        expected_from(replace(ctx, options={"expect_gpus": True}), node())
-    assert expected_from(replace(ctx, options={}), node())[1] == "none"
+        expected_from(replace(ctx, options={"expect_gpus": True}))
+    assert expected_from(replace(ctx, options={}))[1] == "none"
+    expected, source = expected_from(replace(ctx, options={}), on_bus=("0000:10:00.0", "0000:11:00.0"))
+    assert (expected.gpu_count, source) == (2, "PCI bus")
 
 
-def test_gpus_on_the_pci_bus_are_counted(tmp_path: Path) -> None:
-    for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x10de", "0x030000"),
-                               ("c", "0x10de", "0x068000"), ("d", "0x1002", "0x030000")):  # fmt: skip
-        device = tmp_path / "bus/pci/devices" / name
-        device.mkdir(parents=True)
-        (device / "vendor").write_text(vendor + "\n")
-        (device / "class").write_text(kind + "\n")
-    assert pci_gpu_count(tmp_path) == 2
+def test_fabric_that_is_healthy_or_does_not_say_is_no_complaint() -> None:
+    # Fields of two bits: 0 not supported, 2 no; configuration: 1 not incorrect; partition and manager: 1 yes.
+    good = 0b10 | 0b10 << 2 | 0b10 << 4 | 0b10 << 6 | 1 << 8 | 1 << 12 | 1 << 14
+    assert codes(healthy(0, fabric_health_summary=1, fabric_health_mask=good)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "changes"),
+    [
+        ("GPU_LOST", Action.POWER_CYCLE, {"lost": "gpu_is_lost"}),
+        ("REMAP_PENDING", Action.RESET_GPU, {"remap_pending": True}),
+        ("REMAP_FAILED", Action.REPAIR, {"remap_failure": True}),
+        ("MEMORY_UNREPAIRABLE", Action.REPAIR, {"unrepairable_memory": True}),
+        ("RECOVERY_ACTION", Action.REBOOT, {"recovery_action": 2}),
+        ("MIG_MISMATCH", Action.RESET_GPU, {"mig_enabled": True}),
+        ("PCIE_DEGRADED", Action.POWER_CYCLE, {"pcie_width": 8}),
+        ("FABRIC_NOT_READY", Action.REBOOT, {"fabric_state": 1}),
+        ("NVLINK_DOWN", Action.RESET_GPU, {"nvlink_active": (), "nvlink_inactive": tuple(range(18))}),
+        ("DRIVER_MIXED", Action.REBOOT, {"driver_version": "570.86.15"}),
+        ("ECC_UNCORRECTED", Action.REPAIR, {"sram_threshold_exceeded": True}),
+    ],
+)
+def test_each_fault_names_what_to_do(code: str, action: Action, changes: dict[str, Any]) -> None:
+    (reason,) = judge_state([healthy(0), healthy(1, **changes)], Expected(gpu_count=2))
+    assert (reason.code, reason.action) == (code, action)
+
+
+def test_gpu_at_rest_may_slow_its_link_down_but_not_narrow_it() -> None:
+    assert codes(healthy(0, pcie_generation=1)) == []
+    assert codes(healthy(0, pcie_generation=1, pcie_width=8)) == ["PCIE_DEGRADED"]
+
+
+def test_recovery_actions_of_the_state_and_of_xid_154_are_the_same() -> None:
+    from gpu_burnin.checks.state_rules import RECOVERY
+    from gpu_burnin.hardware import load_xids
+
+    policy = load_xids().xids[154]
+    for value, (_, action) in RECOVERY.items():
+        assert policy.for_text(f"GPU recovery action changed from 0x0 (None) to {value:#x} (Any)")[2] is action

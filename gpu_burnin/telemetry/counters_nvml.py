@@ -1,0 +1,154 @@
+"""Reading the counters of one GPU through nvidia-ml-py. Only sampler processes import this."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pynvml as n
+
+from gpu_burnin.telemetry.counters import UNITS, Reading
+from gpu_burnin.telemetry.nvml_reader import Reader
+from gpu_burnin.telemetry.state import Unsupported, Whole
+
+_MISSING = Unsupported("not_supported")
+# Field ids 269 to 271 count these times since this driver; 575 and early 580 drivers knew them as 251 to 253 and
+# had power smoothing settings behind the later ids (nvidia-ml-py 13.580.65 against 13.580.82).
+_CLOCK_TIME_FIELDS_SINCE = (580, 82)
+_CLOCK_TIME_FIELDS = {
+    "throttle_sw_thermal_ns": n.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+    "throttle_hw_thermal_ns": n.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+    "throttle_power_brake_ns": n.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+}
+# nvmlDeviceGetViolationStatus (nanoseconds) goes with CUDA 14; the field values stay.
+_POLICIES = {
+    "throttle_power_ns": (n.NVML_PERF_POLICY_POWER, n.NVML_FI_DEV_PERF_POLICY_POWER),
+    "throttle_thermal_ns": (n.NVML_PERF_POLICY_THERMAL, n.NVML_FI_DEV_PERF_POLICY_THERMAL),
+    "throttle_board_limit_ns": (n.NVML_PERF_POLICY_BOARD_LIMIT, n.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT),
+    "throttle_reliability_ns": (n.NVML_PERF_POLICY_RELIABILITY, n.NVML_FI_DEV_PERF_POLICY_RELIABILITY),
+}
+_PLACES = {"dram": n.NVML_MEMORY_LOCATION_DRAM, "sram": n.NVML_MEMORY_LOCATION_SRAM}
+_KINDS = {"corrected": n.NVML_MEMORY_ERROR_TYPE_CORRECTED, "uncorrected": n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED}
+_SINCE = {"volatile": n.NVML_VOLATILE_ECC, "aggregate": n.NVML_AGGREGATE_ECC}
+_LINK_COUNTERS = {
+    "nvlink_replays": n.NVML_NVLINK_ERROR_DL_REPLAY,
+    "nvlink_recoveries": n.NVML_NVLINK_ERROR_DL_RECOVERY,
+    "nvlink_crc_errors": n.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+}
+_LINK_FIELDS = {
+    "nvlink_failed_recoveries": n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+    "nvlink_receive_errors": n.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
+}
+
+
+class CounterReader:
+    """The counters of one GPU. `driver` is the driver's version, such as 580.95.05."""
+
+    def __init__(self, reader: Reader, driver: str) -> None:
+        self._reader = reader
+        self._driver = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
+        self._links = self._active_links()
+        self._nvlink5 = self._is_nvlink5()
+
+    def read(self) -> dict[str, Reading]:
+        """Every counter of UNITS, and those of single links: a number, or NVML's word for why there is none."""
+        found: dict[str, Whole] = {**self._ecc(), **self._memory(), **self._pcie(), **self._times(), **self._nvlink()}
+        found["energy_mj"] = self._reader.number(n.nvmlDeviceGetTotalEnergyConsumption)
+        return {name: value.why if isinstance(value, Unsupported) else value for name, value in found.items()}
+
+    def _ecc(self) -> dict[str, Whole]:
+        return {
+            f"ecc_{since}_{kind}_{place}": self._reader.ecc(kind_id, since_id, place_id)
+            for since, since_id in _SINCE.items()
+            for kind, kind_id in _KINDS.items()
+            for place, place_id in _PLACES.items()
+        }
+
+    def _memory(self) -> dict[str, Whole]:
+        rows = self._reader.get(n.nvmlDeviceGetRemappedRows)
+        names = ("remapped_corrected", "remapped_uncorrected", "remap_pending", "remap_failure")
+        return {
+            **{name: rows if isinstance(rows, Unsupported) else int(rows[i]) for i, name in enumerate(names)},
+            "retired_single_bit": self._reader.number(lambda h: len(n.nvmlDeviceGetRetiredPages(h, 0))),
+            "retired_double_bit": self._reader.number(lambda h: len(n.nvmlDeviceGetRetiredPages(h, 1))),
+        }
+
+    def _pcie(self) -> dict[str, Whole]:
+        return {
+            "pcie_replays": self._reader.number(n.nvmlDeviceGetPcieReplayCounter),
+            "pcie_correctable_errors": self._reader.field(n.NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS),
+            "pcie_nonfatal_errors": self._reader.field(n.NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR),
+            "pcie_fatal_errors": self._reader.field(n.NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR),
+        }
+
+    def _times(self) -> dict[str, Whole]:
+        newer = self._driver >= _CLOCK_TIME_FIELDS_SINCE
+        fields = {name: self._reader.field(i) if newer else _MISSING for name, i in _CLOCK_TIME_FIELDS.items()}
+        return {**{name: self._violation(*ids) for name, ids in _POLICIES.items()}, **fields}
+
+    def _violation(self, policy: int, field: int) -> Whole:
+        value = self._reader.number(lambda h: n.nvmlDeviceGetViolationStatus(h, policy).violationTime)
+        if isinstance(value, Unsupported) and value.why in ("function_not_found", "deprecated"):
+            return self._reader.field(field)
+        return value
+
+    def _nvlink(self) -> dict[str, Whole]:
+        found: dict[str, Whole] = {}
+        for name, counter in _LINK_COUNTERS.items():
+            read: Callable[[int], Whole] = partial(self._link_counter, counter=counter)
+            if self._nvlink5:
+                # The counters of older links read 0 or nothing there: not supported is not 0.
+                field = n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
+                read = partial(self._link_field, field=field) if name == "nvlink_recoveries" else _not_supported
+            found |= self._over_links(name, read)
+        for name, field in _LINK_FIELDS.items():
+            found |= self._over_links(name, partial(self._link_field, field=field))
+        return found
+
+    def _link_counter(self, link: int, counter: int) -> Whole:
+        return self._reader.number(lambda h: n.nvmlDeviceGetNvLinkErrorCounter(h, link, counter))
+
+    def _link_field(self, link: int, field: int) -> Whole:
+        return self._reader.field(field, link)
+
+    def _over_links(self, name: str, read: Callable[[int], Whole]) -> dict[str, Whole]:
+        """The sum and each link; one unreadable link makes the sum unreadable."""
+        assert name in UNITS
+        total = 0
+        found: dict[str, Whole] = {name: _MISSING}
+        for link in self._links:
+            value = read(link)
+            if isinstance(value, Unsupported):
+                return {name: value}
+            total += value
+            found[f"{name}_link{link}"] = value
+            found[name] = total
+        return found
+
+    def _active_links(self) -> tuple[int, ...]:
+        """Numbers of the links that are up; what a link that is down counts says nothing, and may not be readable.
+
+        Links beyond the last say invalid argument.
+        """
+        links: list[int] = []
+        for link in range(n.NVML_NVLINK_MAX_LINKS):
+            state = self._reader.number(partial(_link_state, link=link))
+            if state == Unsupported("invalid_argument"):
+                break
+            if state == n.NVML_FEATURE_ENABLED:
+                links.append(link)
+        return tuple(links)
+
+    def _is_nvlink5(self) -> bool:
+        version = self._reader.number(lambda h: n.nvmlDeviceGetNvLinkVersion(h, self._links[0])) if self._links else 0
+        return not isinstance(version, Unsupported) and version >= n.NVML_NVLINK_VERSION_5_0
+
+
+def _link_state(handle: Any, link: int) -> int:
+    return int(n.nvmlDeviceGetNvLinkState(handle, link))
+
+
+def _not_supported(_link: int) -> Whole:
+    return _MISSING
