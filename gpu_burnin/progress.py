@@ -1,8 +1,12 @@
-"""Showing a run while it goes on: plain lines for logs, a live table for a person at a terminal."""
+"""Showing a run while it goes on: plain lines for logs, a live table for a person at a terminal.
+
+Events come from the supervisor and, those named "sample", from a thread of the telemetry: both displays lock.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 from gpu_burnin.types import Gpu
 
 OnEvent = Callable[[Mapping[str, Any]], None]
-# Events that a reader of a log wants to see, and how they are put; "progress" comes too often for a log.
+Clock = Callable[[], float]
+# Events that a reader of a log wants to see, and how they are put; the others come too often for a log.
 _LINES: Mapping[str, str] = {
     "check_started": "{check} started",
     "check_finished": "{check} {verdict} after {seconds:.1f} s {codes}",
@@ -26,6 +31,14 @@ _LINES: Mapping[str, str] = {
     "worker_died": "worker died during {check}",
     "interrupted": "interrupted, ending the workers",
 }
+# Those that say how long it still takes.
+_WITH_TIME_LEFT = frozenset({"check_started", "check_finished"})
+# A log gets a line on the state of all GPUs this often while checks are busy.
+_STATUS_EVERY_S = 30.0
+# Columns of the live view; the first two are words, the others numbers. The results follow them.
+_HEADINGS = ("", "doing", "time", "done", "rate", "temp", "power", "errors")
+_LEFT_COLUMNS, _ERRORS = 2, 7
+_COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow"}
 
 
 def line_of(event: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
@@ -44,53 +57,157 @@ def names_of(gpus: Sequence[Gpu]) -> dict[str, str]:
     return {gpu.uuid: f"GPU {gpu.index}" for gpu in gpus}
 
 
-def plain(stream: IO[str], gpus: Sequence[Gpu]) -> OnEvent:
-    """A line on `stream` for each event worth one."""
-    names = names_of(gpus)
-
-    def show(event: Mapping[str, Any]) -> None:
-        line = line_of(event, names)
-        if line is not None:
-            print(f"{time.strftime('%H:%M:%S')} {line}", file=stream, flush=True)
-
-    return show
+def time_text(seconds: float) -> str:
+    """A time that is still to go: 41 s, 3:05 min, 1:41 h."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 @dataclass
-class _Row:
-    """What one GPU (or the node) is doing, and what it has done."""
+class Row:
+    """What one GPU (or the node) is doing, what it measures, and what it has done."""
 
-    now: str = "waiting"
-    since: float = field(default_factory=time.monotonic)
-    numbers: str = ""
-    done: list[str] = field(default_factory=list)
+    doing: str = "waiting"
+    phase: str = ""
+    since: float = 0.0
+    rate: float | None = None
+    rate_unit: str = ""
+    errors: int = 0
+    selftest: bool = False
+    share_done: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    done: list[tuple[str, str]] = field(default_factory=list)
+    _earlier_errors: int = 0
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Mapping[str, Any], now: float) -> None:
+        """Bring the row up to an event; what an event does not say stays, what is of another kind is no number."""
         kind = event["event"]
         if kind in ("check_started", "selftest_started"):
-            self.now = f"{event['check']}{' self-test' if kind == 'selftest_started' else ''}"
-            self.since, self.numbers = time.monotonic(), ""
+            self.selftest = kind == "selftest_started"
+            self._begin(f"{event['check']}{' self-test' if self.selftest else ''}", now)
         elif kind == "progress":
-            hidden = ("event", "gpu", "check")
-            self.numbers = "  ".join(f"{key} {value}" for key, value in event.items() if key not in hidden)
+            self.phase = str(event.get("phase", self.phase)).removeprefix(f"{event.get('check')} ")
+            self.rate = _number(event.get("rate"), self.rate)
+            self.rate_unit = str(event.get("rate_unit", self.rate_unit))
+            if not self.selftest:  # those are ours
+                self.errors = self._earlier_errors + int(_number(event.get("errors"), 0.0) or 0)
+            self.share_done = _number(event.get("done"), self.share_done)
+        elif kind == "sample":
+            self.temperature_c = _number(event.get("temperature_c"), None)
+            self.power_w = _number(event.get("power_w"), None)
         elif kind == "check_finished":
-            colour = {"PASS": "green", "FAIL": "red"}.get(str(event["verdict"]), "yellow")
-            self.done.append(f"[{colour}]{event['check']} {event['verdict']}[/]")
-            self.now, self.numbers = "", ""
+            self.done.append((str(event["check"]), str(event["verdict"])))
+            self._begin("", now)
         elif kind in _LINES:
-            self.now = _LINES[kind].format_map({**event, "codes": ""})
+            self.doing = _LINES[kind].format_map({**event, "codes": ""})
+
+    def _begin(self, doing: str, now: float) -> None:
+        self.doing, self.since, self.phase = doing, now, ""
+        self.rate, self.rate_unit, self.share_done = None, "", None
+        self._earlier_errors = self.errors
+
+    @property
+    def rate_text(self) -> str:
+        """The rate with its unit, empty where there is none."""
+        return "" if self.rate is None else f"{self.rate:,.4g} {self.rate_unit}".rstrip()
+
+
+def _number(value: object, other: float | None) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else other
+
+
+class Board:
+    """The state of a run for its display. Not locked: the displays do that around each use."""
+
+    def __init__(self, gpus: Sequence[Gpu], clock: Clock = time.monotonic) -> None:
+        self.names = names_of(gpus)
+        self.rows: dict[str | None, Row] = {None: Row(), **{gpu.uuid: Row() for gpu in gpus}}
+        self.level = ""
+        self._clock = clock
+        self._ends: float | None = None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Bring the state up to an event."""
+        if event["event"] == "run_started":
+            self.level = str(event.get("level", ""))
+            total_s = _number(event.get("total_s"), None)
+            self._ends = None if total_s is None else self._clock() + total_s
+        row = self.rows.get(event.get("gpu"))
+        if row is not None and event["event"] != "run_started":
+            row.take(event, self._clock())
+
+    @property
+    def left(self) -> str:
+        """How long the level still takes, empty when that is not known or over."""
+        left = 0.0 if self._ends is None else self._ends - self._clock()
+        return f"{time_text(left)} left" if left > 0 else ""
+
+    def busy_s(self, row: Row) -> float:
+        """For how long a row has been doing what it does."""
+        return self._clock() - row.since
+
+    @property
+    def status(self) -> str:
+        """One line on all GPUs: what they do, the slowest, the hottest, errors. Empty when none is busy."""
+        rows = {name: self.rows[uuid] for uuid, name in self.names.items()}
+        busy = {name: row for name, row in rows.items() if row.doing and row.doing != "waiting"}
+        if not busy:
+            return ""
+        doing = ", ".join(dict.fromkeys(f"{row.doing} {row.phase}".strip() for row in list(busy.values())[:3]))
+        parts = [f"{len(busy)} of {len(rows)} GPUs busy ({doing})"]
+        rated = {name: row for name, row in busy.items() if row.rate is not None}
+        if rated:
+            slowest = min(rated, key=lambda name: rated[name].rate or 0.0)
+            parts.append(f"slowest {slowest} {rated[slowest].rate_text}")
+        warm = {name: row.temperature_c for name, row in rows.items() if row.temperature_c is not None}
+        if warm:
+            hottest = max(warm, key=lambda name: warm[name])
+            parts.append(f"hottest {hottest} {warm[hottest]:.0f} °C")
+        wrong = [f"{name} {row.errors} errors" for name, row in rows.items() if row.errors]
+        return ", ".join([*parts, *(wrong or ["no errors"]), *filter(None, [self.left])])
+
+
+def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -> OnEvent:
+    """A line on `stream` for each event worth one, and now and then one on the state of all GPUs."""
+    board, lock = Board(gpus, clock), threading.Lock()
+    last = clock()
+
+    def show(event: Mapping[str, Any]) -> None:
+        nonlocal last
+        with lock:
+            board.take(event)
+            line = line_of(event, board.names)
+            if line is not None and event["event"] in _WITH_TIME_LEFT and board.left:
+                line = f"{line}, {board.left}"
+            if line is None and clock() - last >= _STATUS_EVERY_S:
+                line = board.status or None
+            if line is not None:
+                last = clock()
+                print(f"{time.strftime('%H:%M:%S')} {line}", file=stream, flush=True)
+
+    return show
 
 
 class LiveTable:
     """A rich table with a row for the node and one for each GPU; use as a context manager around the run."""
 
-    def __init__(self, stream: IO[str], gpus: Sequence[Gpu]) -> None:
+    def __init__(self, stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._names = names_of(gpus)
-        self._rows: dict[str | None, _Row] = {None: _Row(), **{gpu.uuid: _Row() for gpu in gpus}}
-        self._live = Live(get_renderable=self._table, console=Console(file=stream), refresh_per_second=4)
+        self._board, self._lock = Board(gpus, clock), threading.Lock()
+        # Once a second: the supervisor is to stay under 2 % of a core, and drawing is most of what it does.
+        self._live = Live(
+            get_renderable=self._view,
+            console=Console(file=stream),
+            refresh_per_second=2,
+            redirect_stdout=False,  # --json owns it
+        )
 
     def __enter__(self) -> OnEvent:
         self._live.start()
@@ -100,21 +217,43 @@ class LiveTable:
         self._live.stop()
 
     def _show(self, event: Mapping[str, Any]) -> None:
-        row = self._rows.get(event.get("gpu"))
-        if row is not None:
-            row.take(event)
+        with self._lock:
+            self._board.take(event)
 
-    def _table(self) -> Table:
-        from rich.table import Table
+    def _view(self) -> Text:
+        """The table as one text: a table of rich costs five times as much to draw, and the supervisor has to idle."""
+        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False)
-        for heading in ("", "doing", "s", "", "done"):
-            table.add_column(heading)
-        for uuid, row in self._rows.items():
-            seconds = f"{time.monotonic() - row.since:.0f}" if row.now not in ("", "waiting") else ""
-            name = self._names.get(uuid, uuid) if uuid else "node"
-            table.add_row(name, row.now, seconds, row.numbers, "  ".join(row.done))
-        return table
+        with self._lock:
+            board = self._board
+            head = "  ".join(filter(None, [f"level {board.level}" if board.level else "", board.left]))
+            table = [(_HEADINGS, Row()), *((self._cells(uuid, row), row) for uuid, row in board.rows.items())]
+            widths = [max(len(cells[column]) for cells, _ in table) for column in range(len(_HEADINGS))]
+            # Text, not markup: a phase is what a worker says.
+            view = Text("", no_wrap=True, overflow="ellipsis").append(f"{head}\n", "bold")
+            for place, (cells, row) in enumerate(table):
+                for column, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+                    text = f"{cell:<{width}}  " if column < _LEFT_COLUMNS else f"{cell:>{width}}  "
+                    wrong = column == _ERRORS and row.errors
+                    view.append(text, "dim" if place == 0 else "bold red" if wrong else "bold" if column == 0 else "")
+                for check, verdict in row.done:
+                    view.append(f"{check} {verdict}  ", _COLOURS.get(verdict, ""))
+                view.append("results\n" if place == 0 else "\n", "dim")
+            view.rstrip()
+            return view
+
+    def _cells(self, uuid: str | None, row: Row) -> tuple[str, ...]:
+        active = row.doing not in ("", "waiting")
+        return (
+            self._board.names.get(uuid, uuid) if uuid else "node",
+            f"{row.doing} {row.phase}".strip(),
+            time_text(self._board.busy_s(row)) if active else "",
+            "" if row.share_done is None else f"{row.share_done:.0%}",
+            row.rate_text,
+            "" if row.temperature_c is None else f"{row.temperature_c:.0f} °C",
+            "" if row.power_w is None else f"{row.power_w:.0f} W",
+            str(row.errors) if uuid else "",
+        )
 
 
 def display(gpus: Sequence[Gpu], stream: IO[str] | None = None) -> AbstractContextManager[OnEvent]:

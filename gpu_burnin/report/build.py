@@ -8,15 +8,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import gpu_burnin
+from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.discover import Found
 from gpu_burnin.evidence import hardware_sha256
 from gpu_burnin.host import Host
 from gpu_burnin.report import model
+from gpu_burnin.report.words import covered
 from gpu_burnin.types import JSON, Gpu, Verdict, worst
-from gpu_burnin.verdict import Judgement, Observations, killed_by_run, missed_fault_rate
+from gpu_burnin.verdict import Judgement, Observations, killed_by_run
 
 # Checks of the design that this version does not have; a PASS says nothing of what they would look at.
-NOT_IN_THIS_VERSION = ("sm", "pcie", "nvlink", "nccl", "power", "dcgm")
+NOT_IN_THIS_VERSION = ("pcie", "nvlink", "nccl", "power", "dcgm")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "verdict": str(judged.verdict),
         "action": str(judged.action),
         "reasons": [model.reason_json(reason) for reason in judged.reasons],
+        "warnings": [model.notice_json(notice) for notice in judged.notices],
         "host": asdict(run.host),
         "software": _software(run),
         "plan": plan.to_json(),
@@ -100,8 +103,19 @@ def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
     ]
     return {
         "kernel_log": {"source": log.source, "alive": log.alive, "gaps": log.gaps, "events": events},
-        "counters": [],
-        "series_file": None,
+        "counters": [model.counter_json(counter) for counter in seen.telemetry.counters],
+        "sources": [asdict(source) for source in seen.telemetry.sources],
+        "events": [
+            {
+                "gpu": event.gpu,
+                "kind": event.kind,
+                "data": event.data,
+                "count": event.count,
+                "monotonic_us": round(event.t_s * 1e6),
+            }
+            for event in seen.telemetry.events
+        ],
+        "series_file": model.SERIES,
     }
 
 
@@ -111,12 +125,21 @@ def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
             "check": result.name,
             "gpu": result.gpu,
             "seconds": result.seconds,
+            "covered": covered(result),
             "missed_fault_rate_upper95_per_s": missed_fault_rate(result),
         }
         for result in seen.results
     ]
     return {
         "units": units,
+        "gpus": [
+            {
+                "gpu": gpu.uuid,
+                "seconds": sum(result.seconds for result in seen.results if result.gpu == gpu.uuid),
+                "missed_fault_rate_upper95_per_s": missed_fault_rate_of_gpu(gpu.uuid, seen.results),
+            }
+            for gpu in seen.plan.gpus
+        ],
         "not_run": list(_not_run(seen, judged)),
         "injected": list(seen.plan.inject),
     }

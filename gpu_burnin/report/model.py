@@ -14,12 +14,16 @@ from typing import Any, TypedDict
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.store import REPORT
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, Verdict
+from gpu_burnin.telemetry.findings import Counter
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
 
 NAME = "muster-report"
-MAJOR, MINOR = 1, 0
+# 1.1 added warnings, telemetry.sources and .events, coverage.gpus, units.covered and what a counter looks like.
+MAJOR, MINOR = 1, 1
 SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
 _SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
+# Samples over time, beside the report.
+SERIES = "series.json"
 
 
 class ReportError(GpuBurninError):
@@ -41,6 +45,7 @@ class Report(TypedDict):
     verdict: str
     action: str
     reasons: list[dict[str, Any]]
+    warnings: list[dict[str, Any]]
     host: dict[str, Any]
     software: dict[str, str | None]
     plan: dict[str, Any]
@@ -72,6 +77,12 @@ def reason_json(reason: Reason) -> dict[str, JSON]:
     return found
 
 
+def notice_json(notice: Notice) -> dict[str, JSON]:
+    """A warning as the report has it."""
+    found: dict[str, JSON] = plain(asdict(notice))
+    return found
+
+
 def measurement_json(measurement: Measurement) -> dict[str, JSON]:
     """A measurement as the report has it."""
     # What was not finite came from the worker as text ("nan").
@@ -95,6 +106,11 @@ def check_json(result: CheckResult) -> dict[str, JSON]:
 def gpu_json(gpu: Gpu, verdict: Verdict) -> dict[str, JSON]:
     """A GPU's identity with the verdict on it alone."""
     return {**asdict(gpu), "verdict": str(verdict)}
+
+
+def counter_json(counter: Counter) -> dict[str, JSON]:
+    """A counter before and after the run, as the report has it."""
+    return {**asdict(counter), "delta": counter.delta}
 
 
 def selftest_json(result: SelftestResult) -> dict[str, JSON]:
@@ -152,6 +168,8 @@ def find(path: Path) -> Path:
 def load(path: Path) -> Report:
     """Read a report. Another minor version is read as far as it is known, another major version refused.
 
+    What an older minor version does not have is empty in what is returned.
+
     Raises ReportError (exit 2) that names the file and what is wrong with it.
     """
     chosen = find(path)
@@ -172,5 +190,9 @@ def load(path: Path) -> Report:
         validate(document, tolerant=int(match[2]) != MINOR)
     except ReportError as error:
         raise ReportError(f"{chosen}: {error}") from error
+    document.setdefault("warnings", [])
+    for field in ("sources", "events"):
+        document["telemetry"].setdefault(field, [])
+    document["coverage"].setdefault("gpus", [])
     report: Report = document
     return report

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.words import duration, rate
 
 WIDTH = 100
-# Ten reasons say enough on one screen; the others are in the JSON.
-_MAX_REASONS = 10
+# What fits one screen with eight GPUs; the others are in the JSON.
+_MAX_REASON_LINES = 15
+_MAX_ADVICE = 3
+_MAX_WARNINGS = 2
+_MAX_COUNTERS = 3
+_MAX_XIDS = 3
 Advice = Callable[[str], str | None]
 
 
@@ -19,11 +25,10 @@ def render(report: Report, advice: Advice) -> str:
     parts = [
         _head(report),
         _reasons(report, advice),
+        _warnings(report),
         _gpus(report),
         _checks(report),
-        _coverage(report),
-        _selftest(report),
-        _kernel_log(report),
+        [*_coverage(report), *_selftest(report), *_telemetry(report), *_kernel_log(report)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -60,32 +65,51 @@ def _head(report: Report) -> list[str]:
     ]
 
 
-def _unit(report: Report, uuid: str | None) -> str:
-    """How a person finds the GPU: index and PCI address."""
-    if uuid is None:
-        return "node"
-    for gpu in report["gpus"]:
-        if gpu["uuid"] == uuid:
-            return f"GPU {gpu['index']} {gpu['pci_bus_id']}"
-    return uuid
+def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Reasons or warnings of one code together, in the order of the report (the worst first)."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for item in items:
+        found.setdefault(item["code"], []).append(item)
+    return list(found.values())
+
+
+def _said(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was said under one code: on which GPUs, and the message of the first."""
+    first = items[0]
+    units = _units(report, [item["gpu"] for item in items])
+    messages = list(dict.fromkeys(without_name(report, item) for item in items))
+    severity = f"{first['severity']} " if "severity" in first else ""
+    more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
+    return _wrap(f"{severity}{first['code']} on {units}: {messages[0]}{more}", "  - ", "    ")
+
+
+def _units(report: Report, uuids: Iterable[str | None]) -> str:
+    names = list(dict.fromkeys(gpu_name(report, uuid) for uuid in uuids))
+    return f"all {len(names)} GPUs" if len(names) == len(report["gpus"]) > 2 else ", ".join(names)
 
 
 def _reasons(report: Report, advice: Advice) -> list[str]:
     if not report["reasons"]:
         return ["No fault was seen."]
-    lines = ["Why:"]
-    told: set[str] = set()
-    for reason in report["reasons"][:_MAX_REASONS]:
-        code = reason["code"]
-        # Messages of many checks name the GPU themselves.
-        unit = "" if reason["message"].startswith("GPU ") else f" ({_unit(report, reason['gpu'])})"
-        lines += _wrap(f"{reason['severity']} {code}{unit}: {reason['message']}", "  - ", "    ")
-        what_to_do = advice(code) if code not in told else None
-        told.add(code)
-        if what_to_do:
-            lines += _wrap(f"To do: {what_to_do}", "    ", "    ")
-    more = len(report["reasons"]) - _MAX_REASONS
-    return [*lines, f"  ... and {more} more: gpu-burnin report --json"] if more > 0 else lines
+    lines, groups = ["Why:"], _by_code(report["reasons"])
+    for index, items in enumerate(groups):
+        what_to_do = advice(items[0]["code"]) if index < _MAX_ADVICE else None
+        said = _said(report, items) + (_wrap(f"To do: {what_to_do}", "    ", "    ") if what_to_do else [])
+        if len(lines) + len(said) > _MAX_REASON_LINES:
+            left = ", ".join(group[0]["code"] for group in groups[index:])
+            return [*lines, *_wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", "  ", "    ")]
+        lines += said
+    return lines
+
+
+def _warnings(report: Report) -> list[str]:
+    """What was said under each code that warns; nothing without a warning."""
+    groups = _by_code(report["warnings"])
+    if not groups:
+        return []
+    lines = [line for items in groups[:_MAX_WARNINGS] for line in _said(report, items)]
+    left = ", ".join(items[0]["code"] for items in groups[_MAX_WARNINGS:])
+    return ["Warnings (none of them keeps the node out):", *lines, *([f"  ... and {left}"] if left else [])]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -134,28 +158,34 @@ def _lowest(checks: list[dict[str, Any]]) -> str:
         known = lowest.get(item["name"])
         if known is None or item["value"] < known["value"]:
             lowest[item["name"]] = item
+    # Those nearest to their floor say most.
+    nearest = sorted(lowest.values(), key=lambda item: item["value"] / item["floor"] if item["floor"] else 0.0)
     return ", ".join(
-        f"{item['name']} {item['value']:.4g} {item['unit']}"
-        + (f" (floor {item['floor']:.4g})" if item["floor"] is not None else "")
-        for item in list(lowest.values())[:3]
+        f"{item['name'].removeprefix(checks[0]['name'] + '_')} {rate(item['value'], item['unit'])}"
+        + (f" (floor {rate(item['floor'], item['unit'])})" if item["floor"] is not None else "")
+        for item in nearest[:1]
     )
 
 
 def _coverage(report: Report) -> list[str]:
     coverage = report["coverage"]
-    worst: dict[str, float] = {}
-    for unit in coverage["units"]:
-        rate = unit["missed_fault_rate_upper95_per_s"]
-        if rate is not None:
-            worst[unit["check"]] = max(worst.get(unit["check"], 0.0), rate)
-    rates = ", ".join(f"{check} {rate:.2g}" for check, rate in worst.items())
-    lines = _wrap(f"Could still be missed (faults per second and GPU, 95 %): {rates}", "", "  ") if rates else []
-    missing: dict[str, list[str]] = {}
+    weakest: dict[str, float] = {}
+    for name, units in (*((unit["check"], [unit]) for unit in coverage["units"]), ("all checks", coverage["gpus"])):
+        for unit in units:
+            rate_per_s = unit["missed_fault_rate_upper95_per_s"]
+            if rate_per_s:
+                weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
+    bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
+    text = f"Would have shown, with 95 % confidence: a fault that comes every {bounds} or more often"
+    lines = _wrap(text, "", "  ") if bounds else []
+    missing: dict[str, dict[str, list[str | None]]] = {}
     for gap in coverage["not_run"]:
-        where = "" if gap["gpu"] is None else f" on {_unit(report, gap['gpu'])}"
-        missing.setdefault(gap["why"], []).append(f"{gap['check']}{where}")
+        missing.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap["gpu"])
     for why, checks in missing.items():
-        lines += _wrap(f"Not run: {', '.join(checks)} ({why})", "", "  ")
+        told = ", ".join(
+            check if uuids == [None] else f"{check} on {_units(report, uuids)}" for check, uuids in checks.items()
+        )
+        lines += _wrap(f"Not run: {told} ({why})", "", "  ")
     return lines
 
 
@@ -168,12 +198,34 @@ def _selftest(report: Report) -> list[str]:
     return _wrap(f"Self-test: {seen} of {len(tests)} injected faults detected ({scopes})", "", "  ")
 
 
+def _telemetry(report: Report) -> list[str]:
+    telemetry = report["telemetry"]
+    lines = []
+    dead = [source for source in telemetry["sources"] if not source["alive"]]
+    if telemetry["sources"]:
+        alive = f"{len(telemetry['sources']) - len(dead)} of {len(telemetry['sources'])} sources answered"
+        silent = ", ".join(f"{source['name']} on {gpu_name(report, source['gpu'])}" for source in dead[:_MAX_COUNTERS])
+        more = f" and {len(dead) - _MAX_COUNTERS} more" if len(dead) > _MAX_COUNTERS else ""
+        lines += _wrap(f"Telemetry: {alive}" + (f"; silent: {silent}{more}" if dead else ""), "", "  ")
+    # Energy always moves and says nothing of faults.
+    moved = [item for item in telemetry["counters"] if item["delta"] and "energy" not in item["name"]]
+    if telemetry["counters"]:
+        told = ", ".join(
+            f"{item['name']} {item['delta']:+,} on {gpu_name(report, item['gpu'])}" for item in moved[:_MAX_COUNTERS]
+        )
+        more = f" and {len(moved) - _MAX_COUNTERS} more" if len(moved) > _MAX_COUNTERS else ""
+        unread = sum(item["delta"] is None for item in telemetry["counters"])
+        blind = f"; {unread} could not be read" if unread else ""
+        lines += _wrap(f"Counters: {told or 'none changed'}{more}{blind}", "", "  ")
+    return lines
+
+
 def _kernel_log(report: Report) -> list[str]:
     log = report["telemetry"]["kernel_log"]
     state = "" if log["alive"] else ", NOT readable"
     gaps = f", {log['gaps']} gaps" if log["gaps"] else ""
     lines = _wrap(f"Kernel log ({log['source']}{state}): {len(log['events'])} XID{gaps}", "", "  ")
-    for event in log["events"][:5]:
+    for event in log["events"][:_MAX_XIDS]:
         kind = "SXid" if event["sxid"] else "XID"
         lines.append(f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text'][:70]}")
     return lines

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpu_burnin.checks import SELFTESTED
 from gpu_burnin.discover import Found
 from gpu_burnin.host import Host
 from gpu_burnin.plan import Plan, make_plan
 from gpu_burnin.report.build import RunFacts
-from gpu_burnin.types import CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings, Observations
 
 GPUS = tuple(
-    Gpu(i, f"GPU-{i}", f"165{i}", f"0000:{0x1B + i:02x}:00.0", "NVIDIA H200", "h200", 150 << 30, "96.00")
+    Gpu(i, f"GPU-{i}", f"165{i}", f"0000:{0x1B + i:02x}:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
     for i in range(2)
 )
 
@@ -22,10 +24,38 @@ def plan(backend: str = "cuda", **options: object) -> Plan:
     return make_plan("quick", backend=backend, gpus=GPUS, seed=1, **options)  # type: ignore[arg-type]
 
 
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
+# The coverage that a full run has, by check.
+COVERAGE: dict[str, dict[str, JSON]] = {
+    "sm": {"sms_total": 132, "sms_covered": 132, "bytes_moved": 1 << 20, "simulated": False},
+    "gemm": {
+        "precisions_not_covered": [],
+        "data_path": {p: {"path": p, "proven": True, "why": "", "rate": 1.0, "rate_floor": None} for p in PRECISIONS},
+        "bytes_moved": 1 << 40,
+        "simulated": False,
+    },
+    "hbm": {
+        "covered_bytes": 149 << 30,
+        "gpu_memory_bytes": 150 << 30,
+        "bytes_moved": 1 << 40,
+        "simulated": False,
+    },
+}
+
+
 def result(name: str, gpu: str | None, verdict: Verdict = Verdict.PASS) -> CheckResult:
     """A result with the coverage that a full run has."""
-    coverage = {"covered_bytes": 149 << 30, "gpu_memory_bytes": 150 << 30} if name == "hbm" else {}
-    return CheckResult(name, gpu, verdict, 12.0, (Measurement(f"{name}_rate", 2.0, "B/s", 1.0, "x"),), coverage)
+    measured = (Measurement(f"{name}_rate", 2.0, "B/s", 1.0, "x"),)
+    return CheckResult(name, gpu, verdict, 12.0, measured, COVERAGE.get(name, {}))
+
+
+def watched(gpus: tuple[Gpu, ...]) -> TelemetryFindings:
+    """What the samplers see of GPUs that work well, in three buckets."""
+    columns = {"temperature_c": (41.0, 60.0, 61.0), "power_w": (90.0, 690.0, 690.0), "clocks_event_reasons": (1, 4, 4)}
+    return TelemetryFindings(
+        series=tuple(GpuSeries(gpu.uuid, (1.0, 2.0, 3.0), columns, samples=30) for gpu in gpus),
+        sources=tuple(Source("nvml_samples", gpu.uuid, alive=True) for gpu in gpus),
+    )
 
 
 def healthy(of: Plan | None = None) -> Observations:
@@ -35,7 +65,7 @@ def healthy(of: Plan | None = None) -> Observations:
     for check in chosen.checks:
         for gpu in [gpu.uuid for gpu in chosen.gpus] if check.per_gpu else [None]:
             results.append(result(check.name, gpu))
-            if check.name in ("gemm", "hbm"):
+            if check.name in SELFTESTED:
                 tests.append(SelftestResult("bitflip", check.name, gpu, True, True, 0.1, "device buffers"))
     return Observations(
         plan=chosen,
@@ -43,6 +73,7 @@ def healthy(of: Plan | None = None) -> Observations:
         results=tuple(results),
         selftests=tuple(tests),
         kernel_log=KernelLogFindings("journal,/dev/kmsg", alive=True),
+        telemetry=watched(chosen.gpus),
         simulated=False,
         allow_simulated=False,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import resource
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from report_helpers import leave_run
@@ -19,32 +20,45 @@ from gpu_burnin.config import Config
 from gpu_burnin.evidence import Statement
 from gpu_burnin.hardware import load_reasons
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpu_burnin", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def processor_s(*arguments: str | Path) -> float:
-    """Processor time of the command with its children, best of five: time on the clock is other programs' too."""
-    times = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        call(*arguments)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(times)
+def loaded_by(*arguments: str | Path) -> set[str]:
+    """Names of the modules outside the standard library that a command has loaded, two levels deep."""
+    code = (
+        "import sys\nfrom gpu_burnin import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "own = {'.'.join(name.split('.')[:2]) for name in sys.modules}\n"
+        "known = sys.stdlib_module_names\n"
+        "print('\\n' + ' '.join(sorted(n for n in own if n.split('.')[0] not in known)))"
+    )
+    command = [sys.executable, "-S", "-c", code, *map(str, arguments)]
+    environment = {"PYTHONPATH": ":".join(str(path) for path in (ROOT, Path(click.__file__).parents[1]))}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith(("click", "__main__"))}
 
 
-def test_help_is_quick_and_names_every_command() -> None:
+def test_help_names_every_command_and_loads_nothing_but_click() -> None:
     done = call("--help")
     assert done.returncode == 0
-    for name in ("run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet"):
+    for name in (
+        "run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet", "compare", "selftest",
+        "completion",
+    ):  # fmt: skip
         assert f"\n  {name} " in done.stdout
-    assert processor_s("--help") < 0.2
+    own = {"gpu_burnin", "gpu_burnin.cli", "gpu_burnin.cli_options", "gpu_burnin.errors"}
+    assert loaded_by("--help") == own
+    assert loaded_by("run", "--help") == own
+    # The measure itself sees what a command loads.
+    assert loaded_by("explain") > own
 
 
-def test_gate_is_quick(config: Config, statement: Statement, tmp_path: Path) -> None:
+def test_gate_says_open_and_loads_little(config: Config, statement: Statement, tmp_path: Path) -> None:
     here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
     leave_run(config, here)
     path = tmp_path / "config.yaml"
@@ -52,7 +66,8 @@ def test_gate_is_quick(config: Config, statement: Statement, tmp_path: Path) -> 
     path.write_text(yaml.safe_dump(settings))
     done = call("gate", "--config", path)
     assert (done.returncode, done.stdout) == (0, "gpu-1: open: PASS of run 1 at 2026-01-02T03:04:05Z\n")
-    assert processor_s("gate", "--config", path) < 0.3
+    heavy = {"numpy", "rich", "jsonschema", "pynvml", "cryptography", "gpu_burnin.compute", "gpu_burnin.report"}
+    assert not loaded_by("gate", "--config", path) & heavy
 
 
 @pytest.mark.parametrize("name", sorted(cli._LAZY))
@@ -71,6 +86,12 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
         (("run", "--colour"), "No such option"),
         (("run", "--level", "slow"), "Invalid value for '--level'"),
         (("run", "--gpus", ","), "no name given"),
+        (("run", "--gpus", "all,1"), "all goes with no other GPU"),
+        (("run", "--for", "soon"), "is not a duration"),
+        (("run", "--backend", "tpu"), "Invalid value for '--backend'"),
+        (("run", "--expect-gpus", "0"), "Invalid value for '--expect-gpus'"),
+        (("completion", "tcsh"), "Invalid value for '{bash|zsh|fish}'"),
+        (("selftest", "--checks", "state"), "no self-test for state"),
         (("explain", "NOTHING"), "no code NOTHING"),
         (("gate", "--config", "/none.yaml"), "no such configuration file"),
         (("report", "/none"), "there is no report"),
@@ -97,12 +118,41 @@ def test_version_schema_and_explain() -> None:
     assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout
 
 
-def test_library_names_load_on_use() -> None:
-    code = (
-        "import sys, gpu_burnin\n"
-        "assert not [name for name in sys.modules if name.startswith('gpu_burnin.')]\n"
-        "from gpu_burnin import Outcome, Plan, RunOptions, make_plan, run_burnin\n"
-        "try:\n    gpu_burnin.nothing\nexcept AttributeError: print('ok')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "ok\n"
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_asks_this_program(shell: str) -> None:
+    done = call("completion", shell)
+    assert done.returncode == 0
+    assert f"_GPU_BURNIN_COMPLETE={shell}_complete" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gpu-burnin se", {"selftest"}),
+        ("gpu-burnin fl", {"fleet"}),
+        ("gpu-burnin run --le", {"--level"}),
+        ("gpu-burnin run --level s", {"standard"}),
+        ("gpu-burnin completion f", {"fish"}),
+    ],
+)
+def test_completion_completes(words: str, expected: set[str]) -> None:
+    asked = {"_GPU_BURNIN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "gpu_burnin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={**os.environ, **asked})
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected
+
+
+def test_a_fault_of_the_program_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("not thought of")
+
+    monkeypatch.setattr("gpu_burnin.report.model.schema_text", broken)
+    monkeypatch.setattr(sys, "argv", ["gpu-burnin", "schema"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 3, "1 would say FAIL"
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "a fault of gpu-burnin itself (RuntimeError('not thought of'))" in err.splitlines()[-1]

@@ -12,11 +12,13 @@ from typing import Any
 import jsonschema
 import pytest
 from run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
+from sample_reports import SAMPLES
 
 from gpu_burnin.hardware import load_reasons, load_xids, make_reason
 from gpu_burnin.report import build, model, text
+from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Gpu, Measurement, Verdict
+from gpu_burnin.types import Gpu, Measurement, Notice, Verdict
 from gpu_burnin.verdict import Observations, judge
 
 
@@ -48,7 +50,9 @@ def test_schema_is_valid_2020_12() -> None:
 
 def test_schema_is_closed_and_complete() -> None:
     schema = json.loads(model.schema_text())
-    assert set(schema["required"]) == set(schema["properties"]) == set(model.Report.__annotations__)
+    assert set(schema["properties"]) == set(model.Report.__annotations__)
+    # What came with 1.1 may be missing, or reports of 1.0 could not be read.
+    assert set(schema["properties"]) - set(schema["required"]) == {"warnings"}
 
 
 def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
@@ -68,7 +72,8 @@ def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
 def test_sick_report_is_valid(sick: model.Report) -> None:
     model.to_bytes(sick)
     assert sick["verdict"] == "FAIL"
-    assert sick["checks"][1]["measurements"][0]["value"] is None
+    odd = next(check for check in sick["checks"] if (check["name"], check["gpu"]) == ("gemm", "GPU-0"))
+    assert odd["measurements"][0]["value"] is None
     assert sick["telemetry"]["kernel_log"]["events"][0]["gpu"] == "GPU-1"
     gaps = [(gap["check"], gap["gpu"]) for gap in sick["coverage"]["not_run"]][:2]
     assert gaps == [("hbm", "GPU-1"), ("hbm", None)]
@@ -106,6 +111,75 @@ def test_what_does_not_fit_the_schema_is_not_written(path: tuple[Any, ...], valu
     place[path[-1]] = value
     with pytest.raises(model.ReportError, match="not a valid report"):
         model.to_bytes(report)
+
+
+def test_warnings_counters_and_sources_are_in_the_report() -> None:
+    counters = (Counter("GPU-0", "pcie_replays", "1", 3, 10), Counter("GPU-1", "pcie_replays", "1", None, 4, "late"))
+    findings = TelemetryFindings(
+        counters=counters,
+        sources=(Source("nvml_samples", "GPU-0", False, "ended"),),
+        events=(GpuEvent("GPU-1", "xid", 48, 2, 7.5),),
+    )
+    seen = replace(healthy(), telemetry=findings)
+    judged = replace(judge(seen, load_xids()), notices=(Notice("SLOW", "gemm", "a bit slow", "GPU-0", {"x": 1}),))
+    report = build.build(RUN, seen, judged)
+    model.to_bytes(report)
+    assert report["warnings"] == [
+        {"code": "SLOW", "check": "gemm", "message": "a bit slow", "gpu": "GPU-0", "evidence": {"x": 1}}
+    ]
+    assert [counter["delta"] for counter in report["telemetry"]["counters"]] == [7, None]
+    assert report["telemetry"]["counters"][1]["why"] == "late"
+    assert report["telemetry"]["sources"][0] == {
+        "name": "nvml_samples",
+        "gpu": "GPU-0",
+        "alive": False,
+        "detail": "ended",
+    }
+    assert report["telemetry"]["events"] == [
+        {"gpu": "GPU-1", "kind": "xid", "data": 48, "count": 2, "monotonic_us": 7500000}
+    ]
+    shown = text.render(report, advice)
+    assert "SLOW on GPU 0: a bit slow" in shown
+    assert "0 of 1 sources answered; silent: nvml_samples on GPU 0" in shown
+    assert "Counters: pcie_replays +7 on GPU 0; 1 could not be read" in shown
+
+
+def test_coverage_is_told_in_words_and_for_each_gpu() -> None:
+    report = report_of(healthy())
+    covered = {(unit["check"], unit["gpu"]): unit["covered"] for unit in report["coverage"]["units"]}
+    assert covered["hbm", "GPU-0"].startswith("149 GiB of 150 GiB (99.3%)")
+    per_gpu = report["coverage"]["gpus"]
+    assert [gpu["gpu"] for gpu in per_gpu] == ["GPU-0", "GPU-1"]
+    seconds = sum(check["seconds"] for check in report["checks"] if check["gpu"] == "GPU-0")
+    assert per_gpu[0]["seconds"] == pytest.approx(seconds)
+    assert per_gpu[0]["missed_fault_rate_upper95_per_s"] == pytest.approx(3 / seconds)
+
+
+def test_text_names_a_gpu_once() -> None:
+    said_twice = make_reason("SLOW", "gemm", "GPU 0 (0000:1b:00.0 GPU-0): too slow", gpu="GPU-0")
+    of_another = make_reason("SLOW", "gemm", "GPU 1 (0000:1c:00.0 GPU-1): its peer", gpu="GPU-0")
+    assert "SLOW on GPU 0: too slow" in text.render(report_of(replace(healthy(), extra=(said_twice,))), advice)
+    assert "SLOW on GPU 0: GPU 1 (" in text.render(report_of(replace(healthy(), extra=(of_another,))), advice)
+
+
+def as_version_1_0(report: model.Report) -> dict[str, Any]:
+    """The report as version 1.0 wrote it."""
+    old: dict[str, Any] = copy.deepcopy(dict(report))
+    old["schema"] = "muster-report/v1.0"
+    del old["warnings"], old["telemetry"]["sources"], old["telemetry"]["events"], old["coverage"]["gpus"]
+    for unit in old["coverage"]["units"]:
+        del unit["covered"]
+    for check in old["checks"]:
+        for item in check["measurements"]:
+            item.pop("floor_confidence", None)
+    return old
+
+
+def test_report_of_version_1_0_is_still_read_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps(as_version_1_0(report_of(healthy()))))
+    report = model.load(tmp_path)
+    assert (report["warnings"], report["telemetry"]["sources"], report["coverage"]["gpus"]) == ([], [], [])
+    assert text.render(report, advice).startswith("VERDICT  PASS")
 
 
 def load_changed(tmp_path: Path, **change: object) -> model.Report:
@@ -147,12 +221,18 @@ def test_no_report_at_all(content: str, tmp_path: Path) -> None:
         model.load(tmp_path / "none")
 
 
+def said(shown: str) -> str:
+    """The text without its line breaks."""
+    return " ".join(shown.split())
+
+
 def test_text_of_a_pass() -> None:
     shown = text.render(report_of(healthy()), advice)
     assert shown.startswith("VERDICT  PASS\nACTION   none\n")
     assert "No fault was seen." in shown
-    assert "gemm 0.25" in shown
-    assert "Self-test: 4 of 4" in shown
+    # The rule of three: 3 / 12 s for one check, 3 / 36 s for all three.
+    assert "a fault that comes every 4 s (sm), 4 s (gemm), 4 s (hbm), 12 s (all checks) or more often" in said(shown)
+    assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 
 
 def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> None:
@@ -162,18 +242,24 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> Non
     assert lines[1] == "ACTION   power cycle"
     assert "GPU_LOST" in shown
     assert "XID 79" in shown
-    said = " ".join(shown.split())
-    assert f"To do: {advice('GPU_LOST')}" in said
-    assert "Not run: hbm on GPU 1 0000:1c:00.0 (no result)" in said
+    assert f"To do: {advice('GPU_LOST')}" in said(shown)
+    assert "Not run: hbm on GPU 1 (no result)" in said(shown)
     assert len(lines) <= 45
 
 
 def test_text_fits_one_screen_however_much_is_wrong() -> None:
     reasons = tuple(make_reason("SLOW", "gemm", f"slow {i}", gpu="GPU-0") for i in range(50))
     shown = text.render(report_of(replace(healthy(), extra=reasons)), advice)
-    assert "and 40 more" in shown
+    assert "FAIL SLOW on GPU 0: slow 0 (and 49 more)" in shown
     assert len(shown.splitlines()) <= 45
     assert shown.count("To do:") == 1
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_text_of_eight_gpus_fits_a_screen(name: str) -> None:
+    shown = text.render(SAMPLES[name]()[0], advice)
+    assert len(shown.splitlines()) <= 54
+    assert all(len(line) <= 120 for line in shown.splitlines())
 
 
 def test_text_of_every_verdict_has_no_loose_ends() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,8 +19,11 @@ from click.testing import CliRunner
 from report_helpers import NOW
 
 from gpu_burnin import evidence, host
+from gpu_burnin.checks import CHECK_NAMES, PER_NODE, SELFTESTED
 from gpu_burnin.cli import cli
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware import load_reasons, load_skus, load_xids
+from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.journal import Journal
 from gpu_burnin.report import model
 from gpu_burnin.store import Store
@@ -37,6 +42,7 @@ class Node:
     nvml: Path
     host_key: Path
     scenario: str = "healthy-2gpu"
+    own_scenario: str = ""
 
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -51,6 +57,9 @@ class Node:
     @property
     def environment(self) -> dict[str, str]:
         scenario = LAB / "scenarios" / f"{self.scenario}.scenario"
+        if self.own_scenario:
+            scenario = self.directory / "own.scenario"
+            scenario.write_text(self.own_scenario)
         return {"LD_LIBRARY_PATH": str(self.nvml), "MUSTER_FAKE_NVML_SCENARIO": str(scenario)}
 
     def configure(self, **change: object) -> None:
@@ -68,15 +77,17 @@ class Node:
         }
         (self.directory / "config.yaml").write_text(yaml.safe_dump(settings))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, file_limit_bytes: int | None = None) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "gpu_burnin", *arguments, "--config", str(self.directory / "config.yaml")]
+        if file_limit_bytes is not None:  # the kernel then refuses to let any file grow further, as a full disk does
+            command = ["prlimit", f"--fsize={file_limit_bytes}", *command]
         environment = {**os.environ, **self.environment}
         return subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.directory
         )
 
-    def call(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
+    def call(self, *arguments: str, file_limit_bytes: int | None = None) -> tuple[int, str, str]:
+        process = self.start(*arguments, file_limit_bytes=file_limit_bytes)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
@@ -103,13 +114,14 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     assert "GPU 1: gemm PASS" in err
     assert report["simulated"] is True
     assert {(check["name"], check["gpu"] is None) for check in report["checks"]} == {
-        ("state", True),
-        ("gemm", False),
-        ("hbm", False),
+        (name, name in PER_NODE) for name in CHECK_NAMES
     }
     run = node.store.runs()[0]
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"report.json", "report.txt", "journal.jsonl", "evidence.json", "evidence.json.sig"}
+    assert names == {
+        "report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json", "journal.jsonl",
+        "evidence.json", "evidence.json.sig",
+    }  # fmt: skip
     assert model.load(node.store.latest) == report
     statement = evidence.verify(
         evidence.annotation_of(run.path),
@@ -157,7 +169,7 @@ def test_less_than_the_configuration_asks_is_never_a_pass(node: Node) -> None:
     assert code == 3
     assert codes(report) == {"COVERAGE_LOW"}
     said = " ".join(reason["message"] for reason in report["reasons"])
-    assert "gemm, hbm" in said
+    assert "sm, gemm, hbm" in said
     assert "less than standard" in said
     assert "1 of 2 GPUs" in said
 
@@ -217,6 +229,82 @@ def test_host_that_died_mid_check_is_reported_by_the_next_run(node: Node) -> Non
     assert report["sequence"] == 2
 
 
+def test_a_gpu_in_use_is_named_and_nothing_else_is_started(node: Node) -> None:
+    node.own_scenario = "model = h100-sxm\ngpus = 2\ngpu1.processes = 4711:1073741824\n"
+    for arguments in ((), ("--checks", "gemm", "--inject", "gemm:nan")):
+        code, report, err = node.run(*arguments)
+        assert code == 3
+        assert report["verdict"] == "INCONCLUSIVE"
+        busy = next(reason for reason in report["reasons"] if reason["code"] == "GPU_BUSY")
+        assert "GPU 1" in busy["message"]
+        assert "4711" in busy["message"]
+        assert [check["name"] for check in report["checks"]] == ["state"]
+        assert report["selftest"] == [test for test in report["selftest"] if test["check"] not in SELFTESTED]
+        assert "gemm" not in err
+        assert "since a foreign process uses a GPU" in " ".join(reason["message"] for reason in report["reasons"])
+    code, out, err = node.call("selftest")
+    assert (code, out) == (3, "")
+    assert "GPU 1" in err
+    assert "in use by process 4711" in err
+
+
+def test_metrics_are_written_for_node_exporter(node: Node) -> None:
+    directory = node.directory / "textfiles"
+    directory.mkdir()
+    target = directory / "gpu_burnin.prom"
+    node.configure(checks=["state"], metrics_file=str(target))
+    assert node.run()[0] == 0
+    assert target.read_bytes() == (node.store.latest / "metrics.prom").read_bytes()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert list(directory.iterdir()) == [target]
+
+
+def given_up(node: Node, file_limit_bytes: int, *arguments: str) -> str:
+    """The one sentence with which a run ends whose files cannot be written."""
+    code, out, err = node.call("run", "--json", *arguments, file_limit_bytes=file_limit_bytes)
+    assert (code, out) == (2, "")
+    sentence = err.splitlines()[-1]
+    assert sentence.startswith("gpu-burnin: ")
+    assert "the run was given up" in sentence
+    assert "File too large" in sentence
+    assert "Traceback" not in err
+    assert node.store.runs() == [], "nothing is left of it"
+    return sentence
+
+
+def test_full_disk_while_the_journal_is_written(node: Node) -> None:
+    given_up(node, 500)
+    assert node.run("--checks", "state")[0] == 3, "and the next run does not take it for a host that died"
+    assert codes(node.run("--checks", "state")[1]) == {"COVERAGE_LOW"}
+
+
+def test_full_disk_while_the_report_is_written(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert "its verdict was PASS" in given_up(node, 5000)
+    assert node.store.revoked() is None
+    node.scenario = "sick-ecc-xid79"
+    assert "its verdict was FAIL" in given_up(node, 5000)
+    assert "could not be reported" in str(node.store.revoked()), "a FAIL closes the gate all the same"
+
+
+def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    journal = node.store.runs()[-1].journal
+    journal.write_bytes(b"\0" * 100 + journal.read_bytes())
+    code, report, _ = node.run()
+    assert (code, codes(report)) == (1, {"DIED_DURING_CHECK"})
+    assert "the journal is damaged" in report["reasons"][0]["message"]
+
+
+def test_a_truncated_journal_of_this_boot_is_no_death(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    journal = node.store.runs()[-1].journal
+    journal.write_bytes(journal.read_bytes()[:-30])
+    assert node.run()[0] == 0
+
+
 def refused(node: Node, says: str, *arguments: str) -> None:
     """In this process, since none of these gets as far as a run."""
     done = CliRunner().invoke(cli, ["run", *arguments, "--config", str(node.directory / "config.yaml")])
@@ -237,19 +325,57 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "cannot use the state directory /dev/null/x (Not a directory)", "--state-dir", "/dev/null/x")
     refused(node, "--gpus 7 fits none", "--gpus", "7")
     refused(node, "unknown fault", "--inject", "gemm:gremlin")
-    refused(node, "a duration goes only with the level extended", "--level", "quick", "--for", "2h")
+    refused(node, "--for sets the time of the level extended", "--level", "quick", "--for", "2h")
+    refused(node, "duration 10 s is out of range", "--for", "10s")
     refused(node, "is not a duration", "--for", "soon")
+    refused(node, "--checks and --skip both name hbm", "--checks", "gemm,hbm", "--skip", "hbm")
+    refused(node, "--skip leaves no check to run", "--skip", ",".join(CHECK_NAMES))
+    refused(node, "NVML is a simulation here", "--backend", "cuda")
+    refused(node, "the check hbm is not part of this run", "--checks", "gemm", "--inject", "hbm:stuck")
+    refused(node, "no GPU 1 is part of this run", "--gpus", "0", "--inject", "hbm:stuck:gpu=1")
+    refused(node, "seed 18446744073709551616 is out of range", "--seed", str(1 << 64))
     with node.store.locked():
-        refused(node, "another gpu-burnin run")
+        refused(node, f"another gpu-burnin run (pid {os.getpid()})")
     mismatch = node.directory / "mismatch.scenario"
     mismatch.write_text("init_error = version_mismatch\n")
     monkeypatch.setenv("MUSTER_FAKE_NVML_SCENARIO", str(mismatch))
     refused(node, "are of different versions (NVML error 18)", "--backend", "auto")
+    mismatch.write_text("init_error = driver_not_loaded\n")
+    refused(node, "the NVIDIA kernel module is not loaded; run modprobe nvidia", "--backend", "cuda")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(node.directory))
     refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda")
     node.configure(host_key="/none")
     refused(node, "cannot read the host key /none (No such file or directory)")
     node.configure(kernel_log="/dev/null")
     refused(node, "is a device")
+    node.configure(metrics_file="/none/gpu_burnin.prom")
+    refused(node, "metrics_file /none/gpu_burnin.prom cannot be written")
     node.configure(colour="red")
     refused(node, "unknown key colour")
+
+
+def test_malformed_data_files_are_named_with_their_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    loaders = (("skus", load_skus), ("xid", load_xids), ("reasons", load_reasons), ("policy", load_policy))
+    for name, loader in loaders:
+        path = node.directory / f"{name}.yaml"
+        path.write_text("---\nfirst: [unfinished\n")
+        with monkeypatch.context() as patched:
+            patched.setattr(f"gpu_burnin.prepare.{loader.__name__}", functools.partial(loader, path))
+            refused(node, f"{path}:3: ")
+
+
+def test_malformed_scenario_is_named_with_its_line(node: Node) -> None:
+    node.own_scenario = "model = h100-sxm\ngpus = many\n"
+    code, out, err = node.call("run", "--json")
+    assert (code, out) == (2, "")
+    assert "own.scenario:2: " in err.splitlines()[-1]
+    assert node.store.runs() == []
+
+
+def test_read_only_state_directory(node: Node) -> None:
+    """Root may write everywhere, so the directory is one that nobody can write."""
+    code, out, err = node.call("run", "--json", "--out", "/proc/gpu-burnin")
+    assert (code, out) == (2, "")
+    assert "cannot use the state directory /proc/gpu-burnin" in err

@@ -20,6 +20,7 @@ node_name: gpu-1
 host_key: /etc/ssh/key
 kernel_log: /dev/kmsg
 state_dir: /srv/state
+metrics_file: /var/lib/node_exporter/gpu_burnin.prom
 shapes: {gemm_m: 64, hbm_bytes: 4096}
 publish: {server: "https://198.18.7.41:6443", ca: /pki/ca.crt, client_cert: /pki/kubelet.pem, domain: example.org}
 """
@@ -42,6 +43,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.host_key == Path("/etc/ssh/key")
     assert config.kernel_log == "/dev/kmsg"
     assert config.state_dir == Path("/srv/state")
+    assert config.metrics_file == Path("/var/lib/node_exporter/gpu_burnin.prom")
     assert config.shapes == {"gemm_m": 64, "hbm_bytes": 4096}
     assert config.publish.server == "https://198.18.7.41:6443"
     assert config.publish.client_cert == Path("/pki/kubelet.pem")
@@ -54,6 +56,7 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
     assert config == Config()
     assert config.node_name == socket.gethostname().lower()
     assert config.allow_simulated is False
+    assert config.metrics_file is None
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,7 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("expect_gpus: true", "expect_gpus must be a whole number"),
         ("allow_simulated: 'yes'", "allow_simulated must be true or false"),
         ("state_dir: state", "state_dir must be an absolute path"),
+        ("metrics_file: burnin.prom", "metrics_file must be an absolute path"),
         ("kernel_log: kmsg", "kernel_log must be auto or an absolute path"),
         ("shapes: {gemm_m: -1}", "shapes.gemm_m must be a whole number"),
         ("publish: 1", "publish must be a mapping"),

@@ -8,15 +8,12 @@ from dataclasses import replace
 import pytest
 from run_helpers import GPUS, exchanged, healthy, plan, result, without
 
+from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.hardware import load_xids, make_reason
+from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Action, SelftestResult, Verdict
-from gpu_burnin.verdict import (
-    KernelLogFindings,
-    Observations,
-    judge,
-    missed_fault_rate,
-)
+from gpu_burnin.types import Action, Measurement, SelftestResult, Verdict
+from gpu_burnin.verdict import KernelLogFindings, Observations, judge, killed_by_run
 
 XIDS = load_xids()
 
@@ -43,6 +40,27 @@ def test_everything_well_is_a_pass() -> None:
     assert judged.gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.PASS}
 
 
+PROVEN = {"path": "bf16 tensor cores", "proven": True, "why": ""}
+
+
+def gemm(**change: object) -> Observations:
+    """A gemm result of GPU-0 with other coverage; None takes a key out."""
+    covered = {**result("gemm", "GPU-0").coverage, **change}
+    return exchanged(healthy(), replace(result("gemm", "GPU-0"), coverage={k: v for k, v in covered.items() if v}))
+
+
+def paths(**change: object) -> dict[str, object]:
+    """The data path proofs of GPU-0 with some of them changed; None takes a precision out."""
+    shown = dict(result("gemm", "GPU-0").coverage["data_path"]) | change  # type: ignore[arg-type]
+    return {name: proof for name, proof in shown.items() if proof}
+
+
+def rate(name: str, value: float, confidence: str) -> Observations:
+    """A rate of GPU-1 against a floor of 10."""
+    measurement = Measurement(name, value, "GB/s", 10.0, "somebody", confidence)
+    return exchanged(healthy(), replace(result("hbm", "GPU-1"), measurements=(measurement,)))
+
+
 DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: without(healthy(), "gemm", "GPU-1")),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: without(healthy(), "state", None)),
@@ -63,7 +81,21 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
             replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 142 << 30, "gpu_memory_bytes": 150 << 30}),
         ),
     ),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=None)),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(fp8_e4m3=None))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(precisions_not_covered=["fp8_e4m3"])),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(bf16={**PROVEN, "proven": False}))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(bf16={"path": "?", "why": "slow"}))),
+    (
+        "COVERAGE_LOW",
+        Verdict.INCONCLUSIVE,
+        lambda: exchanged(healthy(), replace(result("sm", "GPU-0"), coverage={"sms_total": 132, "sms_covered": 131})),
+    ),
+    ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "measured")),
+    ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "vendor")),
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("gemm", detected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("kernel_log", detected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("counters", injected=False)),
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("hbm", injected=False)),
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: replace(healthy(), selftests=())),
     ("SIMULATED", Verdict.INCONCLUSIVE, lambda: replace(healthy(), simulated=True)),
@@ -74,6 +106,9 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
     ("XID_UNKNOWN", Verdict.INCONCLUSIVE, lambda: with_log(events=(xid(9999),))),
     ("XID_FATAL", Verdict.FAIL, lambda: with_log(events=(xid(79),))),
     ("XID_SUSPECT", Verdict.INCONCLUSIVE, lambda: with_log(events=(xid(31),))),
+    ("XID_FATAL", Verdict.FAIL, lambda: with_log(events=(xid(79),), before=(xid(79),))),
+    ("XID_FATAL", Verdict.FAIL, lambda: replace(healthy(), telemetry=replace(healthy().telemetry, xids=(xid(79),)))),
+    ("TELEMETRY_LOST", Verdict.INCONCLUSIVE, lambda: replace(healthy(), telemetry=TelemetryFindings())),
     (
         "DIED_DURING_CHECK",
         Verdict.FAIL,
@@ -124,6 +159,50 @@ def test_xid_of_a_process_that_the_run_killed_is_its_own() -> None:
     assert judge(replace(own, killed_pids=frozenset({78})), XIDS).verdict is Verdict.INCONCLUSIVE
 
 
+def test_only_codes_that_follow_a_kill_are_shown_as_own() -> None:
+    assert killed_by_run(xid(43, pid=77), frozenset({77}))
+    assert not killed_by_run(xid(43, pid=77), frozenset({78}))
+    assert not killed_by_run(xid(43), frozenset({77}))
+    assert not killed_by_run(xid(48, pid=77), frozenset({77}))
+    assert not killed_by_run(xid(9999, pid=77), frozenset({77}))
+
+
+def test_rate_under_a_derived_floor_is_a_notice() -> None:
+    judged = judge(rate("copy", 9.9, "derived"), XIDS)
+    assert judged.verdict is Verdict.PASS
+    assert [(notice.code, notice.gpu) for notice in judged.notices] == [("SLOW", "GPU-1")]
+
+
+def test_floors_of_the_model_are_judged_without_being_asked_for() -> None:
+    slow = Measurement("gemm_bf16_throughput", 100.0, "TFLOP/s")
+    seen = exchanged(healthy(), replace(result("gemm", "GPU-0"), measurements=(slow,)))
+    assert [notice.code for notice in judge(seen, XIDS).notices] == ["SLOW"]
+    assert judge(replace(seen, simulated=True, allow_simulated=True), XIDS).notices == ()
+
+
+def test_xid_of_users_before_the_run_is_a_notice() -> None:
+    seen = replace(with_log(events=(xid(31),), before=(xid(31),)), passed_this_boot=True)
+    judged = judge(seen, XIDS)
+    assert (judged.verdict, [notice.code for notice in judged.notices]) == (Verdict.PASS, ["XID_SUSPECT"])
+
+
+def test_fault_that_is_back_after_a_restart_goes_up_the_ladder() -> None:
+    first = judge(with_log(events=(xid(48),)), XIDS)
+    assert first.action is Action.RESET_GPU
+    again = replace(with_log(events=(xid(48),)), last_reasons=first.reasons, restarted=True)
+    assert judge(again, XIDS).action is Action.POWER_CYCLE
+
+
+def test_model_without_fp8_needs_no_fp8() -> None:
+    gpus = tuple(replace(gpu, sku="a100-sxm4-80gb") for gpu in GPUS)
+    seen = replace(gemm(data_path=paths(fp8_e4m3=None), precisions_not_covered=["fp8_e4m3"]), gpus=gpus)
+    assert judge(seen, XIDS).verdict is Verdict.PASS
+    # Run all the same, it needs no proof of a unit that the model does not have.
+    unproven = gemm(data_path=paths(fp8_e4m3={**PROVEN, "proven": False}))
+    assert judge(replace(unproven, gpus=gpus), XIDS).verdict is Verdict.PASS
+    assert judge(unproven, XIDS).verdict is Verdict.INCONCLUSIVE
+
+
 def test_an_interrupted_run_lists_what_is_missing_once() -> None:
     judged = judge(replace(without(healthy(), "hbm", "GPU-1"), interrupted=True), XIDS)
     assert [reason.code for reason in judged.reasons] == ["INTERRUPTED"]
@@ -134,6 +213,13 @@ def test_missed_fault_rate_is_the_rule_of_three() -> None:
     assert missed_fault_rate(result("gemm", "GPU-0")) == pytest.approx(3 / 12)
     assert missed_fault_rate(result("state", None)) is None
     assert missed_fault_rate(result("gemm", "GPU-0", Verdict.FAIL)) is None
+
+
+def test_missed_fault_rate_of_a_gpu_takes_all_its_time() -> None:
+    passed = [result("gemm", "GPU-0"), result("hbm", "GPU-0"), result("gemm", "GPU-1"), result("state", None)]
+    assert missed_fault_rate_of_gpu("GPU-0", passed) == pytest.approx(3 / 24)
+    assert missed_fault_rate_of_gpu("GPU-2", passed) is None
+    assert missed_fault_rate_of_gpu("GPU-0", [*passed, result("sm", "GPU-0", Verdict.INCONCLUSIVE)]) is None
 
 
 def test_dead_source_is_named() -> None:

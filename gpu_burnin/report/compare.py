@@ -1,0 +1,327 @@
+"""What changed between two reports: of one node over time, or of two nodes."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import measured, without_name
+from gpu_burnin.report.words import rate
+
+SCHEMA = "muster-comparison/v1"
+WIDTH = 100
+# Differences of a measurement up to this share are noise to a person; --json has them all.
+_NOISE = 0.01
+# Lines of one kind that are shown on a screen.
+_MAX_LINES = 24
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. `kind` is verdict, reason, warning, hardware, software, measurement, counter or coverage.
+
+    `what` names it, `on` is the node or a GPU. `before` and `after` are None where a report does not have it,
+    numbers in `unit`. `change` is (after - before) / before for numbers that allow it.
+    """
+
+    kind: str
+    what: str
+    on: str
+    before: Any
+    after: Any
+    change: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two reports by their identity, and all differences."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    changes: tuple[Change, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def compare(before: Report, after: Report) -> Comparison:
+    """All differences from `before` to `after`.
+
+    A GPU of the one is a GPU of the other by its UUID, else (replaced, or another node) by its PCI address, else
+    by its index.
+    """
+    names = _paired(before, after)
+    changes = (
+        *_verdicts(before, after, names),
+        *_said(before, after, names, "reason"),
+        *_said(before, after, names, "warning"),
+        *_hardware(before, after, names),
+        *_software(before, after),
+        *_measurements(before, after, names),
+        *_counters(before, after, names),
+        *_coverage(before, after, names),
+    )
+    return Comparison(_identity(before), _identity(after), changes)
+
+
+def render(found: Comparison) -> str:
+    """The comparison for a person: the verdict first, then what appeared and went, then numbers."""
+    old, new = found.before, found.after
+    lines = [
+        f"A  {old['node']}  {old['finished_at']}  level {old['level']}  {old['verdict']}",
+        f"B  {new['node']}  {new['finished_at']}  level {new['level']}  {new['verdict']}",
+    ]
+    if not found.changes:
+        return "\n".join([*lines, "", "Nothing differs."]) + "\n"
+    for heading, kinds in (
+        ("Verdicts", ("verdict",)),
+        ("Reasons and warnings", ("reason", "warning")),
+        ("Hardware", ("hardware",)),
+        ("Software and settings", ("software",)),
+        ("Measurements", ("measurement",)),
+        ("Counters (change during the run)", ("counter",)),
+        ("Coverage", ("coverage",)),
+    ):
+        lines += _section(heading, [change for change in found.changes if change.kind in kinds])
+    return "\n".join(lines) + "\n"
+
+
+def _identity(report: Report) -> dict[str, Any]:
+    keys = {"node", "run_id", "level", "started_at", "finished_at", "verdict", "action", "simulated"}
+    return {key: value for key, value in report.items() if key in keys}
+
+
+# --- what a GPU of the one report is in the other ---
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names of the GPUs of both reports by UUID; the same name is the same place. `single` are in one only."""
+
+    old: Mapping[str, str]
+    new: Mapping[str, str]
+    single: frozenset[str]
+
+
+def _paired(before: Report, after: Report) -> _Names:
+    old, new = {_key(gpu): gpu for gpu in before["gpus"]}, {_key(gpu): gpu for gpu in after["gpus"]}
+    names_old, names_new = {}, {}
+    for uuid, gpu in old.items():
+        names_old[uuid] = f"GPU {gpu['index']}"
+    for uuid, gpu in new.items():
+        # Indices move when a GPU is gone; a card is still the same card.
+        same = old.get(uuid)
+        if same is None:
+            left = [other for key, other in old.items() if key not in new]
+            same = next((other for other in left if other["pci_bus_id"] == gpu["pci_bus_id"]), None)
+            same = same or next((other for other in left if other["index"] == gpu["index"]), None)
+        names_new[uuid] = f"GPU {(same or gpu)['index']}"
+    return _Names(names_old, names_new, frozenset({*names_old.values()} ^ {*names_new.values()}))
+
+
+def _key(gpu: Mapping[str, Any]) -> str:
+    """A lost GPU has no UUID; its place on the bus stands for it."""
+    key: str = gpu["uuid"] or gpu["pci_bus_id"]
+    return key
+
+
+def _place(names: Mapping[str, str], uuid: str | None) -> str:
+    return "node" if uuid is None else names.get(uuid, uuid)
+
+
+def _differing(
+    kind: str,
+    what: str,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    *,
+    single: frozenset[str] = frozenset(),
+    unit: str | None = None,
+) -> Iterator[Change]:
+    """Changes of one thing by place: `old` and `new` have a value for each, numbers where a `unit` is given.
+
+    A GPU that only one report has is told once (hardware), not again by everything it has: `single`.
+    """
+    for place in dict.fromkeys([*old, *new]):
+        a, b = old.get(place), new.get(place)
+        if a != b and place not in single:
+            both = unit is not None and a is not None and b is not None
+            yield Change(kind, what, place, a, b, (b - a) / abs(a) if both and a else None, unit or "")
+
+
+def _verdicts(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    def of(report: Report, known: Mapping[str, str]) -> dict[str, Any]:
+        return {"node": report["verdict"], **{_place(known, _key(gpu)): gpu["verdict"] for gpu in report["gpus"]}}
+
+    yield from _differing("verdict", "verdict", of(before, names.old), of(after, names.new), single=names.single)
+    yield from _differing("verdict", "action", {"node": before["action"]}, {"node": after["action"]})
+    yield from _differing("verdict", "simulated", {"node": before["simulated"]}, {"node": after["simulated"]})
+    yield from _differing("verdict", "interrupted", {"node": before["interrupted"]}, {"node": after["interrupted"]})
+
+
+def _said(before: Report, after: Report, names: _Names, kind: str) -> Iterator[Change]:
+    """Codes that appeared or went, by place; the message is that of the first of its kind."""
+
+    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], str]:
+        found: dict[tuple[str, str], str] = {}
+        for item in report["reasons"] if kind == "reason" else report["warnings"]:
+            found.setdefault((item["code"], _place(known, item["gpu"])), without_name(report, item))
+        return found
+
+    old, new = of(before, names.old), of(after, names.new)
+    for code, unit in dict.fromkeys([*old, *new]):
+        a, b = old.get((code, unit)), new.get((code, unit))
+        if a is None or b is None:
+            yield Change(kind, code, unit, a, b)
+
+
+def _hardware(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    def of(report: Report, known: Mapping[str, str]) -> dict[str, str]:
+        return {_place(known, _key(gpu)): f"{gpu['name']} {gpu['pci_bus_id']} {gpu['uuid']}" for gpu in report["gpus"]}
+
+    old_gpus, new_gpus = of(before, names.old), of(after, names.new)
+    for place in sorted(names.single):
+        yield Change("hardware", "card", place, old_gpus.get(place), new_gpus.get(place))
+    for field in ("uuid", "serial", "pci_bus_id", "name", "sku", "memory_bytes", "vbios"):
+        old = {_place(names.old, _key(gpu)): gpu[field] for gpu in before["gpus"]}
+        new = {_place(names.new, _key(gpu)): gpu[field] for gpu in after["gpus"]}
+        yield from _differing("hardware", field, old, new, single=names.single)
+    for field in ("machine_id", "hostname"):
+        yield from _differing("hardware", field, {"node": before["host"][field]}, {"node": after["host"][field]})
+    for group in ("dmi", "bmc"):
+        for field in dict.fromkeys([*before["host"][group], *after["host"][group]]):
+            old, new = {"node": before["host"][group].get(field)}, {"node": after["host"][group].get(field)}
+            yield from _differing("hardware", field, old, new)
+
+
+def _software(before: Report, after: Report) -> Iterator[Change]:
+    for field in dict.fromkeys([*before["software"], *after["software"]]):
+        old, new = {"node": before["software"].get(field)}, {"node": after["software"].get(field)}
+        yield from _differing("software", field, old, new)
+    for field in ("kernel", "boot_id"):
+        yield from _differing("software", field, {"node": before["host"][field]}, {"node": after["host"][field]})
+    yield from _differing("software", "level", {"node": before["level"]}, {"node": after["level"]})
+    for field in ("backend", "shapes", "options"):
+        old, new = {"node": before["plan"].get(field)}, {"node": after["plan"].get(field)}
+        yield from _differing("software", field, old, new)
+
+
+def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for check in report["checks"]:
+            for item in check["measurements"]:
+                gpu, name = measured(report, check, item["name"])
+                found.setdefault((name, item["unit"]), {})[_place(known, gpu)] = item["value"]
+        return found
+
+    old, new = of(before, names.old), of(after, names.new)
+    for name, unit in dict.fromkeys([*old, *new]):
+        a, b = old.get((name, unit), {}), new.get((name, unit), {})
+        yield from _differing("measurement", name, a, b, single=names.single, unit=unit)
+
+
+def _counters(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for item in report["telemetry"]["counters"]:
+            found.setdefault((item["name"], item["unit"]), {})[_place(known, item["gpu"])] = item["delta"]
+        return found
+
+    old, new = of(before, names.old), of(after, names.new)
+    for name, unit in dict.fromkeys([*old, *new]):
+        a, b = old.get((name, unit), {}), new.get((name, unit), {})
+        yield from _differing("counter", name, a, b, single=names.single, unit=unit)
+
+
+def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    def seconds(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for unit in report["coverage"]["units"]:
+            found.setdefault(unit["check"], {})[_place(known, unit["gpu"])] = round(unit["seconds"], 1)
+        return found
+
+    def missing(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for gap in report["coverage"]["not_run"]:
+            found.setdefault(gap["check"], {})[_place(known, gap["gpu"])] = gap["why"]
+        return found
+
+    for what, of, unit in (("time of", seconds, "s"), ("not run:", missing, None)):
+        old, new = of(before, names.old), of(after, names.new)
+        for check in dict.fromkeys([*old, *new]):
+            a, b = old.get(check, {}), new.get(check, {})
+            yield from _differing("coverage", f"{what} {check}", a, b, single=names.single, unit=unit)
+
+
+# --- text ---
+
+
+def _section(heading: str, changes: list[Change]) -> list[str]:
+    if not changes:
+        return []
+    lines, small = [], 0
+    for group in _grouped(changes):
+        first = group[0]
+        if first.change is not None and all(abs(change.change or 0.0) <= _NOISE for change in group):
+            small += len(group)
+        else:
+            lines += _lines(group)
+    hidden = len(lines) - _MAX_LINES
+    lines = lines[:_MAX_LINES] + ([f"  ... and {hidden} more lines: --json"] if hidden > 0 else [])
+    if small:
+        lines.append(f"  {small} more within {_NOISE:.0%}")
+    return ["", heading, *lines]
+
+
+def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
+    """Changes that are one thing on several GPUs: numbers of one name, or the very same change."""
+    groups: dict[Any, list[Change]] = {}
+    for change in changes:
+        key = (
+            (change.kind, change.what)
+            if change.change is not None
+            else (change.kind, change.what, repr((change.before, change.after)))
+        )
+        groups.setdefault(key, []).append(change)
+    return list(groups.values())
+
+
+def _lines(group: list[Change]) -> list[str]:
+    first = group[0]
+    units = ", ".join(dict.fromkeys(change.on for change in group))
+    where = "" if units == "node" else f" on {units}"
+    if first.kind in ("reason", "warning"):
+        sign, text = ("-", first.before) if first.after is None else ("+", first.after)
+        gone = "gone" if sign == "-" else "new"
+        return _wrap(f"{sign} {gone} {first.kind} {first.what}{where}: {text}")
+    if first.change is None:
+        return _wrap(f"{first.what}{where}: {_value(first.before, first.unit)} -> {_value(first.after, first.unit)}")
+    changes = [change.change for change in group if change.change is not None]
+    worst = max(group, key=lambda change: abs(change.change or 0.0))
+    numbers = f"{_value(worst.before, worst.unit)} -> {_value(worst.after, worst.unit)} ({worst.change:+,.1%})"
+    if len(group) == 1:
+        return _wrap(f"{first.what}{where}: {numbers}")
+    return _wrap(
+        f"{first.what} on {len(group)} GPUs: median {statistics.median(changes):+,.1%}; most on {worst.on}, {numbers}"
+    )
+
+
+def _value(value: Any, unit: str) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return rate(float(value), unit) if isinstance(value, int | float) else str(value)
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,65 @@
+"""A report as one page that opens anywhere: nothing is loaded from elsewhere, nothing in it can run."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from gpu_burnin.report import charts, page, words
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_label, gpu_name
+
+
+def render(report: Report, series: Mapping[str, Any]) -> str:
+    """The page. `series` is what build_series made.
+
+    The policy in its head allows the one style sheet of the page by its hash and nothing else: no script, no
+    other style, no address. Texts of the report (names, messages, log lines) are escaped as well.
+    """
+    css = _source("report.css")
+    return _template().render(
+        report=report,
+        page=page.Page(report),
+        timeline=charts.timeline(report, series),
+        memory_maps=charts.memory_map(report),
+        peaks=page.peaks(report, series),
+        started_s=series["started_monotonic_s"],
+        css=Markup(css),  # our own file; a style element knows no escapes
+        css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+        label=functools.partial(gpu_label, report),
+        name=functools.partial(gpu_name, report),
+        words=words,
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gpu_burnin.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["as_text"] = lambda value: (
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
+    return environment
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    return _environment().get_template("report.html.j2")
+
+
+@functools.cache
+def _source(name: str) -> str:
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]

@@ -1,0 +1,181 @@
+"""A report as metrics, for the textfile collector of node_exporter.
+
+The text is valid both as Prometheus exposition format 0.0.4 (what the collector reads) and as OpenMetrics 1.0:
+gauges only, no timestamps, "# EOF" at the end, which is a comment to the former.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_of
+
+_VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
+_Sample = tuple[Mapping[str, str], float | None]
+
+
+def to_openmetrics(report: Report) -> bytes:
+    """All metrics of a report; a value that was not read has no sample."""
+    lines: list[str] = []
+    for name, help_text, samples in _families(report):
+        # Two samples with the same labels would make the collector drop the whole file: the last one holds.
+        values = {_labels(labels): value for labels, value in samples if value is not None and math.isfinite(value)}
+        if values:
+            lines += [f"# HELP gpu_burnin_{name} {help_text}", f"# TYPE gpu_burnin_{name} gauge"]
+            lines += [f"gpu_burnin_{name}{labels} {_number(value)}" for labels, value in values.items()]
+    return ("\n".join([*lines, "# EOF"]) + "\n").encode("utf-8", "replace")
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    """Backslash, quote and line feed, as both formats want it."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1 << 53 else repr(float(value))
+
+
+def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
+    yield "info", "What ran where; always 1.", [(_info(report), 1)]
+    yield "verdict", "1 for the verdict of the newest burn-in.", _verdicts({}, report["verdict"])
+    yield "sequence", "Number of the newest burn-in on this node.", [({}, report["sequence"])]
+    yield "simulated", "1 when the hardware was simulated and nothing is proved.", [({}, float(report["simulated"]))]
+    yield "interrupted", "1 when the run was stopped before its end.", [({}, float(report["interrupted"]))]
+    yield "started_timestamp_seconds", "When the run started, Unix time.", [({}, _unix(report["started_at"]))]
+    yield "finished_timestamp_seconds", "When the run ended, Unix time.", [({}, _unix(report["finished_at"]))]
+    yield "gpu_info", "Identity of a GPU; always 1.", ((_gpu_info(gpu), 1) for gpu in report["gpus"])
+    yield "gpu_verdict", "1 for the verdict on this GPU alone.", _gpu_verdicts(report)
+    yield "reasons", "How many reasons of this code there are against a PASS.", _reasons(report)
+    yield "warnings", "How many warnings of this code there are.", _warnings(report)
+    yield "check_verdict", "1 for the verdict of this check.", _check_verdicts(report)
+    yield "check_seconds", "How long this check ran.", _check_seconds(report)
+    yield "measurement", "What a check measured, in the unit of the label.", _measurements(report, "value")
+    yield "measurement_floor", "Floor that the measurement was judged by.", _measurements(report, "floor")
+    yield (
+        "missed_fault_rate_upper95",
+        "Faults per second that could have gone unseen, 95 % bound; no check: over all.",
+        _bounds(report),
+    )
+    yield "selftest_faults", "Injected faults by whether their detector saw them.", _selftests(report)
+    yield "counter_delta", "Change of a GPU counter over the run, in the unit of the label.", _counters(report)
+    yield "kernel_log_alive", "1 when the kernel log was readable to the end.", [({}, _alive(report))]
+    yield "kernel_log_gaps", "How often kernel log messages were lost.", [({}, _log(report)["gaps"])]
+    yield "xid_events", "XID and SXid messages of this boot by code.", _xids(report)
+
+
+def _unix(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
+
+
+def _log(report: Report) -> Mapping[str, Any]:
+    log: Mapping[str, Any] = report["telemetry"]["kernel_log"]
+    return log
+
+
+def _alive(report: Report) -> float:
+    return float(_log(report)["alive"])
+
+
+def _info(report: Report) -> dict[str, str]:
+    software = report["software"]
+    return {
+        "node": report["node"],
+        "run_id": report["run_id"],
+        "level": report["level"],
+        "action": report["action"],
+        "version": software["gpu_burnin"] or "",
+        "driver": software["driver"] or "",
+        "kernel": report["host"]["kernel"],
+    }
+
+
+def _unit(report: Report, uuid: str | None) -> dict[str, str]:
+    """Labels that name a GPU; empty ones for the node."""
+    gpu = gpu_of(report, uuid)
+    return {"gpu": uuid or "", "index": str(gpu["index"]) if gpu else ""}
+
+
+def _verdicts(labels: Mapping[str, str], verdict: str) -> Iterator[_Sample]:
+    for name in _VERDICTS:
+        yield {**labels, "verdict": name}, float(verdict == name)
+
+
+def _gpu_info(gpu: Mapping[str, Any]) -> dict[str, str]:
+    identity = ("pci_bus_id", "serial", "name", "sku", "vbios")
+    return {"gpu": gpu["uuid"], "index": str(gpu["index"]), **{key: gpu[key] for key in identity}}
+
+
+def _gpu_verdicts(report: Report) -> Iterator[_Sample]:
+    for gpu in report["gpus"]:
+        # A lost GPU has no UUID; its place on the bus tells it from another lost one.
+        labels = {"gpu": gpu["uuid"], "index": str(gpu["index"]), "pci_bus_id": gpu["pci_bus_id"]}
+        yield from _verdicts(labels, gpu["verdict"])
+
+
+def _reasons(report: Report) -> Iterator[_Sample]:
+    found = Counter((item["code"], item["severity"], item["check"], item["gpu"]) for item in report["reasons"])
+    for (code, severity, check, gpu), count in found.items():
+        yield {"code": code, "severity": severity, "check": check, **_unit(report, gpu)}, count
+
+
+def _warnings(report: Report) -> Iterator[_Sample]:
+    for (code, gpu), count in Counter((item["code"], item["gpu"]) for item in report["warnings"]).items():
+        yield {"code": code, **_unit(report, gpu)}, count
+
+
+def _check_verdicts(report: Report) -> Iterator[_Sample]:
+    for check in report["checks"]:
+        yield from _verdicts({"check": check["name"], **_unit(report, check["gpu"])}, check["verdict"])
+
+
+def _check_seconds(report: Report) -> Iterator[_Sample]:
+    for check in report["checks"]:
+        yield {"check": check["name"], **_unit(report, check["gpu"])}, check["seconds"]
+
+
+def _measurements(report: Report, field: str) -> Iterator[_Sample]:
+    for check in report["checks"]:
+        for item in check["measurements"]:
+            labels = {"check": check["name"], "name": item["name"], "unit": item["unit"]}
+            yield {**labels, **_unit(report, check["gpu"])}, item[field]
+
+
+def _bounds(report: Report) -> Iterator[_Sample]:
+    for unit in report["coverage"]["units"]:
+        yield {"check": unit["check"], **_unit(report, unit["gpu"])}, unit["missed_fault_rate_upper95_per_s"]
+    for gpu in report["coverage"]["gpus"]:
+        yield {"check": "", **_unit(report, gpu["gpu"])}, gpu["missed_fault_rate_upper95_per_s"]
+
+
+def _selftests(report: Report) -> Iterator[_Sample]:
+    found: Counter[tuple[str, str | None, str]] = Counter()
+    for test in report["selftest"]:
+        seen = test["injected"] and test["detected"]
+        found[test["check"], test["gpu"], "detected"] += int(seen)
+        found[test["check"], test["gpu"], "missed"] += int(not seen)
+    for (check, gpu, result), count in found.items():
+        yield {"check": check, "result": result, **_unit(report, gpu)}, count
+
+
+def _counters(report: Report) -> Iterator[_Sample]:
+    for counter in report["telemetry"]["counters"]:
+        # A report of version 1.0 has no counters, so each has these fields.
+        labels = {"name": counter["name"], "unit": counter["unit"], **_unit(report, counter["gpu"])}
+        yield labels, counter["delta"]
+
+
+def _xids(report: Report) -> Iterator[_Sample]:
+    found = Counter((event["xid"], event["sxid"], event["pci_bus_id"]) for event in _log(report)["events"])
+    for (code, sxid, address), count in found.items():
+        yield {"code": str(code), "kind": "SXid" if sxid else "XID", "pci_bus_id": address}, count

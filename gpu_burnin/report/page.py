@@ -1,0 +1,382 @@
+"""What the page shows, put together out of a report: sums, groups and sentences. No markup."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gpu_burnin.hardware import load_reasons
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name, measured, without_name
+from gpu_burnin.report.words import ACTIONS, bound, duration, number, rate, size
+
+# Numbers that stand alone: not the 16 of bf16.
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
+# Units as people write them, and what names say of them already.
+_UNITS: Mapping[str, tuple[str, str]] = {"B/s": ("", "GB/s"), "1": ("", ""), "degC": ("_c", "°C"), "W": ("_w", "W")}
+_WORST_FIRST = ("FAIL", "INCONCLUSIVE", "PASS")
+# Errors of one check that are listed; the report in JSON has what the check kept.
+MAX_ERRORS = 12
+
+
+@dataclass
+class Finding:
+    """All that was said under one code: `said` holds (units, message, evidence), equal messages joined."""
+
+    code: str
+    severity: str
+    summary: str | None
+    what_to_do: str | None
+    said: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement over all GPUs. `cells` are (text, whether it is below its floor), in the GPUs' order."""
+
+    check: str
+    name: str
+    unit: str
+    cells: tuple[tuple[str, bool], ...]
+    spread: str
+    floor: str
+    source: str
+
+
+@dataclass
+class Selftests:
+    """The self-tests of one check: how many, how many seen, and a row for each kind of fault."""
+
+    check: str
+    scope: str
+    total: int = 0
+    seen: int = 0
+    slowest_s: float = 0.0
+    smallest_bits: int | None = None
+    rows: dict[str, _FaultRow] = field(default_factory=dict)
+
+
+@dataclass
+class _FaultRow:
+    total: int = 0
+    seen: int = 0
+    slowest_s: float = 0.0
+    bits: list[int] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What a check covered on a group of GPUs that covered the same."""
+
+    check: str
+    units: str
+    covered: str
+    seconds: str
+    bound: str
+
+
+class Page:
+    """A report with the sums that the page needs."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.gpu_checks = list(dict.fromkeys(check["name"] for check in report["checks"] if check["gpu"] is not None))
+        self.next_step = ACTIONS.get(report["action"], report["action"])
+        self.took = duration(_seconds_between(report["started_at"], report["finished_at"]))
+
+    @property
+    def sentence(self) -> str:
+        """What came out, in one sentence."""
+        report, gpus = self.report, self.report["gpus"]
+        count = f"{len(gpus)} GPU" + "s" * (len(gpus) != 1)
+        bad = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] == "FAIL"]
+        if report["verdict"] == "PASS":
+            return f"No fault was seen on {count} in {self.took}."
+        if report["verdict"] == "FAIL" and not bad:
+            return "The node failed; no single GPU is to blame."
+        if report["verdict"] == "FAIL":
+            if len(bad) == len(gpus):
+                return f"{'All ' if len(gpus) > 1 else ''}{count} failed."
+            return f"{_listed(bad)} failed, out of {count}."
+        return f"This run cannot vouch for the {count}: no fault was proved, but something was left open."
+
+    @property
+    def caveats(self) -> list[str]:
+        """What takes meaning from the verdict."""
+        report = self.report
+        injected = ", ".join(report["coverage"]["injected"])
+        said = (
+            ("Simulated hardware: this proves nothing of real GPUs.", report["simulated"]),
+            ("The run was interrupted; this is what had been found until then.", report["interrupted"]),
+            (f"Faults were injected on purpose: {injected}.", injected),
+        )
+        return [text for text, is_so in said if is_so]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The reasons, those of one code together, in the report's order (the worst first)."""
+        return self._grouped(self.report["reasons"])
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """The warnings, in the same way."""
+        return self._grouped(self.report["warnings"])
+
+    def _grouped(self, items: Iterable[Mapping[str, Any]]) -> list[Finding]:
+        known, found = load_reasons(), dict[tuple[str, str], Finding]()
+        for item in items:
+            severity, info = item.get("severity", "WARNING"), known.get(item["code"])
+            finding = found.setdefault(
+                (severity, item["code"]),
+                Finding(item["code"], severity, info.summary if info else None, info.what_to_do if info else None),
+            )
+            unit, text = gpu_name(self.report, item["gpu"]), without_name(self.report, item)
+            same = next((units for units, message, _ in finding.said if message == text), None)
+            if same is None:
+                finding.said.append(([unit], text, item["evidence"]))
+            elif unit not in same:
+                same.append(unit)
+        return list(found.values())
+
+    @property
+    def _identity(self) -> dict[str, list[str]]:
+        """What GPUs of one node mostly have in common, a text for each GPU."""
+        gpus = self.report["gpus"]
+        return {
+            "Model": [gpu["name"] + (f" ({gpu['sku']})" if gpu["sku"] else "") for gpu in gpus],
+            "Memory": [size(gpu["memory_bytes"]) if gpu["memory_bytes"] else "" for gpu in gpus],
+            "VBIOS": [f"VBIOS {gpu['vbios']}" if gpu["vbios"] else "" for gpu in gpus],
+        }
+
+    @property
+    def same_for_all(self) -> dict[str, str]:
+        """Model, memory and VBIOS as far as all GPUs have the same."""
+        return {name: texts[0] for name, texts in self._identity.items() if len(set(texts)) == 1 and texts[0]}
+
+    @property
+    def differing(self) -> dict[str, list[str]]:
+        """Those of them in which GPUs differ, a text for each GPU."""
+        return {name: texts for name, texts in self._identity.items() if len(set(texts)) > 1}
+
+    def codes_of(self, gpu: Mapping[str, Any]) -> list[str]:
+        """Codes of the reasons against a GPU, each once."""
+        return list(
+            dict.fromkeys(
+                reason["code"] for reason in self.report["reasons"] if gpu["uuid"] and reason["gpu"] == gpu["uuid"]
+            )
+        )
+
+    def verdict_on(self, check: str, gpu: str) -> str | None:
+        """The verdict of a check on a GPU, None where it gave none."""
+        found = {item["verdict"] for item in self.report["checks"] if (item["name"], item["gpu"]) == (check, gpu)}
+        return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+
+    @property
+    def node_checks(self) -> list[dict[str, Any]]:
+        """The checks that judge the whole node."""
+        return [check for check in self.report["checks"] if check["gpu"] is None]
+
+    @property
+    def measurements(self) -> list[Row]:
+        """A row for each measurement, in the order of the checks."""
+        found: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
+        for check in self.report["checks"]:
+            for item in check["measurements"]:
+                gpu, name = measured(self.report, check, item["name"])
+                found.setdefault((check["name"], name, item["unit"]), {})[gpu or ""] = item
+        return [self._row(*key, items) for key, items in found.items()]
+
+    def _row(self, check: str, name: str, unit: str, items: Mapping[str, Mapping[str, Any]]) -> Row:
+        known = [item["value"] for item in items.values() if item["value"] is not None]
+        middle = statistics.median(known) if known else 0.0
+        spread = f"{(max(known) - min(known)) / abs(middle):.1%}" if len(known) > 1 and middle else ""
+        scaled = 1e9 if unit == "B/s" else 1.0
+        suffix, shown_unit = _UNITS.get(unit, ("", unit))
+        first: Mapping[str, Any] = next((item for item in items.values() if item["floor"] is not None), {})
+        confidence = first.get("floor_confidence")
+        return Row(
+            check,
+            name.removeprefix(f"{check}_").removesuffix(suffix).replace("_", " "),
+            shown_unit,
+            tuple(
+                (number(item["value"] / scaled) if item and item["value"] is not None else "-", _is_low(item))
+                for item in (items.get(gpu["uuid"], {}) for gpu in self.report["gpus"])
+            ),
+            spread,
+            rate(first["floor"], unit) + (f" ({confidence})" if confidence else "") if first else "",
+            str(first.get("floor_source") or ""),
+        )
+
+    @property
+    def errors(self) -> list[tuple[str, list[str], list[list[str]], int]]:
+        """For each check with located errors: heading, columns, rows, how many more there are."""
+        tables = []
+        for check in self.report["checks"]:
+            if check["errors"]:
+                shown = check["errors"][:MAX_ERRORS]
+                columns = list(dict.fromkeys(key for error in shown for key in error))
+                rows = [[_plain(error.get(column)) for column in columns] for error in shown]
+                heading = f"{check['name']} on {gpu_name(self.report, check['gpu'])}"
+                tables.append((heading, columns, rows, len(check["errors"]) - len(shown)))
+        return tables
+
+    @property
+    def selftests(self) -> list[Selftests]:
+        """The self-tests of each check and scope."""
+        found: dict[tuple[str, str], Selftests] = {}
+        for test in self.report["selftest"]:
+            group = found.setdefault((test["check"], test["scope"]), Selftests(test["check"], test["scope"]))
+            row = group.rows.setdefault(test["fault"], _FaultRow())
+            seen, bits = test["injected"] and test["detected"], test.get("changed_bits")
+            for sums in (group, row):
+                sums.total += 1
+                sums.seen += int(seen)
+                sums.slowest_s = max(sums.slowest_s, test["latency_s"] or 0.0)
+            if not seen:
+                row.missed.append(gpu_name(self.report, test["gpu"]))
+            if bits is not None:
+                row.bits.append(bits)
+                group.smallest_bits = min(bits, group.smallest_bits if group.smallest_bits is not None else bits)
+        return list(found.values())
+
+    @property
+    def coverage(self) -> list[Covered]:
+        """What each check covered; GPUs that covered the like are one row, with the weakest bound among them."""
+        groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
+        for unit in self.report["coverage"]["units"]:
+            alike = _NUMBER.sub("#", unit.get("covered", ""))
+            groups.setdefault((unit["check"], alike, unit["missed_fault_rate_upper95_per_s"] is None), []).append(unit)
+        order = list(dict.fromkeys(check for check, _, _ in groups))
+        rows = [
+            self._covered(check, units)
+            for (check, _, _), units in sorted(groups.items(), key=lambda item: order.index(item[0][0]))
+        ]
+        whole: dict[bool, list[Mapping[str, Any]]] = {}
+        for gpu in self.report["coverage"]["gpus"]:
+            whole.setdefault(gpu["missed_fault_rate_upper95_per_s"] is None, []).append(gpu)
+        return [*rows, *(self._covered("all together", gpus) for gpus in whole.values())]
+
+    def _covered(self, check: str, units: list[Mapping[str, Any]]) -> Covered:
+        seconds = [unit["seconds"] for unit in units]
+        low, high = duration(min(seconds)), duration(max(seconds))
+        bounds = [unit["missed_fault_rate_upper95_per_s"] for unit in units]
+        if units[0]["gpu"] is None:
+            said = "a look at one moment: no rate"
+        elif None in bounds:
+            said = "a fault was seen or something is open: no bound"
+        else:
+            said = bound(max(bounds))
+        covered = _merged([unit.get("covered", "") for unit in units])
+        return Covered(check, self._units(units), covered, low if low == high else f"{low} to {high}", said)
+
+    def _units(self, units: Iterable[Mapping[str, Any]]) -> str:
+        """Which GPUs: "node", "GPU 5", "GPUs 0, 1 and 4", "all 8 GPUs"."""
+        found = [gpu_name(self.report, unit["gpu"]) for unit in units]
+        if len(found) > 1 and len(found) == len(self.report["gpus"]):
+            return f"all {len(found)} GPUs"
+        if len(found) > 1 and all(name.startswith("GPU ") for name in found):
+            return f"GPUs {_listed([name.removeprefix('GPU ') for name in found])}"
+        return _listed(found)
+
+    @property
+    def not_run(self) -> list[tuple[str, str]]:
+        """What was not run: why, and which checks."""
+        found: dict[str, list[str]] = {}
+        for gap in self.report["coverage"]["not_run"]:
+            where = f" on {gpu_name(self.report, gap['gpu'])}" if gap["gpu"] else ""
+            found.setdefault(gap["why"], []).append(f"{gap['check']}{where}")
+        return [(why, ", ".join(checks)) for why, checks in found.items()]
+
+    @property
+    def changed_counters(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
+        """Counters that moved on any GPU: name, unit, and for each GPU the change and the two readings."""
+        found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        for counter in self.report["telemetry"]["counters"]:
+            found.setdefault((counter["name"], counter["unit"]), {})[counter["gpu"]] = counter
+        return [
+            (name, "" if unit == "1" else unit, [_change(counters.get(gpu["uuid"])) for gpu in self.report["gpus"]])
+            for (name, unit), counters in found.items()
+            if any(counter["delta"] for counter in counters.values())
+        ]
+
+    @property
+    def still_counters(self) -> int:
+        """How many counters were read twice and did not move."""
+        return sum(counter["delta"] == 0 for counter in self.report["telemetry"]["counters"])
+
+    @property
+    def unread_counters(self) -> list[tuple[str, str, str]]:
+        """Counters without two readings, or with one to be doubted: name, why, on which GPUs."""
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for counter in self.report["telemetry"]["counters"]:
+            if counter["delta"] is None or counter["why"]:
+                found.setdefault((counter["name"], counter["why"]), []).append(counter)
+        return [(name, why, self._units(counters)) for (name, why), counters in found.items()]
+
+    @property
+    def sources(self) -> list[tuple[str, bool, str, str]]:
+        """Where telemetry was read: name, whether it answered, on which GPUs, what it says."""
+        found: dict[tuple[str, bool, str], list[dict[str, Any]]] = {}
+        for source in self.report["telemetry"]["sources"]:
+            alike = _NUMBER.sub("#", source["detail"])
+            found.setdefault((source["name"], source["alive"], alike), []).append(source)
+        return [
+            (name, alive, self._units(sources), _merged([source["detail"] for source in sources]))
+            for (name, alive, _), sources in found.items()
+        ]
+
+
+def peaks(report: Report, series: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Highest temperature and highest power of each GPU with samples."""
+    found = {}
+    for gpu in report["gpus"]:
+        samples = series["gpus"].get(gpu["uuid"])
+        if samples:
+            columns = {**samples["columns"], **samples.get("high", {})}
+            highest = [
+                max((value for value in columns.get(name, ()) if value is not None), default=None)
+                for name in ("temperature_c", "power_w")
+            ]
+            temperature, power = (None if value is None else float(round(value)) for value in highest)
+            found[gpu["uuid"]] = (rate(temperature, "°C"), rate(power, "W"))
+    return found
+
+
+def _change(counter: Mapping[str, Any] | None) -> tuple[str, str]:
+    if counter is None or counter["delta"] is None:
+        return "-", "" if counter is None else str(counter["why"])
+    return f"{counter['delta']:+,}" if counter["delta"] else "0", f"{counter['before']:,} to {counter['after']:,}"
+
+
+def _is_low(item: Mapping[str, Any]) -> bool:
+    return bool(item) and None not in (item["value"], item["floor"]) and item["value"] < item["floor"]
+
+
+def _merged(texts: list[str]) -> str:
+    """Texts that differ in numbers only as one: "6,300 to 6,349 products in bf16"."""
+    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    ranges = []
+    for column in columns:
+        ordered = sorted(set(column), key=lambda text: float(text.replace(",", "")))
+        ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}")
+    parts = _NUMBER.split(texts[0])
+    return "".join(part + number for part, number in zip(parts, [*ranges, ""], strict=True))
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _seconds_between(started_at: str, finished_at: str) -> float:
+    return max(0.0, (datetime.fromisoformat(finished_at) - datetime.fromisoformat(started_at)).total_seconds())

@@ -1,0 +1,47 @@
+"""Finding the GPU that a part of a report speaks of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_burnin.report.model import Report
+
+# What the check of the node measured of a single GPU: "gpu3_power_draw_w".
+_OF_GPU = re.compile(r"gpu(\d+)_(.+)")
+# How many messages begin: "GPU 3 (0000:91:00.0 GPU-...): ".
+_NAMED = re.compile(r"GPU (\d+) \([^)]*\): ")
+
+
+def without_name(report: Report, item: Mapping[str, Any]) -> str:
+    """The message of a reason or warning without the GPU's name before it, for places that show the GPU anyway."""
+    message: str = item["message"]
+    match, gpu = _NAMED.match(message), gpu_of(report, item["gpu"])
+    return message[match.end() :] if match and gpu and str(gpu["index"]) == match[1] else message
+
+
+def measured(report: Report, check: Mapping[str, Any], name: str) -> tuple[str | None, str]:
+    """Whose measurement `name` of a check is (a GPU's UUID, None for the node), and what it is called there."""
+    match = _OF_GPU.fullmatch(name) if check["gpu"] is None else None
+    gpu = next((gpu for gpu in report["gpus"] if match and str(gpu["index"]) == match[1]), None)
+    return (gpu["uuid"], match[2]) if gpu and match else (check["gpu"], name)
+
+
+def gpu_of(report: Report, uuid: str | None) -> dict[str, Any] | None:
+    """The GPU with this UUID, None for the node or a GPU that the report does not list."""
+    return next((gpu for gpu in report["gpus"] if uuid and gpu["uuid"] == uuid), None)
+
+
+def gpu_label(report: Report, uuid: str | None) -> str:
+    """How a person finds the GPU: index and PCI address. "node" without a UUID."""
+    if uuid is None:
+        return "node"
+    gpu = gpu_of(report, uuid)
+    return uuid if gpu is None else f"GPU {gpu['index']} {gpu['pci_bus_id']}"
+
+
+def gpu_name(report: Report, uuid: str | None) -> str:
+    """The short form: "GPU 3", or "node"."""
+    gpu = gpu_of(report, uuid)
+    return f"GPU {gpu['index']}" if gpu else gpu_label(report, uuid)

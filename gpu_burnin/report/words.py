@@ -1,0 +1,164 @@
+"""What a report's values are called in plain words: times, sizes, actions, what a check covered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpu_burnin.types import JSON, CheckResult
+
+# The action of a report as an order to a person.
+ACTIONS: Mapping[str, str] = {
+    "none": "Nothing to do",
+    "retest": "Test again",
+    "reset_gpu": "Reset the GPU, then test again",
+    "reboot": "Reboot the machine, then test again",
+    "power_cycle": "Power the machine off and on, then test again",
+    "repair": "Repair: have the hardware checked or replaced",
+    "hold": "Keep the node out until a person has looked at it",
+}
+_STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 0.12 s, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    left = round(seconds)
+    for index, (step, unit) in enumerate(_STEPS_S):
+        if left >= step:
+            smaller, name = _STEPS_S[index + 1] if index + 1 < len(_STEPS_S) else (1.0, "s")
+            rest = int(left % step // smaller)
+            return f"{int(left // step)} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{left} s"
+
+
+def size(size_bytes: float) -> str:
+    """A size in binary units."""
+    value, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.4g} {units[0]}"
+
+
+def number(value: float | None) -> str:
+    """Four digits that count, whole numbers in groups of three: 0.02341, 12.3, 812.4, 1,482."""
+    if value is None:
+        return "-"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """A number with its unit; bytes per second in the unit people use."""
+    if unit == "B/s" and value is not None:
+        return f"{number(value / 1e9)} GB/s"
+    return f"{number(value)} {unit}" if unit not in ("", "1") else number(value)
+
+
+def bound(rate_per_s: float | None) -> str:
+    """What the upper 95 % bound of a missed fault's rate means; empty when there is none."""
+    if not rate_per_s:
+        return ""
+    return f"a fault that comes every {duration(1 / rate_per_s)} or more often would have shown"
+
+
+def _count(value: object, one: str, many: str | None = None) -> str:
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def _number(coverage: Mapping[str, JSON], key: str) -> int | float | None:
+    value = coverage.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _mapping(coverage: Mapping[str, JSON], key: str) -> Mapping[str, Any]:
+    value = coverage.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(coverage: Mapping[str, JSON], key: str) -> list[str]:
+    value = coverage.get(key)
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _state(coverage: Mapping[str, JSON]) -> list[str]:
+    gpus, rules = _number(coverage, "gpus"), _number(coverage, "rules")
+    unread = sum(
+        len(fields)
+        for whys in _mapping(coverage, "unread").values()
+        for fields in (whys.values() if isinstance(whys, Mapping) else ())
+    )
+    return [
+        *([f"{_count(gpus, 'GPU')} against {_count(rules, 'rule')}"] if gpus is not None and rules is not None else []),
+        *([f"{_count(unread, 'value')} could not be read"] if unread else []),
+    ]
+
+
+def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
+    products = {name: count for name, count in _mapping(coverage, "products").items() if isinstance(count, int)}
+    shape = coverage.get("shape")
+    paths = _mapping(coverage, "data_path")
+    unproven = [name for name, path in paths.items() if isinstance(path, Mapping) and not path.get("proven")]
+    ranges = {name for names in _mapping(coverage, "ranges").values() for name in names}
+    missing = _names(coverage, "precisions_not_covered")
+    phases = _mapping(coverage, "phases")
+    sides = " x ".join(map(str, shape)) if isinstance(shape, list | tuple) else ""
+    return [
+        *([f"{_count(sum(products.values()), 'product')} in {', '.join(products)}"] if products else []),
+        *([sides] if sides else []),
+        *([f"phases {', '.join(phases)}"] if phases else []),
+        *([_count(len(ranges), "range of operands", "ranges of operands")] if ranges else []),
+        *(
+            [f"data path proven for {len(paths) - len(unproven)} of {len(paths)} precisions"]
+            if paths and not coverage.get("simulated")  # host arithmetic has no such paths
+            else []
+        ),
+        *([f"not: {', '.join(missing)}"] if missing else []),
+    ]
+
+
+def _sm(coverage: Mapping[str, JSON]) -> list[str]:
+    total, seen = _number(coverage, "sms_total"), _number(coverage, "sms_covered")
+    kernels = _mapping(coverage, "sms_by_kernel")
+    return [
+        *([f"{seen:,} of {total:,} SMs"] if total is not None and seen is not None else []),
+        *([f"each with {', '.join(kernels)}"] if kernels and set(kernels.values()) == {seen} else []),
+    ]
+
+
+def _hbm(coverage: Mapping[str, JSON]) -> list[str]:
+    covered, memory = _number(coverage, "covered_bytes"), _number(coverage, "gpu_memory_bytes")
+    patterns, rounds = _names(coverage, "patterns"), _number(coverage, "rounds")
+    if covered is None:
+        return []
+    if coverage.get("simulated"):
+        where = f"{size(covered)} of host memory, no GPU memory"
+    elif memory:
+        where = f"{size(covered)} of {size(memory)} ({covered / memory:.1%})"
+    else:
+        where = size(covered)
+    return [
+        where,
+        *([_count(len(patterns), "pattern")] if patterns else []),
+        *([_count(rounds, "round")] if rounds is not None else []),
+    ]
+
+
+_COVERED: Mapping[str, Callable[[Mapping[str, JSON]], list[str]]] = {
+    "state": _state,
+    "gemm": _gemm,
+    "sm": _sm,
+    "hbm": _hbm,
+}
+
+
+def covered(result: CheckResult) -> str:
+    """What a check looked at, in words, out of the coverage it reports; what it does not report is left out."""
+    say = _COVERED.get(result.name)
+    said = say(result.coverage) if say else []
+    moved = _number(result.coverage, "bytes_moved")
+    if moved:
+        said.append(f"{size(moved)} moved")
+    return ", ".join(said) or f"ran for {duration(result.seconds)}"

@@ -1,0 +1,147 @@
+"""Floors by confidence, and the action ladder: what may FAIL a node, what only warns, what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_burnin.hardware import Confidence, Floor, SkuTable, load_skus, make_reason
+from gpu_burnin.hardware.floors import judge_floors, with_floors
+from gpu_burnin.ladder import driver_decides, escalated, worst_action
+from gpu_burnin.types import Action, CheckResult, Gpu, Measurement, Verdict
+
+GPU = Gpu(0, "GPU-0", "1", "0000:1b:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
+
+
+def result(value: float, name: str = "gemm_bf16_throughput", unit: str = "TFLOP/s", **coverage: bool) -> CheckResult:
+    return CheckResult("gemm", GPU.uuid, Verdict.PASS, 10.0, (Measurement(name, value, unit),), coverage)
+
+
+def table(confidence: Confidence) -> SkuTable:
+    """The shipped table with a BF16 floor of 680 TFLOP/s of the given confidence."""
+    skus = load_skus()
+    floor = Floor("gemm_bf16", 680.0, "TFLOP/s", "somebody", confidence)
+    sku = replace(skus.skus["h200-sxm"], floors={"gemm_bf16": floor})
+    return replace(skus, skus={"h200-sxm": sku})
+
+
+@pytest.mark.parametrize("confidence", [Confidence.MEASURED, Confidence.VENDOR])
+def test_rate_under_a_measured_or_vendors_floor_is_slow(confidence: Confidence) -> None:
+    reasons, notices = judge_floors(with_floors([result(679.0)], [GPU], skus=table(confidence)))
+    assert notices == ()
+    assert [(r.code, r.severity, r.gpu, r.action) for r in reasons] == [("SLOW", Verdict.FAIL, "GPU-0", Action.HOLD)]
+    assert "679" in reasons[0].message and "somebody" in reasons[0].message
+
+
+def test_rate_under_a_derived_floor_only_warns() -> None:
+    reasons, notices = judge_floors(with_floors([result(679.0)], [GPU], skus=table(Confidence.DERIVED)))
+    assert reasons == ()
+    assert [(n.code, n.gpu, n.evidence["floor"]) for n in notices] == [("SLOW", "GPU-0", 680.0)]
+
+
+@pytest.mark.parametrize("value", [680.0, 900.0])
+def test_rate_at_or_over_the_floor_is_fine(value: float) -> None:
+    filled = with_floors([result(value)], [GPU], skus=table(Confidence.MEASURED))
+    assert judge_floors(filled) == ((), ())
+    (measurement,) = filled[0].measurements
+    assert (measurement.floor, measurement.floor_source, measurement.floor_confidence) == (680, "somebody", "measured")
+
+
+def test_rate_that_is_no_number_is_slow() -> None:
+    reasons, _ = judge_floors(with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED)))
+    assert [reason.code for reason in reasons] == ["SLOW"]
+
+
+def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
+    skus = load_skus()
+    vendor = with_floors([result(40e9, "h2d", "B/s")], [GPU], skus=skus)
+    assert vendor[0].measurements[0].floor == pytest.approx(48e9)
+    assert [reason.code for reason in judge_floors(vendor)[0]] == ["SLOW"]
+    with pytest.raises(ValueError, match="cannot be compared"):
+        with_floors([result(1.0, "h2d", "TFLOP/s")], [GPU], skus=skus)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        with_floors([result(1.0, "h2d", "furlongs")], [GPU], skus=skus)
+
+
+def test_simulated_hardware_and_unknown_models_have_no_floors() -> None:
+    slow = result(1.0)
+    assert with_floors([slow], [GPU], simulated=True) == (slow,)
+    on_cpu = result(1.0, simulated=True)
+    assert with_floors([on_cpu], [GPU]) == (on_cpu,)
+    assert with_floors([slow], [replace(GPU, sku="")]) == (slow,)
+    of_node = replace(slow, gpu=None)
+    assert with_floors([of_node], [GPU]) == (of_node,)
+
+
+def test_every_floor_of_the_gemm_check_is_in_the_unit_it_measures_in() -> None:
+    for sku in load_skus().skus.values():
+        for name, floor in sku.floors.items():
+            if name.startswith("gemm_"):
+                assert floor.unit == "TFLOP/s"
+                assert name.removeprefix("gemm_") in sku.precisions
+
+
+def test_ladder_is_in_order() -> None:
+    assert [str(action) for action in sorted(Action, key=lambda action: action.rank)] == [
+        "none", "retest", "reset_gpu", "reboot", "power_cycle", "repair", "hold",
+    ]  # fmt: skip
+
+
+def test_hardest_action_of_all_reasons_wins() -> None:
+    reasons = [make_reason("GEMM_MISMATCH", "gemm", "x"), make_reason("GPU_LOST", "state", "x")]
+    assert worst_action(reasons) is Action.REPAIR
+    assert worst_action([]) is Action.NONE
+
+
+@pytest.mark.parametrize(
+    ("own", "demand", "wanted"),
+    [
+        (Action.RESET_GPU, None, Action.RESET_GPU),
+        (Action.RETEST, Action.RESET_GPU, Action.RESET_GPU),
+        (Action.REBOOT, Action.RESET_GPU, Action.RESET_GPU),
+        (Action.POWER_CYCLE, Action.REBOOT, Action.POWER_CYCLE),
+        (Action.REPAIR, Action.RESET_GPU, Action.REPAIR),
+        (Action.HOLD, Action.REBOOT, Action.HOLD),
+    ],
+)
+def test_driver_decides_up_to_a_reboot(own: Action, demand: Action | None, wanted: Action) -> None:
+    assert driver_decides(own, demand) is wanted
+
+
+@pytest.mark.parametrize(
+    ("action", "wanted"),
+    [
+        (Action.RETEST, Action.HOLD),
+        (Action.RESET_GPU, Action.POWER_CYCLE),
+        (Action.REBOOT, Action.POWER_CYCLE),
+        (Action.POWER_CYCLE, Action.REPAIR),
+        (Action.REPAIR, Action.REPAIR),
+        (Action.HOLD, Action.HOLD),
+    ],
+)
+def test_fault_that_a_restart_did_not_clear_goes_a_rung_up(action: Action, wanted: Action) -> None:
+    now = make_reason("ECC_UNCORRECTED", "state", "3 errors", gpu="GPU-0", action=action)
+    assert escalated(now, [replace(now, message="2 errors")], restarted=True).action is wanted
+
+
+def test_each_restart_goes_further_up() -> None:
+    now = make_reason("ECC_UNCORRECTED", "state", "3 errors", gpu="GPU-0")
+    once = escalated(now, [now], restarted=True)
+    assert (once.action, "again" in once.message) == (Action.POWER_CYCLE, True)
+    assert escalated(now, [once], restarted=True).action is Action.REPAIR
+
+
+def test_nothing_goes_up_without_the_same_fault_on_the_same_gpu_after_a_restart() -> None:
+    now = make_reason("ECC_UNCORRECTED", "state", "3 errors", gpu="GPU-0")
+    for last, restarted in (
+        ([now], False),
+        ([], True),
+        ([replace(now, gpu="GPU-1")], True),
+        ([replace(now, code="GPU_LOST")], True),
+    ):
+        assert escalated(now, last, restarted=restarted) is now
+    # A busy GPU is busy again, which says nothing of the hardware; an XID that comes back does.
+    busy, suspect = make_reason("GPU_BUSY", "state", "x"), make_reason("XID_SUSPECT", "kernel_log", "x")
+    assert escalated(busy, [busy], restarted=True) is busy
+    assert escalated(suspect, [suspect], restarted=True).action is Action.HOLD

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: noted at any time, raised only while checks run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from gpu_burnin.interrupts import Interrupts
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_raised_while_checks_run(number: signal.Signals) -> None:
+    interrupts = Interrupts()
+    with interrupts.taken(), pytest.raises(KeyboardInterrupt), interrupts.raising():
+        send(number)
+
+
+def test_a_signal_of_before_is_raised_when_checks_begin_and_one_of_after_is_not() -> None:
+    interrupts = Interrupts()
+    with interrupts.taken():
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interrupts.raising():
+            raise AssertionError("not reached")
+        send(signal.SIGTERM)
+
+
+def test_a_third_signal_is_only_noise() -> None:
+    interrupts = Interrupts()
+    raised = 0
+    with interrupts.taken(), interrupts.raising():
+        for _ in range(4):
+            try:
+                send(signal.SIGINT)
+            except KeyboardInterrupt:
+                raised += 1
+    assert raised == 2
+
+
+def test_the_callers_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts().taken():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_outside_the_main_thread_the_callers_handlers_stay() -> None:
+    seen = []
+
+    def work() -> None:
+        with Interrupts().taken():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]

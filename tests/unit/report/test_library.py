@@ -1,0 +1,96 @@
+"""The package as a library: lazy, typed, and its example works as it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import textwrap
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gpu_burnin
+from gpu_burnin.run import Outcome, RunOptions, run_burnin
+
+ROOT = Path(__file__).resolve().parents[3]
+SHAPES = {"gemm_m": 32, "gemm_n": 32, "gemm_k": 32, "hbm_bytes": 65536}
+
+
+def example() -> str:
+    """The example of the package's documentation."""
+    indented = [line for line in (gpu_burnin.__doc__ or "").splitlines() if line.startswith("    ") or not line]
+    return textwrap.dedent("\n".join(indented))
+
+
+def test_names_load_on_first_use() -> None:
+    code = (
+        "import sys, gpu_burnin\n"
+        "assert not [name for name in sys.modules if name.startswith('gpu_burnin.')]\n"
+        "assert 'Plan' in dir(gpu_burnin)\n"
+        "from gpu_burnin import *\n"
+        "assert run_burnin.__module__ == 'gpu_burnin.run'\n"
+        "assert not {'numpy', 'cupy', 'pynvml', 'rich'} & set(sys.modules), 'the supervisor stays light'\n"
+        "try:\n    gpu_burnin.nothing\nexcept AttributeError: print('ok')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
+def test_every_name_has_a_home_and_documentation() -> None:
+    assert set(gpu_burnin._HOMES) | {"__version__"} == set(gpu_burnin.__all__)
+    for name in gpu_burnin._HOMES:
+        assert getattr(gpu_burnin, name).__doc__
+
+
+@pytest.mark.parametrize("kind", [Outcome, RunOptions, gpu_burnin.Plan, gpu_burnin.Judgement, gpu_burnin.CheckResult])
+def test_results_are_typed(kind: type) -> None:
+    hints = typing.get_type_hints(kind)
+    assert dataclasses.is_dataclass(kind)
+    assert {field.name for field in dataclasses.fields(kind)} <= set(hints)
+    assert typing.Any not in hints.values()
+
+
+def test_type_checkers_see_the_types(tmp_path: Path) -> None:
+    assert (Path(gpu_burnin.__file__).parent / "py.typed").exists()
+    assert typing.get_type_hints(run_burnin)["return"] is Outcome
+    program = tmp_path / "program.py"
+    program.write_text(example() + "reveal_type(run_burnin)\nreveal_type(outcome.judgement.reasons)\noutcome.nothing\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", str(program)]
+    command += ["--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "RunOptions, display:" in done.stdout
+    assert "-> gpu_burnin.run.Outcome" in done.stdout
+    assert 'tuple[gpu_burnin.types.Reason, ...]"' in done.stdout
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1 and '"nothing"' in errors[0], done.stdout
+
+
+def test_the_example_works_as_it_stands(tmp_path: Path, fake_nvml: Path, host_key: Path) -> None:
+    kernel_log = tmp_path / "kmsg"
+    kernel_log.write_text("6,0,100,-;Linux version 6.1\n")
+    config = {
+        "backend": "cpu", "allow_simulated": True, "host_key": str(host_key), "kernel_log": str(kernel_log),
+        "state_dir": str(tmp_path / "state"), "shapes": SHAPES,
+    }  # fmt: skip
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    program = example().replace("load_config()", f"load_config(Path({str(tmp_path / 'config.yaml')!r}))")
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "LD_LIBRARY_PATH": str(fake_nvml),
+        "MUSTER_FAKE_NVML_SCENARIO": str(ROOT / "tests/lab/scenarios/healthy-2gpu.scenario"),
+    }
+    # After a whole run the supervisor has loaded neither CUDA nor NVML, nor what only the workers need.
+    program += (
+        "import sys\nloaded = {'numpy', 'cupy', 'pynvml', 'ml_dtypes'} & set(sys.modules)\n"
+        "maps = Path('/proc/self/maps').read_text()\n"
+        "assert not loaded and 'libnvidia-ml' not in maps and 'libcuda' not in maps, loaded\n"
+    )
+    command = [sys.executable, "-c", "from pathlib import Path\n" + program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "gemm GPU-" in done.stdout
+    assert done.stdout.rstrip().endswith("report.json INCONCLUSIVE 3"), "one of two GPUs is not the whole node"
+    assert "COVERAGE_LOW" in done.stdout

@@ -1,0 +1,142 @@
+"""Metrics: the text is what the collector accepts, and it says what the report says."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from sample_reports import SAMPLES, healthy_8, sick_8
+
+from gpu_burnin.report import model
+from gpu_burnin.report.openmetrics import to_openmetrics
+
+Labels = frozenset[tuple[str, str]]
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+# One label as both formats have it (prometheus.io/docs/instrumenting/exposition_formats): backslash escapes
+# backslash, quote and n only.
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
+_SAMPLE = re.compile(rf"({_NAME})(?:\{{(.*)\}})? (\S+)")
+
+
+def parse(data: bytes) -> dict[str, dict[Labels, float]]:
+    """Samples by name and labels. Raises ValueError where the collector would refuse the file."""
+    text = data.decode()
+    if not text.endswith("# EOF\n"):
+        raise ValueError("no end")
+    found: dict[str, dict[Labels, float]] = {}
+    typed, closed, current = set(), set(), ""
+    for line in text.removesuffix("# EOF\n").splitlines():
+        if line.startswith("# "):
+            keyword, name, rest = line[2:].split(" ", 2)
+            if keyword == "TYPE" and (rest != "gauge" or name in typed):
+                raise ValueError(line)
+            if name != current:
+                closed.add(current)
+                current = name
+            if keyword == "TYPE":
+                typed.add(name)
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if not match or match[1] != current or current in closed or current not in typed:
+            raise ValueError(line)
+        labels = frozenset(unescaped(match[2] or ""))
+        samples = found.setdefault(match[1], {})
+        if labels in samples:
+            raise ValueError(f"twice: {line}")
+        samples[labels] = float(match[3])
+    return found
+
+
+def unescaped(text: str) -> list[tuple[str, str]]:
+    """The labels between the braces."""
+    found, position = [], 0
+    while position < len(text):
+        match = _LABEL.match(text, position)
+        if not match:
+            raise ValueError(text)
+        value = re.sub(r"\\(.)", lambda escape: "\n" if escape[1] == "n" else escape[1], match[2])
+        found.append((match[1], value))
+        position = match.end()
+    return found
+
+
+def value(samples: dict[Labels, float], **labels: str) -> float:
+    """The one sample that has these labels."""
+    (found,) = [number for known, number in samples.items() if labels.items() <= dict(known).items()]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_text_is_valid(name: str) -> None:
+    assert parse(to_openmetrics(SAMPLES[name]()[0]))["gpu_burnin_info"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"gpu_burnin_x 1\n# EOF\n",
+        b"# TYPE gpu_burnin_x gauge\ngpu_burnin_x 1\ngpu_burnin_x 2\n# EOF\n",
+        b'# TYPE gpu_burnin_x gauge\ngpu_burnin_x{a="b\\c"} 1\n# EOF\n',
+        b'# TYPE gpu_burnin_x gauge\ngpu_burnin_x{a="b"c"} 1\n# EOF\n',
+        b"# TYPE gpu_burnin_x gauge\ngpu_burnin_x one\n# EOF\n",
+        b"# TYPE gpu_burnin_x gauge\ngpu_burnin_x 1\n",
+    ],
+)
+def test_parser_refuses_what_the_collector_refuses(broken: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse(broken)
+
+
+def test_metrics_of_a_healthy_node() -> None:
+    found = parse(to_openmetrics(healthy_8()[0]))
+    assert value(found["gpu_burnin_verdict"], verdict="PASS") == 1
+    assert value(found["gpu_burnin_verdict"], verdict="FAIL") == 0
+    assert value(found["gpu_burnin_simulated"]) == 0
+    finished = datetime(2026, 1, 2, 3, 8, 57, tzinfo=UTC)
+    assert value(found["gpu_burnin_finished_timestamp_seconds"]) == finished.timestamp()
+    assert value(found["gpu_burnin_check_seconds"], check="gemm", index="3") == pytest.approx(150.8)
+    assert value(found["gpu_burnin_measurement"], name="hbm_rate", index="0", unit="B/s") == 4.1e12
+    assert value(found["gpu_burnin_measurement_floor"], name="hbm_rate", index="0") == 3.4e12
+    assert value(found["gpu_burnin_missed_fault_rate_upper95"], check="gemm", index="0") == pytest.approx(3 / 150.8)
+    assert value(found["gpu_burnin_selftest_faults"], check="gemm", index="0", result="missed") == 0
+    assert "gpu_burnin_reasons" not in found
+
+
+def test_metrics_of_a_sick_node() -> None:
+    report, _ = sick_8()
+    found = parse(to_openmetrics(report))
+    assert value(found["gpu_burnin_verdict"], verdict="FAIL") == 1
+    assert value(found["gpu_burnin_gpu_verdict"], index="3", verdict="FAIL") == 1
+    assert value(found["gpu_burnin_gpu_verdict"], index="4", verdict="PASS") == 1
+    assert value(found["gpu_burnin_reasons"], code="GEMM_MISMATCH", index="3", severity="FAIL") == 1
+    assert value(found["gpu_burnin_warnings"], code="THROTTLED", index="1") == 1
+    assert value(found["gpu_burnin_selftest_faults"], check="gemm", index="0", result="missed") == 1
+    assert value(found["gpu_burnin_xid_events"], code="79", kind="XID") == 1
+    assert value(found["gpu_burnin_counter_delta"], name="total_energy", index="0") > 0
+    # What could not be read has no sample: 0 would be a lie.
+    assert not [labels for labels in found["gpu_burnin_counter_delta"] if ("name", "nvlink_recovery_failed") in labels]
+    # GPU 5 has a fault, so there is no bound for its check of memory.
+    bounds = [dict(labels) for labels in found["gpu_burnin_missed_fault_rate_upper95"]]
+    assert not [labels for labels in bounds if (labels["check"], labels["index"]) == ("hbm", "5")]
+
+
+def test_any_text_is_escaped() -> None:
+    report: model.Report = healthy_8()[0]
+    evil = 'a"b\\c\nd}\n# EOF\ngpu_burnin_verdict{verdict="PASS"} 1'
+    report["node"] = evil
+    report["gpus"][0]["name"] = evil
+    found = parse(to_openmetrics(report))
+    assert value(found["gpu_burnin_info"], node=evil) == 1
+    assert value(found["gpu_burnin_gpu_info"], name=evil) == 1
+
+
+def test_two_lost_gpus_do_not_become_one_sample_or_a_duplicate() -> None:
+    report, _ = healthy_8()
+    for gpu in report["gpus"][:2]:
+        gpu["uuid"], gpu["verdict"] = "", "FAIL"
+    found = parse(to_openmetrics(report))
+    lost = [
+        labels for labels in found["gpu_burnin_gpu_verdict"] if ("gpu", "") in labels and ("verdict", "FAIL") in labels
+    ]
+    assert len(lost) == 2

@@ -1,0 +1,97 @@
+"""The files of a run: all there, each whole or not at all, and as the page for operators describes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sample_reports import healthy_8, sick_8
+
+from gpu_burnin import files
+from gpu_burnin.cli import cli
+from gpu_burnin.report import model, openmetrics, outputs
+
+DOC = Path(__file__).resolve().parents[3] / "docs/operations/burnin-report.md"
+FILES = {"report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json"}
+
+
+def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
+    report, series = sick_8()
+    data = outputs.write(tmp_path, report, series)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert (tmp_path / "report.json").read_bytes() == data
+    assert model.load(tmp_path) == report
+    assert json.loads((tmp_path / report["telemetry"]["series_file"]).read_text()) == series
+    assert (tmp_path / "metrics.prom").read_bytes() == outputs.metrics_bytes(report)
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL")
+
+
+def test_report_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    report, series = healthy_8()
+    report["verdict"] = "GOOD"
+    with pytest.raises(model.ReportError):
+        outputs.write(tmp_path, report, series)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_leaves_no_half_file_and_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    def full(path: Path, content: bytes) -> None:
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        written.append(path.name)
+        files.write_atomic(path, content)
+
+    monkeypatch.setattr(outputs, "write_atomic", full)
+    with pytest.raises(OSError, match="No space"):
+        outputs.write(tmp_path, *healthy_8())
+    # Whoever finds report.json finds all of it and all of the others.
+    assert {path.name for path in tmp_path.iterdir()} == set(written)
+    assert "report.json" not in written
+
+
+# --- docs/operations/burnin-report.md ---
+
+
+def commands() -> list[str]:
+    """Every command of the page."""
+    blocks = re.findall(r"^```\n(.*?)^```", DOC.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("gpu-burnin ")]
+
+
+def test_page_has_commands() -> None:
+    assert {shlex.split(command)[1] for command in commands()} >= {"report", "compare", "explain", "schema"}
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_page_work(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's names stand for what a node has: runs of its own, and reports that were brought from others."""
+    monkeypatch.chdir(tmp_path)
+    for place, made in (("BEFORE", healthy_8()), ("AFTER", sick_8()), ("STATE/runs/RUN", healthy_8())):
+        (tmp_path / place).mkdir(parents=True)
+        outputs.write(tmp_path / place, *made)
+    (tmp_path / "STATE/latest").symlink_to("runs/RUN")
+    (tmp_path / "config.yaml").write_text("{}\n")
+    arguments = shlex.split(command)[1:]
+    if arguments[0] == "report" and not any(place in command for place in ("BEFORE", "AFTER")):
+        arguments += ["--config", "config.yaml", "--state-dir", "STATE"]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stdout
+
+
+def test_page_names_every_file_and_every_metric() -> None:
+    text = DOC.read_text()
+    assert set(re.findall(r"^\| `([\w.]+\.(?:json|txt|html|xml|prom))` \|", text, re.MULTILINE)) == FILES
+    told = set(re.findall(r"^\| `(gpu_burnin_\w+)` \|", text, re.MULTILINE))
+    made = set()
+    for report, _ in (healthy_8(), sick_8()):
+        made |= set(re.findall(r"^# TYPE (\w+) gauge$", openmetrics.to_openmetrics(report).decode(), re.MULTILINE))
+    assert told == made

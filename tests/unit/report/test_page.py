@@ -1,0 +1,353 @@
+"""The page: everything is on it, nothing is loaded from elsewhere, nothing in a report can inject."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_reports import SAMPLES, Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
+
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.report import charts, html
+from gpu_burnin.report.page import Page
+from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
+from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.types import Gpu, Measurement, Notice
+from gpu_burnin.verdict import Observations
+
+# Elements without an end (HTML standard, void elements).
+VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Parsed(HTMLParser):
+    """Elements, attributes and the visible text of a page; raises AssertionError for unbalanced elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that a reader sees, spaces joined."""
+        return " ".join(" ".join(self.words).split())
+
+
+def page_of(made: Sample) -> str:
+    """The page of a sample."""
+    return html.render(*made)
+
+
+def problems(page: str) -> list[str]:
+    """Whatever in a page could run, load or submit something."""
+    found = []
+    for tag, attributes in Parsed(page).elements:
+        if tag in ("script", "iframe", "object", "embed", "base", "form", "input", "img", "foreignobject", "animate"):
+            found.append(f"<{tag}>")
+        for name, value in attributes.items():
+            if name.startswith("on") or name == "style" or "javascript:" in value.lower():
+                found.append(f"{tag} {name}")
+            fragment = value.startswith("#")
+            own_icon = (tag, name) == ("link", "href") and value.startswith("data:image/svg+xml,")
+            if name in ("href", "src", "srcset", "xlink:href", "action", "data", "poster") and not (
+                fragment or own_icon
+            ):
+                found.append(f"{tag} {name}={value}")
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    if style is None or re.search(r"@import|url\(", style[1]):
+        found.append("style")
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_page_loads_nothing_and_runs_nothing(name: str) -> None:
+    assert problems(page_of(SAMPLES[name]())) == []
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "<script>1</script>",
+        "<p onclick=x></p>",
+        "<p style=x></p>",
+        "<a href=http://x.example/>x</a>",
+        "<img src=x>",
+        "<a href=' JavaScript:x'>x</a>",
+        "<link rel=stylesheet href=//x.example/x.css>",
+        "<style>@import url(x)</style>",
+    ],
+)
+def test_harm_would_be_found(harm: str) -> None:
+    page = page_of(healthy_1())
+    place = "<style>" if harm.startswith("<style>") else "<main>"
+    assert problems(page.replace(place, f"{harm}{place}", 1))
+
+
+def test_policy_allows_the_one_style_sheet_and_nothing_else() -> None:
+    page = page_of(healthy_1())
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    policy = next(a["content"] for _, a in Parsed(page).elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+EVIL = "</style></title><script>alert(1)</script><img src=//x.example onerror=1> \" ' onmouseover=1 {{ 7*7 }} ]]> &lt;"
+
+
+def hostile() -> Sample:
+    """A GPU and a driver that try to write into the page, in every field that holds text."""
+
+    def change(seen: Observations) -> Observations:
+        uuid = seen.gpus[0].uuid
+        reason = make_reason("SLOW", "gemm", EVIL, gpu=uuid, evidence={EVIL: EVIL, "list": [EVIL]})
+        event = XidEvent(31, seen.gpus[0].pci_bus_id, 1, EVIL, int(5100e6), False)
+        results = tuple(
+            replace(
+                result,
+                measurements=(*result.measurements, Measurement(EVIL, 1.0, EVIL, 2.0, EVIL, "derived")),
+                errors=({EVIL: EVIL, "offset_bytes": 1, "bit_lanes": [3]},),
+                series=tuple(replace(series, name=EVIL, unit=EVIL) for series in result.series),
+            )
+            for result in seen.results
+        )
+        return replace(
+            seen,
+            extra=(reason,),
+            results=results,
+            selftests=tuple(replace(test, fault=EVIL, scope=EVIL, detected=False) for test in seen.selftests),
+            kernel_log=replace(seen.kernel_log, source=EVIL, events=(event,)),
+            telemetry=replace(
+                seen.telemetry,
+                counters=(Counter(uuid, EVIL, EVIL, 1, 2), Counter(uuid, "x", "1", None, None, EVIL)),
+                sources=(Source(EVIL, uuid, False, EVIL),),
+                events=(GpuEvent(uuid, EVIL, 1, 1, 5001.0),),
+            ),
+            left_out=(EVIL,),
+        )
+
+    def rename(gpu: Gpu) -> Gpu:
+        return replace(gpu, name=EVIL, serial=EVIL, vbios=EVIL, sku=EVIL, pci_bus_id=gpu.pci_bus_id)
+
+    report, series = sample(count=2, change=change, rename=rename, notices=(Notice("X", EVIL, EVIL),))
+    report["node"] = report["run_id"] = report["host"]["hostname"] = report["host"]["kernel"] = EVIL
+    report["software"][EVIL] = EVIL
+    report["host"]["dmi"] = {EVIL: EVIL}
+    return report, series
+
+
+def test_hostile_texts_are_shown_and_do_nothing() -> None:
+    page = page_of(hostile())
+    assert problems(page) == []
+    shown = Parsed(page).text
+    assert EVIL.replace("&lt;", "<") not in page
+    assert EVIL in shown
+    assert "{{ 7*7 }}" in shown
+
+
+def test_everything_of_the_report_is_on_the_page() -> None:
+    report, series = sick_8()
+    parsed = Parsed(html.render(report, series))
+    shown = parsed.text
+    wanted = [report["verdict"], report["node"], report["run_id"], report["software"]["driver"], report["plan_sha256"]]
+    for reason in report["reasons"]:
+        wanted += [reason["message"].split("): ")[-1], reason["code"].split("_")[0]]
+    wanted += [warning["message"] for warning in report["warnings"]]
+    for gpu in report["gpus"]:
+        wanted += [gpu["uuid"], gpu["serial"], gpu["pci_bus_id"], f"GPU {gpu['index']}"]
+    wanted += [source["name"] for source in report["telemetry"]["sources"]]
+    wanted += [counter["name"] for counter in report["telemetry"]["counters"] if counter["delta"] != 0]
+    wanted += [event["text"] for event in report["telemetry"]["kernel_log"]["events"]]
+    wanted += [test["fault"] for test in report["selftest"]]
+    wanted += [unit["check"] for unit in report["coverage"]["units"]]
+    wanted += ["wrong in the same way", "81204281344", "982.1", "7 of 8", "not in this version"]
+    assert [text for text in wanted if str(text) not in shown] == []
+    plots = [attributes["aria-label"] for tag, attributes in parsed.elements if "aria-label" in attributes]
+    for gpu in report["gpus"]:
+        for title in ("Temperature in °C", "Power in W", "SM clock in MHz", "Throughput in %"):
+            assert any(plot.startswith(f"GPU {gpu['index']}: {title}") for plot in plots)
+
+
+def test_plots_mark_checks_xids_and_slowdowns() -> None:
+    report, series = sick_8()
+    timeline = charts.timeline(report, series)
+    assert [name for _, name in timeline.windows] == ["state", "sm", "gemm", "hbm"]
+    by_index = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
+    plots = {figures.uuid: "".join(figure.svg for figure in figures.figures) for figures in timeline.gpus}
+    assert plots[by_index[0]].count("<title>gemm</title>") == 4
+    assert "XID 79" in plots[by_index[6]]
+    assert "XID 79" not in plots[by_index[5]]
+    assert "software thermal slowdown" in plots[by_index[1]]
+    assert "thermal slowdown" not in plots[by_index[0]]
+    notes = {figures.uuid: {figure.title: figure.note for figure in figures.figures} for figures in timeline.gpus}
+    assert notes[by_index[1]]["Throughput"].startswith("lowest 88 %")
+
+
+def test_axes_are_common_and_have_units() -> None:
+    report, series = healthy_8()
+    for title in ("Temperature", "Power", "SM clock", "Throughput"):
+        ticks = {
+            tuple(re.findall(r'text-anchor="end">([^<]*)</text>', figure.svg))
+            for figures in charts.timeline(report, series).gpus
+            for figure in figures.figures
+            if figure.title == title
+        }
+        assert len(ticks) == 1
+        assert len(next(iter(ticks))) >= 3
+    svg = charts.timeline(report, series).gpus[0].figures[0].svg
+    assert re.search(r">\d+ min</text>", svg)
+
+
+def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
+    report, _ = sample(count=2)
+    report["gpus"][1] |= {"uuid": "", "serial": "", "vbios": "", "name": "", "sku": "", "memory_bytes": 0}
+    report["gpus"][1]["verdict"] = "FAIL"
+    empty: dict[str, Any] = {"started_monotonic_s": 0.0, "gpus": {}, "windows": [], "rates": []}
+    shown = Parsed(html.render(report, empty)).text
+    assert "lost: does not tell" in shown
+    assert "Over time" not in shown
+    report["gpus"], report["checks"], report["selftest"] = [], [], []
+    assert "None was found." in Parsed(html.render(report, empty)).text
+
+
+def test_memory_errors_make_a_map_and_only_they() -> None:
+    report, _ = sick_8()
+    maps = charts.memory_map(report)
+    assert [heading for heading, _ in maps] == ["hbm on GPU 5"]
+    # Four words, one of them with two wrong bits.
+    assert maps[0][1].count("<circle") == 5
+    assert "offset 81204281344, bit 17" in maps[0][1]
+    assert charts.memory_map(healthy_8()[0]) == []
+    assert "error map" not in page_of(healthy_8())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("healthy-8", "No fault was seen on 8 GPUs in 4 min 52 s."),
+        ("sick-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
+        ("doubtful-8", "This run cannot vouch for the 8 GPUs: no fault was proved, but something was left open."),
+        ("healthy-1", "No fault was seen on 1 GPU in 1 min."),
+    ],
+)
+def test_sentence_says_what_came_out(name: str, sentence: str) -> None:
+    assert Page(SAMPLES[name]()[0]).sentence == sentence
+
+
+def test_reasons_of_one_code_are_one_finding_with_one_advice() -> None:
+    uuids = [gpu.uuid for gpu in gpus_of(8)]
+
+    def change(seen: Observations) -> Observations:
+        extra = [make_reason("THROTTLED", "telemetry", "too hot", gpu=uuid) for uuid in uuids[:3]]
+        return replace(seen, extra=(*extra, make_reason("THROTTLED", "telemetry", "power brake", gpu=uuids[5])))
+
+    report, series = sample(change=change)
+    (finding,) = Page(report).findings
+    assert [(units, message) for units, message, _ in finding.said] == [
+        (["GPU 0", "GPU 1", "GPU 2"], "too hot"),
+        (["GPU 5"], "power brake"),
+    ]
+    assert html.render(report, series).count("To do:") == 1
+
+
+def test_coverage_joins_gpus_that_covered_the_like() -> None:
+    rows = {(row.check, row.units): row for row in Page(sick_8()[0]).coverage}
+    assert rows["sm", "all 8 GPUs"].bound == "a fault that comes every 3.9 s or more often would have shown"
+    like = rows["gemm", "GPUs 0, 1, 4, 5, 6 and 7"]
+    assert like.covered.startswith("6,300 to 6,349 products in fp64, fp32")
+    assert rows["gemm", "GPUs 2 and 3"].bound.endswith("no bound")
+
+
+# --- in a browser ---
+
+
+@contextmanager
+def listener() -> Iterator[tuple[int, list[bytes]]]:
+    """A port that notes the first bytes of every connection."""
+    asked: list[bytes] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(200))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1], asked
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+def browse(path: Path, home: Path) -> tuple[str, str, list[bytes]]:
+    """The document as Chromium made it, what its console said, and what it asked of x.example."""
+    with listener() as (port, asked):
+        done = subprocess.run(
+            [
+                str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home}",
+                "--disable-background-networking", "--disable-component-update", "--no-first-run",
+                f"--host-resolver-rules=MAP x.example:80 127.0.0.1:{port}, MAP * ~NOTFOUND",
+                "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", path.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )  # fmt: skip
+    console = "\n".join(line for line in done.stderr.splitlines() if ":CONSOLE" in line)
+    return done.stdout, console, asked
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page_of(hostile()))
+    dom, console, asked = browse(path, tmp_path / "home")
+    assert "Why not PASS" in dom
+    assert (console, asked) == ("", [])
+    # The same look at a page that does load something sees both: the request and the policy's complaint.
+    path.write_text("<p>Why not PASS</p><img src='http://x.example/x.png'>")
+    assert browse(path, tmp_path / "home")[2]
+    path.write_text(page_of(healthy_1()).replace("<main>", "<main><script>1</script>", 1))
+    assert "Content Security Policy" in browse(path, tmp_path / "home")[1]

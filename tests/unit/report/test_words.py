@@ -1,0 +1,103 @@
+"""Plain words for numbers, times and what a check covered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_burnin.report import words
+from gpu_burnin.types import Action, CheckResult, Verdict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (0.123, "0.12 s"),
+        (9.96, "10 s"),
+        (45.2, "45 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (7200, "2 h"),
+        (7500, "2 h 5 min"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (0.023412, "0.02341"), (812.43, "812.4"), (1482.4, "1,482"), (12345678.0, "12,345,678")],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_rates_and_sizes() -> None:
+    assert words.rate(4.1e12, "B/s") == "4,100 GB/s"
+    assert words.rate(812.4, "TFLOP/s") == "812.4 TFLOP/s"
+    assert words.rate(3, "1") == "3"
+    assert words.size(141 * 2**30) == "141 GiB"
+    assert words.size(512) == "512 B"
+
+
+def test_bound_is_the_other_way_round_than_the_rate() -> None:
+    assert words.bound(3 / 150) == "a fault that comes every 50 s or more often would have shown"
+    assert words.bound(None) == words.bound(0.0) == ""
+
+
+def test_every_action_has_words() -> None:
+    assert set(words.ACTIONS) == {str(action) for action in Action}
+
+
+COVERED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "state",
+        {"gpus": 8, "rules": 1, "unread": {"GPU 0": {"x": ["a", "b"]}}},
+        "8 GPUs against 1 rule, 2 values could not be read",
+    ),
+    ("sm", {"sms_total": 132, "sms_covered": 131, "sms_by_kernel": {"fp32": 131, "int": 130}}, "131 of 132 SMs"),
+    (
+        "sm",
+        {"sms_total": 132, "sms_covered": 132, "sms_by_kernel": {"fp32": 132, "int": 132}},
+        "132 of 132 SMs, each with fp32, int",
+    ),
+    (
+        "hbm",
+        {"covered_bytes": 2**30, "gpu_memory_bytes": 2**31, "patterns": ["a"], "rounds": 2},
+        "1 GiB of 2 GiB (50.0%), 1 pattern, 2 rounds",
+    ),
+    ("hbm", {"covered_bytes": 2**20, "simulated": True}, "1 MiB of host memory, no GPU memory"),
+    (
+        "gemm",
+        {
+            "products": {"bf16": 900, "fp64": 100},
+            "shape": [4096, 4096, 4096],
+            "phases": {"exact": 900, "random": 100},
+            "data_path": {"bf16": {"proven": True}, "fp64": {"proven": False}},
+            "precisions_not_covered": ["fp8"],
+            "bytes_moved": 2**40,
+        },
+        "1,000 products in bf16, fp64, 4096 x 4096 x 4096, phases exact, random, "
+        "data path proven for 1 of 2 precisions, not: fp8, 1 TiB moved",
+    ),
+    (
+        "gemm",
+        {"products": {"bf16": 1}, "data_path": {"bf16": {"proven": False}}, "simulated": True},
+        "1 product in bf16",
+    ),
+    ("novel", {}, "ran for 12 s"),
+    # A worker's coverage is its own word: what has another form is left out, never an exception.
+    ("gemm", {"products": {"bf16": "many"}}, "ran for 12 s"),
+    ("gemm", {"products": 5, "shape": 1, "data_path": [1], "precisions_not_covered": "fp8"}, "ran for 12 s"),
+    ("state", {"gpus": "8", "rules": True, "unread": {"GPU 0": 1}}, "ran for 12 s"),
+    ("hbm", {"covered_bytes": None}, "ran for 12 s"),
+]
+
+
+@pytest.mark.parametrize(("name", "coverage", "text"), COVERED)
+def test_coverage_in_words(name: str, coverage: dict[str, Any], text: str) -> None:
+    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=coverage)) == text
