@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_burnin import __version__
+from gpu_burnin.cli_options import duration, gpu_names, host_config, host_options, names
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 
 if TYPE_CHECKING:
-    from gpu_burnin.config import Config
+    from click.shell_completion import CompletionItem
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_DURATION = re.compile(r"(\d+)\s*([smhd])")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Commands of the controller, imported on use: name, where it is, one line of help.
+_NAME = "gpu-burnin"
+# The environment variable in which the shell asks for completions.
+_COMPLETE = "_GPU_BURNIN_COMPLETE"
+# Commands that are imported on use: name, where it is, one line of help.
 _LAZY: Mapping[str, tuple[str, str, str]] = {
+    "compare": ("gpu_burnin.report.cli", "compare", "Say what changed between two reports."),
     "fleet": ("gpu_burnin.fleet.cli", "fleet", "Look at many hosts from the controller."),
     "host": ("gpu_burnin.fleet.cli", "host", "Run a burn-in on HOST and bring its report back."),
+    "selftest": ("gpu_burnin.selftest_cli", "selftest", "Prove this node's detectors with injected faults."),
 }
 
 
@@ -41,6 +42,13 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        helps = {name: _LAZY[name][2] if name in _LAZY else "" for name in self.list_commands(ctx)}
+        commands = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [
             (name, _LAZY[name][2] if name in _LAZY else self.commands[name].get_short_help_str(60))
@@ -48,50 +56,6 @@ class _LazyGroup(click.Group):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-def _duration(text: str) -> float:
-    """A time like 30m or 2h, in seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if not match:
-        raise click.BadParameter(f"{text!r} is not a duration; write it as 90s, 30m, 2h or 1d")
-    return float(int(match[1]) * _UNIT_S[match[2]])
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise click.BadParameter("no name given; separate names by commas")
-    return names
-
-
-def _host_options(function: _Function) -> _Function:
-    """--config and --state-dir, for the commands that work on this node's own state."""
-    options = (
-        click.option(
-            "--config",
-            "config_path",
-            type=click.Path(path_type=Path),
-            help="Configuration file of this host.  [default: /etc/gpu-burnin/config.yaml, if it exists]",
-        ),
-        click.option(
-            "--state-dir",
-            "--out",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin]",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _config(config_path: Path | None, state_dir: Path | None) -> Config:
-    from gpu_burnin.config import load_config
-
-    config = load_config(config_path)
-    return replace(config, state_dir=state_dir.absolute()) if state_dir else config
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,10 +70,10 @@ def cli() -> None:
     type=click.Choice(["quick", "standard", "extended"]),
     help="How thorough: quick takes up to a minute, standard up to five.  [default: standard]",
 )
-@click.option("--for", "duration_s", type=_duration, metavar="DURATION", help="Time for the level extended: 2h.")
-@click.option("--gpus", type=_names, metavar="GPU,...", help="Only these GPUs: index, UUID or PCI address.")
-@click.option("--checks", type=_names, metavar="CHECK,...", help="Only these checks.")
-@click.option("--skip", type=_names, metavar="CHECK,...", help="Not these checks.")
+@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 2h.")
+@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
+@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.")
+@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
 @click.option("--expect-gpus", type=click.IntRange(1), metavar="N", help="How many GPUs this node has to have.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
@@ -126,7 +90,7 @@ def cli() -> None:
     help="Inject a fault (CHECK:FAULT:gpu=INDEX for one GPU); such a run never passes and is never evidence.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON and nothing else on stdout.")
-@_host_options
+@host_options
 def run(
     config_path: Path | None, state_dir: Path | None, as_json: bool, skip: tuple[str, ...] | None, **asked: Any
 ) -> None:
@@ -138,7 +102,7 @@ def run(
     from gpu_burnin import progress
     from gpu_burnin.run import RunOptions, run_burnin
 
-    options = RunOptions(config=_config(config_path, state_dir), skip=skip or (), **asked)
+    options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
     outcome = run_burnin(options, progress.display)
     _show(outcome.run_dir, as_json)
     click.echo(f"report: {outcome.run_dir}", err=True)
@@ -147,7 +111,7 @@ def run(
 
 @cli.command()
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
-@_host_options
+@host_options
 def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
     """Say whether kubelet may start on this node.
 
@@ -156,7 +120,7 @@ def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
     """
     from gpu_burnin.gate import check_gate
 
-    statement = check_gate(_config(config_path, state_dir))
+    statement = check_gate(host_config(config_path, state_dir))
     if not quiet:
         click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
 
@@ -164,12 +128,12 @@ def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@_host_options
+@host_options
 def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir: Path | None) -> None:
     """Show a report, the latest of this node by default."""
     from gpu_burnin.store import Store
 
-    _show(file or Store(_config(config_path, state_dir).state_dir).latest, as_json)
+    _show(file or Store(host_config(config_path, state_dir).state_dir).latest, as_json)
 
 
 def _show(path: Path, as_json: bool) -> None:
@@ -188,13 +152,13 @@ def _show(path: Path, as_json: bool) -> None:
 @click.option(
     "--deadline",
     "deadline_s",
-    type=_duration,
+    type=duration,
     default="2m",
     show_default=True,
     metavar="DURATION",
     help="How long to wait for the kubelet's certificate, the API server and the Node object.",
 )
-@_host_options
+@host_options
 def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float) -> None:
     """Write the newest evidence to the own Node object.
 
@@ -202,7 +166,7 @@ def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float)
     """
     from gpu_burnin.publish import publish as publish_evidence
 
-    config = _config(config_path, state_dir)
+    config = host_config(config_path, state_dir)
     changed = publish_evidence(config, deadline_s)
     click.echo(f"{config.node_name}: evidence {'published' if changed else 'was there already'}")
 
@@ -242,6 +206,20 @@ def schema() -> None:
 
 
 @cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete gpu-burnin's commands and options.
+
+    For bash: eval "$(gpu-burnin completion bash)" in ~/.bashrc.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all that the choice above names
+    click.echo(kind(cli, {}, _NAME, _COMPLETE).source())
+
+
+@cli.command()
 def version() -> None:
     """Print the version."""
     click.echo(__version__)
@@ -250,7 +228,7 @@ def version() -> None:
 def main() -> None:
     """Entry point: runs a command and exits with its code; an error is one sentence on standard error."""
     try:
-        code = cli.main(prog_name="gpu-burnin", standalone_mode=False)
+        code = cli.main(prog_name=_NAME, complete_var=_COMPLETE, standalone_mode=False)
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.ClickException as error:
@@ -266,6 +244,15 @@ def main() -> None:
         # The reader of our output went away (head, less); nothing is left to say.
         sys.stderr.close()
         code = 0
+    except Exception as error:
+        import traceback
+
+        # Python's own exit code for this is 1, which says FAIL here; a fault of this program says nothing of a GPU.
+        traceback.print_exc()
+        click.echo(
+            f"gpu-burnin: this is a fault of gpu-burnin itself ({error!r}); report it with the lines above", err=True
+        )
+        code = EXIT_INCONCLUSIVE
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -33,6 +33,7 @@ class Config:
     """What this host's operator asks. None: not said, the command's own default holds.
 
     `shapes` (elements, bytes) reduces the checks for the lab; `kernel_log` is "auto" or a kmsg-format file.
+    `metrics_file` is where the metrics of the newest run are written too, for node_exporter's textfile collector.
     """
 
     level: str | None = None
@@ -44,6 +45,7 @@ class Config:
     host_key: Path = Path("/etc/ssh/ssh_host_ed25519_key")
     kernel_log: str = "auto"
     state_dir: Path = DEFAULT_STATE_DIR
+    metrics_file: Path | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)
     publish: PublishConfig = field(default_factory=PublishConfig)
 
@@ -79,10 +81,14 @@ class _Reader:
 
     def path(self, key: str, default: Path) -> Path:
         """An absolute path."""
-        value = Path(self.take(key, str, "an absolute path", str(default)))
-        if not value.is_absolute():
+        return self.optional_path(key) or default
+
+    def optional_path(self, key: str) -> Path | None:
+        """An absolute path, or None."""
+        value = self.take(key, str, "an absolute path", "")
+        if value and not Path(value).is_absolute():
             raise self._bad(key, "an absolute path")
-        return value
+        return Path(value) if value else None
 
     def count(self, key: str) -> int | None:
         """A whole number of 1 or more."""
@@ -144,6 +150,7 @@ def parse_config(document: object, path: Path) -> Config:
         host_key=reader.path("host_key", default.host_key),
         kernel_log=reader.take("kernel_log", str, "auto or the path of a file", default.kernel_log),
         state_dir=reader.path("state_dir", default.state_dir),
+        metrics_file=reader.optional_path("metrics_file"),
         shapes=_shapes(reader.mapping("shapes")),
         publish=_publish(reader.mapping("publish")),
     )

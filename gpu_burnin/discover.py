@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.telemetry.inventory import InventoryError, read_inventory_in_child
-from gpu_burnin.telemetry.state import GpuState, to_gpu
+from gpu_burnin.telemetry.state import GpuState, known, to_gpu
 from gpu_burnin.types import Gpu
 
 
@@ -17,10 +19,12 @@ class Found:
     """What NVML says of this node. `error` is one sentence when it says nothing.
 
     `simulated`: no real GPU is behind it. `lost` are the UUIDs (or "") of GPUs among `gpus` that no longer answer.
+    `busy` has the pids of foreign processes by the UUID of the GPU that they use.
     """
 
     gpus: tuple[Gpu, ...] = ()
     lost: frozenset[str] = frozenset()
+    busy: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     simulated: bool = True
     driver: str = ""
     cuda: str = ""
@@ -37,11 +41,17 @@ def discover() -> Found:
     return Found(
         gpus=tuple(to_gpu(state, _sku(state)) for state in node.gpus),
         lost=frozenset(state.uuid for state in node.gpus if state.lost or not state.uuid),
+        busy={state.uuid: pids for state in node.gpus if (pids := _foreign(state))},
         simulated=node.simulated,
         driver=node.driver_version,
         cuda=node.cuda_version,
         nvml=node.nvml_version,
     )
+
+
+def _foreign(state: GpuState) -> tuple[int, ...]:
+    """Processes on a GPU, but for this one: nothing of the run has been started yet."""
+    return tuple(process.pid for process in known(state.processes) or () if process.pid != os.getpid())
 
 
 def _sku(state: GpuState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import signal
 import time
@@ -10,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_burnin.lane import EventSink, Lane, Limits, OnEvent, Run
+from gpu_burnin.checks import Scope
+from gpu_burnin.execution import EventSink, Limits, OnEvent, Run
+from gpu_burnin.lane import Lane
 from gpu_burnin.plan import Plan
 from gpu_burnin.types import CheckResult, SelftestResult
 
@@ -19,12 +22,16 @@ __all__ = ["EventSink", "ExecutionResult", "Limits", "OnEvent", "execute"]
 
 @dataclass(frozen=True)
 class ExecutionResult:
-    """Everything that came out of a run. `killed_pids` are those of `worker_pids` that were ended by force."""
+    """Everything that came out of a run. `killed_pids` are those of `worker_pids` that were ended by force.
+
+    `busy`: a foreign process uses a GPU, so nothing was started on any.
+    """
 
     results: tuple[CheckResult, ...]
     selftests: tuple[SelftestResult, ...]
     events: tuple[Mapping[str, Any], ...]
     interrupted: bool = False
+    busy: bool = False
     worker_pids: tuple[int, ...] = ()
     killed_pids: tuple[int, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -37,24 +44,32 @@ def execute(
     *,
     limits: Limits | None = None,
     command: Sequence[str] | None = None,
+    started_s: float | None = None,
 ) -> ExecutionResult:
-    """Run a plan: the checks of the node first, then all GPUs at once.
+    """Run a plan: the checks of the node first, then all GPUs at once. Nothing is started on a GPU when the
+    node's checks say that a foreign process uses one.
 
     A crash, a hang or a check that cannot run gives a result that says so. A check that was not reached
-    (Ctrl-C, a GPU whose worker cannot be killed) gives none. `on_event` sees every event including
-    "progress", the journal all others. `command` replaces the worker's command line (tests).
+    (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
+    "progress", the journal all others. The plan's time counts from `started_s` (CLOCK_MONOTONIC), now unless
+    given. `command` replaces the worker's command line (tests).
     """
-    run = Run(plan, journal, on_event, limits or Limits(), command)
-    run.emit({"event": "run_started", "plan_sha256": plan.digest(), "level": plan.level})
-    node_checks = [check for check in plan.checks if not check.per_gpu]
+    run = Run(
+        plan, journal, on_event, limits or Limits(), command, time.monotonic() if started_s is None else started_s
+    )
+    node_checks = [check for check in plan.checks if not check.per_gpu and not plan.checks_off]
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_lanes = [Lane(run, None, node_checks)]
     gpu_lanes = [Lane(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
     lanes = [*node_lanes, *gpu_lanes]
-    interrupted = False
+    interrupted = busy = False
     try:
-        _drive(node_lanes)
-        _drive(gpu_lanes)
+        started = {"event": "run_started", "plan_sha256": plan.digest(), "level": plan.level, "total_s": plan.total_s}
+        run.emit(started)
+        _drive(run, node_lanes)
+        busy = any(reason.code == "GPU_BUSY" for result in node_lanes[0].results for reason in result.reasons)
+        if not busy:
+            _drive(run, gpu_lanes)
     except KeyboardInterrupt:
         interrupted = True
         run.emit({"event": "interrupted"})
@@ -66,13 +81,14 @@ def execute(
         selftests=tuple(run.selftests),
         events=tuple(run.events),
         interrupted=interrupted,
+        busy=busy,
         worker_pids=tuple(run.worker_pids),
         killed_pids=tuple(run.killed_pids),
         facts=run.facts,
     )
 
 
-def _drive(lanes: Sequence[Lane]) -> None:
+def _drive(run: Run, lanes: Sequence[Lane]) -> None:
     """Serve all lanes until each is done."""
     while True:
         for lane in lanes:
@@ -81,27 +97,59 @@ def _drive(lanes: Sequence[Lane]) -> None:
         active = [lane for lane in lanes if not lane.done]
         if not active:
             return
+        _release(run, active)
+        _exchange(active)
         with selectors.DefaultSelector() as selector:
             for lane in active:
                 if lane.fd is not None:
                     selector.register(lane.fd, selectors.EVENT_READ, lane)
             first = min(lane.until for lane in active)
-            ready = [key.data for key, _ in selector.select(max(0.0, first - time.monotonic()))]
+            timeout = None if math.isinf(first) else max(0.0, first - time.monotonic())
+            ready = [key.data for key, _ in selector.select(timeout)]
         for lane in ready:
             lane.readable()
         now = time.monotonic()
         for lane in active:
-            if lane.fd is not None and lane.until <= now and lane not in ready:
+            # An answer in time has begun another step with a time of its own.
+            if lane.fd is not None and lane.until <= now:
                 lane.overdue()
 
 
+def _release(run: Run, active: Sequence[Lane]) -> None:
+    """Once all lanes wait, begin the earliest check they wait for: on all of its GPUs, or on the next one alone."""
+    if any(lane.busy for lane in active):
+        return
+    names = {lane.check.name for lane in active if lane.check is not None}
+    check = next(check for check in run.plan.checks if check.name in names)
+    waiting = [lane for lane in active if lane.check == check]
+    left_s = run.left_s()
+    if check.scope is Scope.ALONE:
+        waiting[0].release(left_s, turns=len(waiting))
+        return
+    for lane in waiting:
+        lane.release(left_s)
+
+
+def _exchange(active: Sequence[Lane]) -> None:
+    """Once every worker that is in a check has an offer, give all offers to all of them."""
+    members = [lane for lane in active if lane.check is not None and not lane.waiting]
+    if not members or not all(lane.offering for lane in members):
+        return
+    offers = {lane.gpu or "": lane.offer for lane in members}
+    for lane in members:
+        lane.answer(offers)
+
+
 def _stop(lanes: Sequence[Lane]) -> None:
-    """End the workers that are left: SIGTERM, SIGKILL, leave behind. A second Ctrl-C goes straight to SIGKILL."""
+    """End the workers that are left: SIGTERM, SIGKILL, leave behind. Another Ctrl-C goes straight to the next."""
     left = [lane for lane in lanes if lane.fd is not None]
     with contextlib.suppress(KeyboardInterrupt):
         left = _signal(left, signal.SIGTERM, lambda limits: limits.term_grace_s)
-    for lane in _signal(left, signal.SIGKILL, lambda limits: limits.kill_grace_s):
-        lane.abandon()
+    with contextlib.suppress(KeyboardInterrupt):
+        left = _signal(left, signal.SIGKILL, lambda limits: limits.kill_grace_s)
+    for lane in left:
+        if lane.fd is not None:
+            lane.abandon()
 
 
 def _signal(lanes: Sequence[Lane], number: signal.Signals, grace: Callable[[Limits], float]) -> list[Lane]:

@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+from gpu_burnin.budget import share
+from gpu_burnin.checks import SELFTESTED, Scope
+from gpu_burnin.execution import Run
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.plan import CheckPlan, Plan
-from gpu_burnin.types import CheckResult, Reason, SelftestResult, Verdict, verdict_of
-from gpu_burnin.wire import result_from_json, selftest_from_json, to_json
-from gpu_burnin.worker_process import ProtocolError, WorkerProcess
+from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
+from gpu_burnin.plan import CheckPlan
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+from gpu_burnin.wire import to_json
+from gpu_burnin.worker_process import WorkerProcess
 
-# Checks whose detectors the self-test can blind-test on the device.
-_SELFTESTED = ("gemm", "hbm")
-OnEvent = Callable[[Mapping[str, Any]], None]
-
-
-class EventSink(Protocol):
-    """Where events are kept; gpu_burnin.journal.Journal is one."""
-
-    def write(self, event: Mapping[str, Any]) -> None:
-        """Keep one event."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Times in seconds: to start a worker, between SIGTERM and SIGKILL, between SIGKILL and giving up."""
-
-    open_s: float = 180.0
-    term_grace_s: float = 5.0
-    kill_grace_s: float = 15.0
-
-
-class Run:
-    """What the lanes of one run share."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        journal: EventSink | None,
-        on_event: OnEvent | None,
-        limits: Limits,
-        command: Sequence[str] | None,
-    ) -> None:
-        self.plan, self.limits, self.command = plan, limits, command
-        self._journal, self._on_event = journal, on_event
-        self.events: list[Mapping[str, Any]] = []
-        self.selftests: list[SelftestResult] = []
-        self.worker_pids: list[int] = []
-        self.killed_pids: list[int] = []
-        self.facts: dict[str, Mapping[str, Any]] = {}
-
-    def emit(self, event: Mapping[str, Any]) -> None:
-        if event["event"] != "progress":
-            self.events.append(event)
-            if self._journal is not None:
-                self._journal.write(event)
-        if self._on_event is not None:
-            self._on_event(event)
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 @dataclass
@@ -84,17 +43,22 @@ class Lane:
     def __init__(self, run: Run, gpu: str | None, checks: Sequence[CheckPlan]) -> None:
         self.run, self.gpu = run, gpu
         self.results: list[CheckResult] = []
-        self._steps: deque[_Step] = deque()
-        for check in checks:
-            if run.plan.selftest and check.name in _SELFTESTED and gpu is not None:
-                self._steps.append(_Step("selftest", check))
-            self._steps.append(_Step("check", check))
+        plan = run.plan
+        tested = [check for check in checks if plan.selftest and check.name in SELFTESTED and gpu is not None]
+        # All self-tests first: what they cost is known when the checks share the time that is left.
+        self._steps = deque(_Step("selftest", check) for check in tested)
+        self._steps += [] if plan.checks_off else [_Step("check", check) for check in checks]
         self._step = _Step("close")
         self._worker: WorkerProcess | None = None
         self._started = time.monotonic()
         self._ending: str | None = None  # "term" or "kill" while the ladder ends the worker
         self._early: dict[str, list[Reason]] = {}  # reasons from first attempts, by check
         self._start_deaths = 0
+        self._oom_kills = 0  # of the kernel, when the worker started
+        self._offer: JSON = None
+        self._left_s = 0.0  # of the step's time, while its clock stands still in an exchange
+        self.offering = False  # the worker waits for what the others have to exchange
+        self.waiting = False  # the next check is for all GPUs or for one alone: the executor releases it
         self.until = 0.0  # monotonic time at which overdue() is due
 
     # --- driven by the loop ---
@@ -109,9 +73,20 @@ class Lane:
         """The worker's output, None while there is no worker."""
         return None if self._worker is None else self._worker.fd
 
+    @property
+    def busy(self) -> bool:
+        """A worker is at something, and may be for a while."""
+        return not self.done and not self.waiting
+
+    @property
+    def check(self) -> CheckPlan | None:
+        """The check that the worker is at or waits for; None at anything else or while the worker is ended."""
+        return self._step.check if self._worker and self._step.op == "check" and self._ending is None else None
+
     def start(self) -> None:
         """Start a worker; its first answer is that it is ready."""
         self._begin(_Step("open"), self.run.limits.open_s)
+        self._oom_kills = self.run.limits.oom_kills()
         try:
             self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command)
         except OSError as error:
@@ -125,13 +100,14 @@ class Lane:
         assert self._worker is not None
         try:
             messages, ended = self._worker.receive()
+            for message in messages:
+                if self._ending is None and self._worker is not None:
+                    self._handle(parse(message, self._step.op, self._step.name, self.gpu))
         except ProtocolError as error:
             self._emit("worker_broke_protocol", message=str(error))
+            self.run.killed_pids.append(self._worker.pid)
             self._worker.signal(signal.SIGKILL)
-            messages, ended = [], True
-        for message in messages:
-            if self._ending is None and self._worker is not None:
-                self._handle(message)
+            ended = True
         if ended and self._worker is not None:
             self._gone()
 
@@ -152,30 +128,55 @@ class Lane:
             self._emit("worker_wedged", pid=self._worker.pid)
             self._hung(wedged=True)
 
+    # --- checks for all GPUs or for one alone ---
+
+    def release(self, left_s: float, turns: int = 1) -> None:
+        """Let the check begin that the lane waits for; `left_s` are seconds left of the run, shared by `turns` GPUs."""
+        self.waiting = False
+        self._ask(self._step, left_s, turns)
+
+    @property
+    def offer(self) -> JSON:
+        """What the worker gives to the others in the same check."""
+        return self._offer
+
+    def answer(self, offers: Mapping[str, JSON]) -> None:
+        """Give the worker what all have offered; its clock runs on."""
+        assert self._worker is not None
+        self.offering, self._offer = False, None
+        self.until = time.monotonic() + self._left_s
+        self._worker.send({"op": "shared", "data": offers})
+
     # --- answers ---
 
-    def _handle(self, message: Mapping[str, Any]) -> None:
-        kind, step = message["type"], self._step
-        if kind == "progress":
-            self._emit("progress", check=step.name, **message["data"])
+    def _handle(self, message: Message) -> None:
+        step = self._step
+        if self.waiting or self.offering:
+            raise ProtocolError("a message of a worker that has to wait")
+        if isinstance(message, Progress):
+            self._emit("progress", **{**message.data, "check": step.name})
             return
-        if kind == "ready":
-            self.run.facts[self.gpu or "node"] = message["facts"]
-        elif kind == "selftest":
-            found = [selftest_from_json(r) for r in message["results"]]
-            self.run.selftests += found
-            detected = sum(r.detected for r in found)
-            self._emit("selftest_finished", check=step.name, injected=len(found), detected=detected)
-        elif kind == "result":
-            self._finish(result_from_json(message["result"]))
-        elif kind == "failed" and step.op == "open":
-            self._give_up("CHECK_ERROR", str(message["message"]), Verdict.INCONCLUSIVE)
+        if isinstance(message, Share):
+            now = time.monotonic()
+            self._offer, self.offering = message.data, True
+            self._left_s, self.until = self.until - now, math.inf
             return
-        elif kind == "failed" and step.op == "selftest":
-            self._blind(step.name, str(message["message"]))
-        elif kind == "failed":
-            text = f"{step.name} could not run: {message['message']}"
-            self._finish(self._result(step.name, self._reason("CHECK_ERROR", step.name, text)))
+        if isinstance(message, Failed) and step.op == "open":
+            self._give_up(_code(message), message.message, Verdict.INCONCLUSIVE)
+            return
+        if isinstance(message, Ready):
+            self.run.facts[self.gpu or "node"] = message.facts
+        elif isinstance(message, Selftests):
+            self.run.selftests += message.results
+            detected = sum(test.detected for test in message.results)
+            self._emit("selftest_finished", check=step.name, injected=len(message.results), detected=detected)
+        elif isinstance(message, Result):
+            self._finish(message.result)
+        elif step.op == "selftest":
+            self._blind(step.name, message.message)
+        else:
+            text = f"{step.name} could not run: {message.message}"
+            self._finish(self._result(step.name, self._reason(_code(message), step.name, text)))
         self._next()
 
     def _next(self) -> None:
@@ -187,10 +188,25 @@ class Lane:
             return
         step = self._steps.popleft()
         assert step.check is not None
-        limit_s = self.run.plan.selftest_deadline_s if step.op == "selftest" else step.check.deadline_s
+        if step.op == "check" and step.check.scope in (Scope.TOGETHER, Scope.ALONE):
+            self._begin(step, math.inf)
+            self.waiting = True
+            return
+        self._ask(step, self.run.left_s())
+
+    def _ask(self, step: _Step, left_s: float, turns: int = 1) -> None:
+        """Send a step to the worker, a check with its share of the time that is left."""
+        assert self._worker is not None and step.check is not None
+        if step.op == "selftest":
+            budget_s, limit_s = 0.0, self.run.plan.selftest_deadline_s
+        else:
+            later = [other.check for other in self._steps if other.check is not None and other.op == "check"]
+            budget_s = share(left_s, step.check, later, turns)
+            limit_s = step.check.deadline_s(budget_s)
         self._begin(step, limit_s)
-        self._emit(f"{step.op}_started", check=step.name, pid=self._worker.pid, deadline_s=limit_s)
-        self._worker.send({"op": step.op, "name": step.name, "attempt": step.attempt})
+        pid = self._worker.pid
+        self._emit(f"{step.op}_started", check=step.name, pid=pid, deadline_s=limit_s, budget_s=budget_s)
+        self._worker.send({"op": step.op, "name": step.name, "attempt": step.attempt, "budget_s": budget_s})
 
     def _begin(self, step: _Step, limit_s: float) -> None:
         self._step, self._ending = step, None
@@ -215,8 +231,13 @@ class Lane:
             self._died(self._step, obituary)
 
     def _died(self, step: _Step, obituary: Mapping[str, Any]) -> None:
-        """Once is a riddle: try again and stay inconclusive. Twice at the same thing is a fault."""
-        if step.op == "selftest":
+        """Once is a riddle: try again and stay inconclusive. Twice at the same thing is a fault.
+
+        The kernel's kill for lack of memory is neither: the host is too small or too full for the run.
+        """
+        if self._killed_for_memory(obituary):
+            self._starved(step)
+        elif step.op == "selftest":
             self._blind(step.name, _death("in the self-test", obituary))
         elif step.op == "open":
             self._start_deaths += 1
@@ -237,6 +258,21 @@ class Lane:
             reason = self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL)
             self._finish(self._result(step.name, reason))
 
+    def _killed_for_memory(self, obituary: Mapping[str, Any]) -> bool:
+        killed = obituary["exit_status"] == -signal.SIGKILL and obituary["pid"] not in self.run.killed_pids
+        return killed and self.run.limits.oom_kills() > self._oom_kills
+
+    def _starved(self, step: _Step) -> None:
+        """The worker was killed for lack of memory: what it was at is not tried again."""
+        if step.op == "open":
+            text = "the kernel killed the worker for lack of memory while it started; free host memory"
+            self._give_up(_OUT_OF_MEMORY, text, Verdict.INCONCLUSIVE)
+        elif step.op == "selftest":
+            self._blind(step.name, "the kernel killed the worker for lack of memory")
+        else:
+            text = f"the kernel killed the worker for lack of memory during {step.name}; free host memory"
+            self._finish(self._result(step.name, self._reason(_OUT_OF_MEMORY, step.name, text)))
+
     def _hung(self, wedged: bool) -> None:
         """The deadline passed and the worker was ended, or could not be and stays behind."""
         assert self._worker is not None
@@ -246,7 +282,8 @@ class Lane:
             return
         name = step.name
         if step.op != "check" and self._steps:  # the check it stood before takes the blame
-            name = self._steps.popleft().name
+            name = self._steps[0].name if step.op == "open" else name
+            self._steps = deque(other for other in self._steps if other.name != name)
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
         text = f"{name} did not come to an end in {time.monotonic() - self._started:.0f} s {end}"
         reason = self._reason("WEDGED" if wedged else "HUNG", name, text, {"pid": pid, "step": step.op}, Verdict.FAIL)
@@ -255,12 +292,15 @@ class Lane:
             self._steps.clear()  # a GPU that holds a process that cannot die is not touched again
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:
-        """No worker can be had: every check that is left gets the reason."""
+        """No worker can be had: every check that is left gets the reason, every self-test has seen nothing."""
         self.drop_worker()
-        left = [step.name for step in self._steps if step.op == "check"]
+        left = tuple(self._steps)
         self._steps.clear()
-        for name in left:
-            self._finish(self._result(name, self._reason(code, name, message, severity=severity)))
+        for step in left:
+            if step.op == "selftest":
+                self._blind(step.name, message)
+            else:
+                self._finish(self._result(step.name, self._reason(code, step.name, message, severity=severity)))
 
     # --- after Ctrl-C ---
 
@@ -294,6 +334,7 @@ class Lane:
         if self._worker is not None:
             self._worker.close()
         self._worker, self._ending = None, None
+        self.waiting = self.offering = False
 
     def _note(self, check: str, reason: Reason) -> None:
         self._early.setdefault(check, []).append(reason)
@@ -304,6 +345,7 @@ class Lane:
         if early:
             reasons = (*early, *result.reasons)
             result = replace(result, reasons=reasons, verdict=verdict_of(reasons))
+        result = replace(result, started_s=self._started)
         self.results.append(result)
         codes = [reason.code for reason in result.reasons]
         verdict, seconds = result.verdict, result.seconds
@@ -329,6 +371,11 @@ class Lane:
 
     def _emit(self, event: str, **details: Any) -> None:
         self.run.emit({"event": event, "gpu": self.gpu, **to_json(details)})
+
+
+def _code(message: Failed) -> str:
+    """The reason code of a worker's failure."""
+    return _OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR"
 
 
 def _death(when: str, obituary: Mapping[str, Any]) -> str:

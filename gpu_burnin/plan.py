@@ -1,4 +1,4 @@
-"""What one burn-in does: level, checks with budgets and deadlines, shapes, seed. Plain data with a digest."""
+"""What one burn-in does: level and its time, checks with their weights, shapes, seed. Plain data with a digest."""
 
 from __future__ import annotations
 
@@ -9,43 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE
+from gpu_burnin.checks import CHECK_NAMES, ROWS, Scope
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
 
 BACKENDS: tuple[str, ...] = ("cpu", "cuda")
-# Wall-clock budget in seconds of each check, all GPUs at once (design, section 6: quick <= 60 s, standard
-# <= 5 min).
-BUDGETS_S: dict[str, dict[str, float]] = {
-    "quick": {"state": 10.0, "gemm": 25.0, "hbm": 15.0},
-    "standard": {"state": 10.0, "gemm": 140.0, "hbm": 120.0},
-    "extended": {"state": 10.0, "gemm": 3600.0, "hbm": 3600.0},
-}
-# The CPU backend covers no GPU whatever the time. A round of everything is made however small the budget.
-CPU_BUDGETS_S: dict[str, dict[str, float]] = {
-    "quick": {"state": 10.0, "gemm": 0.1, "hbm": 0.1},
-    "standard": {"state": 10.0, "gemm": 10.0, "hbm": 10.0},
-    "extended": {"state": 10.0, "gemm": 60.0, "hbm": 60.0},
-}
-# A check is overdue at DEADLINE_FACTOR times its budget plus DEADLINE_SLACK_S (imports, library start, a
+# Wall-clock seconds of a whole run, from its start to its report (design, section 6). `--for` sets it for extended.
+LEVELS_S: Mapping[str, float] = {"quick": 60.0, "standard": 300.0, "extended": 7200.0}
+# The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for.
+CPU_LEVELS_S: Mapping[str, float] = {"quick": 1.0, "standard": 30.0, "extended": 120.0}
+CPU_LEAST_S = 0.1
+# A check is overdue at DEADLINE_FACTOR times the budget it was given plus SLACK_S (imports, library start, a
 # busy host).
 DEADLINE_FACTOR = 3.0
-DEADLINE_SLACK_S = 60.0
+SLACK_S = 60.0
 SELFTEST_DEADLINE_S = 120.0
+# The whole table of faults, as `gpu-burnin selftest` runs it.
+FULL_SELFTEST_DEADLINE_S = 1800.0
 
-CUDA_SHAPES: dict[str, int] = {"gemm_m": 4096, "gemm_n": 4096, "gemm_k": 4096, "hbm_bytes": 0}
-CPU_SHAPES: dict[str, int] = {"gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20}
-# Faults that --inject knows, by check; "hang", "wedge" and "crash" hit the worker itself and go with every
-# check.
-WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once")
-CHECK_FAULTS: dict[str, tuple[str, ...]] = {
-    "state": (),
-    "gemm": (
-        "bitflip", "multibit", "wrong_value", "nan", "inf", "zero", "transposed", "permuted", "stale",
-        "skipped_launch", "skipped_tile", "operand",
-    ),
-    "hbm": ("bitflip", "stuck"),
-}  # fmt: skip
+# Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
+CUDA_SHAPES: Mapping[str, int] = {"gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0}
+CPU_SHAPES: Mapping[str, int] = {"gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20}
+# Faults of the worker itself: --inject knows them for every check.
+WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once", "out_of_memory")
 
 
 class PlanError(GpuBurninError):
@@ -54,12 +40,23 @@ class PlanError(GpuBurninError):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """One check with its time budget and the deadline after which its worker is killed, both in seconds."""
+    """One check: its scope, its weight against the other checks, the seconds it gets at least, and the seconds
+    by which it may be late. Its budget is decided when it starts (budget.py)."""
 
     name: str
-    per_gpu: bool
-    budget_s: float
-    deadline_s: float
+    scope: Scope
+    weight: float
+    least_s: float
+    slack_s: float = SLACK_S
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether it gives a result for each GPU."""
+        return self.scope is not Scope.NODE
+
+    def deadline_s(self, budget_s: float) -> float:
+        """Seconds after which its worker is ended."""
+        return DEADLINE_FACTOR * budget_s + self.slack_s
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,11 @@ class Injection:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. `inject` holds fault specifications; a plan with any of them can never be evidence."""
+    """A whole run, to be over in `total_s` seconds. `inject` holds fault specifications; a plan with any of them
+    can never be evidence. `selftest_full` asks for the whole table of faults, `checks_off` for self-tests alone."""
 
     level: str
+    total_s: float
     seed: int
     backend: str
     gpus: tuple[Gpu, ...]
@@ -90,6 +89,8 @@ class Plan:
     options: Mapping[str, JSON] = field(default_factory=dict)
     inject: tuple[str, ...] = ()
     selftest: bool = True
+    selftest_full: bool = False
+    checks_off: bool = False
     selftest_deadline_s: float = SELFTEST_DEADLINE_S
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """The inverse of Plan.to_json."""
     fields = dict(data)
     fields["gpus"] = tuple(Gpu(**gpu) for gpu in data["gpus"])
-    fields["checks"] = tuple(CheckPlan(**check) for check in data["checks"])
+    fields["checks"] = tuple(CheckPlan(**{**check, "scope": Scope(check["scope"])}) for check in data["checks"])
     fields["inject"] = tuple(data["inject"])
     return Plan(**fields)
 
@@ -125,9 +126,9 @@ def parse_injection(spec: str) -> Injection:
     if len(parts) != 2:
         raise PlanError(f"inject {spec!r}: write it as CHECK:FAULT or CHECK:FAULT:gpu=INDEX")
     check, fault = parts
-    if check not in CHECK_FAULTS:
-        raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(CHECK_FAULTS)}")
-    known = CHECK_FAULTS[check] + WORKER_FAULTS
+    if check not in ROWS:
+        raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(ROWS)}")
+    known = ROWS[check].faults + WORKER_FAULTS
     if fault not in known:
         raise PlanError(f"inject {spec!r}: unknown fault {fault!r} for {check}, choose from {', '.join(known)}")
     return Injection(check, fault, gpu)
@@ -146,31 +147,31 @@ def make_plan(
     duration_s: float | None = None,
     selftest: bool = True,
 ) -> Plan:
-    """Choose checks, budgets and shapes for a level.
+    """Choose checks, time and shapes for a level.
 
     `seed` None draws a random one; `checks` None means all of them; `shapes` overrides single sizes;
-    `duration_s` (extended only) is shared by the checks of the GPUs in proportion to their budgets.
-    Raises PlanError naming the wrong setting and the allowed values.
+    `duration_s` (extended only) is the time of the whole run. Raises PlanError naming the wrong setting and the
+    allowed values.
     """
-    if level not in BUDGETS_S:
-        raise PlanError(f"unknown level {level!r}: choose from {', '.join(BUDGETS_S)}")
+    if level not in LEVELS_S:
+        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS_S)}")
     if backend not in BACKENDS:
         raise PlanError(f"unknown backend {backend!r}: choose from {', '.join(BACKENDS)}")
     if seed is not None and not 0 <= seed < 1 << 64:
         raise PlanError(f"seed {seed} is out of range: give an integer from 0 to 2^64 - 1")
     names = _check_names(checks)
-    for spec in inject:
-        parse_injection(spec)
-    budgets = dict((CPU_BUDGETS_S if backend == "cpu" else BUDGETS_S)[level])
-    if duration_s is not None:
-        budgets = _stretch(level, budgets, names, duration_s)
+    _check_injections(inject, names, gpus)
+    on_cpu = backend == "cpu"
     return Plan(
         level=level,
+        total_s=(CPU_LEVELS_S if on_cpu else LEVELS_S)[level] if duration_s is None else _duration(level, duration_s),
         seed=secrets.randbits(64) if seed is None else seed,
         backend=backend,
         gpus=tuple(gpus),
         checks=tuple(
-            CheckPlan(n, n not in PER_NODE, budgets[n], budgets[n] * DEADLINE_FACTOR + DEADLINE_SLACK_S) for n in names
+            CheckPlan(name, row.scope, row.weight, min(row.least_s, CPU_LEAST_S) if on_cpu else row.least_s)
+            for name, row in ROWS.items()
+            if name in names
         ),
         shapes=_shapes(backend, shapes or {}),
         options=dict(options or {}),
@@ -206,11 +207,19 @@ def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
     return shapes
 
 
-def _stretch(level: str, budgets: dict[str, float], names: Sequence[str], duration_s: float) -> dict[str, float]:
+def _duration(level: str, duration_s: float) -> float:
     if level != "extended":
         raise PlanError(f"a duration goes only with the level extended, not with {level}")
     if not 60 <= duration_s <= 30 * 86400:
         raise PlanError(f"duration {duration_s:g} s is out of range: give 60 s to 30 days")
-    timed = [n for n in names if n not in PER_NODE]
-    total = sum(budgets[n] for n in timed)
-    return {n: budgets[n] * duration_s / total if n in timed else budgets[n] for n in budgets}
+    return duration_s
+
+
+def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence[Gpu]) -> None:
+    """A fault that could strike nothing would make the run look better than it is."""
+    for spec in specs:
+        injection = parse_injection(spec)
+        if injection.check not in names:
+            raise PlanError(f"inject {spec!r}: the check {injection.check} is not part of this run")
+        if injection.gpu is not None and not any(injection.gpu in (gpu.uuid, str(gpu.index)) for gpu in gpus):
+            raise PlanError(f"inject {spec!r}: no GPU {injection.gpu} is part of this run; give its index or UUID")

@@ -1,74 +1,66 @@
-"""One burn-in: plan, execute, read the kernel log, judge, report, sign."""
+"""One burn-in: plan, execute, read telemetry and kernel log, judge, report, sign."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import signal
+import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gpu_burnin import evidence
-from gpu_burnin.checks import CHECK_NAMES
-from gpu_burnin.config import LEVELS, Config
-from gpu_burnin.discover import Found, choose_backend, discover, select
+from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
-from gpu_burnin.hardware import load_xids, make_reason, what_to_do
-from gpu_burnin.host import Host, read_host
-from gpu_burnin.journal import Journal, died_during, utc_now
-from gpu_burnin.plan import Plan, PlanError, make_plan
-from gpu_burnin.report import build, model, text
-from gpu_burnin.store import REPORT, REPORT_TEXT, Run, Store
-from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
-from gpu_burnin.types import Gpu, Reason, Verdict
+from gpu_burnin.hardware import load_xids, make_reason
+from gpu_burnin.hardware.floors import with_floors
+from gpu_burnin.history import History, read_history
+from gpu_burnin.interrupts import Interrupts
+from gpu_burnin.journal import Journal, utc_now
+from gpu_burnin.plan import Plan
+from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
+from gpu_burnin.report import build, model, outputs
+from gpu_burnin.report.series import build_series
+from gpu_burnin.store import Run, Store
+from gpu_burnin.telemetry import selftest as telemetry_selftest
+from gpu_burnin.telemetry.findings import TelemetryFindings
+from gpu_burnin.telemetry.kernel_log import open_kernel_log
+from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.sampling import Sampling
+from gpu_burnin.types import CheckResult, Gpu, Reason, SelftestResult, Verdict
 from gpu_burnin.verdict import Judgement, KernelLogFindings, Observations, judge
 
+__all__ = ["EXIT_CODES", "Display", "Outcome", "RunOptions", "run_burnin"]
 EXIT_CODES = {
     Verdict.PASS: EXIT_PASS,
     Verdict.FAIL: EXIT_FAIL,
     Verdict.INCONCLUSIVE: EXIT_INCONCLUSIVE,
 }
-_Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 Display: TypeAlias = Callable[[tuple[Gpu, ...]], AbstractContextManager[OnEvent]]
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """What the caller asks of one run; None leaves it to the configuration or the level.
-
-    `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only.
-    `allow_simulated` lets a run on simulated hardware PASS; the evidence stays marked as simulated.
-    """
-
-    config: Config = field(default_factory=Config)
-    level: str | None = None
-    duration_s: float | None = None
-    gpus: tuple[str, ...] | None = None
-    checks: tuple[str, ...] | None = None
-    skip: tuple[str, ...] = ()
-    backend: str | None = None
-    expect_gpus: int | None = None
-    seed: int | None = None
-    inject: tuple[str, ...] = ()
-    allow_simulated: bool = False
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """A finished run: where its files are, the report, the verdict."""
+    """A finished run: where its files are, the report as written, and what it was made of."""
 
     run_dir: Path
     report: model.Report
-    verdict: Verdict
+    plan: Plan
+    judgement: Judgement
+    results: tuple[CheckResult, ...]
+    selftests: tuple[SelftestResult, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASS, FAIL or INCONCLUSIVE."""
+        return self.judgement.verdict
 
     @property
     def exit_code(self) -> int:
@@ -77,14 +69,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """The plan with what it was made of."""
+class _Seen:
+    """What execution gave, and what was there just before it."""
 
-    plan: Plan
-    found: Found
-    host: Host
-    left_out: tuple[str, ...]
-    shortfalls: tuple[str, ...]
+    done: ExecutionResult
+    telemetry: TelemetryFindings
+    log_before: tuple[XidEvent, ...]
 
 
 def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
@@ -92,22 +82,23 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
 
     Ctrl-C and SIGTERM end it early with a valid INCONCLUSIVE report. Evidence is signed whatever the verdict,
     but never for a run with injected faults. Raises GpuBurninError (exit 2) before anything has been run: wrong
-    option or configuration, no usable GPU, another run under way, unreadable host key.
+    option or configuration, no usable GPU, another run under way, unreadable host key; and when journal or report
+    cannot be written: then the workers are ended and nothing is left of the run.
     """
+    started_s = time.monotonic()
     config, store = options.config, Store(options.config.state_dir)
-    _check_kernel_log(config.kernel_log)
+    check_surroundings(config)
     if not options.inject:
         evidence.own_public_key(config.host_key)
     with store.locked():
-        prepared = _prepare(options)
-        revoked, died = store.revoked(), _died_before(store, prepared.host)
-        run, started_at = store.new_run(datetime.now(UTC)), utc_now()
-        shown = display(prepared.plan.gpus) if display else contextlib.nullcontext(_ignore)
-        with Journal(run.journal, prepared.host.boot_id) as journal, shown as on_event, _sigterm_as_interrupt():
-            done = execute(prepared.plan, journal, on_event)
-        with _undisturbed():
-            seen = _observe(options, prepared, done, died)
-            judged = judge(seen, load_xids())
+        prepared = prepare(options)
+        revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
+        interrupts = Interrupts()
+        with _new_run(store) as (run, found), interrupts.taken():
+            started_at = utc_now()
+            seen = _execute(config, prepared, run, display, interrupts, started_s)
+            observed = _observe(options, prepared, seen, history)
+            judged = found.judged = judge(observed, load_xids())
             facts = build.RunFacts(
                 run_id=run.run_id,
                 sequence=run.sequence,
@@ -116,111 +107,121 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
                 finished_at=utc_now(),
                 host=prepared.host,
                 found=prepared.found,
-                facts=done.facts,
+                facts=seen.done.facts,
             )
-            report = build.build(facts, seen, judged)
-            _write(run, report, prepared, judged, config)
+            report = build.build(facts, observed, judged)
+            _write(run, report, build_series(observed.results, seen.telemetry, started_s), prepared, config)
             store.finish(run)
             if judged.verdict is Verdict.PASS and revoked is not None:
                 store.clear_revocation(revoked)
-    return Outcome(run.path, report, judged.verdict)
+    _export_metrics(config, run, report)
+    return Outcome(run.path, report, observed.plan, judged, observed.results, observed.selftests)
 
 
-def _prepare(options: RunOptions) -> _Prepared:
-    config, found, host = options.config, discover(), read_host()
-    backend = choose_backend(options.backend or config.backend, found)
-    wanted = config.checks or CHECK_NAMES
-    chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
-    gpus = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), options.gpus)
-    level = options.level or ("extended" if options.duration_s is not None else config.level or "standard")
-    expect_gpus = options.expect_gpus or config.expect_gpus
+@dataclass
+class _Found:
+    """The judgement, once there is one."""
+
+    judged: Judgement | None = None
+
+
+@contextlib.contextmanager
+def _new_run(store: Store) -> Iterator[tuple[Run, _Found]]:
+    """The directory of a new run, which vanishes again when the run cannot be written to its end.
+
+    Raises GpuBurninError for a disk that is full or fails. A FAIL that cannot be reported still closes the gate
+    if there is room for that.
+    """
+    run, found = None, _Found()
     try:
-        _known((*wanted, *options.skip))
-        plan = make_plan(
-            level,
-            backend=backend,
-            gpus=gpus,
-            seed=options.seed,
-            checks=chosen,
-            shapes=config.shapes,
-            options={} if expect_gpus is None else {"expect_gpus": expect_gpus},
-            inject=options.inject,
-            duration_s=options.duration_s,
-        )
-    except PlanError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
-    left_out = tuple(name for name in wanted if name not in chosen)
-    return _Prepared(plan, found, host, left_out, tuple(_shortfalls(options, plan, found)))
+        run = store.new_run(datetime.now(UTC))
+        yield run, found
+    except OSError as error:
+        _remove(run)
+        verdict = ""
+        if run is not None and found.judged is not None:
+            verdict = f" (its verdict was {found.judged.verdict})"
+            if found.judged.verdict is Verdict.FAIL:
+                with contextlib.suppress(OSError):
+                    store.revoke(f"run {run.sequence} was FAIL and could not be reported")
+        raise GpuBurninError(
+            f"{socket.gethostname()}: the run was given up{verdict}, since {store.root} cannot be written: "
+            f"{error.strerror or error}; make room or mend the disk and run again"
+        ) from error
+    except KeyboardInterrupt:
+        _remove(run)
+        raise
 
 
-def _known(names: tuple[str, ...]) -> None:
-    unknown = sorted(set(names) - set(CHECK_NAMES))
-    if unknown:
-        raise PlanError(f"unknown checks {', '.join(unknown)}: choose from {', '.join(CHECK_NAMES)}")
+def _remove(run: Run | None) -> None:
+    # A journal without an end would be taken for a host that died.
+    if run is not None:
+        shutil.rmtree(run.path, ignore_errors=True)
 
 
-def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
-    """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
-    asked = options.config.level
-    if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
-        yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
-    testable = {gpu.uuid for gpu in found.gpus} - found.lost
-    rest = len(testable) - len(plan.gpus)
-    if rest:
-        yield f"{rest} of {len(testable)} GPUs were left out"
+def _execute(
+    config: Config,
+    prepared: Prepared,
+    run: Run,
+    display: Display | None,
+    interrupts: Interrupts,
+    started_s: float,
+) -> _Seen:
+    """Run the plan with the samplers around it. Raises KeyboardInterrupt when it was stopped before it began."""
+    plan = prepared.plan
+    shown = display(plan.gpus) if display else contextlib.nullcontext(_ignore)
+    done: ExecutionResult | None = None
+    with Journal(run.journal, prepared.host.boot_id) as journal, shown as on_event:
+        with Sampling(plan.gpus, run.path, on_event) as sampling:
+            log_before = open_kernel_log(config.kernel_log).read()[0]
+            try:
+                with interrupts.raising():
+                    done = execute(plan, journal, on_event, started_s=started_s)
+            except KeyboardInterrupt:
+                if done is None:
+                    raise
+        return _Seen(done, sampling.findings(), log_before)
 
 
-def _died_before(store: Store, host: Host) -> str | None:
-    """What the run before was doing when the host went down under it."""
-    runs = store.runs()
-    if not runs:
-        return None
-    try:
-        return died_during(runs[-1].journal, host.boot_id)
-    except ValueError:
-        return "an unknown check (the journal is damaged)"
-
-
-def _observe(options: RunOptions, prepared: _Prepared, done: ExecutionResult, died: str | None) -> Observations:
+def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: History) -> Observations:
+    done, plan, shortfalls = seen.done, prepared.plan, prepared.shortfalls
+    if done.busy and BUSY not in shortfalls:
+        # The process came after the plan was made: what was not started is not missing by accident.
+        plan = replace(plan, checks=tuple(check for check in plan.checks if not check.per_gpu))
+        shortfalls = (*shortfalls, BUSY)
     log = open_kernel_log(options.config.kernel_log)
+    # Everything since boot: what happened before the run counts too.
+    events, gaps, sources = log.read()
+    simulated = plan.backend == "cpu" or prepared.found.simulated or log.simulated
     extra: tuple[Reason, ...] = ()
-    if died is not None:
-        message = f"the host went down during the run before, while it ran: {died}"
-        extra = (make_reason("DIED_DURING_CHECK", died.split(",")[0], message),)
+    if history.died is not None:
+        message = f"the host went down during the run before, while it ran: {history.died}"
+        extra = (make_reason("DIED_DURING_CHECK", history.died.split(",")[0], message),)
     return Observations(
-        plan=prepared.plan,
+        plan=plan,
         gpus=prepared.found.gpus,
-        results=done.results,
-        selftests=done.selftests,
-        kernel_log=_read(log, options.config.kernel_log),
-        simulated=prepared.plan.backend == "cpu" or prepared.found.simulated or log.simulated,
+        results=with_floors(done.results, prepared.found.gpus, simulated=simulated),
+        selftests=(*done.selftests, *telemetry_selftest.run(plan.gpus)),
+        kernel_log=KernelLogFindings(
+            sources or options.config.kernel_log, bool(sources), gaps, events, before=seen.log_before
+        ),
+        simulated=simulated,
         allow_simulated=options.allow_simulated or options.config.allow_simulated,
         killed_pids=frozenset(done.killed_pids),
+        telemetry=seen.telemetry,
         extra=extra,
         left_out=prepared.left_out,
-        shortfalls=prepared.shortfalls,
+        shortfalls=shortfalls,
         interrupted=done.interrupted,
+        passed_this_boot=history.passed_this_boot,
+        last_reasons=history.last_reasons,
+        restarted=history.restarted,
     )
 
 
-def _read(log: KernelLog, spec: str) -> KernelLogFindings:
-    """Everything since boot: what happened before the run counts too."""
-    events, gaps, sources = log.read()
-    return KernelLogFindings(sources or spec, bool(sources), gaps, events)
-
-
-def _check_kernel_log(spec: str) -> None:
-    """Refuse what could not be read to its end, before anything is run."""
-    open_kernel_log(spec)
-    if Path(spec).is_char_device():
-        raise GpuBurninError(f"{socket.gethostname()}: kernel_log {spec} is a device; write auto to read it")
-
-
-def _write(run: Run, report: model.Report, prepared: _Prepared, judged: Judgement, config: Config) -> None:
-    """Report, text, then evidence: a reader that sees the evidence finds the report it speaks of."""
-    data = model.to_bytes(report)
-    write_atomic(run.path / REPORT, data)
-    write_atomic(run.path / REPORT_TEXT, text.render(report, what_to_do).encode())
+def _write(run: Run, report: model.Report, series: Mapping[str, Any], prepared: Prepared, config: Config) -> None:
+    """The report's files, then evidence: a reader that sees the evidence finds the report it speaks of."""
+    data = outputs.write(run.path, report, series)
     if prepared.plan.inject:
         return
     statement = evidence.Statement(
@@ -228,7 +229,7 @@ def _write(run: Run, report: model.Report, prepared: _Prepared, judged: Judgemen
         machine_id=prepared.host.machine_id,
         boot_id=prepared.host.boot_id,
         report_sha256=hashlib.sha256(data).hexdigest(),
-        verdict=judged.verdict,
+        verdict=Verdict(report["verdict"]),
         level=report["level"],
         plan_sha256=report["plan_sha256"],
         hardware_sha256=report["hardware_sha256"],
@@ -239,37 +240,18 @@ def _write(run: Run, report: model.Report, prepared: _Prepared, judged: Judgemen
     evidence.write_evidence(run.path, statement, config.host_key)
 
 
+def _export_metrics(config: Config, run: Run, report: model.Report) -> None:
+    """Last, since report and evidence do not depend on it. Readable by node_exporter, which is not root."""
+    if config.metrics_file is None:
+        return
+    try:
+        write_atomic(config.metrics_file, outputs.metrics_bytes(report), mode=0o644)
+    except OSError as error:
+        raise GpuBurninError(
+            f"{socket.gethostname()}: the run is complete in {run.path}, but metrics_file {config.metrics_file} "
+            f"cannot be written: {error.strerror or error}; make room or correct the configuration"
+        ) from error
+
+
 def _ignore(_: object) -> None:
     """A display that shows nothing."""
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM (systemd stops the unit) ends a run the way Ctrl-C does."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handlers(interrupt, (signal.SIGTERM,)):
-        yield
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Judging and writing take a moment and must not be cut short by an impatient second Ctrl-C."""
-    with _handlers(signal.SIG_IGN, (signal.SIGTERM, signal.SIGINT)):
-        yield
-
-
-@contextlib.contextmanager
-def _handlers(handler: _Handler, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Set signal handlers for a while; a caller outside the main thread cannot and keeps its own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -1,80 +1,27 @@
-"""The self-test: in every run and on every GPU, faults are injected below the detectors, which must see them."""
+"""What self-tests share: how a result is made, and the table of what was seen. Standard library only."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpu_burnin.checks import CheckContext
-from gpu_burnin.compute import exact, golden
-from gpu_burnin.compute.backend import Backend
-from gpu_burnin.compute.faults import FAULTS, SELFTEST_FAULTS, Fault
-from gpu_burnin.compute.patterns import Pattern
-from gpu_burnin.compute.product import Case, ProductUnit, Shape, expect
 from gpu_burnin.types import SelftestResult
+
+if TYPE_CHECKING:
+    from gpu_burnin.checks import CheckContext
 
 SCOPE_DEVICE = "device buffers"
 SCOPE_CPU = "detector logic only"
-# The self-test uses small products: a detector sees a wrong element the same way in a small matrix.
-_LIMIT_SIMULATED, _LIMIT_DEVICE = 128, 512
-_MEMORY_BYTES = 1 << 20
 
 
-def run_selftest(check: str, ctx: CheckContext) -> tuple[SelftestResult, ...]:
-    """Inject the faults that belong to a check; nothing for a check without detectors on the device."""
-    if ctx.backend is None:
-        return ()
-    if check == "gemm":
-        return tuple(_gemm(ctx, ctx.backend))
-    if check == "hbm" and ctx.backend.covers_memory:
-        return (_memory(ctx, ctx.backend),)
-    return ()
-
-
-def _gemm(ctx: CheckContext, backend: Backend) -> Iterable[SelftestResult]:
-    limit = _LIMIT_SIMULATED if backend.simulated else _LIMIT_DEVICE
-    shape = Shape(*(min(ctx.shapes[key], limit) for key in ("gemm_m", "gemm_n", "gemm_k")))
-    for precision in backend.precisions:
-        unit = ProductUnit(backend, precision, shape)
-        operands = exact.ranges_for(precision)[0]
-        seeds = iter(golden.GOLDEN_SEEDS * len(SELFTEST_FAULTS))
-        for name in SELFTEST_FAULTS:
-            clean, broken = (Case(precision, operands, shape, next(seeds)) for _ in range(2))
-            yield _inject(ctx, unit, clean, broken, FAULTS[name], fresh=False)
-        # Fresh seeds are verified by another detector, which has to see a wrong value of its own.
-        seeds = golden.fresh_seeds(ctx.seed ^ 0x5E1F)
-        clean, broken = (Case(precision, operands, shape, next(seeds)) for _ in range(2))
-        yield _inject(ctx, unit, clean, broken, FAULTS["wrong_value"], fresh=True)
-
-
-def _inject(
-    ctx: CheckContext, unit: ProductUnit, clean: Case, broken: Case, fault: Fault, fresh: bool
+def injected(
+    ctx: CheckContext, check: str, fault: str, detected: bool, latency_s: float, changed_bits: int | None = None
 ) -> SelftestResult:
-    """A right product first, so that a detector that cries always is not taken for a good one."""
-    trusted = unit.run(clean, expect(clean, fresh)).right
-    expected = expect(broken, fresh)
-    started = time.perf_counter()
-    outcome = unit.run(broken, expected, fault)
-    seen = trusted and not outcome.right
-    if fresh:  # the digest is not compared on fresh seeds: Freivalds' value alone has to differ
-        seen = trusted and "mismatch" in outcome.problems
-    name = f"{fault.name} {clean.precision}" + (" (fresh seed)" if fresh else "")
-    return _result(ctx, "gemm", name, seen, time.perf_counter() - started)
+    """The result of one injected fault. `fault` is its name, then after a space the part it struck ("nan bf16").
 
-
-def _memory(ctx: CheckContext, backend: Backend) -> SelftestResult:
-    size_bytes = min(ctx.shapes["hbm_bytes"], _MEMORY_BYTES)
-    memory = backend.memory_allocate(size_bytes)
-    pattern = Pattern("random", ctx.seed)
-    backend.memory_write(memory, pattern)
-    trusted = backend.memory_verify(memory, pattern).count == 0
-    backend.memory_flip(memory, exact.mix(ctx.seed) % (size_bytes // 8) * 8, 1 << (ctx.seed % 64))
-    started = time.perf_counter()
-    faults = backend.memory_verify(memory, pattern)
-    return _result(ctx, "hbm", "cell flip", trusted and faults.count == 1, time.perf_counter() - started)
-
-
-def _result(ctx: CheckContext, check: str, fault: str, detected: bool, latency_s: float) -> SelftestResult:
+    The scope says what a detection proves: on a simulated backend no more than the detector's logic.
+    """
     assert ctx.backend is not None
     return SelftestResult(
         fault=fault,
@@ -84,4 +31,55 @@ def _result(ctx: CheckContext, check: str, fault: str, detected: bool, latency_s
         detected=detected,
         latency_s=latency_s,
         scope=SCOPE_CPU if ctx.backend.simulated else SCOPE_DEVICE,
+        changed_bits=changed_bits,
+    )
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the detectors of one part of a check (a precision, a kind of kernel) saw, over all GPUs.
+
+    `smallest_bits` is the size of the smallest fault that was seen wherever it was injected, None where no fault
+    has a size. `slowest_s` is the longest time from a fault to its detection, in seconds. `missed` are names of
+    faults that were not seen somewhere.
+    """
+
+    check: str
+    part: str
+    injected: int
+    detected: int
+    smallest_bits: int | None
+    slowest_s: float
+    missed: tuple[str, ...]
+
+
+def sensitivity(results: Iterable[SelftestResult]) -> tuple[Sensitivity, ...]:
+    """One row for each check and part, in the order in which they first come."""
+    rows: dict[tuple[str, str], list[SelftestResult]] = {}
+    for result in results:
+        _, _, rest = result.fault.partition(" ")
+        # What could not be injected at all has a sentence in the place of its part.
+        part = rest.split(" ")[0] if result.injected else ""
+        rows.setdefault((result.check, part), []).append(result)
+    return tuple(_row(check, part, found) for (check, part), found in rows.items())
+
+
+def _row(check: str, part: str, found: list[SelftestResult]) -> Sensitivity:
+    faults: dict[str, list[SelftestResult]] = {}
+    for result in found:
+        faults.setdefault(result.fault, []).append(result)
+    seen = {name: all(r.injected and r.detected for r in results) for name, results in faults.items()}
+    sizes = [
+        max(size for result in results if (size := result.changed_bits) is not None)
+        for name, results in faults.items()
+        if seen[name] and any(result.changed_bits is not None for result in results)
+    ]
+    return Sensitivity(
+        check=check,
+        part=part,
+        injected=sum(result.injected for result in found),
+        detected=sum(result.detected for result in found),
+        smallest_bits=min(sizes, default=None),
+        slowest_s=max((result.latency_s for result in found if result.detected), default=0.0),
+        missed=tuple(name for name in faults if not seen[name]),
     )

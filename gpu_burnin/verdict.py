@@ -9,38 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpu_burnin.hardware import XidTable, make_reason
+from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
+from gpu_burnin.coverage import coverage_reasons
+from gpu_burnin.coverage import missed_fault_rate as missed_fault_rate
+from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
+from gpu_burnin.hardware.floors import judge_floors, with_floors
+from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
+from gpu_burnin.ladder import escalated, worst_action
 from gpu_burnin.plan import Plan
+from gpu_burnin.telemetry.findings import TelemetryFindings
+from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.telemetry.xids import judge_xids
+from gpu_burnin.telemetry.xids import is_own, judge_xids
 from gpu_burnin.types import (
     JSON,
     Action,
     CheckResult,
     Gpu,
+    Notice,
     Reason,
     SelftestResult,
     Verdict,
     worst,
 )
 
-# With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
-# Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
-RULE_OF_THREE = 3.0
-# Checks whose detectors are on the device and have to prove themselves in each run.
-SELFTESTED = frozenset({"gemm", "hbm"})
-# Least share of a GPU that a check must have covered on real hardware: covered, of, share (design, section 6).
-LEAST_SHARE: Mapping[str, tuple[str, str, float]] = {"hbm": ("covered_bytes", "gpu_memory_bytes", 0.95)}
-
 
 @dataclass(frozen=True)
 class KernelLogFindings:
-    """What the kernel log gave since boot. `alive`: it was there to be read, to the end of the run."""
+    """What the kernel log gave since boot. `alive`: it was there to be read, to the end of the run.
+
+    `before` are the events it held just before the first check started: the run did not cause them.
+    """
 
     source: str
     alive: bool
     gaps: int = 0
     events: tuple[XidEvent, ...] = ()
+    before: tuple[XidEvent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Observations:
     `gpus` are all GPUs of the node, tested or not. `killed_pids` are processes the executor killed itself.
     `extra` are reasons found outside the checks (a host that died during the run before). `left_out` are checks
     and `shortfalls` sentences on where the run was asked to do less than this host's configuration wants.
+    `passed_this_boot`: a run of this boot had passed before, so that users' work may have run since.
+    `last_reasons` are those of the run before, and `restarted` says that the host was restarted since then.
     """
 
     plan: Plan
@@ -60,10 +67,14 @@ class Observations:
     simulated: bool
     allow_simulated: bool
     killed_pids: frozenset[int] = frozenset()
+    telemetry: TelemetryFindings = field(default_factory=TelemetryFindings)
     extra: tuple[Reason, ...] = ()
     left_out: tuple[str, ...] = ()
     shortfalls: tuple[str, ...] = ()
     interrupted: bool = False
+    passed_this_boot: bool = False
+    last_reasons: tuple[Reason, ...] = ()
+    restarted: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,47 +87,70 @@ class Gap:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a run. `gpus` has the verdict on each GPU (UUID) by its own results and reasons."""
+    """The outcome of a run. `gpus` has the verdict on each GPU (UUID) by its own results and reasons.
+
+    `notices` are what a person should know though it does not keep the node out.
+    """
 
     verdict: Verdict
     action: Action
     reasons: tuple[Reason, ...]
     gpus: Mapping[str, Verdict] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
-def judge(seen: Observations, xids: XidTable) -> Judgement:
-    """The verdict, the worst action on the ladder, and the reasons, worst first."""
+def judge(
+    seen: Observations, xids: XidTable, skus: SkuTable | None = None, policy: TelemetryPolicy | None = None
+) -> Judgement:
+    """The verdict, the worst action on the ladder, the reasons, worst first, and the notices.
+
+    `skus` and `policy` are the shipped ones unless given.
+    """
+    models, rules = skus or load_skus(), policy or load_policy()
     gaps, log = tuple(missing_results(seen.plan, seen.results)), seen.kernel_log
+    results = with_floors(seen.results, seen.gpus, simulated=seen.simulated, skus=models)
+    slow, slow_notices = judge_floors(results)
+    telemetry, telemetry_notices = judge_telemetry(seen.telemetry, _watched(seen), results, rules)
+    logged = judge_xids(
+        log.events,
+        seen.gpus,
+        log.gaps,
+        log.source if log.alive else "",
+        xids,
+        seen.killed_pids,
+        before=log.before,
+        users_ran=seen.passed_this_boot,
+        reported=seen.telemetry.xids,
+    )
     reasons = _in_order(
-        (
+        escalated(reason, seen.last_reasons, seen.restarted)
+        for reason in (
             *seen.extra,
             *_run_reasons(seen),
-            *(reason for result in seen.results for reason in result.reasons),
-            *_unexplained(seen.results),
+            *(reason for result in results for reason in result.reasons),
+            *_unexplained(results),
             *_gap_reasons(gaps, seen.interrupted),
-            *_share_reasons(seen),
+            *coverage_reasons(results, seen.gpus, models, simulated=seen.simulated),
+            *slow,
             *_selftest_reasons(seen),
-            *judge_xids(log.events, seen.gpus, log.gaps, log.source if log.alive else "", xids, seen.killed_pids),
+            *telemetry,
+            *logged.reasons,
         )
     )
     return Judgement(
         verdict=worst([Verdict.PASS, *(reason.severity for reason in reasons)]),
-        action=max((reason.action for reason in reasons), key=lambda action: action.rank, default=Action.NONE),
+        action=worst_action(reasons),
         reasons=reasons,
-        gpus={gpu.uuid: _of_gpu(gpu.uuid, seen.results, reasons) for gpu in seen.plan.gpus},
+        gpus={gpu.uuid: _of_gpu(gpu.uuid, results, reasons) for gpu in seen.plan.gpus},
         gaps=gaps,
+        notices=(*slow_notices, *telemetry_notices, *logged.notices),
     )
 
 
-def missed_fault_rate(result: CheckResult) -> float | None:
-    """Upper 95 % bound, per second, of a fault rate with which this result would still have been clean.
-
-    None for a check of the node (a snapshot, no time on the hardware) and where a fault was seen.
-    """
-    if result.gpu is None or result.verdict is not Verdict.PASS or result.seconds <= 0:
-        return None
-    return RULE_OF_THREE / result.seconds
+def _watched(seen: Observations) -> tuple[Gpu, ...]:
+    """The GPUs that samplers had to watch: none where nothing was started on any GPU, as when one is busy."""
+    return seen.plan.gpus if any(check.per_gpu for check in seen.plan.checks) else ()
 
 
 def missing_results(plan: Plan, results: Iterable[CheckResult]) -> Iterator[Gap]:
@@ -129,8 +163,8 @@ def missing_results(plan: Plan, results: Iterable[CheckResult]) -> Iterator[Gap]
 
 
 def killed_by_run(event: XidEvent, killed_pids: frozenset[int]) -> bool:
-    """Whether the driver blames a process that the executor killed itself."""
-    return event.pid is not None and event.pid in killed_pids
+    """Whether a code is one that follows a kill, and the driver blames a process that the executor killed itself."""
+    return is_own(event, load_xids(), killed_pids)
 
 
 def _unexplained(results: Iterable[CheckResult]) -> Iterator[Reason]:
@@ -153,39 +187,23 @@ def _gap_reasons(gaps: tuple[Gap, ...], interrupted: bool) -> Iterator[Reason]:
         yield make_reason("COVERAGE_LOW", gap.check, message, gpu=gap.gpu)
 
 
-def _share_reasons(seen: Observations) -> Iterator[Reason]:
-    for result in () if seen.simulated else seen.results:
-        if result.name not in LEAST_SHARE or result.verdict is not Verdict.PASS:
-            continue
-        part, whole, least = LEAST_SHARE[result.name]
-        covered, total = result.coverage.get(part), result.coverage.get(whole)
-        known = isinstance(covered, int | float) and isinstance(total, int | float) and total > 0
-        share = float(covered) / float(total) if known else 0.0  # type: ignore[arg-type]
-        if share < least:
-            yield make_reason(
-                "COVERAGE_LOW",
-                result.name,
-                f"{share:.1%} was covered, at least {least:.0%} must be",
-                gpu=result.gpu,
-                evidence={part: covered, whole: total, "least_share": least},
-            )
-
-
 def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
     """Every detector that ran must have seen every fault injected for it; none injected proves nothing."""
-    for result in seen.results:
-        if result.name not in SELFTESTED or result.verdict is Verdict.INCONCLUSIVE:
+    judged = {(test.check, test.gpu) for test in seen.selftests}
+    ran = {(result.name, result.gpu) for result in seen.results if result.verdict is not Verdict.INCONCLUSIVE}
+    for check, gpu in sorted(ran - judged, key=str):
+        if check in SELFTESTED:
+            message = f"no fault was injected into the check {check}, so its detector is not proven"
+            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": []})
+    # Telemetry proves its detectors too, without a check of its name.
+    for check, gpu in sorted(judged, key=str):
+        if check in CHECK_NAMES and (check, gpu) not in ran:
             continue
-        tests = [test for test in seen.selftests if (test.check, test.gpu) == (result.name, result.gpu)]
-        blind = [test.fault for test in tests if not (test.injected and test.detected)]
-        if not tests:
-            message = f"no fault was injected into the check {result.name}, so its detector is not proven"
-        elif blind:
-            message = f"the {result.name} detector did not see injected faults: {', '.join(blind)}"
-        else:
-            continue
-        faults: list[JSON] = list(blind)
-        yield make_reason("SELFTEST_BLIND", result.name, message, gpu=result.gpu, evidence={"faults": faults})
+        tests = [test for test in seen.selftests if (test.check, test.gpu) == (check, gpu)]
+        blind: list[JSON] = [test.fault for test in tests if not (test.injected and test.detected)]
+        if blind:
+            message = f"the {check} detector did not see injected faults: {', '.join(map(str, blind))}"
+            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": blind})
 
 
 def _run_reasons(seen: Observations) -> Iterator[Reason]:

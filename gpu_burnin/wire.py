@@ -38,7 +38,10 @@ def reason_from_json(data: Mapping[str, Any]) -> Reason:
 
 
 def result_from_json(data: Mapping[str, Any]) -> CheckResult:
-    """The inverse of to_json for a CheckResult, but for `started_s`, which the supervisor knows. Raises KeyError, TypeError or ValueError for anything else."""
+    """The inverse of to_json for a CheckResult, but for `started_s`, which the supervisor knows.
+
+    Raises KeyError, TypeError or ValueError for anything else.
+    """
     return CheckResult(
         name=data["name"],
         gpu=data["gpu"],

@@ -1,36 +1,66 @@
 """The worker: one process for one GPU (or for the node), driven by JSON lines on standard input.
 
 First line: the job, {"plan": ..., "gpu": UUID or null}. Then {"op": "check"|"selftest", "name": ...,
-"attempt": n}. Answers on standard output: ready, progress, result, selftest, failed. Run by the executor
-only.
+"attempt": n, "budget_s": s}. Answers on standard output: ready, progress, result, selftest, failed; and share, which
+is answered by {"op": "shared", "data": {UUID: ...}}. Run by the executor only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.plan import CheckPlan, Plan, plan_from_json
+from gpu_burnin.plan import Plan, plan_from_json
 from gpu_burnin.types import JSON
 from gpu_burnin.wire import encode, to_json
 
 _PR_SET_PDEATHSIG = 1
+OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
+_PROGRESS_EVERY_S = 0.2
+_OOM_SCORE = 500  # of -1000 to 1000; raising it needs no privilege
+
+
+class Progress:
+    """Passes on what a check tells of its progress: at most a few a second, but a new error at once."""
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
+        self._last_s = -math.inf
+        self._errors: JSON = 0
+
+    def tell(self, data: Mapping[str, JSON]) -> None:
+        """Send, or leave out what comes too soon."""
+        now, errors = self._clock(), data.get("errors", self._errors)
+        if errors == self._errors and now - self._last_s < _PROGRESS_EVERY_S:
+            return
+        self._last_s, self._errors = now, errors
+        self._send({"type": "progress", "data": data})
 
 
 class Worker:
     """State of one worker process: plan, GPU and, once a check of a GPU asks for it, the opened backend."""
 
-    def __init__(self, plan: Plan, gpu: str | None, send: Callable[[Mapping[str, Any]], None]) -> None:
-        self._plan, self._send = plan, send
+    def __init__(
+        self,
+        plan: Plan,
+        gpu: str | None,
+        send: Callable[[Mapping[str, Any]], None],
+        receive: Callable[[], Mapping[str, Any] | None],
+    ) -> None:
+        self._plan, self._send, self._receive = plan, send, receive
         self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
         self._backend: Any = None
 
@@ -47,32 +77,43 @@ class Worker:
 
     def handle(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run one check or its self-test and return the answer."""
-        check = next(c for c in self._plan.checks if c.name == message["name"])
+        check = REGISTRY[message["name"]]
         if message["op"] == "selftest":
-            from gpu_burnin.selftest import run_selftest
-
-            return {"type": "selftest", "results": to_json(run_selftest(check.name, self._context(check, ())))}
+            return {"type": "selftest", "results": to_json(check.selftest(self._context(0.0, ())))}
         inject = self._plan.injections(check.name, self._gpu)
         _worker_fault(inject, int(message["attempt"]))
-        return {"type": "result", "result": to_json(REGISTRY[check.name].run(self._context(check, inject)))}
+        return {"type": "result", "result": to_json(check.run(self._context(float(message["budget_s"]), inject)))}
 
-    def _context(self, check: CheckPlan, inject: tuple[str, ...]) -> CheckContext:
+    def _context(self, budget_s: float, inject: tuple[str, ...]) -> CheckContext:
         return CheckContext(
             seed=self._plan.seed,
             level=self._plan.level,
-            budget_s=check.budget_s,
+            budget_s=budget_s,
             gpus=self._plan.gpus,
             gpu=self._gpu,
             backend=self._backend,
             shapes=self._plan.shapes,
             options=self._plan.options,
             inject=inject,
-            progress=lambda data: self._send({"type": "progress", "data": data}),
+            selftest_full=self._plan.selftest_full,
+            progress=Progress(self._send).tell,
+            exchange=self._exchange,
         )
+
+    def _exchange(self, data: JSON) -> Mapping[str, JSON]:
+        """Give `data` to the workers of the other GPUs in this check and wait for theirs."""
+        self._send({"type": "share", "data": data})
+        answer = self._receive()
+        if answer is None:
+            raise GpuBurninError("the supervisor went away during an exchange between workers; start the run again")
+        offers: Mapping[str, JSON] = answer["data"]
+        return offers
 
 
 def _worker_fault(inject: tuple[str, ...], attempt: int) -> None:
-    """Faults of the worker itself: a crash, a hang, a hang that ignores SIGTERM."""
+    """Faults of the worker itself: a crash, no memory, a hang, a hang that ignores SIGTERM."""
+    if "out_of_memory" in inject:
+        raise MemoryError
     if "crash" in inject or ("crash_once" in inject and attempt == 0):
         os.kill(os.getpid(), signal.SIGKILL)
     if "wedge" in inject:
@@ -98,26 +139,47 @@ def main() -> int:
     def send(message: Mapping[str, Any]) -> None:
         out.write(encode(message))
 
-    job = json.loads(sys.stdin.buffer.readline())
-    worker = Worker(plan_from_json(job["plan"]), job["gpu"], send)
+    def receive() -> Mapping[str, Any] | None:
+        line = sys.stdin.buffer.readline()
+        return json.loads(line) if line else None
+
+    _prefer_as_victim()
+    job = receive()
+    if job is None:
+        return 1
+    worker = Worker(plan_from_json(job["plan"]), job["gpu"], send, receive)
     try:
         send({"type": "ready", "facts": worker.open()})
     except Exception as error:
-        send({"type": "failed", "message": _sentence(error)})
+        send(_failure(error))
         return 1
-    for line in sys.stdin.buffer:
+    while (message := receive()) is not None:
         try:
-            send(worker.handle(json.loads(line)))
+            send(worker.handle(message))
         except Exception as error:
-            send({"type": "failed", "message": _sentence(error)})
+            send(_failure(error))
     return 0
 
 
-def _sentence(error: Exception) -> str:
+def _prefer_as_victim() -> None:
+    """When memory runs out the kernel shall take a worker, not the supervisor, which then tells of it."""
+    with contextlib.suppress(OSError):
+        OOM_SCORE_ADJ.write_text(str(_OOM_SCORE))
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """The message of a step that could not be done."""
     if isinstance(error, GpuBurninError):
-        return str(error)
+        return {"type": "failed", "message": str(error)}
+    if isinstance(error, MemoryError):
+        what = f" ({error})" if str(error) else ""
+        return {
+            "type": "failed",
+            "message": f"memory ran out{what}; free some or use smaller shapes",
+            "out_of_memory": True,
+        }
     traceback.print_exc()
-    return f"{type(error).__name__}: {error}"
+    return {"type": "failed", "message": f"{type(error).__name__}: {error}"}
 
 
 if __name__ == "__main__":

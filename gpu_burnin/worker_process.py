@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_burnin
+from gpu_burnin.messages import ProtocolError
 from gpu_burnin.plan import Plan
 from gpu_burnin.wire import encode
 
@@ -21,11 +22,8 @@ from gpu_burnin.wire import encode
 _DROPPED_PREFIXES = ("CUDA", "CUBLAS", "CUDNN", "CUPY_", "NVIDIA_TF32", "NCCL", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _STDERR_TAIL_BYTES = 2000
-_MAX_LINE_BYTES = 16 << 20
-
-
-class ProtocolError(Exception):
-    """The worker sent something that is no message."""
+_MAX_LINE_BYTES = 8 << 20
+_READ_BYTES, _MOST_READS = 1 << 16, 16
 
 
 def worker_environment(base: Mapping[str, str], backend: str, gpu: str | None) -> dict[str, str]:
@@ -44,7 +42,7 @@ class WorkerProcess:
 
     def __init__(self, plan: Plan, gpu: str | None, command: Sequence[str] | None = None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 closed with the process
-        self._buffer = b""
+        self._buffer = bytearray()
         self._process = subprocess.Popen(
             command or [sys.executable, "-P", "-m", "gpu_burnin.worker"],
             stdin=subprocess.PIPE,
@@ -68,17 +66,20 @@ class WorkerProcess:
 
     def receive(self) -> tuple[list[dict[str, Any]], bool]:
         """Whole messages that are there, and whether the output has ended. Raises ProtocolError."""
-        ended = False
-        while True:
+        ended, known = False, len(self._buffer)
+        # Not until nothing is left: a worker that never stops must not keep the others from being heard.
+        for _ in range(_MOST_READS):
             try:
-                data = os.read(self.fd, 1 << 16)
+                data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
                 break
             if not data:
                 ended = True
                 break
             self._buffer += data
-        *lines, self._buffer = self._buffer.split(b"\n")
+        end = self._buffer.rfind(b"\n", known) + 1
+        lines = bytes(self._buffer[:end]).split(b"\n")[:-1]
+        del self._buffer[:end]
         if len(self._buffer) > _MAX_LINE_BYTES:
             raise ProtocolError("a line without an end")
         return [_message(line) for line in lines], ended

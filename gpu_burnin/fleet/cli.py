@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
+
+if TYPE_CHECKING:
+    from gpu_burnin.fleet.remote import RemoteRun
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -119,7 +122,7 @@ def host(
     reports: Path,
     as_json_: bool,
 ) -> None:
-    """Run a burn-in on HOST ([USER@]ADDRESS[:PORT]) and bring its report back.
+    """Run a burn-in on HOST ([USER@]ADDRESS[:PORT]) and bring its report and the page of it back.
 
     All options that are not listed here are those of `gpu-burnin run` and are given to it, e.g. --level quick. The
     run is a systemd unit on the host: it survives this command, and calling the command again follows it. Exit codes
@@ -129,16 +132,16 @@ def host(
         raise click.UsageError(f"HOST comes first, then the options of run; {host_name!r} is not a host")
     target = _target(host_name, user, port, identity)
     try:
-        code, report = _run(target, run_options, known_hosts.expanduser(), trust_new)
-        if report:
-            _show(report, reports / target.address, as_json=as_json_)
+        done = _run(target, run_options, known_hosts.expanduser(), trust_new)
+        if done.report:
+            _show(done, reports / target.address, as_json=as_json_)
     except KeyboardInterrupt:
         click.echo(f"{target.name}: the run goes on there; `gpu-burnin host {host_name}` follows it", err=True)
         sys.exit(_INTERRUPTED)
-    sys.exit(code)
+    sys.exit(done.exit_code)
 
 
-def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new: bool) -> tuple[int, bytes]:
+def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new: bool) -> RemoteRun:
     from gpu_burnin.fleet import known_hosts as kh
     from gpu_burnin.fleet.model import SshError
     from gpu_burnin.fleet.remote import run_on_host
@@ -147,38 +150,42 @@ def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new
     if trust_new:
         probe_hosts([target], known_hosts, trust_new=True)
     try:
-        done = run_on_host(target, kh.load(known_hosts), run_options, lambda line: click.echo(line, err=True))
+        return run_on_host(target, kh.load(known_hosts), run_options, lambda line: click.echo(line, err=True))
     except SshError as error:
         raise GpuBurninError(str(error), EXIT_INCONCLUSIVE) from error
-    return done.exit_code, done.report
 
 
-def _show(data: bytes, directory: Path, *, as_json: bool) -> None:
-    """Keep the report as the host wrote it, then print it."""
+def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
+    """Keep the report and its page as the host wrote them, print the report, and say where both are."""
     from gpu_burnin.files import write_atomic
     from gpu_burnin.hardware import what_to_do
     from gpu_burnin.report import model, text
 
     try:
-        run_id = str(json.loads(data)["run_id"])
+        run_id = str(json.loads(done.report)["run_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise GpuBurninError(
             f"{directory.name}: what the host sent is not a report ({error})", EXIT_INCONCLUSIVE
         ) from error
     if not _RUN_ID.fullmatch(run_id):
         raise GpuBurninError(f"{directory.name}: the report's run_id {run_id!r} is not one", EXIT_INCONCLUSIVE)
-    path = directory / f"{run_id}.json"
+    path, page = directory / f"{run_id}.json", directory / f"{run_id}.html"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, data, mode=0o644)
+        if done.page:
+            write_atomic(page, done.page, mode=0o644)
+        write_atomic(path, done.report, mode=0o644)
     except OSError as error:
-        raise GpuBurninError(f"cannot write {path} ({error.strerror}); give another --reports", EXIT_USAGE) from error
+        raise GpuBurninError(
+            f"cannot write to {directory} ({error.strerror}); give another --reports", EXIT_USAGE
+        ) from error
     report = model.load(path)
     if as_json:
-        click.echo(data.decode("utf-8"), nl=False)
+        click.echo(done.report.decode("utf-8"), nl=False)
     else:
         click.echo(text.render(report, what_to_do), nl=False)
     click.echo(f"report: {path}", err=True)
+    click.echo(f"page: {page}" if done.page else "page: none was found on the host", err=True)
 
 
 def _target(host_name: str, user: str, port: int, identity: Path | None) -> Any:

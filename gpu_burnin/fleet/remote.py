@@ -5,6 +5,7 @@ The unit, not the connection, owns the run: when the controller goes away the ru
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from gpu_burnin.fleet.model import ProblemCode, SshError, Target
 from gpu_burnin.fleet.ssh import connect
 
 UNIT = "gpu-burnin-host.service"
-# On tmpfs and for root only: what the run prints. The report itself is also under /var/lib/gpu-burnin.
+# On tmpfs and for root only: what the run prints. Its files are in a directory which its last line names.
 RUN_DIR = "/run/gpu-burnin-host"
 REPORT, PROGRESS = f"{RUN_DIR}/report.json", f"{RUN_DIR}/progress.log"
 PROGRAM = "/usr/local/bin/gpu-burnin"
@@ -27,16 +28,22 @@ RECONNECT_S = 600.0
 COMMAND_TIMEOUT_S = 60.0
 _PROPERTIES = "LoadState,ActiveState,SubState,ExecMainCode,ExecMainStatus"
 _CLD_EXITED = "1"
+_RUN_FILES = re.compile(r"report: (/.+)")
+_PAGE = "report.html"
 # Problems of a host that is away for a while, as against those of a host that is not to be talked to.
 _MAY_PASS = (ProblemCode.UNREACHABLE, ProblemCode.NO_SSH, ProblemCode.KEX_FAILED)
 
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """A finished run: its exit code, and its report as the host wrote it (b"" when it ended without one)."""
+    """A finished run: its exit code, and its report and the page of it as the host wrote them.
+
+    They are b"" when it ended without them.
+    """
 
     exit_code: int
     report: bytes
+    page: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def run_on_host(
                     finished = follower.poll(connection.transport)
                     last_contact = clock()
                     if finished is not None:
-                        return _collect(connection.transport, target, finished)
+                        return _collect(connection.transport, target, finished, follower.run_files)
                     sleep(POLL_S)
         except (SshError, paramiko.SSHException, EOFError, OSError) as error:
             refused = isinstance(error, SshError) and error.problem.code not in _MAY_PASS
@@ -128,13 +135,14 @@ def start(
 
 
 class _Follower:
-    """Knows how much of the progress was seen, across connections."""
+    """Knows how much of the progress was seen, across connections; `run_files` is the run's directory, once named."""
 
     def __init__(self, target: Target, on_line: Callable[[str], None]) -> None:
         self._target = target
         self._on_line = on_line
         self._offset = 0
         self._rest = b""
+        self.run_files: str | None = None
 
     def poll(self, transport: paramiko.Transport) -> Mapping[str, str] | None:
         """Pass on new lines; the unit's state once it is finished, else None."""
@@ -153,12 +161,18 @@ class _Follower:
         if finished and self._rest:
             lines.append(self._rest)
         for line in lines:
-            self._on_line(line.decode("utf-8", "replace").rstrip("\r"))
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if named := _RUN_FILES.fullmatch(text):
+                self.run_files = named[1]
+            self._on_line(text)
         return state if finished else None
 
 
-def _collect(transport: paramiko.Transport, target: Target, state: Mapping[str, str]) -> RemoteRun:
+def _collect(
+    transport: paramiko.Transport, target: Target, state: Mapping[str, str], run_files: str | None
+) -> RemoteRun:
     report = _execute(transport, target, ["cat", REPORT])
+    page = _execute(transport, target, ["cat", f"{run_files}/{_PAGE}"]).stdout if run_files else b""
     _forget(transport, target)
     if state.get("ExecMainCode") != _CLD_EXITED:
         raise GpuBurninError(
@@ -166,7 +180,7 @@ def _collect(transport: paramiko.Transport, target: Target, state: Mapping[str, 
             f"look at `journalctl -u {UNIT}` there (out of memory?) and run it again",
             EXIT_INCONCLUSIVE,
         )
-    return RemoteRun(int(state.get("ExecMainStatus", str(EXIT_INCONCLUSIVE))), report.stdout)
+    return RemoteRun(int(state.get("ExecMainStatus", str(EXIT_INCONCLUSIVE))), report.stdout, page)
 
 
 def _forget(transport: paramiko.Transport, target: Target) -> None:

@@ -1,0 +1,73 @@
+"""Options that several commands share. Imports only click at the top, so that help is quick."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gpu_burnin.config import Config
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_DURATION = re.compile(r"(\d+)\s*([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> float:
+    """A time like 30m or 2h, in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a duration; write it as 90s, 30m, 2h or 1d")
+    return float(int(match[1]) * _UNIT_S[match[2]])
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise click.BadParameter("no name given; separate names by commas")
+    return found
+
+
+def gpu_names(text: str) -> tuple[str, ...] | None:
+    """GPUs separated by commas; None for all of them."""
+    found = names(text)
+    if "all" not in found:
+        return found
+    if len(found) > 1:
+        raise click.BadParameter("all goes with no other GPU")
+    return None
+
+
+def host_options(function: _Function) -> _Function:
+    """--config and --state-dir, for the commands that work on this node's own state."""
+    options = (
+        click.option(
+            "--config",
+            "config_path",
+            type=click.Path(path_type=Path),
+            help="Configuration file of this host.  [default: /etc/gpu-burnin/config.yaml, if it exists]",
+        ),
+        click.option(
+            "--state-dir",
+            "--out",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def host_config(config_path: Path | None, state_dir: Path | None) -> Config:
+    """The configuration with the state directory of the command line. Raises GpuBurninError."""
+    from gpu_burnin.config import load_config
+
+    config = load_config(config_path)
+    return replace(config, state_dir=state_dir.absolute()) if state_dir else config

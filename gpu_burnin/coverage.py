@@ -1,0 +1,113 @@
+"""How much a PASS may claim: what the checks covered against what they must have covered on real hardware. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_burnin.hardware import SkuTable, make_reason
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+
+# With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
+# Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
+RULE_OF_THREE = 3.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a whole that a check must have covered, by the names of both in its coverage."""
+
+    covered: str
+    whole: str
+    least: float
+
+
+# Design, section 6: memory but for what the driver keeps, every SM.
+LEAST_SHARE: Mapping[str, Share] = {
+    "hbm": Share("covered_bytes", "gpu_memory_bytes", 0.95),
+    "sm": Share("sms_covered", "sms_total", 1.0),
+}
+
+
+def missed_fault_rate(result: CheckResult) -> float | None:
+    """Upper 95 % bound, per second, of a fault rate with which this result would still have been clean.
+
+    None for a check of the node (a snapshot, no time on the hardware) and where a fault was seen.
+    """
+    if result.gpu is None or result.verdict is not Verdict.PASS or result.seconds <= 0:
+        return None
+    return RULE_OF_THREE / result.seconds
+
+
+def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:
+    """The same bound for a GPU (UUID) over the whole run: for faults that come and go whatever the check.
+
+    None where any of its checks did not pass, or none ran.
+    """
+    own = [result for result in results if result.gpu == gpu]
+    seconds = sum(result.seconds for result in own)
+    if any(result.verdict is not Verdict.PASS for result in own) or seconds <= 0:
+        return None
+    return RULE_OF_THREE / seconds
+
+
+def coverage_reasons(
+    results: Iterable[CheckResult], gpus: Iterable[Gpu], skus: SkuTable, *, simulated: bool
+) -> Iterator[Reason]:
+    """COVERAGE_LOW for each passing result that covers less than it must; simulated hardware has nothing to cover."""
+    models = {gpu.uuid: gpu.sku for gpu in gpus}
+    for result in () if simulated else results:
+        if result.verdict is not Verdict.PASS:
+            continue
+        yield from _share(result)
+        if result.name == "gemm":
+            sku = skus.skus.get(models.get(result.gpu or "", ""))
+            yield from _precisions(result, sku.precisions if sku else ())
+
+
+def _share(result: CheckResult) -> Iterator[Reason]:
+    wanted = LEAST_SHARE.get(result.name)
+    if wanted is None:
+        return
+    covered, whole = result.coverage.get(wanted.covered), result.coverage.get(wanted.whole)
+    share = _number(covered) / _number(whole) if _number(whole) > 0 else 0.0
+    if share < wanted.least:
+        message = f"{share:.1%} was covered, at least {wanted.least:.0%} must be"
+        evidence = {wanted.covered: covered, wanted.whole: whole, "least_share": wanted.least}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
+
+
+def _number(value: JSON) -> float:
+    """A number as it is, 0 for anything else: what was not counted was not covered."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason]:
+    """Each precision that the model has must have run, and on its own data path; of an unknown model, all that ran."""
+    paths, left = result.coverage.get("data_path"), result.coverage.get("precisions_not_covered")
+    proofs = paths if isinstance(paths, Mapping) else {}
+    # What the check itself says it left out counts only where the model has hardware for it.
+    named = {str(name) for name in left} if isinstance(left, list | tuple) else set()
+    missing = sorted((set(wanted) - set(proofs)) | (named & set(wanted)))
+    if missing or not proofs:
+        message = f"the precisions {', '.join(missing)} were not tested" if missing else "no precision was tested"
+        lacking: list[JSON] = [*missing]
+        yield make_reason(
+            "COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence={"precisions_missing": lacking}
+        )
+    judged = [name for name in sorted(proofs) if name in wanted or not wanted]
+    unproven = {name: _why(proofs[name]) for name in judged if not _proven(proofs[name])}
+    if unproven:
+        listed = "; ".join(f"{name}: {why}" for name, why in unproven.items())
+        message = f"it is not proven that the products ran on the unit they were meant for ({listed})"
+        yield make_reason(
+            "COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence={"data_path_unproven": unproven}
+        )
+
+
+def _proven(proof: JSON) -> bool:
+    return isinstance(proof, Mapping) and proof.get("proven") is True
+
+
+def _why(proof: JSON) -> str:
+    return str(proof.get("why") or "no proof") if isinstance(proof, Mapping) else "no proof"

@@ -1,0 +1,81 @@
+"""What the lanes of one execution share: plan, limits, events, results so far. Standard library only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_burnin.plan import Plan
+from gpu_burnin.types import SelftestResult
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+VMSTAT = Path("/proc/vmstat")
+
+
+class EventSink(Protocol):
+    """Where events are kept; gpu_burnin.journal.Journal is one."""
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Keep one event."""
+
+
+def oom_kills(path: Path = VMSTAT) -> int:
+    """How many processes this kernel has killed for lack of memory since boot; 0 where it does not say.
+
+    The line "oom_kill N" counts those of control groups too (__oom_kill_process in mm/oom_kill.c, Linux 4.13).
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times in seconds: to start a worker, between SIGTERM and SIGKILL, between SIGKILL and giving up.
+
+    `oom_kills` counts the kernel's kills for lack of memory.
+    """
+
+    open_s: float = 180.0
+    term_grace_s: float = 5.0
+    kill_grace_s: float = 15.0
+    oom_kills: Callable[[], int] = oom_kills
+
+
+class Run:
+    """One execution. `started_s` is the time of CLOCK_MONOTONIC from which the plan's time counts."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        journal: EventSink | None,
+        on_event: OnEvent | None,
+        limits: Limits,
+        command: Sequence[str] | None,
+        started_s: float,
+    ) -> None:
+        self.plan, self.limits, self.command, self.started_s = plan, limits, command, started_s
+        self._journal, self._on_event = journal, on_event
+        self.events: list[Mapping[str, Any]] = []
+        self.selftests: list[SelftestResult] = []
+        self.worker_pids: list[int] = []
+        self.killed_pids: list[int] = []
+        self.facts: dict[str, Mapping[str, Any]] = {}
+
+    def left_s(self) -> float:
+        """Seconds of the plan's time that are left, negative when it is over."""
+        return self.started_s + self.plan.total_s - time.monotonic()
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Tell an event to the journal (but for "progress") and to the display."""
+        if event["event"] != "progress":
+            self.events.append(event)
+            if self._journal is not None:
+                self._journal.write(event)
+        if self._on_event is not None:
+            self._on_event(event)

@@ -1,0 +1,65 @@
+"""What earlier runs on this node say: a host that died under one, a pass of this boot, the last reasons."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpu_burnin import evidence
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.journal import died_during
+from gpu_burnin.report import model
+from gpu_burnin.store import EVIDENCE, Run, Store
+from gpu_burnin.types import Reason, Verdict
+from gpu_burnin.wire import reason_from_json
+
+
+@dataclass(frozen=True)
+class History:
+    """`died`: what the run before was doing when the host went down under it, None when it did not.
+
+    `passed_this_boot`: an earlier run of this boot passed. `last_reasons` are those of the newest report, and
+    `restarted` says that it is of another boot.
+    """
+
+    died: str | None = None
+    passed_this_boot: bool = False
+    last_reasons: tuple[Reason, ...] = ()
+    restarted: bool = False
+
+
+def read_history(store: Store, boot_id: str) -> History:
+    """The history before a new run of the boot `boot_id`; files that cannot be read say nothing."""
+    runs = store.runs()
+    reasons, last_boot = next(filter(None, map(_said, reversed(runs))), ((), boot_id))
+    return History(_died(runs, boot_id), _passed(runs, boot_id), reasons, restarted=last_boot != boot_id)
+
+
+def _died(runs: list[Run], boot_id: str) -> str | None:
+    if not runs:
+        return None
+    try:
+        return died_during(runs[-1].journal, boot_id)
+    except ValueError:
+        return "an unknown check (the journal is damaged)"
+
+
+def _passed(runs: Iterable[Run], boot_id: str) -> bool:
+    for run in runs:
+        with contextlib.suppress(OSError, GpuBurninError):
+            statement = evidence.parse_statement((run.path / EVIDENCE).read_bytes())
+            if statement.boot_id == boot_id and statement.verdict is Verdict.PASS:
+                return True
+    return False
+
+
+def _said(run: Run) -> tuple[tuple[Reason, ...], str] | None:
+    """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
+    try:
+        report = model.load(run.path)
+        reasons = tuple(map(reason_from_json, report["reasons"]))
+        boot_id = str(report["host"]["boot_id"])
+    except (GpuBurninError, KeyError, TypeError, ValueError):
+        return None
+    return None if report["coverage"]["injected"] else (reasons, boot_id)

@@ -1,0 +1,149 @@
+"""From what the caller asks to a plan: GPUs, backend, checks, level. Refuses what cannot be run, before anything is."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_burnin.checks import CHECK_NAMES, PER_NODE
+from gpu_burnin.config import LEVELS, Config
+from gpu_burnin.discover import Found, choose_backend, discover, select
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware import load_reasons, load_skus, load_xids
+from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.host import Host, read_host
+from gpu_burnin.plan import Plan, PlanError, make_plan
+from gpu_burnin.telemetry.kernel_log import open_kernel_log
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the caller asks of one run; None leaves it to the configuration or the level.
+
+    `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only.
+    `allow_simulated` lets a run on simulated hardware PASS; the evidence stays marked as simulated.
+    """
+
+    config: Config = field(default_factory=Config)
+    level: str | None = None
+    duration_s: float | None = None
+    gpus: tuple[str, ...] | None = None
+    checks: tuple[str, ...] | None = None
+    skip: tuple[str, ...] = ()
+    backend: str | None = None
+    expect_gpus: int | None = None
+    seed: int | None = None
+    inject: tuple[str, ...] = ()
+    allow_simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The plan with what it was made of.
+
+    `left_out` are checks that are wanted on this host and not asked of this run, `shortfalls` sentences on where
+    else it does less than that.
+    """
+
+    plan: Plan
+    found: Found
+    host: Host
+    left_out: tuple[str, ...]
+    shortfalls: tuple[str, ...]
+
+
+BUSY = "only the state check was run, since a foreign process uses a GPU"
+
+
+def check_surroundings(config: Config) -> None:
+    """Refuse what could not be read or written to its end: data files, kernel log, place of the metrics.
+
+    Raises GpuBurninError (exit 2).
+    """
+    host = socket.gethostname()
+    load_reasons()
+    load_skus()
+    load_xids()
+    load_policy()
+    open_kernel_log(config.kernel_log)
+    if Path(config.kernel_log).is_char_device():
+        raise GpuBurninError(
+            f"{socket.gethostname()}: kernel_log {config.kernel_log} is a device; write auto to read it"
+        )
+    if config.metrics_file and not os.access(config.metrics_file.parent, os.W_OK | os.X_OK):
+        raise GpuBurninError(
+            f"{host}: metrics_file {config.metrics_file} cannot be written, since its directory is "
+            "missing or read-only; make the directory or correct the configuration"
+        )
+
+
+def prepare(options: RunOptions) -> Prepared:
+    """Find the GPUs and make the plan. Where a foreign process uses a GPU only the checks of the node are planned.
+
+    Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
+    """
+    config = options.config
+    wanted = config.checks or CHECK_NAMES
+    _refuse_conflicts(options, wanted)
+    found, host = discover(), read_host()
+    backend = choose_backend(options.backend or config.backend, found)
+    chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
+    shortfalls: list[str] = []
+    if found.busy:
+        chosen, wanted = tuple(PER_NODE), tuple(PER_NODE)
+        shortfalls.append(BUSY)
+    gpus = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), options.gpus)
+    expect_gpus = options.expect_gpus or config.expect_gpus
+    try:
+        plan = make_plan(
+            level_of(options),
+            backend=backend,
+            gpus=gpus,
+            seed=options.seed,
+            checks=chosen,
+            shapes=config.shapes,
+            options={} if expect_gpus is None else {"expect_gpus": expect_gpus},
+            inject=() if found.busy else options.inject,
+            duration_s=options.duration_s,
+        )
+    except PlanError as error:
+        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+    left_out = tuple(name for name in wanted if name not in chosen)
+    return Prepared(plan, found, host, left_out, (*shortfalls, *_shortfalls(options, plan, found)))
+
+
+def level_of(options: RunOptions) -> str:
+    """The level asked for; a duration means extended, and without any word it is standard."""
+    return options.level or ("extended" if options.duration_s is not None else options.config.level or "standard")
+
+
+def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
+    """What contradicts itself, whatever the node has."""
+    names = (*wanted, *(options.checks or ()), *options.skip)
+    unknown = sorted(set(names) - set(CHECK_NAMES))
+    both = sorted(set(options.checks or ()) & set(options.skip))
+    problem = ""
+    if unknown:
+        problem = f"unknown checks {', '.join(unknown)}: choose from {', '.join(CHECK_NAMES)}"
+    elif both:
+        problem = f"--checks and --skip both name {', '.join(both)}; name each check once"
+    elif not set(options.checks or wanted) - set(options.skip):
+        problem = "--skip leaves no check to run; skip less"
+    elif options.duration_s is not None and options.level not in (None, "extended"):
+        problem = f"--for sets the time of the level extended and does not go with --level {options.level}"
+    if problem:
+        raise GpuBurninError(f"{socket.gethostname()}: {problem}")
+
+
+def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
+    """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
+    asked = options.config.level
+    if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
+        yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
+    testable = {gpu.uuid for gpu in found.gpus} - found.lost
+    rest = len(testable) - len(plan.gpus)
+    if rest:
+        yield f"{rest} of {len(testable)} GPUs were left out"

@@ -1,0 +1,136 @@
+"""`gpu-burnin selftest`: the whole table of faults, below the detectors of this node's GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_burnin import progress
+from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
+from gpu_burnin.cli_options import gpu_names, host_config, host_options, names
+from gpu_burnin.config import BACKENDS, Config
+from gpu_burnin.discover import Found, choose_backend, discover, select
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
+from gpu_burnin.executor import ExecutionResult, execute
+from gpu_burnin.plan import FULL_SELFTEST_DEADLINE_S, Plan, PlanError, make_plan
+from gpu_burnin.selftest import Sensitivity, sensitivity
+from gpu_burnin.store import Store
+from gpu_burnin.telemetry import selftest as telemetry_selftest
+from gpu_burnin.types import SelftestResult
+from gpu_burnin.wire import to_json
+
+SCHEMA = "muster-selftest/v1"
+
+
+@click.command()
+@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
+@click.option("--checks", type=names, metavar="CHECK,...", help="Only the detectors of these checks.")
+@click.option("--backend", type=click.Choice(BACKENDS), help="What computes.  [default: auto]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
+@click.option("--json", "as_json", is_flag=True, help="Print results as JSON and nothing else on stdout.")
+@host_options
+def selftest(
+    gpus: tuple[str, ...] | None,
+    checks: tuple[str, ...] | None,
+    backend: str | None,
+    seed: int | None,
+    as_json: bool,
+    config_path: Path | None,
+    state_dir: Path | None,
+) -> None:
+    """Prove this node's detectors: inject the whole table of faults and say which were seen.
+
+    Prints for each check and precision the smallest fault seen and the longest time to see one. Exit code 0 when
+    every fault was seen, 1 when one was missed, 3 when one could not be injected or the test was interrupted.
+    """
+    config = host_config(config_path, state_dir)
+    plan = _plan(config, discover(), gpus, checks, backend, seed)
+    # On a GPU a run under way would be disturbed; the CPU backend disturbs nobody and needs no rights.
+    lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
+    with lock, progress.display(plan.gpus) as on_event:
+        done = execute(plan, None, on_event)
+    results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
+    rows = sensitivity(results)
+    click.echo(json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows))
+    sys.exit(exit_code(done, results))
+
+
+def _plan(
+    config: Config,
+    found: Found,
+    gpus: tuple[str, ...] | None,
+    checks: tuple[str, ...] | None,
+    backend: str | None,
+    seed: int | None,
+) -> Plan:
+    host = socket.gethostname()
+    known = [name for name in CHECK_NAMES if name in SELFTESTED]
+    if unknown := sorted(set(checks or ()) - SELFTESTED):
+        raise GpuBurninError(f"{host}: no self-test for {', '.join(unknown)}: choose from {', '.join(known)}")
+    chosen = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), gpus)
+    if not chosen:
+        raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({found.error or 'none was found'})")
+    for gpu in chosen:
+        if pids := found.busy.get(gpu.uuid):
+            users = ", ".join(map(str, pids))
+            raise GpuBurninError(
+                f"{host}: GPU {gpu.index} ({gpu.uuid}) is in use by process {users}; stop it or leave the GPU out",
+                EXIT_INCONCLUSIVE,
+            )
+    try:
+        plan = make_plan(
+            "quick",
+            backend=choose_backend(backend or config.backend, found),
+            gpus=chosen,
+            seed=seed,
+            checks=checks or known,
+            shapes=config.shapes,
+        )
+    except PlanError as error:
+        raise GpuBurninError(f"{host}: {error}") from error
+    return replace(plan, selftest_full=True, checks_off=True, selftest_deadline_s=FULL_SELFTEST_DEADLINE_S)
+
+
+def exit_code(done: ExecutionResult, results: Iterable[SelftestResult]) -> int:
+    """0 all seen, 1 a detector is blind, 3 not everything could be injected.
+
+    With checks off the only results are those of workers that did not get as far as their self-tests.
+    """
+    found = list(results)
+    if any(result.injected and not result.detected for result in found):
+        return EXIT_FAIL
+    complete = found and not done.interrupted and not done.results and all(result.injected for result in found)
+    return EXIT_PASS if complete else EXIT_INCONCLUSIVE
+
+
+def _document(plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sensitivity]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "backend": plan.backend,
+        "seed": plan.seed,
+        "gpus": [gpu.uuid for gpu in plan.gpus],
+        "sensitivity": [asdict(row) for row in rows],
+        "results": to_json(tuple(results)),
+    }
+
+
+def render(plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sensitivity]) -> str:
+    """The table for a person."""
+    lines = [f"{'check':12} {'part':14} {'seen':>9}  {'smallest fault':>14}  {'slowest':>10}  missed"]
+    for row in rows:
+        bits = "-" if row.smallest_bits is None else f"{row.smallest_bits} bit{'s' * (row.smallest_bits != 1)}"
+        lines.append(
+            f"{row.check:12} {row.part or '-':14} {row.detected:>4}/{row.injected:<4}  {bits:>14}  "
+            f"{row.slowest_s * 1000:>7.1f} ms  {', '.join(row.missed)}".rstrip()
+        )
+    scopes = sorted({result.scope for result in results})
+    lines.append(f"seed {plan.seed}; what a detection proves: {', '.join(scopes) or 'nothing was injected'}")
+    return "\n".join(lines)
