@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MUSTER_REPOSITORY := $(CURDIR)
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup lab lab-down check test molecule unit integration bench docs lock
+.PHONY: help setup lab lab-down check test molecule unit campaign integration bench bench-engine docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,10 +25,13 @@ check: setup ## The fast loop: lint, types, unit tests (3 minutes)
 unit: setup ## Unit tests alone
 	@pytest -q -n 2 tests/unit
 
+campaign: setup ## The fault campaign of the burn-in: every fault seen, no healthy run failed; prints the matrix (4 minutes)
+	@python -m tests.campaign $(if $(SEED),--seed $(SEED))
+
 molecule: setup ## Molecule for every role, or one: make molecule ROLE=etcd
 	@tools/molecule.sh $(if $(ROLE),$(ROLE),$(ROLES))
 
-test: setup ## Prove the project: check, molecule of every role, the lab end to end with attacks (40 minutes)
+test: setup ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (40 minutes)
 	@python tools/prove.py
 
 docs: setup ## Write the roles' READMEs and docs/reference from the specs
@@ -37,6 +40,10 @@ docs: setup ## Write the roles' READMEs and docs/reference from the specs
 bench: setup ## Print the times of a cold lab and of a second run
 	@python -m tests.bench.lab
 
+bench-engine: setup ## Print what exact verification and the burn-in's machinery cost
+	@python -m tests.bench.engine
+
 lock: setup ## Renew the lock files of the Python requirements
 	@pip-compile -q --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --extra controller --extra dev -o requirements/controller.txt pyproject.toml
 	@pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o requirements/node.txt pyproject.toml
+	@for cuda in 12 13; do pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -c requirements/node.txt --extra cuda$$cuda -o requirements/node-cuda$$cuda.txt pyproject.toml || exit; done

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`make test`: prove the project in stages, show how long each took, end with one line of counts.
 
-Stages: check (lint, types, unit tests), molecule (a scenario for each role), lab (end to end, attacks, reboot).
+Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), molecule (a
+scenario for each role), lab (end to end, attacks, reboot).
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more.
 """
 
@@ -40,6 +41,7 @@ def main() -> int:
     lab = [sys.executable, "-m", "pytest", "-v", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
     stages: tuple[tuple[str, list[str], Callable[[int, str], Counts]], ...] = (
         ("check", ["tools/check.sh"], lambda rc, _: _from_junit("unit.xml", rc)),
+        ("campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: _from_junit("campaign.xml", rc)),
         ("molecule", ["tools/molecule.sh", *roles], lambda rc, out: _from_molecule(out, rc)),
         ("lab", lab, lambda rc, _: _from_junit("lab.xml", rc)),
     )

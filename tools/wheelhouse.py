@@ -28,6 +28,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # Part of the archive's name: raise it when the way of building changes.
 FORMAT = 1
 MACHINES = ("x86_64", "aarch64")
+# CUDA version of the nodes' GPUs ("none": no GPU is computed on) -> lock file of everything such a node installs.
+NODE_LOCKS = {"none": "node.txt", "12": "node-cuda12.txt", "13": "node-cuda13.txt"}
 # glibc of Debian 12, the oldest supported system; and of manylinux2014, the oldest platform tag of our wheels.
 GLIBC_NEWEST, GLIBC_OLDEST = 36, 17
 # 1980-01-01, the earliest time a wheel (a zip file) can hold: builds of equal sources are equal.
@@ -226,7 +228,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Build the wheelhouse of gpu-burnin for nodes, unless it is there.")
     parser.add_argument("--output", type=Path, required=True, help="folder of the archives")
-    parser.add_argument("--requirements", type=Path, action="append", required=True, help="lock file; may be repeated")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--cuda", choices=NODE_LOCKS, help="CUDA version of the nodes' GPUs; selects the lock file")
+    what.add_argument("--requirements", type=Path, action="append", help="another lock file; may be repeated")
     parser.add_argument("--pip-lock", type=Path, default=CHECKOUT / "requirements" / "controller.txt")
     parser.add_argument("--python", action="append", required=True, help="such as 3.11; may be repeated")
     parser.add_argument("--machine", action="append", required=True, choices=MACHINES, help="may be repeated")
@@ -241,9 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for python in options.python:
             if not _PYTHON.match(python):
                 raise WheelhouseError(f"--python {python}: is no Python version such as 3.11")
-        wanted = Wanted(
-            tuple(options.requirements), options.pip_lock, tuple(sorted(options.python)), tuple(sorted(options.machine))
-        )
+        locks = options.requirements or [CHECKOUT / "requirements" / NODE_LOCKS[options.cuda]]
+        wanted = Wanted(tuple(locks), options.pip_lock, tuple(sorted(options.python)), tuple(sorted(options.machine)))
         result = build(CHECKOUT, wanted, options.output.absolute(), options.dry_run)
     except WheelhouseError as error:
         print(f"wheelhouse: {error}", file=sys.stderr)

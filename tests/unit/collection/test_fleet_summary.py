@@ -67,6 +67,15 @@ def test_reasons_are_cut_and_next_commands_name_inventory_and_host() -> None:
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "ansible-playbook -i inventory/prod playbooks/burnin.yml -l gpu-2" in text
     assert "/state/reports/gpu-2/report.json" in text
+    assert "report.html" not in text
+
+
+def test_the_page_of_a_held_node_is_named_where_there_is_one() -> None:
+    found = variables()
+    found["gpu-1"]["__gpu_burnin_result"]["page"] = "/on/gpu-1/report.html"
+    assert "report.html" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    found["gpu-2"]["__gpu_burnin_result"]["page"] = "/on/gpu-2/report.html"
+    assert "  /state/reports/gpu-2/report.html " in fleet_summary(HOSTS, found, GROUPS, HOSTS)
 
 
 def test_ssh_targets_leave_out_what_the_inventory_does_not_say() -> None:

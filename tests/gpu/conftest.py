@@ -1,0 +1,54 @@
+"""Tests on a real GPU: `pytest -m gpu tests/gpu`.
+
+Without one they are skipped with the reason; with one, a backend that cannot be opened fails them. They need CuPy
+(gpu-burnin[cuda12] or [cuda13]) and no other process on the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+# What the unit tests of the backend share with these: the cases and the small helpers.
+sys.path.insert(0, str(HERE.parent / "unit" / "engine"))
+pytest.register_assert_rewrite("cuda_cases")
+
+from gpu_burnin.compute.cuda import CudaBackend  # noqa: E402 its tests' folder has to be known first
+
+
+def missing_gpu() -> str | None:
+    """Why there is nothing to test on, or None. Device nodes and not CUDA decide, so that broken CUDA is a failure."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        return "no NVIDIA GPU: there is no /dev/nvidia0"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test in this folder, and skip it where there is no GPU."""
+    reason = missing_gpu()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def open_backend() -> Iterator[CudaBackend]:
+    """The first GPU that CUDA shows, opened once."""
+    backend = CudaBackend()
+    backend.open(None)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def backend(open_backend: CudaBackend) -> CudaBackend:
+    """The same without anything that an earlier test left."""
+    open_backend.collect()
+    open_backend.forget_kept()
+    return open_backend

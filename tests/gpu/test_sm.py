@@ -1,0 +1,33 @@
+"""The sm check on a real GPU: every SM gives what the host computed, and struck SMs are seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from engine_helpers import context
+
+from gpu_burnin.checks.sm import ROUNDS, Check
+from gpu_burnin.compute import sm_golden, sm_judge
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.compute.sm import KERNELS
+from gpu_burnin.types import Verdict
+
+_SEED = 7
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_sm_gives_the_expected_words(backend: CudaBackend, kernel: str) -> None:
+    run = backend.run_on_sms(kernel, _SEED, ROUNDS[kernel])
+    verdicts = sm_judge.judge(run, sm_golden.expected(kernel, _SEED, ROUNDS[kernel]))
+    assert verdicts.clean
+    assert len(verdicts.covered) == backend.multiprocessors()
+
+
+def test_the_check_passes_and_its_selftest_sees_everything(backend: CudaBackend) -> None:
+    ctx = replace(context(budget_s=5.0), backend=backend, selftest_full=True)
+    result = Check().run(ctx)
+    assert (result.verdict, result.reasons) == (Verdict.PASS, ())
+    tests = Check().selftest(ctx)
+    assert tests
+    assert [test.fault for test in tests if not (test.injected and test.detected)] == []
