@@ -1,0 +1,42 @@
+"""Run the fault campaign: `python -m tests.campaign [--seed N] [--jobs N] [TEST ...]`.
+
+Exit code 0 when every case is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.model import DEFAULT_SEED, SEED_VARIABLE
+from tests.campaign.plugin import BUILD
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    """Parse, then let pytest run the cases."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"seed of all cases (default {DEFAULT_SEED})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("-k", dest="expression", default="", help="only cases whose name matches, as pytest's -k")
+    parser.add_argument("tests", nargs="*", help="only these tests, as a failed case prints them")
+    asked = parser.parse_args()
+    os.environ[SEED_VARIABLE] = str(asked.seed)
+    os.chdir(HERE.parents[1])
+    BUILD.mkdir(exist_ok=True)
+    jobs = min(asked.jobs, 1) if asked.tests else asked.jobs
+    arguments = [
+        *(asked.tests or [str(HERE)]), "-q", "--no-header", "-p", "tests.campaign.plugin", "-p", "no:cacheprovider",
+        "--show-capture=no", f"--junitxml={BUILD / 'campaign.xml'}", *(["-n", str(jobs)] if jobs > 1 else []),
+        *(["-k", asked.expression] if asked.expression else []),
+    ]  # fmt: skip
+    return int(pytest.main([*arguments, "--tb=short", "-qq", "-W", "ignore::pytest.PytestAssertRewriteWarning"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Fixtures of the campaign: the fake NVML library, a process that uses it, and the way a case gets into the matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.model import Row
+from tests.campaign.nvml_child import NvmlChild
+from tests.lab.fake_nvml.build import build
+
+Record = Callable[[Row], None]
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the built fake NVML library."""
+    return build(tmp_path_factory.mktemp("nvml")).parent
+
+
+@pytest.fixture(scope="session")
+def nvml(fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvmlChild]:
+    """A process that reads scenarios through the fake library."""
+    with NvmlChild(fake_nvml, tmp_path_factory.mktemp("scenario")) as child:
+        yield child
+
+
+@pytest.fixture
+def record(record_property: Callable[[str, object], None]) -> Record:
+    """Leaves the row of a case with the test's report, from where the matrix is made."""
+    return lambda row: record_property("campaign", json.dumps(row.to_json()))

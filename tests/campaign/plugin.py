@@ -1,0 +1,94 @@
+"""A pytest plugin that shows the campaign's progress and prints its matrix: fault x (muster | gpu-burn | DCGM).
+
+Loaded by `python -m tests.campaign`; it sees every report in the process that controls the workers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaign.matrix import Case, render, summary, write
+from tests.campaign.model import base_seed
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+_PROGRESS_EVERY_S = 2.0
+
+
+class Campaign:
+    """Collects the rows of all cases and shows how far the campaign is."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+        self.failed: list[str] = []
+        self.done: set[str] = set()
+        self.total = 0
+        self.started = time.monotonic()
+        self._shown = 0.0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Without xdist the number of tests is known here."""
+        self.total = len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """Each xdist worker collects all tests and runs its part of them."""
+        self.total = len(ids)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the row that a test left, and how the test came out."""
+        passed = report.passed
+        if report.when == "call" or (report.when == "setup" and not passed):
+            for name, value in report.user_properties:
+                if name == "campaign":
+                    self.cases.append(Case(json.loads(str(value)), passed, report.nodeid))
+        if not passed and not report.skipped:
+            self.failed.append(report.nodeid)
+            self._line(f"FAILED {report.nodeid}")
+        if report.when == "teardown":
+            self.done.add(report.nodeid)
+            self._progress()
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """No dot for what passes: it would break the line of the progress."""
+        return ("passed" if report.when == "call" else "", "", "") if report.passed else None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The matrix, to the terminal and to build/campaign.txt and .json."""
+        seconds = time.monotonic() - self.started
+        text = render(self.cases)
+        write(BUILD, self.cases, text, base_seed(), seconds)
+        terminalreporter.write_line(text)
+        for node in dict.fromkeys(self.failed):
+            terminalreporter.write_line(f"repeat with: {repeat_command(node)}")
+        terminalreporter.write_line(f"campaign: {summary(self.cases)} in {seconds:.0f} s, seed {base_seed()}")
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if now - self._shown < _PROGRESS_EVERY_S and len(self.done) < self.total:
+            return
+        self._shown, elapsed = now, now - self.started
+        left = elapsed / len(self.done) * (self.total - len(self.done))
+        wrong = f", {len(set(self.failed))} failed" if self.failed else ""
+        self._line(f"campaign: {len(self.done)} of {self.total} cases{wrong}, {left:.0f} s left")
+
+    def _line(self, text: str) -> None:
+        end = "\n" if not sys.stderr.isatty() or text.startswith("FAILED") else ""
+        start = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
+
+
+def repeat_command(node: str) -> str:
+    """The command that runs one case again."""
+    return f"python -m tests.campaign --seed {base_seed()} '{node}'"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the collector in the process that controls the workers, not in the workers."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Campaign(), "muster-campaign")

@@ -1,0 +1,121 @@
+"""CPU backends that are sick: they strike products, operands or memory as broken hardware would, below the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_burnin.compute.backend import Buffer, read_matrix, write_matrix
+from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.compute.exact import Operand
+from gpu_burnin.compute.faults import Fault, Target
+from gpu_burnin.compute.patterns import MemoryFaults, Pattern
+
+# When a product is struck: its number since the backend was opened, and whether its operands are random.
+When = Callable[[int, bool], bool]
+
+
+def always(_: int, __: bool) -> bool:
+    """Every product: a deterministic fault, such as a stuck bit on the way of every result."""
+    return True
+
+
+def each(period: int) -> When:
+    """Every product whose number is a multiple: an intermittent fault."""
+    return lambda number, _: number % period == 0
+
+
+def random_only(number: int, random: bool) -> bool:
+    """Every third product of random operands: a fault that shows under high power only."""
+    return random and number % 3 == 0
+
+
+class StrikingBackend(CpuBackend):
+    """Puts a fault of gpu_burnin.compute.faults into the products that `when` names, at a place the seed says."""
+
+    def __init__(self, fault: Fault, when: When, seed: int) -> None:
+        super().__init__()
+        self._fault, self._when, self._seed = fault, when, seed
+        self._number = 0
+        self._random: set[int] = set()
+
+    def fill(self, buffer: Buffer, operand: Operand) -> None:
+        super().fill(buffer, operand)
+        self._random.discard(id(buffer.data))
+
+    def fill_random(self, buffer: Buffer, key: int, positive: bool = False) -> None:
+        super().fill_random(buffer, key, positive)
+        self._random.add(id(buffer.data))
+
+    def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
+        """The product, struck where it is its turn; operands are struck on their way and stay right in memory."""
+        self._number += 1
+        if not self._when(self._number, id(a.data) in self._random):
+            super().gemm(precision, a, b, c)
+            return
+        fault, target = self._fault, Target(self, a, b, c, self._seed)
+        fault.prepare(target)
+        saved = read_matrix(self, a), read_matrix(self, b)
+        fault.on_operands(target)
+        if not fault.skips_launch:
+            super().gemm(precision, a, b, c)
+        for buffer, bits in zip((a, b), saved, strict=True):
+            write_matrix(self, buffer, bits)
+        fault.on_result(target)
+
+
+class AliasingBackend(CpuBackend):
+    """The second of two operand buffers of one shape lies at the first one's address: a broken address line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: dict[tuple[Any, ...], Buffer] = {}
+
+    def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Buffer:
+        """Gives the memory of the buffer before to every second one of a kind."""
+        key = (storage, rows, cols, transposed)
+        known = self._first.pop(key, None)
+        if known is not None and storage != "int32":
+            return Buffer(known.storage, rows, cols, known.data, transposed)
+        made = super().allocate(storage, rows, cols, transposed)
+        self._first[key] = made
+        return made
+
+
+class SickMemory(CpuBackend):
+    """Memory with one hardware fault, applied after every write."""
+
+    KINDS = ("stuck at 0", "stuck at 1", "address line", "joined data lines", "neighbour disturb")
+
+    def __init__(self, kind: str, seed: int) -> None:
+        super().__init__()
+        self._kind, self._seed = kind, seed
+
+    def _spoil(self, memory: NDArray[np.uint64]) -> None:
+        word, bit = self._seed % (memory.size - 1), np.uint64(self._seed >> 32 & 63)
+        one, half = np.uint64(1), memory.size // 2
+        if self._kind == "stuck at 0":
+            memory[word] &= ~(one << bit)
+        elif self._kind == "stuck at 1":
+            memory[word] |= one << bit
+        elif self._kind == "address line":  # writes to the upper half land in the lower one too
+            memory[:half] = memory[half : 2 * half]
+        elif self._kind == "joined data lines":
+            other = (bit + one) % np.uint64(64)
+            memory[...] = (memory & ~(one << other)) | (((memory >> bit) & one) << other)
+        else:
+            memory[word + 1] = memory[word]
+
+    def memory_write(self, memory: Any, pattern: Pattern) -> None:
+        super().memory_write(memory, pattern)
+        self._spoil(memory)
+
+    def memory_verify(
+        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
+    ) -> MemoryFaults:
+        faults = super().memory_verify(memory, pattern, then, downwards)
+        self._spoil(memory)
+        return faults

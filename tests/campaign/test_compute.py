@@ -1,0 +1,211 @@
+"""Compute: sick products, SMs and memory under the real checks and the real verdict, one GPU sick, the others well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gpu_burnin.checks import REGISTRY
+from gpu_burnin.compute import exact
+from gpu_burnin.compute.backend import Backend
+from gpu_burnin.compute.faults import FAULTS
+from gpu_burnin.compute.sm_faults import FAULT_NAMES as SM_FAULTS
+from gpu_burnin.types import CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.verdict import Judgement
+from tests.campaign import peers
+from tests.campaign.conftest import Record
+from tests.campaign.model import (
+    MISSED,
+    NOT_TESTED,
+    SEEN,
+    Expect,
+    case_random,
+    case_seed,
+    demand,
+    row,
+)
+from tests.campaign.node import SHAPES, clean, context_of, made_up_gpus, observe, plan_of, verdict
+from tests.campaign.peer_view import peer_view
+from tests.campaign.striking import AliasingBackend, SickMemory, StrikingBackend, When, always, each, random_only
+
+INJECTED_SEEDS, STRUCK_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
+FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE
+NO_PEERS = {"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED}
+# Sizes with golden digests and without, square and not.
+_SHAPES = ((64, 64, 64), (32, 48, 80), (64, 16, 128), (128, 128, 128))
+
+
+def _shapes(*case: object) -> Mapping[str, int]:
+    sizes = case_random("shape", *case).choice(_SHAPES)
+    return {**SHAPES, **dict(zip(("gemm_m", "gemm_n", "gemm_k"), sizes, strict=True))}
+
+
+def _place(*case: object) -> tuple[tuple[Gpu, ...], int]:
+    """The GPUs of a case and the index of the sick one."""
+    source = case_random("place", *case)
+    gpus = made_up_gpus(source.randint(2, 8))
+    return gpus, source.randrange(len(gpus))
+
+
+def _judge(
+    check: str, gpus: tuple[Gpu, ...], sick: int, result: CheckResult, precisions: tuple[str, ...] | None = None
+) -> Judgement:
+    """The verdict when the sick GPU gave this result and the others are well; its self-test was well before."""
+    found = [clean(check, gpu, precisions) for gpu in gpus]
+    results = [result if index == sick else own for index, (own, _) in enumerate(found)]
+    return verdict(observe(plan_of(gpus, check), results, [test for _, tests in found for test in tests]))
+
+
+def _gemm_codes(fault: str, precision: str) -> frozenset[str]:
+    special = fault in ("nan", "inf") and precision != "int8"
+    return frozenset({"GEMM_NONFINITE" if special else "GEMM_MISMATCH"})
+
+
+@pytest.mark.parametrize("index", range(INJECTED_SEEDS))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_wrong_product(name: str, precision: str, index: int, record: Record) -> None:
+    """A fault that strikes one product, put in by the check itself as --inject does it."""
+    seed = case_seed("compute", name, precision, index)
+    gpus, sick = _place(name, precision, index)
+    shapes = _shapes(name, precision, index)
+    context = context_of(gpus, sick, seed=seed, precisions=(precision,), inject=(name,), shapes=shapes)
+    judged = _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,))
+    seen_by = peer_view(FAULTS[name], precision, seed, always=False)
+    record(row("compute", f"gemm, once: {name}", seed, judged, variant=precision, peers=seen_by))
+    expect = Expect(_gemm_codes(name, precision), FAIL, frozenset({sick}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, shapes {dict(shapes)}, sick GPU {sick}")
+
+
+_ALWAYS = dict.fromkeys(FAULTS, always)
+# Bits and whole results; the rest of the table is struck always, once and in every precision.
+_EACH = {name: each(7) for name in ("bitflip", "low_mantissa", "warp_run", "nan", "operand_b")}
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("always", name) for name in _ALWAYS), *(("each 7th product", name) for name in _EACH)]
+)
+def test_sick_products(kind: str, name: str, precision: str, index: int, record: Record) -> None:
+    """Hardware that is wrong in every product, or in each seventh: struck below the check, in the backend."""
+    seed = case_seed("compute", kind, name, precision, index)
+    when: When = _ALWAYS[name] if kind == "always" else _EACH[name]
+    judged, gpus, sick, shapes = _struck(StrikingBackend(FAULTS[name], when, seed), seed, precision, kind, name, index)
+    seen_by = peer_view(FAULTS[name], precision, seed, always=kind == "always")
+    record(row("compute", f"gemm, {kind}: {name}", seed, judged, variant=precision, peers=seen_by))
+    # Random products of a sick GPU differ too; NaN comes as such where it comes into exact products.
+    also = frozenset({"GEMM_UNSTABLE", "GEMM_MISMATCH", "GEMM_NONFINITE"})
+    expect = Expect(_gemm_codes(name, precision), FAIL, frozenset({sick}), also=also)
+    demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, shapes {dict(shapes)}, sick GPU {sick}")
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("name", ["bitflip", "low_mantissa"])
+def test_products_wrong_under_random_operands_only(name: str, precision: str, index: int, record: Record) -> None:
+    """Nothing is wrong with exact products: the bits of a repeat tell."""
+    seed = case_seed("compute", "random", name, precision, index)
+    backend = StrikingBackend(FAULTS[name], random_only, seed)
+    judged, gpus, sick, shapes = _struck(backend, seed, precision, "random", name, index)
+    seen_by = peer_view(FAULTS[name], precision, seed, always=False)
+    record(row("compute", f"gemm, random operands: {name}", seed, judged, variant=precision, peers=seen_by))
+    expect = Expect(frozenset({"GEMM_UNSTABLE"}), FAIL, frozenset({sick}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, shapes {dict(shapes)}, sick GPU {sick}")
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+def test_operand_buffers_at_one_address(precision: str, index: int, record: Record) -> None:
+    """An address line that is stuck. The tools keep equal data in all slots, so a wrong slot reads right."""
+    seed = case_seed("compute", "alias", precision, index)
+    judged, gpus, sick, _ = _struck(AliasingBackend(), seed, precision, "alias", precision, index)
+    looked = {"gpu-burn": peers.GPU_BURN_PRECISIONS, "dcgm": peers.DCGM_PRECISIONS}
+    seen_by = {tool: MISSED if precision in tested else NOT_TESTED for tool, tested in looked.items()}
+    record(row("compute", "gemm, always: address line", seed, judged, variant=precision, peers=seen_by))
+    also = frozenset({"GEMM_UNSTABLE"})
+    demand(Expect(frozenset({"GEMM_MISMATCH"}), FAIL, frozenset({sick}), also=also), judged, gpus, f"seed {seed:#x}")
+
+
+def _struck(
+    backend: Backend, seed: int, precision: str, *case: object
+) -> tuple[Judgement, tuple[Gpu, ...], int, Mapping[str, int]]:
+    gpus, sick = _place(precision, *case)
+    shapes = _shapes(precision, *case)
+    context = context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend, shapes=shapes)
+    return _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,)), gpus, sick, shapes
+
+
+# --- SMs ---
+
+_SM_OUTCOME = {
+    "absent_sm": ("COVERAGE_LOW", INCONCLUSIVE),
+    # All SMs give the same value outside the documented error: a library or the chip, nobody can tell.
+    "special_everywhere": ("SM_MISMATCH", INCONCLUSIVE),
+}
+
+
+@pytest.mark.parametrize("index", range(SM_SEEDS))
+@pytest.mark.parametrize("name", SM_FAULTS)
+def test_sick_sm(name: str, index: int, record: Record) -> None:
+    seed = case_seed("compute", "sm", name, index)
+    gpus, sick = _place("sm", name, index)
+    judged = _judge("sm", gpus, sick, REGISTRY["sm"].run(context_of(gpus, sick, seed=seed, inject=(name,))))
+    record(row("compute", f"sm: {name}", seed, judged, peers=NO_PEERS))
+    code, severity = _SM_OUTCOME.get(name, ("SM_MISMATCH", FAIL))
+    expect = Expect(frozenset({code}), severity, frozenset({sick}), also=frozenset({"COVERAGE_LOW"}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, sick GPU {sick}")
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize("index", range(MEMORY_SEEDS))
+@pytest.mark.parametrize("name", ["inject bitflip", "inject stuck", *SickMemory.KINDS])
+def test_sick_memory(name: str, index: int, record: Record) -> None:
+    seed = case_seed("compute", "hbm", name, index)
+    gpus, sick = _place("hbm", name, index)
+    inject = (name.removeprefix("inject "),) if name.startswith("inject ") else ()
+    backend = None if inject else SickMemory(name, seed)
+    context = context_of(gpus, sick, seed=seed, inject=inject, backend=backend)
+    judged = _judge("hbm", gpus, sick, REGISTRY["hbm"].run(context))
+    record(row("compute", f"hbm: {name}", seed, judged, peers=NO_PEERS))
+    demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({sick})), judged, gpus, f"seed {seed:#x}")
+
+
+# --- rates ---
+
+
+def _rates(gpus: tuple[Gpu, ...], sick: int, name: str, unit: str, healthy: float, slow: float) -> Judgement:
+    """A run on (for once) real hardware that covered what it must, with one rate on each GPU."""
+    results: list[CheckResult] = []
+    tests: list[SelftestResult] = []
+    for gpu in gpus:
+        result, own = clean("hbm", gpu)
+        rate = Measurement(name, slow if gpu.index == sick else healthy, unit)
+        coverage = {"covered_bytes": gpu.memory_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        results.append(replace(result, measurements=(rate,), coverage=coverage))
+        tests += own
+    return verdict(observe(plan_of(gpus, "hbm"), results, tests, simulated=False))
+
+
+@pytest.mark.parametrize("index", range(MEMORY_SEEDS))
+def test_a_rate_under_a_vendors_floor(index: int, record: Record) -> None:
+    """A GPU at a third of its rate. gpu-burn only prints rates; DCGM's tolerance is 0, so off, unless it is set."""
+    seed = case_seed("compute", "slow", index)
+    gpus, sick = _place("slow", index)
+    judged = _rates(gpus, sick, "h2d", "GB/s", 55.0, 55.0 / 3)
+    shares = [55.0 / 3 if gpu.index == sick else 55.0 for gpu in gpus]
+    dcgm = SEEN if peers.dcgm_too_slow(shares) else MISSED
+    peer = {"gpu-burn": SEEN if peers.gpu_burn_says_faulty([0, 0]) else MISSED, "dcgm": dcgm}
+    record(row("compute", "rate: a third of a vendor's floor", seed, judged, peers=peer))
+    demand(Expect(frozenset({"SLOW"}), FAIL, frozenset({sick})), judged, gpus, f"seed {seed:#x}")
+
+
+def test_a_rate_under_a_derived_floor_is_told_only() -> None:
+    gpus, sick = _place("slow", "derived")
+    judged = _rates(gpus, sick, "gemm_bf16_throughput", "TFLOP/s", 700.0, 300.0)
+    demand(Expect(frozenset(), Verdict.PASS), judged, gpus, "derived")
+    assert {(notice.code, notice.gpu) for notice in judged.notices} == {("SLOW", gpus[sick].uuid)}

@@ -1,0 +1,77 @@
+"""Executor: real workers that crash, hang and babble under the real supervisor; a host that died, a full disk, Ctrl-C.
+
+What gpu-burn makes of a hang is its rule in tests/campaign/peers.py (no report, no error: OK); a process that dies it
+shows as DIED! (listenClients in gpu_burn-drv.cpp, 0831a45). DCGM has hang detection since 4.x.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.execution import Limits
+from gpu_burnin.executor import ExecutionResult, execute
+from gpu_burnin.plan import Plan
+from gpu_burnin.worker_process import WorkerProcess
+from tests.campaign.conftest import Record
+from tests.campaign.executor_faults import EXECUTOR_FAULTS, ExecutorFault
+from tests.campaign.model import Expect, case_random, case_seed, demand, row
+from tests.campaign.node import made_up_gpus, observe, plan_of, verdict
+
+SEEDS = 2
+PROXY = Path(__file__).with_name("proxy_worker.py")
+# How long a hang may last. Real workers do these small checks in a few hundredths of a second once they run.
+_SLACK_S, _OPEN_S = 2.0, 20.0
+
+
+def _plan(gpus: int, seed: int) -> Plan:
+    made = plan_of(made_up_gpus(gpus), "hbm", seed=seed)
+    checks = tuple(replace(check, least_s=0.0, slack_s=_SLACK_S) for check in made.checks)
+    return replace(made, checks=checks, total_s=0.0, selftest_deadline_s=_SLACK_S)
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No signal arrives while the run lasts; the processes are really ended afterwards."""
+    started: list[WorkerProcess] = []
+    real = WorkerProcess.signal
+    monkeypatch.setattr(WorkerProcess, "signal", lambda self, _: started.append(self))
+    yield
+    for process in started:
+        real(process, signal.SIGKILL)
+        process.ended(5)
+
+
+def _execute(fault: ExecutorFault, plan: Plan, sick: int, state: Path) -> ExecutionResult:
+    kills = iter(range(0, 1000, fault.kills) if fault.kills else [])
+    limits = Limits(
+        open_s=2.0 if fault.mode == "hangs at start" else _OPEN_S,
+        term_grace_s=0.3,
+        kill_grace_s=0.3 if fault.deaf else 5.0,
+        oom_kills=lambda: next(kills, 0),
+    )
+    command = [sys.executable, "-S", str(PROXY), fault.mode, plan.gpus[sick].uuid, str(state)]
+    return execute(plan, limits=limits, command=command)
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+@pytest.mark.parametrize("name", EXECUTOR_FAULTS)
+def test_executor_fault(name: str, index: int, tmp_path: Path, record: Record, request: pytest.FixtureRequest) -> None:
+    fault, seed = EXECUTOR_FAULTS[name], case_seed("executor", name, index)
+    if fault.deaf:
+        request.getfixturevalue("deaf")
+    source = case_random("executor", name, index)
+    gpus = source.randint(1, 2) if index else 2
+    sick = source.randrange(gpus)
+    plan = _plan(gpus, seed)
+    done = _execute(fault, plan, sick, tmp_path / "state")
+    judged = verdict(observe(plan, done.results, done.selftests, killed_pids=frozenset(done.killed_pids)))
+    peers = {"gpu-burn": fault.gpu_burn, "dcgm": fault.dcgm}
+    record(row("executor", name, seed, judged, variant=f"{gpus} GPUs", peers=peers))
+    expect = Expect(frozenset({fault.code}), fault.verdict, frozenset({sick}), also=fault.also)
+    demand(expect, judged, plan.gpus, f"seed {seed:#x}, sick GPU {sick} of {gpus}, mode {fault.mode!r}")

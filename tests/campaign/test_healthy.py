@@ -1,0 +1,125 @@
+"""Healthy nodes of every kind: none of them may fail, all of them pass.
+
+Model, number of GPUs, driver, temperatures, corrected errors, replays, clocks, kernel log, seeds and shapes are drawn
+at random. State goes through the fake NVML library; one GPU of each node really runs all checks and self-tests with
+the case's own seed and shapes, the others give what such runs gave before; telemetry and log go through the records
+and readers of a run.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, SELFTESTED
+from gpu_burnin.telemetry.counters import UNITS
+from gpu_burnin.telemetry.findings import TelemetryFindings
+from gpu_burnin.telemetry.kernel_log import open_kernel_log
+from gpu_burnin.types import CheckResult, Gpu, SelftestResult, Verdict
+from gpu_burnin.verdict import KernelLogFindings
+from tests.campaign.conftest import Record
+from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
+from tests.campaign.node import SHAPES, clean, context_of, gpus_of, observe, plan_of, sampled, verdict
+from tests.campaign.nvml_child import NvmlChild
+from tests.campaign.profile import make_profile
+
+RUNS = 200
+_SIZES = (16, 32, 48, 64, 80, 96)
+# Lines of a healthy machine, some of which look like trouble to a careless reader.
+_LINES = (
+    "6;Linux version 6.8.0-60-generic",
+    "6;nvidia: loading out-of-tree module taints kernel.",
+    "5;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05",
+    "6;nvidia-nvswitch1: open (major=508)",
+    "4;NVRM: GPU 0000:1b:00.0: RmInitAdapter succeeded",
+    "14;app[4711]: NVRM: Xid (PCI:0000:1b:00): 79, said by a program",
+    "6;EXT4-fs (nvme0n1p2): mounted filesystem",
+    "4;nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20001, Non-fatal, Link 33 TX Replay Error",
+    "3;NVRM: Xid (PCI:0000:43:00): 106, SMBPBI Test Message",
+)
+
+
+def _log(source: random.Random, path: Path) -> KernelLogFindings:
+    """A kernel log without an XID that counts, through the real reader."""
+    lines, number, at_us = [], source.randint(0, 3), 0
+    for text in source.choices(_LINES, k=source.randint(1, 40)):
+        priority, _, said = text.partition(";")
+        at_us += source.randint(0, 2_000_000)
+        lines.append(f"{priority},{number},{at_us},-;{said}")
+        number += 1
+    path.write_text("\n".join(lines) + "\n")
+    events, gaps, name = open_kernel_log(str(path)).read()
+    return KernelLogFindings(name, bool(name), gaps, events)
+
+
+def _telemetry(source: random.Random, gpus: tuple[Gpu, ...]) -> TelemetryFindings:
+    """Healthy samples with the noise of real GPUs: heat, power capping, counters that stand or rise a little."""
+    base_c = source.randint(45, 70)
+    found = []
+    for _ in gpus:
+        heat_c = base_c + source.randint(-6, 6)
+        counters = {name: source.choice([0, 0, 0, source.randint(1, 500)]) for name in UNITS}
+        # Boards without a value say so; a healthy one may lack many.
+        absent = source.sample(sorted(UNITS), source.randint(0, 6))
+        first = {name: "not_supported" if name in absent else value for name, value in counters.items()}
+        rising = {"energy_mj": 10_000_000, "throttle_power_ns": 900_000_000, "pcie_correctable_errors": 1}
+        # Fewer than 100 corrected errors and 8 replays are no rate (hardware/policy.yaml).
+        rising |= {"ecc_volatile_corrected_dram": source.randint(0, 50), "pcie_replays": source.randint(0, 3)}
+        last = {n: counters[n] + up for n, up in rising.items() if n not in absent and up}
+        found.append(
+            {
+                "counters": first,
+                "changed": last,
+                "temperature_c": [heat_c - 4, heat_c - 1.5, heat_c],
+                "reasons": source.choice([0x0, 0x1, 0x4, 0x4]),
+            }
+        )
+    return sampled(gpus, found)
+
+
+def _results(gpus: tuple[Gpu, ...], sick: int, seed: int, shapes: dict[str, int]) -> tuple[
+    list[CheckResult], list[SelftestResult]
+]:  # fmt: skip
+    """Every check on every GPU; on one of them run here and now."""
+    results: list[CheckResult] = []
+    tests: list[SelftestResult] = []
+    for name in CHECK_NAMES:
+        if name in PER_NODE:
+            continue
+        for gpu in gpus:
+            if gpu.index == sick:
+                context = context_of(gpus, sick, seed=seed, shapes=shapes)
+                results.append(REGISTRY[name].run(context))
+                tests += REGISTRY[name].selftest(context) if name in SELFTESTED else ()
+            else:
+                result, own = clean(name, gpu)
+                results.append(result)
+                tests += own
+    return results, tests
+
+
+@pytest.mark.parametrize("index", range(RUNS))
+def test_healthy_run_passes(index: int, nvml: NvmlChild, tmp_path: Path, record: Record) -> None:
+    seed, source = case_seed("healthy", index), case_random("healthy", index)
+    profile = make_profile("healthy", index)
+    gpus = gpus_of(nvml.node(profile.scenario()))
+    state = nvml.check(profile.scenario(), gpus, {"expect_gpus": profile.gpus})
+    m, n, k = (source.choice(_SIZES) for _ in range(3))
+    shapes = {**SHAPES, "gemm_m": m, "gemm_n": n, "gemm_k": k, "hbm_bytes": 4096 * source.randint(1, 32)}
+    results, tests = _results(gpus, source.randrange(len(gpus)), seed, shapes)
+    seen = observe(
+        plan_of(gpus, *CHECK_NAMES, seed=seed),
+        [state, *results],
+        tests,
+        kernel_log=_log(source, tmp_path / "kmsg"),
+        telemetry=_telemetry(source, gpus),
+    )
+    judged = verdict(seen)
+    note = f"{profile.gpus} x {profile.sku.key}, driver {profile.driver}, {m} x {n} x {k}"
+    record(
+        row("healthy", f"{profile.sku.architecture}, driver {profile.branch}", seed, judged, variant=note,
+            peers={"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED})
+    )  # fmt: skip
+    demand(Expect(frozenset(), Verdict.PASS), judged, gpus, f"seed {seed:#x}, {note}")

@@ -1,0 +1,120 @@
+"""The campaign itself: an outcome that is wrong in any way must be told, and a blind detector must fail a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_burnin.checks import REGISTRY
+from gpu_burnin.compute.backend import Buffer
+from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.compute.faults import FAULTS
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.types import Action, Reason, Verdict
+from gpu_burnin.verdict import Judgement
+from tests.campaign.matrix import Case, lines, render, summary
+from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems
+from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
+from tests.campaign.plugin import repeat_command
+from tests.campaign.striking import StrikingBackend, always
+
+GPUS = made_up_gpus(3)
+SICK = GPUS[1]
+EXPECT = Expect(frozenset({"GEMM_MISMATCH"}), Verdict.FAIL, frozenset({1}), action=Action.REPAIR)
+
+
+def _reason(code: str = "GEMM_MISMATCH", gpu: str | None = SICK.uuid) -> Reason:
+    return make_reason(code, "gemm", "wrong", gpu=gpu)
+
+
+def _judged(*reasons: Reason, verdict: Verdict = Verdict.FAIL) -> Judgement:
+    gpus = {gpu.uuid: Verdict.PASS for gpu in GPUS} | {SICK.uuid: verdict}
+    return Judgement(verdict, Action.REPAIR, reasons, gpus)
+
+
+RIGHT = _judged(_reason())
+
+
+def test_a_right_outcome_has_no_problems() -> None:
+    assert problems(EXPECT, RIGHT, GPUS) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda j: replace(j, reasons=()), "not seen: GEMM_MISMATCH"),
+        (lambda j: replace(j, verdict=Verdict.INCONCLUSIVE), "verdict INCONCLUSIVE, expected FAIL"),
+        (lambda j: replace(j, action=Action.RETEST), "action retest, expected repair"),
+        (lambda j: replace(j, reasons=(*j.reasons, _reason("GEMM_NONFINITE"))), "not expected: GEMM_NONFINITE"),
+        (lambda j: replace(j, reasons=(_reason(gpu=None),)), "expected on"),
+        (lambda j: replace(j, reasons=(_reason(gpu=GPUS[2].uuid),)), "GPU 2 is blamed"),
+        (lambda j: replace(j, reasons=(*j.reasons, _reason(gpu=GPUS[0].uuid))), "GPU 0 is blamed"),
+        (lambda j: replace(j, gpus={**j.gpus, GPUS[2].uuid: Verdict.FAIL}), "GPU 2 is blamed (FAIL)"),
+    ],
+)
+def test_a_wrong_outcome_is_told(change: Callable[[Judgement], Judgement], says: str) -> None:
+    assert any(says in problem for problem in problems(EXPECT, change(RIGHT), GPUS))
+
+
+def test_a_reason_of_the_node_must_be_of_the_node() -> None:
+    expect = Expect(frozenset({"XID_GAP"}), Verdict.FAIL)
+    assert problems(expect, replace(_judged(_reason("XID_GAP", None)), gpus={}), GPUS) == []
+    assert problems(expect, replace(_judged(_reason("XID_GAP")), gpus={}), GPUS)
+
+
+class _Blind(StrikingBackend):
+    """Wrong results lie in memory, but whatever verifies them reads the right ones."""
+
+    def __init__(self) -> None:
+        super().__init__(FAULTS["low_mantissa"], always, 1)
+        self._right: dict[int, Any] = {}
+
+    def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
+        CpuBackend.gemm(self, precision, a, b, c)
+        right = c.data.copy()
+        self._launches -= 1
+        super().gemm(precision, a, b, c)
+        self._right[id(c.data)] = right
+
+    def _honest(self, c: Buffer) -> Buffer:
+        return replace(c, data=self._right.get(id(c.data), c.data))
+
+    def enqueue_check(self, c: Buffer, *more: Any) -> None:
+        super().enqueue_check(self._honest(c), *more)
+
+    def digest_bits(self, c: Buffer, key: int) -> int:
+        return super().digest_bits(self._honest(c), key)
+
+    def bilinear(self, c: Buffer, *more: Any) -> int:
+        return super().bilinear(self._honest(c), *more)
+
+
+@pytest.mark.parametrize(("backend", "missed"), [(_Blind(), True), (None, False)])
+def test_a_blind_detector_fails_a_case(backend: CpuBackend | None, missed: bool) -> None:
+    sick = backend or StrikingBackend(FAULTS["low_mantissa"], always, 1)
+    found = [clean("gemm", gpu, ("fp32",)) for gpu in GPUS]
+    result = REGISTRY["gemm"].run(context_of(GPUS, 1, seed=1, precisions=("fp32",), backend=sick))
+    tests = [test for _, own in found for test in own]
+    judged = verdict(observe(plan_of(GPUS, "gemm"), [found[0][0], result, found[2][0]], tests))
+    assert any("not seen: GEMM_MISMATCH" in problem for problem in problems(EXPECT, judged, GPUS)) is missed
+
+
+def _row(fault: str, peer: str, area: str = "compute") -> Row:
+    return Row(area, fault, 5, codes=("GEMM_MISMATCH",), peers={"gpu-burn": peer, "dcgm": NOT_TESTED})
+
+
+def test_the_matrix_counts_cases_and_leaves_out_what_a_peer_does_not_test() -> None:
+    rows = [_row("nan", MISSED), _row("nan", SEEN), _row("nan", NOT_TESTED), _row("h100", NOT_TESTED, "healthy")]
+    cases = [Case(row.to_json(), right=index != 0, test="t") for index, row in enumerate(rows)]
+    nan, _ = lines(cases)
+    assert (nan.right, nan.cases, nan.peers) == (2, 3, {"gpu-burn": "1/2", "dcgm": "-"})
+    assert summary(cases) == "1 faults, 2 of 3 cases detected; 1 healthy runs, 0 of them not passed"
+    assert "nan" in render(cases)
+
+
+def test_a_failed_case_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_CAMPAIGN_SEED", "77")
+    assert repeat_command("a.py::b[c d-0]") == "python -m tests.campaign --seed 77 'a.py::b[c d-0]'"
