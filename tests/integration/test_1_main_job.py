@@ -122,6 +122,29 @@ def test_the_report_of_the_held_node_says_why_and_what_to_do(fleet: Fleet) -> No
     assert re.search(r"what to do|To do|do:", text, re.IGNORECASE), text
     report = json.loads((fleet.state / "reports/gpu-3/report.json").read_text())
     assert report["verdict"] == "FAIL" and report["simulated"] is True
+    page = (fleet.state / "reports/gpu-3/report.html").read_text()
+    assert report["run_id"] in page and "XID_FATAL" in page
+    assert "STATE/reports/gpu-3/report.html".replace("STATE", str(fleet.state)) in first_run.results["first"].summary
+
+
+def test_every_detector_of_an_admitted_node_was_proven_and_every_gpu_watched(fleet: Fleet) -> None:
+    report = json.loads((fleet.state / "reports/gpu-1/report.json").read_text())
+    assert {check["name"] for check in report["checks"]} == {"state", "sm", "gemm", "hbm"}
+    assert {test["check"] for test in report["selftest"]} == {"sm", "gemm", "hbm", "kernel_log", "counters"}
+    assert all(test["injected"] and test["detected"] for test in report["selftest"])
+    sources = report["telemetry"]["sources"]
+    assert all(source["alive"] for source in sources), sources
+    assert {s["gpu"] for s in sources if s["name"] == "nvml_samples"} == {gpu["uuid"] for gpu in report["gpus"]}
+
+
+def test_an_injected_wrong_operand_is_seen_and_never_becomes_evidence(fleet: Fleet) -> None:
+    run_it = "gpu-burnin run --inject gemm:operand_a:gpu=0 --state-dir /run/look --json"
+    done = fleet.ssh("gpu-2", run_it)
+    assert done.rc == 1, done.err
+    report = json.loads(done.out)
+    (index,) = {gpu["index"] for gpu in report["gpus"] if gpu["verdict"] == "FAIL"}
+    assert index == 0 and {"GEMM_MISMATCH", "INJECTED"} <= {reason["code"] for reason in report["reasons"]}
+    assert fleet.ssh("gpu-2", "ls /run/look/runs/*/evidence.json").rc != 0
 
 
 def test_the_kubelet_of_the_held_node_is_not_running(fleet: Fleet) -> None:
@@ -151,5 +174,7 @@ def test_burnin_of_a_host_from_the_controller_brings_its_report_back(fleet: Flee
     done = run(words)
     assert done.rc == 1, done.err
     assert "XID_FATAL" in done.out and "gemm" in done.err, "the text report, and progress while it ran"
-    (report,) = tmp_path.rglob("*.json")
-    assert json.loads(report.read_text())["verdict"] == "FAIL"
+    (path,) = tmp_path.rglob("*.json")
+    report = json.loads(path.read_text())
+    assert report["verdict"] == "FAIL"
+    assert report["run_id"] in path.with_suffix(".html").read_text() and str(path.with_suffix(".html")) in done.err

@@ -15,6 +15,7 @@ from gpu_burnin.cli import main
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import cli
 from gpu_burnin.fleet.model import Target
+from gpu_burnin.fleet.remote import RemoteRun
 
 
 @dataclass
@@ -97,9 +98,9 @@ def test_options_before_the_host_are_explained(call: Call) -> None:
 def test_host_gives_unknown_options_to_run_and_exits_with_its_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def run(target: Target, options: tuple[str, ...], *rest: object) -> tuple[int, bytes]:
+    def run(target: Target, options: tuple[str, ...], *rest: object) -> RemoteRun:
         asked.append(options)
-        return 2, b""
+        return RemoteRun(2, b"")
 
     monkeypatch.setattr(cli, "_run", run)
     done = call("host", "node42", "--level", "quick", "--user", "me", "--checks=gemm")
@@ -115,5 +116,5 @@ def test_an_unreachable_host_exits_3(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"{}", b'{"run_id": "../../etc/passwd"}'])
 def test_a_report_that_is_none_is_not_written(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(GpuBurninError, match="node42"):
-        cli._show(data, tmp_path / "node42", as_json=False)
+        cli._show(RemoteRun(0, data, b"<!doctype html>"), tmp_path / "node42", as_json=False)
     assert not (tmp_path / "node42").exists()

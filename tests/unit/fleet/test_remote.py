@@ -16,6 +16,9 @@ from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import SshError, Target
 from gpu_burnin.fleet.remote import PROGRESS, REPORT, UNIT, RemoteRun, run_on_host
 
+RUN_FILES = "/srv/look here/runs/r1"
+NAMED = f"report: {RUN_FILES}\n".encode()
+
 
 @dataclass
 class Host:
@@ -26,6 +29,9 @@ class Host:
     exit_kind: str = "1"
     state: str = "none"
     log: bytes = b""
+    files: dict[str, bytes] = field(
+        default_factory=lambda: {REPORT: b'{"run_id": "r1"}', f"{RUN_FILES}/report.html": b"<!doctype html>"}
+    )
     commands: list[list[str]] = field(default_factory=list)
     refuse: str = ""
     on_poll: Callable[[int], None] = lambda poll: None
@@ -53,8 +59,7 @@ class Host:
                 assert words[3] == PROGRESS
                 return 0, self.log[int(words[2]) - 1 :], b""
             case ["cat", path]:
-                assert path == REPORT
-                return 0, b'{"run_id": "r1"}', b""
+                return (0, self.files[path], b"") if path in self.files else (1, b"", b"No such file")
         return 127, b"", b"not played"
 
     def _show(self) -> bytes:
@@ -121,6 +126,32 @@ def test_progress_report_and_exit_code_come_back(bench: Bench, exit_code: int) -
     assert f"--unit={UNIT}" in started
     assert "--property=KillMode=mixed" in started, "workers that systemd kills look like workers that died"
     assert bench.host.state == "none", "the finished unit is not left behind"
+
+
+def test_the_page_comes_from_the_directory_that_the_run_names(bench: Bench) -> None:
+    bench.host.progress += [b"\n" + NAMED]
+    assert bench.run("--state-dir", "/srv/look here") == RemoteRun(0, b'{"run_id": "r1"}', b"<!doctype html>")
+
+
+def test_a_run_without_a_page_has_its_report(bench: Bench) -> None:
+    bench.host.progress += [b"\n" + NAMED]
+    del bench.host.files[f"{RUN_FILES}/report.html"]
+    assert bench.run() == RemoteRun(0, b'{"run_id": "r1"}')
+
+
+def test_a_connection_lost_while_the_page_comes_is_made_again(bench: Bench) -> None:
+    bench.host.progress += [b"\n" + NAMED]
+    execute, lost = bench.host.execute, []
+
+    def lose_once(command: str) -> tuple[int, bytes, bytes]:
+        if "report.html" in command and not lost:
+            lost.append(command)
+            bench.server.drop()
+        return execute(command)
+
+    bench.server.execute = lose_once
+    assert bench.run().page == b"<!doctype html>"
+    assert lost and any("connection lost" in line for line in bench.lines)
 
 
 def test_a_lost_connection_is_made_again_and_no_line_is_lost_or_repeated(bench: Bench) -> None:

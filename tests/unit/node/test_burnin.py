@@ -143,6 +143,14 @@ def test_summary_names_the_report() -> None:
     assert (result["gate_open"], result["gate_message"]) == (False, "closed")
 
 
+def test_summary_names_the_page_of_a_run_that_left_one(tmp_path: Path) -> None:
+    """Version 0.1.0 left none; what is not there cannot be brought to the controller."""
+    found = evidence(path=str(tmp_path))
+    assert "page" not in burnin.summary(found, gate_open=True, gate_message="")
+    (tmp_path / "report.html").touch()
+    assert burnin.summary(found, gate_open=True, gate_message="")["page"] == f"{tmp_path}/report.html"
+
+
 def test_the_boot_unit_stops_the_run_alone() -> None:
     lines = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text().splitlines()
     assert "ExecStart={{ __gpu_burnin_program }} run" in lines

@@ -143,6 +143,40 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytes
     assert "no Python version" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("cuda", "gpu_wheels"), [("none", set()), ("12", {"cu12", "12x"}), ("13", {"cu13", "13x"})])
+def test_cuda_selects_a_lock_file_with_all_of_node_txt(
+    cuda: str, gpu_wheels: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def build(checkout: Path, wanted: object, output: Path, dry_run: bool = False) -> object:
+        seen.append(wanted)
+        return wheelhouse.Result(False, "", "", "")
+
+    monkeypatch.setattr(wheelhouse, "build", build)
+    arguments = ["--cuda", cuda, "--python", "3.11", "--machine", "x86_64", "--output", str(tmp_path)]
+    assert wheelhouse.main(arguments) == 0
+    (lock,) = seen[0].requirements
+    pins = set(wheelhouse.pins(lock.read_text()))
+    assert set(wheelhouse.pins((ROOT / "requirements" / "node.txt").read_text())) <= pins
+    found = {word for word in ("cu12", "12x", "cu13", "13x") if any(word in pin for pin in pins)}
+    assert found == gpu_wheels
+    # What the backend loads: cublasLt, NVRTC, the headers beside it.
+    names = {pin.split("==")[0] for pin in pins}
+    libraries = {"nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
+    wanted = {f"{name}-cu12" if cuda == "12" else name for name in libraries} if gpu_wheels else set()
+    assert {n for n in names if n.startswith("nvidia-cu")} == wanted
+
+
+def test_lock_file_and_cuda_exclude_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--output", str(tmp_path), "--machine", "x86_64", "--python", "3.11"]
+    for wrong in ([], ["--cuda", "12", "--requirements", "x"], ["--cuda", "11"]):
+        with pytest.raises(SystemExit) as caught:
+            wheelhouse.main([*common, *wrong])
+        assert caught.value.code == 2
+        assert "--cuda" in capsys.readouterr().err
+
+
 def test_prints_one_json_object(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,10 +143,10 @@ def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str]) -> lis
     inventory = " ".join(f"-i {source}" for source in variables.get("ansible_inventory_sources", []))
     lines = ["Next:", f"  kubectl --kubeconfig {state}/kubeconfig/admin.kubeconfig get nodes"]
     for host in held[:1]:
-        lines += [
-            f"  gpu-burnin report {state}/reports/{host}/report.json",
-            f"  ansible-playbook {inventory} playbooks/burnin.yml -l {host}    (after the repair)",
-        ]
+        lines.append(f"  gpu-burnin report {state}/reports/{host}/report.json")
+        if _burnin(host, hostvars).get("page"):
+            lines.append(f"  {state}/reports/{host}/report.html    (the same with plots, for a browser)")
+        lines.append(f"  ansible-playbook {inventory} playbooks/burnin.yml -l {host}    (after the repair)")
     return lines
 
 

@@ -159,7 +159,8 @@ def run_command(program: str, level: str, extended_s: int, unit: str, publish_un
 
 
 def summary(evidence: Evidence, *, gate_open: bool, gate_message: str) -> dict[str, Any]:
-    """What the module returns about the newest evidence."""
+    """What the module returns about the newest evidence; `page` only when the run left one (version 0.1.0 did not)."""
+    page = Path(evidence.path) / "report.html"
     return {
         "verdict": evidence.verdict,
         "reasons": [dict(reason) for reason in evidence.reasons],
@@ -171,6 +172,7 @@ def summary(evidence: Evidence, *, gate_open: bool, gate_message: str) -> dict[s
         "boot_id": evidence.boot_id,
         "finished_at": evidence.finished_at,
         "report": f"{evidence.path}/report.json",
+        **({"page": str(page)} if page.is_file() else {}),
         "gate_open": gate_open,
         "gate_message": gate_message,
     }

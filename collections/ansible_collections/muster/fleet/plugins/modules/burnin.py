@@ -99,6 +99,10 @@ report:
   description: Path of report.json on the host.
   returned: when there is evidence
   type: str
+page:
+  description: Path of report.html on the host, the report for people.
+  returned: when the run left one
+  type: str
 gate_open:
   description: Whether the host's own gate lets kubelet start now.
   returned: when there is evidence
