@@ -8,14 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.campaign.model import DEFAULT_SEED, SEED_VARIABLE
-from tests.campaign.plugin import BUILD
-
-HERE = Path(__file__).resolve().parent
+from tests.campaign.plugin import BUILD, HERE
 
 
 def main() -> int:
@@ -29,13 +26,15 @@ def main() -> int:
     os.environ[SEED_VARIABLE] = str(asked.seed)
     os.chdir(HERE.parents[1])
     BUILD.mkdir(exist_ok=True)
-    jobs = min(asked.jobs, 1) if asked.tests else asked.jobs
-    arguments = [
-        *(asked.tests or [str(HERE)]), "-q", "--no-header", "-p", "tests.campaign.plugin", "-p", "no:cacheprovider",
-        "--show-capture=no", f"--junitxml={BUILD / 'campaign.xml'}", *(["-n", str(jobs)] if jobs > 1 else []),
-        *(["-k", asked.expression] if asked.expression else []),
-    ]  # fmt: skip
-    return int(pytest.main([*arguments, "--tb=short", "-qq", "-W", "ignore::pytest.PytestAssertRewriteWarning"]))
+    arguments = ["-qq", "--no-header", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider"]
+    arguments += ["-p", "tests.campaign.plugin", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    if asked.expression:
+        arguments += ["-k", asked.expression]
+    elif not asked.tests:
+        arguments += [f"--junitxml={BUILD / 'campaign.xml'}"]
+    if asked.jobs > 1 and not asked.tests:
+        arguments += ["-n", str(asked.jobs)]
+    return int(pytest.main([*arguments, *(asked.tests or [str(HERE)])]))
 
 
 if __name__ == "__main__":

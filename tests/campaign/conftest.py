@@ -29,6 +29,7 @@ def nvml(fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def record(record_property: Callable[[str, object], None]) -> Record:
+def record(request: pytest.FixtureRequest) -> Record:
     """Leaves the row of a case with the test's report, from where the matrix is made."""
-    return lambda row: record_property("campaign", json.dumps(row.to_json()))
+    properties: list[tuple[str, object]] = request.node.user_properties
+    return lambda row: properties.append(("campaign", json.dumps(row.to_json())))

@@ -6,6 +6,8 @@ Loaded by `python -m tests.campaign`; it sees every report in the process that c
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -13,17 +15,19 @@ from typing import Any
 
 import pytest
 
-from tests.campaign.matrix import Case, render, summary, write
-from tests.campaign.model import base_seed
+from tests.campaign.matrix import AREAS, Case, render, summary, write
+from tests.campaign.model import Row, base_seed
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build"
 _PROGRESS_EVERY_S = 2.0
 
 
 class Campaign:
-    """Collects the rows of all cases and shows how far the campaign is."""
+    """Collects the rows of all cases and shows how far the campaign is. `whole`: no case was left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
         self.cases: list[Case] = []
         self.failed: list[str] = []
         self.done: set[str] = set()
@@ -44,9 +48,10 @@ class Campaign:
         """Take the row that a test left, and how the test came out."""
         passed = report.passed
         if report.when == "call" or (report.when == "setup" and not passed):
-            for name, value in report.user_properties:
-                if name == "campaign":
-                    self.cases.append(Case(json.loads(str(value)), passed, report.nodeid))
+            rows = [json.loads(str(value)) for name, value in report.user_properties if name == "campaign"]
+            if not rows and not passed and (row := row_of(report.nodeid)) is not None:
+                rows = [row.to_json()]  # it did not get as far as an outcome
+            self.cases += [Case(row, passed, report.nodeid) for row in rows]
         if not passed and not report.skipped:
             self.failed.append(report.nodeid)
             self._line(f"FAILED {report.nodeid}")
@@ -58,15 +63,16 @@ class Campaign:
         """No dot for what passes: it would break the line of the progress."""
         return ("passed" if report.when == "call" else "", "", "") if report.passed else None
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The matrix, to the terminal and to build/campaign.txt and .json."""
+    def pytest_unconfigure(self) -> None:
+        """The matrix, last of all, to the terminal and to build/campaign.txt and .json."""
         seconds = time.monotonic() - self.started
         text = render(self.cases)
-        write(BUILD, self.cases, text, base_seed(), seconds)
-        terminalreporter.write_line(text)
+        if self.whole:
+            write(BUILD, self.cases, text, base_seed(), seconds)
+        print(text)
         for node in dict.fromkeys(self.failed):
-            terminalreporter.write_line(f"repeat with: {repeat_command(node)}")
-        terminalreporter.write_line(f"campaign: {summary(self.cases)} in {seconds:.0f} s, seed {base_seed()}")
+            print(f"repeat with: {repeat_command(node)}")
+        print(f"campaign: {summary(self.cases)} in {seconds:.0f} s, seed {base_seed()}", flush=True)
 
     def _progress(self) -> None:
         now = time.monotonic()
@@ -83,12 +89,19 @@ class Campaign:
         print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
 
 
+def row_of(node: str) -> Row | None:
+    """A row without an outcome, from a test's id; None for a test that is no case of the matrix."""
+    match = re.search(r"test_(\w+)\.py::\w+\[(.*)\]$", node)
+    return Row(match[1], match[2], 0) if match and match[1] in AREAS else None
+
+
 def repeat_command(node: str) -> str:
     """The command that runs one case again."""
-    return f"python -m tests.campaign --seed {base_seed()} '{node}'"
+    return shlex.join(["python", "-m", "tests.campaign", "--seed", str(base_seed()), node])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector in the process that controls the workers, not in the workers."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Campaign(), "muster-campaign")
+        whole = not config.option.keyword and config.args == [str(HERE)]
+        config.pluginmanager.register(Campaign(whole), "muster-campaign")

@@ -126,7 +126,9 @@ VERSIONS: tuple[StateFault, ...] = (
     # One against one: nothing says which of them is wrong.
     _fault("vbios differs between two gpus", "VBIOS_MIXED", INCONCLUSIVE, _on("vbios_version", "90.00.11.00.02"),
            on_gpu=False, least_gpus=2, most_gpus=2),
-    _fault("vbios not the fleet's", "VBIOS_MIXED", INCONCLUSIVE, on_gpu=False, options=_with(vbios="1.2.3.4.5")),
+    # Alike on several GPUs and wrong on all of them: nothing speaks against one.
+    _fault("vbios not the fleet's", "VBIOS_MIXED", INCONCLUSIVE, on_gpu=False, options=_with(vbios="1.2.3.4.5"),
+           least_gpus=2),
 )  # fmt: skip
 
 MEMORY: tuple[StateFault, ...] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from gpu_burnin.verdict import Judgement
 from tests.campaign.matrix import Case, lines, render, summary
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
-from tests.campaign.plugin import repeat_command
+from tests.campaign.plugin import repeat_command, row_of
 from tests.campaign.striking import StrikingBackend, always
 
 GPUS = made_up_gpus(3)
@@ -115,6 +116,14 @@ def test_the_matrix_counts_cases_and_leaves_out_what_a_peer_does_not_test() -> N
     assert "nan" in render(cases)
 
 
+def test_a_case_that_broke_before_its_outcome_is_a_line_too() -> None:
+    row = row_of("tests/campaign/test_state.py::test_state_fault[lost gpu-1]")
+    assert row is not None
+    assert (row.area, row.fault) == ("state", "lost gpu-1")
+    assert row_of("tests/campaign/test_peers.py::test_equal_slots_have_no_errors[float32]") is None
+
+
 def test_a_failed_case_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_CAMPAIGN_SEED", "77")
     assert repeat_command("a.py::b[c d-0]") == "python -m tests.campaign --seed 77 'a.py::b[c d-0]'"
+    assert shlex.split(repeat_command("a.py::b[it's-0]"))[-1] == "a.py::b[it's-0]"
