@@ -27,7 +27,8 @@ class Check:
         sku = None if ctx.backend.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
         paths = data_paths(session, sku)
         wanted = exact.PRECISIONS if sku is None else sku.precisions
-        missing = [precision for precision in wanted if precision not in session.tally.products]
+        # A probe alone covers nothing: its product is not verified.
+        missing = [precision for precision in wanted if precision not in session.tally.ranges]
         reasons = [*session.tally.reasons]
         if not ctx.backend.simulated:
             reasons += _coverage_reasons(ctx, paths, missing)

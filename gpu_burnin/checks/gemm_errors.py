@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.backend import read_matrix
-from gpu_burnin.compute.locate import MAX_ELEMENTS, bit_entry, case_entry, locate
+from gpu_burnin.compute.locate import bit_entry, case_entry, first_places, locate
 from gpu_burnin.compute.product import Outcome, Pair, ProductUnit
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
@@ -71,7 +70,7 @@ def describe_unstable(
     }
     entries: list[dict[str, JSON]] = [
         {**common, **bit_entry("c", int(i), int(j), got[i, j], again[i, j], unit.c.storage.name)}
-        for i, j in np.argwhere(got != again)[:MAX_ELEMENTS]
+        for i, j in first_places(got != again)
     ]
     entries = entries or [common]
     evidence: dict[str, JSON] = {**entries[0], "first_digest": f"{first:#018x}", "digest": f"{digest:#018x}"}

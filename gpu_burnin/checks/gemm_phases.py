@@ -26,6 +26,9 @@ _MAX_BATCH = 1024
 # Two products, each twice: the least that can differ.
 _LEAST_RANDOM = 4
 _PROGRESS_EVERY_S = 0.5
+# A precision that is slow on this GPU (FP64 of some models) leaves what the cold phase does not reach in this time to
+# the rotation.
+_COLD_S = 4.0
 # A check that has located this many wrong products has seen enough, and ends.
 MAX_LOCATED = 4
 # One cycle of the phases, and the share of it at which each ends.
@@ -111,16 +114,24 @@ class Session:
             self.tally.made("probe", unit, int(precision != "int8"))
 
     def _cold(self, supply: FreshSupply) -> None:
-        """Every precision in every range, with and without powers of two, and each precision with fresh seeds."""
+        """Every precision in every range, with and without powers of two, and each precision with fresh seeds.
+
+        While the host has no fresh set ready, the GPU goes on with the rotation.
+        """
         for precision in self.backend.precisions:
-            for operands, scaled in self._loads(precision):
-                if not self._enough and (self._has_golden or operands.rounds_to is not None):
+            until = time.monotonic() + _COLD_S
+            for number, (operands, scaled) in enumerate(self._loads(precision)):
+                if self._enough or (number > 0 and time.monotonic() >= until):
+                    break
+                if self._has_golden or operands.rounds_to is not None:
                     self._golden("cold", precision, operands, scaled, ROUND)
         missing = {key for p in self.backend.precisions for r in self._ranges(p) if (key := self._fresh_key(p, r))}
         while missing and not self._enough:
-            made = supply.take(wait=True)
+            made = supply.take(wait=not self._has_golden)
             if made is not None:
                 missing -= {self._fresh_key(p, made.operands) for p in self._fresh("cold", made, least=True)}
+            else:
+                self._golden("exact", *next(self._rotation), ROUND)
 
     def _fresh_key(self, precision: str, operands: OperandRange) -> tuple[str, ...]:
         """What has to be met once by fresh seeds: a precision, or without golden digests each range of it."""

@@ -82,15 +82,12 @@ class CpuBackend:
         return Buffer(kind, rows, cols, data, transposed)
 
     def fill(self, buffer: Buffer, operand: Operand) -> None:
-        out, o = _logical(buffer), operand
-        step = max(1, _CHUNK_WORDS // buffer.cols)
-        for row in range(0, buffer.rows, step):
-            count = min(step, buffer.rows - row)
-            values = exact.operand_rows(o.key, o.bound, o.signed, o.stride, row, count, buffer.cols, o.low)
-            exponents = o.exponents
+        out, exponents = _logical(buffer), operand.exponents
+        for part, values in exact.operand_blocks(operand, buffer.rows, buffer.cols):
+            powers = None
             if exponents is not None:
-                exponents = exponents[row : row + count, None] if o.axis == "rows" else exponents[None, :]
-            out[row : row + count] = raw_from_integers(values, buffer.storage.name, exponents)
+                powers = exponents[part, None] if operand.axis == "rows" else exponents[None, :]
+            out[part] = raw_from_integers(values, buffer.storage.name, powers)
 
     def fill_random(self, buffer: Buffer, key: int, positive: bool = False) -> None:
         out = _logical(buffer)

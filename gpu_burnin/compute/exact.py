@@ -9,6 +9,7 @@ for FP8 (project design, section 6). The digest of a result is in digest.py, Fre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ _MIX2 = 0x94D049BB133111EB
 PRIME = 4294967291
 # The longest dot product for which the operand ranges below are proved.
 MAX_K = 4096
+# Elements of an operand that are made together.
+_BLOCK = 1 << 15
 # Above this magnitude a double is no longer one definite integer.
 EXACT_LIMIT = 1 << 53
 
@@ -162,9 +165,9 @@ def stream_key(seed: int, stream: str) -> int:
     return key
 
 
-def random_words(key: int, start: int, count: int) -> U64:
-    """Words start .. start+count-1 of a stream: splitmix64 by counter, so any part can be made again anywhere."""
-    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+def random_words(key: int, start: int, count: int, step: int = 1) -> U64:
+    """`count` words start, start + step, ... of a stream: splitmix64 by counter, so any can be made again anywhere."""
+    z = np.arange(start + 1, start + 1 + count * step, step, dtype=np.uint64)
     z *= np.uint64(_GAMMA)
     z += np.uint64(key)
     z ^= z >> np.uint64(30)
@@ -196,14 +199,14 @@ class Operand:
     axis: str = "rows"
 
 
-def operand_values(key: int, bound: int, signed: bool, start: int, count: int, low: int = 0) -> I64:
-    """Integers at flat positions start .. start+count-1 of a stream, low <= |v| <= bound.
+def operand_values(key: int, bound: int, signed: bool, start: int, count: int, low: int = 0, step: int = 1) -> I64:
+    """`count` integers at flat positions start, start + step, ... of a stream, low <= |v| <= bound.
 
     With low = 0: word % (2 bound + 1) - bound, or word % (bound + 1) when not signed. With low > 0 and
     width = bound - low + 1: x = word % (2 width) is low + x for x < width, else -(low + x - width); not
     signed: low + word % width.
     """
-    words = random_words(key, start, count)
+    words = random_words(key, start, count, step)
     width = bound - low + 1
     if low == 0:
         span, offset = (2 * bound + 1, bound) if signed else (width, 0)
@@ -226,10 +229,14 @@ def operand_rows(
     key: int, bound: int, signed: bool, stride: int, first_row: int, rows: int, cols: int, low: int = 0
 ) -> I64:
     """Integers of rows first_row .. of an operand with `cols` columns; zero where (row + column) % stride is not 0."""
-    values = operand_values(key, bound, signed, first_row * cols, rows * cols, low).reshape(rows, cols)
-    if stride > 1:
-        place = np.arange(first_row, first_row + rows)[:, None] + np.arange(cols)[None, :]
-        values[place % min(stride, cols) != 0] = 0
+    stride = min(stride, cols)
+    if stride == 1:
+        return operand_values(key, bound, signed, first_row * cols, rows * cols, low).reshape(rows, cols)
+    values = np.zeros((rows, cols), dtype=np.int64)
+    for row in range(rows):  # only what is not zero is made: the rest would take nearly all of the time
+        first = -(first_row + row) % stride
+        start, count = (first_row + row) * cols + first, -(-(cols - first) // stride)
+        values[row, first::stride] = operand_values(key, bound, signed, start, count, low, stride)
     return values
 
 
@@ -241,9 +248,20 @@ def operand_for(operands: OperandRange, side: str, seed: int, exponents: I16 | N
     return Operand(key, operands.rb, operands.signed, 1, operands.low_b, exponents, "cols")
 
 
+def operand_blocks(operand: Operand, rows: int, cols: int) -> Iterator[tuple[slice, I64]]:
+    """The integers of an operand by groups of rows, so small that they stay in a core's cache."""
+    o, step = operand, max(1, _BLOCK // cols)
+    for row in range(0, rows, step):
+        part = slice(row, min(row + step, rows))
+        yield part, operand_rows(o.key, o.bound, o.signed, o.stride, row, part.stop - row, cols, o.low)
+
+
 def operand_integers(operand: Operand, rows: int, cols: int) -> I64:
     """The integers of an operand (rows x cols), without its powers of two."""
-    return operand_rows(operand.key, operand.bound, operand.signed, operand.stride, 0, rows, cols, operand.low)
+    out = np.empty((rows, cols), dtype=np.int64)
+    for part, block in operand_blocks(operand, rows, cols):
+        out[part] = block
+    return out
 
 
 def operand_a(operands: OperandRange, seed: int, m: int, k: int) -> I64:

@@ -11,13 +11,12 @@ from itertools import cycle
 import numpy as np
 
 from gpu_burnin.compute import exact, freivalds
-from gpu_burnin.compute.exact import Operand, OperandRange
+from gpu_burnin.compute.exact import OperandRange
 from gpu_burnin.compute.golden import fresh_seeds
 from gpu_burnin.compute.product import ROUND, Expected, Pair, Shape
 
 # Sets that wait to be used. Two: one is made while another is in use; more would only hold memory.
 _AHEAD = 2
-_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -45,24 +44,16 @@ def make_set(
     left = [np.zeros(shape.k, dtype=np.uint64) for _ in seeds_a]
     right = [np.zeros(shape.k, dtype=np.uint64) for _ in seeds_b]
     for i in (0, 1):
-        for rows, block in _blocks(exact.operand_for(operands, "a", seeds_a[i]), shape.m, shape.k):
+        for rows, block in exact.operand_blocks(exact.operand_for(operands, "a", seeds_a[i]), shape.m, shape.k):
             if ended():
                 return None
             left[i] = (left[i] + freivalds.vector_times(w[rows], block)) % np.uint64(exact.PRIME)
-        for rows, block in _blocks(exact.operand_for(operands, "b", seeds_b[i]), shape.k, shape.n):
+        for rows, block in exact.operand_blocks(exact.operand_for(operands, "b", seeds_b[i]), shape.k, shape.n):
             if ended():
                 return None
             right[i][rows] = freivalds.times_vector(block, v)
     expected = {(i, j): Expected(bilinear=freivalds.dot(left[i], right[j]), w=w, v=v) for i, j in ROUND}
     return FreshSet(operands, seeds_a, seeds_b, expected)
-
-
-def _blocks(operand: Operand, rows: int, cols: int) -> Iterator[tuple[slice, exact.I64]]:
-    """The operand by groups of rows, so that little of it is in memory at a time."""
-    step, o = max(1, _BLOCK // cols), operand
-    for row in range(0, rows, step):
-        count = min(step, rows - row)
-        yield slice(row, row + count), exact.operand_rows(o.key, o.bound, o.signed, o.stride, row, count, cols, o.low)
 
 
 class FreshSupply:

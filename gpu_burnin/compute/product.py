@@ -175,6 +175,7 @@ class ProductUnit:
         self._scales: dict[Pair, Scale | None] = {}
         self._last: tuple[str, int, int] | None = None
         self._last_digest: int | None = None
+        self._cleared = 0
 
     def load(
         self,
@@ -254,9 +255,9 @@ class ProductUnit:
         return outcome
 
     def clear(self) -> None:
-        """Overwrite C with bits that no product gives."""
-        bits = np.full(self.c.elements, -1).astype(f"u{self.c.storage.size_bytes}")
-        self.backend.write_raw(self.c, 0, bits)
+        """Overwrite C with random bits, others each time: what is not written afterwards never repeats either."""
+        self._cleared += 1
+        self.backend.fill_random(self.c, exact.stream_key(self._cleared, "clear"))
         self._last, self._last_digest = None, None
 
     def _launch(self, pair: Pair, fault: Fault | None, fault_seed: int) -> int | None:

@@ -20,9 +20,9 @@ from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.compute.exact import Scale
 from gpu_burnin.compute.golden import DIGEST_KEY
 from gpu_burnin.compute.product import ROUND, Pair, ProductUnit, Shape, Stream
+from gpu_burnin.plan import CUDA_SHAPES
 
-RATE_SHAPE = Shape(8192, 8192, 4096)
-DETECTION_SHAPE = Shape(4096, 4096, 4096)
+RATE_SHAPE = Shape(CUDA_SHAPES["gemm_m"], CUDA_SHAPES["gemm_n"], CUDA_SHAPES["gemm_k"])
 _LEAST_S = 1.0
 _BATCH_S = 0.2
 _READ_BYTES = 4 << 30
@@ -193,7 +193,7 @@ def detection(backend: CudaBackend, cupy: Any, precision: str) -> Detection:
 
     The fault is put in at another place of the batch each time, and taken out after it.
     """
-    unit = _loaded(backend, precision, DETECTION_SHAPE)
+    unit = _loaded(backend, precision, RATE_SHAPE)
     expected = _digests(unit)
     each = seconds_each(cupy, lambda _: backend.gemm(precision, unit.a[0], unit.b[0], unit.c), 0.1)
     batch = max(8, math.ceil(_BATCH_S / each))

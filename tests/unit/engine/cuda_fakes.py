@@ -238,6 +238,9 @@ class FakeCupy:
         kernel = ctypes.cast(getattr(self.kernels, name), ctypes.c_void_p)
         self.kernels.launch(kernel, ctypes.c_uint(grid[0]), ctypes.c_uint(threads), ctypes.c_void_p(words.ctypes.data))
 
+    def get_default_memory_pool(self) -> Any:
+        return types.SimpleNamespace(free_all_blocks=lambda: self.note("free_all_blocks"))
+
     def empty(self, shape: Any, dtype: Any) -> FakeArray:
         self.note("empty", shape)
         # Poisoned, so that nothing counts on zeros; a multiple of 512 bytes, as CuPy's pool gives.

@@ -67,6 +67,9 @@ def main(mode: str, state: Path) -> None:
                 sys.exit(9)
             send(type="share", data={"handle": job["gpu"]})
             offers = json.loads(sys.stdin.readline())["data"]
+        if mode == "closes its output":
+            os.close(1)
+            hang()
         if mode in ("hangs", "ignores SIGTERM") and request["name"] == "gemm":
             hang()
         if mode == "never stops talking" and job["gpu"] == "GPU-0":

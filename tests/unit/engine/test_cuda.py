@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_fakes import STREAM, CudaError, FakeCupy, FakeLt
+from cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt
 from engine_helpers import gpu
 
-from gpu_burnin.compute import cublaslt, cuda_device, exact, freivalds
+from gpu_burnin.compute import cublaslt, cuda, cuda_device, exact, freivalds
 from gpu_burnin.compute.backend import BackendError, Buffer
 from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.compute.cuda_source import STORAGE_CODE
@@ -55,6 +55,24 @@ def _product(backend: CudaBackend, storage: str = "bf16", result: str = "fp32") 
     )
 
 
+@pytest.mark.parametrize("elements", [512 * 512, 2048 * 2048])
+@pytest.mark.parametrize("per_load", [2, 4])
+def test_small_results_are_read_in_both_ways_of_large_ones(elements: int, per_load: int) -> None:
+    """The self-test's results are small, and what it tries has to be the code that reads the large ones."""
+    loads = elements // per_load
+    threads = cuda.digest_blocks(loads) * cuda.THREADS
+    unrolled = loads // (cuda.UNROLL * threads) * cuda.UNROLL * threads
+    assert loads / 2 < unrolled < loads
+
+
+def test_a_large_result_is_read_by_the_whole_device_and_a_small_one_by_few_blocks(
+    backend: CudaBackend, fake: FakeCupy
+) -> None:
+    for rows, blocks in ((16, 1), (512, 8)):  # one SM holds 8
+        backend.enqueue_check(backend.allocate("fp32", rows, rows), 1, None, None)
+        assert fake.calls[-1][0] == "digest_fp32" and fake.calls[-1][1][0] == (blocks,)
+
+
 # --- open and close ---
 
 
@@ -80,6 +98,8 @@ def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
     backend.close()
     backend.close()
     assert library.names() == ["Create", "Destroy"]
+    assert fake.names().count("free_all_blocks") == 1
+    assert not [name for name, value in vars(backend).items() if isinstance(value, FakeArray)], "nothing is held"
 
 
 def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,3 +179,17 @@ def test_the_limits_are_those_of_the_types(precision: str) -> None:
     if precision not in ("tf32", "int8"):  # TF32 is stored as FP32; INT8 is kept symmetric
         beyond = np.array([limit + 1], dtype=np.int64)
         assert int(values_from_raw(raw_from_integers(beyond, storage), storage)[0]) != limit + 1
+
+
+@pytest.mark.parametrize("block", [7, 300, 1 << 20])
+@pytest.mark.parametrize("cols", [24, 40])
+@pytest.mark.parametrize(("stride", "low"), [(1, 0), (8, 0), (128, 0), (exact.MAX_K, 5)])
+def test_operands_are_their_words_and_zero_off_the_stride(
+    monkeypatch: pytest.MonkeyPatch, stride: int, low: int, cols: int, block: int
+) -> None:
+    monkeypatch.setattr(exact, "_BLOCK", block)
+    operand = exact.Operand(17, 9, True, stride, low)
+    dense = exact.operand_values(17, 9, True, 0, 32 * cols, low).reshape(32, cols)
+    place = np.add.outer(np.arange(32), np.arange(cols))
+    expected = np.where(place % min(stride, cols) == 0, dense, 0)
+    assert np.array_equal(exact.operand_integers(operand, 32, cols), expected)

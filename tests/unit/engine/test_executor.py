@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from engine_helpers import plan
 from executor_helpers import Fake, events, gone, told
 
+from gpu_burnin.execution import shielded
 from gpu_burnin.executor import Limits, execute
 from gpu_burnin.journal import Journal, died_during, read_journal
 from gpu_burnin.types import Verdict
@@ -83,6 +85,57 @@ def test_ctrl_c_does_not_wait_for_a_worker_that_cannot_be_killed(fake: Fake) -> 
     result = fake("hangs", plan("gemm"), limits, on_event=_interrupt_at("check_started"))
     assert result.interrupted
     assert "worker_wedged" in events(result)
+
+
+@pytest.mark.usefixtures("unkillable")
+def test_a_worker_that_closes_its_output_and_hangs_while_it_exits_is_left_behind(fake: Fake) -> None:
+    limits = Limits(open_s=5.0, term_grace_s=0.1, kill_grace_s=0.1)
+    result = fake("closes its output", plan("gemm", "hbm"), limits)
+    assert [told(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "no second worker on this GPU"
+    assert len(result.worker_pids) == 1
+    assert "worker_wedged" in events(result)
+
+
+def test_waits_are_where_a_run_is_stopped(fake: Fake) -> None:
+    waits = 0
+
+    @contextlib.contextmanager
+    def waiting() -> Iterator[None]:
+        nonlocal waits
+        waits += 1
+        if waits in (3, 4):  # the second while the workers are given time to end
+            raise KeyboardInterrupt
+        yield
+
+    result = fake("ignores SIGTERM", plan("gemm", deadline_s=60), waiting=waiting)
+    assert result.interrupted
+    assert events(result)[-2:] == ["interrupted", "run_finished"]
+    assert all(gone(pid) for pid in result.worker_pids)
+
+
+def test_a_display_that_fails_is_not_told_of_any_more() -> None:
+    told_of: list[object] = []
+
+    class Broken:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+            return self.show
+
+        def __exit__(self, *_: object) -> None:
+            raise OSError("no terminal")
+
+        def show(self, event: Mapping[str, Any]) -> None:
+            told_of.append(event)
+            raise self.error
+
+    for error in (BrokenPipeError(), ValueError("a fault of the display")):
+        told_of.clear()
+        with shielded(Broken(error)) as on_event:
+            on_event({"event": "a"})
+            on_event({"event": "b"})
+        assert told_of == [{"event": "a"}]
 
 
 def test_a_hang_at_start_is_told(fake: Fake) -> None:

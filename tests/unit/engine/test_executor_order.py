@@ -12,11 +12,10 @@ import pytest
 from engine_helpers import plan
 from executor_helpers import LIMITS, Fake, events, told
 
-from gpu_burnin.budget import CLOSING_S
 from gpu_burnin.checks import Scope
 from gpu_burnin.execution import oom_kills
 from gpu_burnin.executor import ExecutionResult
-from gpu_burnin.plan import DEADLINE_FACTOR, Plan
+from gpu_burnin.plan import CLOSING_S, DEADLINE_FACTOR, Plan
 from gpu_burnin.types import Verdict
 
 

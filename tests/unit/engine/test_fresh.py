@@ -17,7 +17,7 @@ SHAPE = Shape(48, 40, 64)
 
 @pytest.mark.parametrize("name", [r.name for r in exact.RANGES.values() if r.rounds_to is None])
 def test_a_set_expects_what_the_exact_products_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "_BLOCK", 300)  # several blocks, the last one short
+    monkeypatch.setattr(exact, "_BLOCK", 300)  # several blocks, the last one short
     operands = exact.RANGES[name]
     made = make_set(operands, SHAPE, fresh_seeds(1))
     assert made is not None and len({*made.seeds_a, *made.seeds_b}) == 4
@@ -62,14 +62,14 @@ def test_taking_never_waits_unless_asked(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_leaving_ends_the_thread_even_within_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
-    blocks = fresh._blocks
+    blocks = exact.operand_blocks
 
     def endless(*args: Any) -> Any:
         while True:
             begun.set()
             yield from blocks(*args)
 
-    monkeypatch.setattr(fresh, "_blocks", endless)
+    monkeypatch.setattr(exact, "operand_blocks", endless)
     before = threading.active_count()
     with FreshSupply([exact.RANGES["square"]], SHAPE, 1):
         assert begun.wait(30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from pathlib import Path
 
@@ -89,10 +88,3 @@ def test_damage_in_the_middle_is_an_error(path: Path) -> None:
 def test_numbers_that_json_lacks_are_refused(path: Path) -> None:
     with Journal(path, "b") as journal, pytest.raises(ValueError, match="JSON"):
         journal.write({"event": "x", "v": float("nan")})
-
-
-def test_the_boot_id_is_read_from_the_kernel(path: Path) -> None:
-    with Journal(path) as journal:
-        journal.write({"event": "x"})
-    kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert json.loads(path.read_text())["boot_id"] == kernel

@@ -8,10 +8,18 @@ import math
 import pytest
 from engine_helpers import gpu, plan
 
-from gpu_burnin.budget import CLOSING_S, share
 from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, ROWS, SELFTESTED, Scope
 from gpu_burnin.compute.faults import FAULTS
-from gpu_burnin.plan import CheckPlan, Plan, PlanError, make_plan, parse_injection, plan_from_json
+from gpu_burnin.plan import (
+    CLOSING_S,
+    CheckPlan,
+    Plan,
+    PlanError,
+    make_plan,
+    parse_injection,
+    plan_from_json,
+    share,
+)
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
 from gpu_burnin.wire import encode, result_from_json, selftest_from_json, to_json
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -294,7 +295,7 @@ def test_location_finds_nan_and_ignores_negative_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "seen"), [(1, 64, 64), (64, 1, 64), (40, 40, 1600)], ids=["a row", "a column", "a block"]
+    ("rows", "cols", "seen"), [(1, 64, 64), (64, 1, 64), (40, 40, 32 * 40)], ids=["a row", "a column", "a block"]
 )
 def test_location_counts_wrong_lines_and_blocks(rows: int, cols: int, seen: int) -> None:
     unit = _unit("int8")
@@ -307,6 +308,7 @@ def test_location_counts_wrong_lines_and_blocks(rows: int, cols: int, seen: int)
 
     entries = locate(unit, ROUND[1], _broken(unit, _golden(unit), step))
     assert len(entries) == 16 and entries[0]["wrong_elements_seen"] == seen
+    assert (entries[0]["wrong_rows"], entries[0]["wrong_cols"]) == (rows, cols)
 
 
 def test_location_does_not_trust_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,6 +323,41 @@ def test_location_does_not_trust_checksums(monkeypatch: pytest.MonkeyPatch) -> N
         outcome = _broken(unit, expected, lambda t: t.poke_result(700, lambda bits: bits ^ 1))
         (entry,) = locate(unit, ROUND[1], outcome)
         assert (entry["row"], entry["col"]) == divmod(700, SHAPE.n)
+
+
+def test_location_asks_a_second_challenge_where_the_whole_product_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_burnin.compute import locate as module
+
+    unit = _unit("fp32")
+    unit.load(exact.RANGES["square"])
+    outcome = _broken(unit, _golden(unit), lambda t: t.poke_result(700, lambda bits: bits ^ 1))
+    seen, suspects, none = [], module._suspects, np.empty(0, dtype=np.intp)
+
+    def first_blind(*arguments: Any) -> Any:
+        seen.append(arguments[-1])
+        return (none, none) if len(seen) == 1 else suspects(*arguments)
+
+    monkeypatch.setattr(module, "_ALL_LIMIT", 0)
+    monkeypatch.setattr(module, "_suspects", first_blind)
+    (entry,) = locate(unit, ROUND[1], outcome)
+    assert (entry["row"], entry["col"]) == divmod(700, SHAPE.n)
+    assert len(set(seen)) == 2, "another challenge each time"
+
+
+@pytest.mark.parametrize("fault", ["bitflip", "zero", "transposed"])
+def test_location_takes_little_memory_beside_operands_and_result(fault: str) -> None:
+    shape = Shape(2048, 2048, 512)
+    unit = ProductUnit(Stream(CpuBackend()), "fp64", shape)
+    unit.load(exact.RANGES["wide"], scaled=True)
+    outcome = unit.run(ROUND[:1], [Expected(digest=1)], FAULTS[fault]).outcomes[0]
+    assert outcome.evidence is not None
+    tracemalloc.start()
+    entries = locate(unit, ROUND[0], outcome)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    operands = 8 * (shape.m + shape.n) * shape.k
+    blocks = 40 << 20  # of fixed size, whatever the shape
+    assert entries and peak < operands + 8 * shape.n * shape.k + blocks
 
 
 def test_fresh_seeds_are_never_golden_and_never_come_twice() -> None:
