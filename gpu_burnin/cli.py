@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpu_burnin import __version__
-from gpu_burnin.cli_options import duration, gpu_names, host_config, host_options, names
+from gpu_burnin.cli_options import (
+    complete_checks,
+    complete_codes,
+    duration,
+    gpu_names,
+    host_config,
+    host_options,
+    names,
+)
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 
 if TYPE_CHECKING:
@@ -68,12 +78,13 @@ def cli() -> None:
 @click.option(
     "--level",
     type=click.Choice(["quick", "standard", "extended"]),
-    help="How thorough: quick takes up to a minute, standard up to five.  [default: standard]",
+    help="How thorough: quick takes up to a minute, standard up to five, extended as long as --for.  "
+    "[default: standard]",
 )
-@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 2h.")
+@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
 @click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
-@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.")
-@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.")
+@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
+@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
 @click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
 @click.option("--expect-gpus", type=click.IntRange(1), metavar="N", help="How many GPUs this node has to have.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
@@ -87,7 +98,8 @@ def cli() -> None:
     "--inject",
     multiple=True,
     metavar="CHECK:FAULT",
-    help="Inject a fault (CHECK:FAULT:gpu=INDEX for one GPU); such a run never passes and is never evidence.",
+    help="Inject a fault, e.g. gemm:bitflip, or gemm:bitflip:gpu=0 on one GPU. Such a run never passes and is never "
+    "evidence. A wrong FAULT lists those there are.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON and nothing else on stdout.")
 @host_options
@@ -104,8 +116,12 @@ def run(
 
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
     outcome = run_burnin(options, progress.display)
-    _show(outcome.run_dir, as_json)
-    click.echo(f"report: {outcome.run_dir}", err=True)
+    # The report is on the disk, and the exit code is the verdict's whoever reads along.
+    with _readers_may_leave():
+        _show(outcome.run_dir, as_json)
+        click.echo(f"report: {outcome.run_dir}", err=True)
+        if sys.stderr.isatty():
+            click.echo(f"page: {outcome.run_dir}/report.html", err=True)
     sys.exit(outcome.exit_code)
 
 
@@ -136,6 +152,23 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     _show(file or Store(host_config(config_path, state_dir).state_dir).latest, as_json)
 
 
+@contextlib.contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """Output that cannot be written is said on standard error if that can be read, and is no error.
+
+    What is still to be written goes nowhere then, so that the interpreter does not stumble over it at its end.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
+        with contextlib.suppress(OSError):
+            click.echo(f"gpu-burnin: the report could not be printed ({error.strerror})", err=True)
+
+
 def _show(path: Path, as_json: bool) -> None:
     from gpu_burnin.report import model, text
 
@@ -160,7 +193,7 @@ def _show(path: Path, as_json: bool) -> None:
 )
 @host_options
 def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float) -> None:
-    """Write the newest evidence to the own Node object.
+    """Write the newest evidence to this node's own Node object.
 
     Uses the kubelet's client certificate.
     """
@@ -172,28 +205,36 @@ def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float)
 
 
 @cli.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=complete_codes)
 def explain(code: str | None) -> None:
     """Say what a reason CODE means and what to do.
 
     Without CODE all codes are listed.
     """
+    import difflib
+
     from gpu_burnin import evidence
     from gpu_burnin.admission import node
     from gpu_burnin.hardware import load_reasons
+    from gpu_burnin.report.words import ACTIONS
 
     reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
     summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}
     if code is None:
+        width = max(map(len, summaries))
         for name in sorted(summaries):
-            click.echo(f"{name}  {summaries[name]}")
+            click.echo(f"{name:{width}}  {summaries[name]}")
         return
     name = code.upper()
     if name not in summaries:
-        raise GpuBurninError(f"no code {code}; gpu-burnin explain lists all")
+        near = difflib.get_close_matches(name, summaries, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise GpuBurninError(f"no code {code}; {hint}gpu-burnin explain lists all")
     click.echo(f"{name}: {summaries[name]}.")
     if name in reasons:
-        click.echo(f"Means {reasons[name].severity}; first action: {reasons[name].action}.")
+        info = reasons[name]
+        click.echo(f"Verdict, unless the check says otherwise: {info.severity}.")
+        click.echo(f"First action: {info.action} ({ACTIONS[info.action]}).")
     click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else codes[name][1]}")
 
 
@@ -208,9 +249,10 @@ def schema() -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete gpu-burnin's commands and options.
+    """Print the completion script for SHELL.
 
-    For bash: eval "$(gpu-burnin completion bash)" in ~/.bashrc.
+    For bash: eval "$(gpu-burnin completion bash)" in ~/.bashrc; for zsh the same in ~/.zshrc; for fish: gpu-burnin
+    completion fish | source.
     """
     from click.shell_completion import get_completion_class
 
@@ -225,8 +267,16 @@ def version() -> None:
     click.echo(__version__)
 
 
+def _open_standard_streams() -> None:
+    """Where the caller closed one of them, a file of the run would get its number and the messages of libraries."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 until the end
+
+
 def main() -> None:
     """Entry point: runs a command and exits with its code; an error is one sentence on standard error."""
+    _open_standard_streams()
     try:
         code = cli.main(prog_name=_NAME, complete_var=_COMPLETE, standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -34,6 +34,24 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def complete_checks(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of checks that the last one of a list may become, for the shell."""
+    from gpu_burnin.checks import CHECK_NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in CHECK_NAMES if name.startswith(last)]
+
+
+def complete_codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The codes that begin so, for the shell."""
+    from gpu_burnin import evidence
+    from gpu_burnin.admission import node
+    from gpu_burnin.hardware import load_reasons
+
+    codes = (*load_reasons(), *evidence.CODES, *node.CODES)
+    return sorted(code for code in codes if code.startswith(incomplete.upper()))
+
+
 def gpu_names(text: str) -> tuple[str, ...] | None:
     """GPUs separated by commas; None for all of them."""
     found = names(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -37,7 +38,8 @@ def discover() -> Found:
     try:
         node = read_inventory_in_child()
     except InventoryError as error:
-        return Found(error=str(error))
+        # Whoever tells of it names the host.
+        return Found(error=str(error).removeprefix(f"{socket.gethostname()}: "))
     return Found(
         gpus=tuple(to_gpu(state, _sku(state)) for state in node.gpus),
         lost=frozenset(state.uuid for state in node.gpus if state.lost or not state.uuid),
@@ -67,7 +69,8 @@ def choose_backend(asked: str, found: Found) -> str:
     why = _why_not_cuda(found)
     if why:
         raise GpuBurninError(
-            f"no GPU can be tested (--backend {asked}): {why}; --backend cpu shows the program without a GPU"
+            f"{socket.gethostname()}: no GPU can be tested (--backend {asked}): {why}; "
+            "--backend cpu shows the program without a GPU"
         )
     return "cuda"
 
@@ -99,6 +102,9 @@ def select(gpus: tuple[Gpu, ...], asked: tuple[str, ...] | None) -> tuple[Gpu, .
         if len(fits) != 1:
             here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
             problem = "fits several" if fits else "fits none"
-            raise GpuBurninError(f"--gpus {name} {problem} of the GPUs here: {here}; name each by index or UUID")
+            raise GpuBurninError(
+                f"{socket.gethostname()}: --gpus {name} {problem} of the GPUs here: {here}; "
+                "name each by index, UUID or PCI address"
+            )
         chosen += [gpu for gpu in fits if gpu not in chosen]
     return tuple(sorted(chosen, key=lambda gpu: gpu.index))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +14,10 @@ from gpu_burnin.plan import Plan
 from gpu_burnin.types import SelftestResult
 
 OnEvent = Callable[[Mapping[str, Any]], None]
+# Entered around each wait: where it may be cut short by KeyboardInterrupt.
+Waiting = Callable[[], AbstractContextManager[None]]
 VMSTAT = Path("/proc/vmstat")
+_LOG = logging.getLogger(__name__)
 
 
 class EventSink(Protocol):
@@ -58,8 +63,10 @@ class Run:
         limits: Limits,
         command: Sequence[str] | None,
         started_s: float,
+        waiting: Waiting = nullcontext,
     ) -> None:
         self.plan, self.limits, self.command, self.started_s = plan, limits, command, started_s
+        self.waiting = waiting
         self._journal, self._on_event = journal, on_event
         self.events: list[Mapping[str, Any]] = []
         self.selftests: list[SelftestResult] = []
@@ -79,3 +86,26 @@ class Run:
                 self._journal.write(event)
         if self._on_event is not None:
             self._on_event(event)
+
+
+@contextmanager
+def shielded(display: AbstractContextManager[OnEvent]) -> Iterator[OnEvent]:
+    """The display as one that cannot end a run: when it fails (its reader went away) it is not told of any more."""
+    tell: OnEvent | None = display.__enter__()
+
+    def show(event: Mapping[str, Any]) -> None:
+        nonlocal tell
+        try:
+            if tell is not None:
+                tell(event)
+        except OSError:
+            tell = None
+        except Exception:
+            tell = None
+            _LOG.exception("the display failed and is not told of any more")
+
+    try:
+        yield show
+    finally:
+        with suppress(OSError):
+            display.__exit__(None, None, None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_burnin.checks import Scope
-from gpu_burnin.execution import EventSink, Limits, OnEvent, Run
+from gpu_burnin.execution import EventSink, Limits, OnEvent, Run, Waiting
 from gpu_burnin.lane import Lane
 from gpu_burnin.plan import Plan
 from gpu_burnin.types import CheckResult, SelftestResult
@@ -45,6 +45,7 @@ def execute(
     limits: Limits | None = None,
     command: Sequence[str] | None = None,
     started_s: float | None = None,
+    waiting: Waiting = contextlib.nullcontext,
 ) -> ExecutionResult:
     """Run a plan: the checks of the node first, then all GPUs at once. Nothing is started on a GPU when the
     node's checks say that a foreign process uses one.
@@ -52,11 +53,11 @@ def execute(
     A crash, a hang or a check that cannot run gives a result that says so. A check that was not reached
     (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
     "progress", the journal all others. The plan's time counts from `started_s` (CLOCK_MONOTONIC), now unless
-    given. `command` replaces the worker's command line (tests).
+    given. `command` replaces the worker's command line (tests). `waiting` is entered around each wait, so that who
+    takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it.
     """
-    run = Run(
-        plan, journal, on_event, limits or Limits(), command, time.monotonic() if started_s is None else started_s
-    )
+    begun_s = time.monotonic() if started_s is None else started_s
+    run = Run(plan, journal, on_event, limits or Limits(), command, begun_s, waiting)
     node_checks = [check for check in plan.checks if not check.per_gpu and not plan.checks_off]
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_lanes = [Lane(run, None, node_checks)]
@@ -105,7 +106,8 @@ def _drive(run: Run, lanes: Sequence[Lane]) -> None:
                     selector.register(lane.fd, selectors.EVENT_READ, lane)
             first = min(lane.until for lane in active)
             timeout = None if math.isinf(first) else max(0.0, first - time.monotonic())
-            ready = [key.data for key, _ in selector.select(timeout)]
+            with run.waiting():
+                ready = [key.data for key, _ in selector.select(timeout)]
         for lane in ready:
             lane.readable()
         now = time.monotonic()
@@ -157,4 +159,9 @@ def _signal(lanes: Sequence[Lane], number: signal.Signals, grace: Callable[[Limi
     for lane in lanes:
         lane.stop(number)
     until = time.monotonic() + max((grace(lane.run.limits) for lane in lanes), default=0.0)
-    return [lane for lane in lanes if not lane.reap(max(0.0, until - time.monotonic()))]
+    left = []
+    for lane in lanes:
+        with lane.run.waiting():
+            if not lane.reap(max(0.0, until - time.monotonic())):
+                left.append(lane)
+    return left

@@ -10,7 +10,7 @@ from gpu_burnin import evidence
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.journal import died_during
 from gpu_burnin.report import model
-from gpu_burnin.store import EVIDENCE, Run, Store
+from gpu_burnin.store import EVIDENCE, REPORT, Run, Store
 from gpu_burnin.types import Reason, Verdict
 from gpu_burnin.wire import reason_from_json
 
@@ -36,13 +36,18 @@ def read_history(store: Store, boot_id: str) -> History:
     return History(_died(runs, boot_id), _passed(runs, boot_id), reasons, restarted=last_boot != boot_id)
 
 
-def _died(runs: list[Run], boot_id: str) -> str | None:
-    if not runs:
-        return None
-    try:
-        return died_during(runs[-1].journal, boot_id)
-    except ValueError:
-        return "an unknown check (the journal is damaged)"
+def _died(runs: Iterable[Run], boot_id: str) -> str | None:
+    """By the runs that no report followed: one with a report came to its end, and has told of those before it."""
+    for run in reversed(list(runs)):
+        if (run.path / REPORT).exists():
+            return None
+        try:
+            died = died_during(run.journal, boot_id)
+        except ValueError:
+            died = f"an unknown check (the journal of run {run.sequence} is damaged)"
+        if died is not None:
+            return died
+    return None
 
 
 def _passed(runs: Iterable[Run], boot_id: str) -> bool:

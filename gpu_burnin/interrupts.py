@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: they end the checks early, and never cut short what follows."""
+"""Ctrl-C, SIGTERM and a lost terminal during a run: they end the checks early, and never cut short what follows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The first ends the checks, the second is impatient with their workers; what comes after is only noise.
 _MEANT = 2
 
 
 class Interrupts:
-    """Takes SIGINT and SIGTERM (systemd stops the unit) while it is entered; the handlers of before come back.
+    """Takes SIGINT, SIGTERM (systemd stops the unit) and SIGHUP while it is entered; the handlers of before come back.
 
-    Outside the main thread signals cannot be taken: then the caller's own handlers stay.
+    A signal that the caller ignores (nohup) stays ignored. Outside the main thread signals cannot be taken: then
+    the caller's own handlers stay.
     """
 
     def __init__(self) -> None:
         self._count = 0
+        self._noted = 0
         self._raising = False
 
     @contextlib.contextmanager
@@ -29,7 +31,9 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._handle) for number in _NUMBERS}
+        before = {number: handler for number in _NUMBERS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, self._handle)
         try:
             yield
         finally:
@@ -41,7 +45,8 @@ class Interrupts:
         """Raise KeyboardInterrupt for a signal, also for one that was noted before."""
         self._raising = True
         try:
-            if self._count:
+            if self._noted:
+                self._noted -= 1
                 raise KeyboardInterrupt
             yield
         finally:
@@ -49,5 +54,10 @@ class Interrupts:
 
     def _handle(self, _: int, __: FrameType | None) -> None:
         self._count += 1
-        if self._raising and self._count <= _MEANT:
+        if self._count > _MEANT:
+            return
+        if self._raising:
+            # Once for each time: another signal may come on the way out.
+            self._raising = False
             raise KeyboardInterrupt
+        self._noted += 1

@@ -10,13 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
-
-
-def read_boot_id(path: Path = BOOT_ID_PATH) -> str:
-    """The boot id of the running kernel. Raises OSError when it cannot be read."""
-    return path.read_text().strip()
-
 
 def utc_now() -> str:
     """The time now as RFC 3339 UTC with milliseconds."""
@@ -24,10 +17,10 @@ def utc_now() -> str:
 
 
 class Journal:
-    """Append-only JSON lines at `path`; each line carries sequence number, time and boot id."""
+    """Append-only JSON lines at `path`; each line carries sequence number, time and the boot id (gpu_burnin.host)."""
 
-    def __init__(self, path: Path, boot_id: str | None = None) -> None:
-        self._boot_id = read_boot_id() if boot_id is None else boot_id
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._boot_id = boot_id
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o600)
         self._sequence = 0

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_burnin.budget import share
 from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.execution import Run
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
-from gpu_burnin.plan import CheckPlan
+from gpu_burnin.plan import CheckPlan, share
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 from gpu_burnin.wire import to_json
 from gpu_burnin.worker_process import WorkerProcess
@@ -220,7 +219,11 @@ class Lane:
         assert self._worker is not None
         if not self._worker.ended(1.0):
             self._worker.signal(signal.SIGKILL)
-            self._worker.ended(self.run.limits.kill_grace_s)
+            if not self._worker.ended(self.run.limits.kill_grace_s):
+                # It has closed its output and hangs in the driver while it exits.
+                self._emit("worker_wedged", pid=self._worker.pid)
+                self._hung(wedged=True)
+                return
         if self._ending is not None:
             self._hung(wedged=False)
             return

@@ -19,6 +19,8 @@ LEVELS_S: Mapping[str, float] = {"quick": 60.0, "standard": 300.0, "extended": 7
 # The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for.
 CPU_LEVELS_S: Mapping[str, float] = {"quick": 1.0, "standard": 30.0, "extended": 120.0}
 CPU_LEAST_S = 0.1
+# Kept for ending the workers, the kernel log, the verdict and the report.
+CLOSING_S = 3.0
 # A check is overdue at DEADLINE_FACTOR times the budget it was given plus SLACK_S (imports, library start, a
 # busy host).
 DEADLINE_FACTOR = 3.0
@@ -41,7 +43,7 @@ class PlanError(GpuBurninError):
 @dataclass(frozen=True)
 class CheckPlan:
     """One check: its scope, its weight against the other checks, the seconds it gets at least, and the seconds
-    by which it may be late. Its budget is decided when it starts (budget.py)."""
+    by which it may be late. Its budget is decided when it starts (share)."""
 
     name: str
     scope: Scope
@@ -223,3 +225,19 @@ def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence
             raise PlanError(f"inject {spec!r}: the check {injection.check} is not part of this run")
         if injection.gpu is not None and not any(injection.gpu in (gpu.uuid, str(gpu.index)) for gpu in gpus):
             raise PlanError(f"inject {spec!r}: no GPU {injection.gpu} is part of this run; give its index or UUID")
+
+
+def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan], turns: int = 1) -> float:
+    """Seconds for `check` out of the `left_s` of the run, by its weight against the checks that come `later`.
+
+    What start, self-tests and earlier checks have cost is in `left_s`, so a run keeps its time whatever they cost,
+    as long as every check still gets its least. `turns` is the number of GPUs it has yet to run on one after the
+    other. A check without a weight takes the time it takes and gets its least.
+    """
+    if not check.weight:
+        return check.least_s
+    timed = [other for other in later if other.weight]
+    others_s = sum(other.least_s for other in later)
+    whole = check.weight + sum(other.weight for other in timed)
+    wanted = min((left_s - CLOSING_S) * check.weight / whole, left_s - CLOSING_S - others_s)
+    return max(check.least_s, wanted / turns)

@@ -69,10 +69,9 @@ def check_surroundings(config: Config) -> None:
     load_xids()
     load_policy()
     open_kernel_log(config.kernel_log)
-    if Path(config.kernel_log).is_char_device():
-        raise GpuBurninError(
-            f"{socket.gethostname()}: kernel_log {config.kernel_log} is a device; write auto to read it"
-        )
+    log = Path(config.kernel_log)
+    if config.kernel_log != "auto" and log.exists() and not log.is_file():
+        raise GpuBurninError(f"{host}: kernel_log {log} is no regular file; write auto to read this host's own log")
     if config.metrics_file and not os.access(config.metrics_file.parent, os.W_OK | os.X_OK):
         raise GpuBurninError(
             f"{host}: metrics_file {config.metrics_file} cannot be written, since its directory is "
@@ -147,3 +146,10 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     rest = len(testable) - len(plan.gpus)
     if rest:
         yield f"{rest} of {len(testable)} GPUs were left out"
+    if any(check.name == "state" for check in plan.checks):
+        return  # which tells more of what follows
+    if lost := len(found.gpus) - len(testable):
+        yield f"{lost} of {len(found.gpus)} GPUs no longer answer"
+    expected = plan.options.get("expect_gpus")
+    if expected is not None and expected != len(found.gpus):
+        yield f"{len(found.gpus)} GPUs were found, {expected} are expected"

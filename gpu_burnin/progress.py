@@ -38,6 +38,8 @@ _STATUS_EVERY_S = 30.0
 # Columns of the live view; the first two are words, the others numbers. The results follow them.
 _HEADINGS = ("", "doing", "time", "done", "rate", "temp", "power", "errors")
 _LEFT_COLUMNS, _ERRORS = 2, 7
+# A narrow terminal loses these columns first, one after the other: errors and results have to be seen.
+_LEAST_WANTED = (6, 2, 3, 5, 4)
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow"}
 
 
@@ -104,6 +106,8 @@ class Row:
             self.done.append((str(event["check"]), str(event["verdict"])))
             self._begin("", now)
         elif kind in _LINES:
+            if kind == "interrupted":
+                self.since = now
             self.doing = _LINES[kind].format_map({**event, "codes": ""})
 
     def _begin(self, doing: str, now: float) -> None:
@@ -145,7 +149,7 @@ class Board:
     def left(self) -> str:
         """How long the level still takes, empty when that is not known or over."""
         left = 0.0 if self._ends is None else self._ends - self._clock()
-        return f"{time_text(left)} left" if left > 0 else ""
+        return f"{time_text(max(left, 1.0))} left" if left > 0 else ""
 
     def busy_s(self, row: Row) -> float:
         """For how long a row has been doing what it does."""
@@ -193,6 +197,10 @@ def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -
     return show
 
 
+def _results_width(row: Row) -> int:
+    return sum(len(check) + len(verdict) + 3 for check, verdict in row.done) or len("results")
+
+
 class LiveTable:
     """A rich table with a row for the node and one for each GPU; use as a context manager around the run."""
 
@@ -201,10 +209,13 @@ class LiveTable:
         from rich.live import Live
 
         self._board, self._lock = Board(gpus, clock), threading.Lock()
+        self._console = Console(file=stream)
+        # Columns only grow, so that the table does not jump at each phase.
+        self._widths = [len(heading) for heading in _HEADINGS]
         # Once a second: the supervisor is to stay under 2 % of a core, and drawing is most of what it does.
         self._live = Live(
             get_renderable=self._view,
-            console=Console(file=stream),
+            console=self._console,
             refresh_per_second=2,
             redirect_stdout=False,  # --json owns it
         )
@@ -228,11 +239,15 @@ class LiveTable:
             board = self._board
             head = "  ".join(filter(None, [f"level {board.level}" if board.level else "", board.left]))
             table = [(_HEADINGS, Row()), *((self._cells(uuid, row), row) for uuid, row in board.rows.items())]
-            widths = [max(len(cells[column]) for cells, _ in table) for column in range(len(_HEADINGS))]
+            self._widths = [
+                max(width, *(len(cells[at]) for cells, _ in table)) for at, width in enumerate(self._widths)
+            ]
+            columns = self._fitting(max(_results_width(row) for _, row in table))
             # Text, not markup: a phase is what a worker says.
             view = Text("", no_wrap=True, overflow="ellipsis").append(f"{head}\n", "bold")
             for place, (cells, row) in enumerate(table):
-                for column, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+                for column in columns:
+                    cell, width = cells[column], self._widths[column]
                     text = f"{cell:<{width}}  " if column < _LEFT_COLUMNS else f"{cell:>{width}}  "
                     wrong = column == _ERRORS and row.errors
                     view.append(text, "dim" if place == 0 else "bold red" if wrong else "bold" if column == 0 else "")
@@ -241,6 +256,15 @@ class LiveTable:
                 view.append("results\n" if place == 0 else "\n", "dim")
             view.rstrip()
             return view
+
+    def _fitting(self, results_width: int) -> list[int]:
+        """The columns that the terminal has room for beside the results."""
+        columns, room = list(range(len(_HEADINGS))), self._console.width - results_width
+        for column in _LEAST_WANTED:
+            if sum(self._widths[at] + 2 for at in columns) <= room:
+                break
+            columns.remove(column)
+        return columns
 
     def _cells(self, uuid: str | None, row: Row) -> tuple[str, ...]:
         active = row.doing not in ("", "waiting")

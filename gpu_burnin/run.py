@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import shutil
 import socket
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpu_burnin import evidence
+from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
+from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
 from gpu_burnin.hardware import load_xids, make_reason
@@ -31,7 +34,7 @@ from gpu_burnin.report.series import build_series
 from gpu_burnin.store import Run, Store
 from gpu_burnin.telemetry import selftest as telemetry_selftest
 from gpu_burnin.telemetry.findings import TelemetryFindings
-from gpu_burnin.telemetry.kernel_log import open_kernel_log
+from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.types import CheckResult, Gpu, Reason, SelftestResult, Verdict
@@ -43,6 +46,8 @@ EXIT_CODES = {
     Verdict.FAIL: EXIT_FAIL,
     Verdict.INCONCLUSIVE: EXIT_INCONCLUSIVE,
 }
+# Errors of the system itself, whatever file they were met at.
+_NO_MORE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 Display: TypeAlias = Callable[[tuple[Gpu, ...]], AbstractContextManager[OnEvent]]
 
 
@@ -70,10 +75,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What execution gave, and what was there just before it."""
+    """What execution gave, and what the kernel log had just before it."""
 
     done: ExecutionResult
     telemetry: TelemetryFindings
+    log: KernelLog
     log_before: tuple[XidEvent, ...]
 
 
@@ -129,34 +135,37 @@ class _Found:
 def _new_run(store: Store) -> Iterator[tuple[Run, _Found]]:
     """The directory of a new run, which vanishes again when the run cannot be written to its end.
 
-    Raises GpuBurninError for a disk that is full or fails. A FAIL that cannot be reported still closes the gate
-    if there is room for that.
+    Raises GpuBurninError for a disk that is full or fails, and for no memory. A FAIL that cannot be reported still
+    closes the gate if there is room for that.
     """
     run, found = None, _Found()
     try:
         run = store.new_run(datetime.now(UTC))
         yield run, found
-    except OSError as error:
-        _remove(run)
-        verdict = ""
-        if run is not None and found.judged is not None:
-            verdict = f" (its verdict was {found.judged.verdict})"
-            if found.judged.verdict is Verdict.FAIL:
-                with contextlib.suppress(OSError):
-                    store.revoke(f"run {run.sequence} was FAIL and could not be reported")
-        raise GpuBurninError(
-            f"{socket.gethostname()}: the run was given up{verdict}, since {store.root} cannot be written: "
-            f"{error.strerror or error}; make room or mend the disk and run again"
-        ) from error
-    except KeyboardInterrupt:
-        _remove(run)
-        raise
+    except BaseException as error:
+        said = ""
+        if run is not None:
+            # A journal without an end would be taken for a host that died.
+            shutil.rmtree(run.path, ignore_errors=True)
+            if found.judged is not None:
+                said = f" (its verdict was {found.judged.verdict})"
+                if found.judged.verdict is Verdict.FAIL:
+                    with contextlib.suppress(OSError):
+                        store.revoke(f"run {run.sequence} was FAIL and could not be reported")
+        if (why := _why_given_up(error, store)) is None:
+            raise
+        raise GpuBurninError(f"{socket.gethostname()}: the run was given up{said}, since {why}") from error
 
 
-def _remove(run: Run | None) -> None:
-    # A journal without an end would be taken for a host that died.
-    if run is not None:
-        shutil.rmtree(run.path, ignore_errors=True)
+def _why_given_up(error: BaseException, store: Store) -> str | None:
+    """What is wrong and what to do, in words; None for an error that is no matter of this host's resources."""
+    if isinstance(error, MemoryError):
+        return "memory ran out; free some and run again"
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _NO_MORE:
+        return f"the system has no more processes or files for it: {error.strerror}; raise its limits and run again"
+    return f"{store.root} cannot be written: {error.strerror or error}; make room or mend the disk and run again"
 
 
 def _execute(
@@ -167,20 +176,15 @@ def _execute(
     interrupts: Interrupts,
     started_s: float,
 ) -> _Seen:
-    """Run the plan with the samplers around it. Raises KeyboardInterrupt when it was stopped before it began."""
+    """Run the plan with the samplers around it."""
     plan = prepared.plan
-    shown = display(plan.gpus) if display else contextlib.nullcontext(_ignore)
-    done: ExecutionResult | None = None
+    shown = shielded(display(plan.gpus)) if display else contextlib.nullcontext(_ignore)
     with Journal(run.journal, prepared.host.boot_id) as journal, shown as on_event:
         with Sampling(plan.gpus, run.path, on_event) as sampling:
-            log_before = open_kernel_log(config.kernel_log).read()[0]
-            try:
-                with interrupts.raising():
-                    done = execute(plan, journal, on_event, started_s=started_s)
-            except KeyboardInterrupt:
-                if done is None:
-                    raise
-        return _Seen(done, sampling.findings(), log_before)
+            log = open_kernel_log(config.kernel_log)
+            log_before = log.read()[0]
+            done = execute(plan, journal, on_event, started_s=started_s, waiting=interrupts.raising)
+        return _Seen(done, sampling.findings(), log, log_before)
 
 
 def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: History) -> Observations:
@@ -189,14 +193,14 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
         # The process came after the plan was made: what was not started is not missing by accident.
         plan = replace(plan, checks=tuple(check for check in plan.checks if not check.per_gpu))
         shortfalls = (*shortfalls, BUSY)
-    log = open_kernel_log(options.config.kernel_log)
     # Everything since boot: what happened before the run counts too.
-    events, gaps, sources = log.read()
-    simulated = plan.backend == "cpu" or prepared.found.simulated or log.simulated
+    events, gaps, sources = seen.log.read()
+    pretended = any(result.coverage.get("simulated") is True for result in done.results)
+    simulated = plan.backend == "cpu" or prepared.found.simulated or seen.log.simulated or pretended
     extra: tuple[Reason, ...] = ()
     if history.died is not None:
         message = f"the host went down during the run before, while it ran: {history.died}"
-        extra = (make_reason("DIED_DURING_CHECK", history.died.split(",")[0], message),)
+        extra = (make_reason("DIED_DURING_CHECK", _check_of(history.died), message),)
     return Observations(
         plan=plan,
         gpus=prepared.found.gpus,
@@ -217,6 +221,12 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
         last_reasons=history.last_reasons,
         restarted=history.restarted,
     )
+
+
+def _check_of(died: str) -> str:
+    """The first check that was under way; "run" where no check is known."""
+    name = died.split(",")[0]
+    return name if name in CHECK_NAMES else "run"
 
 
 def _write(run: Run, report: model.Report, series: Mapping[str, Any], prepared: Prepared, config: Config) -> None:

@@ -19,7 +19,9 @@ from gpu_burnin.cli_options import gpu_names, host_config, host_options, names
 from gpu_burnin.config import BACKENDS, Config
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
+from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, execute
+from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.plan import FULL_SELFTEST_DEADLINE_S, Plan, PlanError, make_plan
 from gpu_burnin.selftest import Sensitivity, sensitivity
 from gpu_burnin.store import Store
@@ -55,8 +57,9 @@ def selftest(
     plan = _plan(config, discover(), gpus, checks, backend, seed)
     # On a GPU a run under way would be disturbed; the CPU backend disturbs nobody and needs no rights.
     lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
-    with lock, progress.display(plan.gpus) as on_event:
-        done = execute(plan, None, on_event)
+    interrupts = Interrupts()
+    with lock, shielded(progress.display(plan.gpus)) as on_event, interrupts.taken():
+        done = execute(plan, None, on_event, waiting=interrupts.raising)
     results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
     rows = sensitivity(results)
     click.echo(json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows))

@@ -83,8 +83,10 @@ class Store:
                     f"{socket.gethostname()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; "
                     "wait for it to end"
                 ) from error
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+            # Who holds the lock is told where there is room for it; the lock itself needs none.
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
             yield
         finally:
             os.close(fd)
@@ -92,7 +94,7 @@ class Store:
     def _counter(self) -> int:
         path = self.root / "sequence"
         try:
-            text = path.read_text(encoding="ascii").strip()
+            text = path.read_text(encoding="ascii", errors="replace").strip()
         except FileNotFoundError:
             return 0
         if not text.isdecimal():
@@ -130,10 +132,10 @@ class Store:
         )
 
     def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
-        """Point `latest` at a finished run and remove all but the newest `keep` runs."""
+        """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done."""
         replace_symlink(self.latest, f"runs/{run.run_id}")
         for old in self.runs()[:-keep]:
-            shutil.rmtree(old.path)
+            shutil.rmtree(old.path, ignore_errors=True)
 
     def latest_evidence(self) -> Run | None:
         """The newest run (highest sequence) that left signed evidence."""

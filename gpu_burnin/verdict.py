@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.coverage import coverage_reasons
-from gpu_burnin.coverage import missed_fault_rate as missed_fault_rate
 from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
 from gpu_burnin.hardware.floors import judge_floors, with_floors
 from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
@@ -32,6 +31,9 @@ from gpu_burnin.types import (
     Verdict,
     worst,
 )
+
+# What a run says of itself; the other codes say why.
+_CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED"})
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def judge(
         verdict=worst([Verdict.PASS, *(reason.severity for reason in reasons)]),
         action=worst_action(reasons),
         reasons=reasons,
-        gpus={gpu.uuid: _of_gpu(gpu.uuid, results, reasons) for gpu in seen.plan.gpus},
+        gpus={gpu.uuid: _of_gpu(gpu.uuid, results, reasons, gaps) for gpu in seen.plan.gpus},
         gaps=gaps,
         notices=(*slow_notices, *telemetry_notices, *logged.notices),
     )
@@ -225,11 +227,17 @@ def _run_reasons(seen: Observations) -> Iterator[Reason]:
 
 
 def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """FAIL first, then the harder action; otherwise as they came. The same reason twice is told once."""
+    """FAIL first, then the harder action, then causes; otherwise as they came. The same reason twice is told once."""
     unique = {(reason.code, reason.check, reason.gpu, reason.message): reason for reason in reasons}
-    return tuple(sorted(unique.values(), key=lambda reason: (reason.severity is not Verdict.FAIL, -reason.action.rank)))
+
+    def weight(reason: Reason) -> tuple[bool, int, bool]:
+        return reason.severity is not Verdict.FAIL, -reason.action.rank, reason.code in _CONSEQUENCES
+
+    return tuple(sorted(unique.values(), key=weight))
 
 
-def _of_gpu(uuid: str, results: Iterable[CheckResult], reasons: Iterable[Reason]) -> Verdict:
+def _of_gpu(uuid: str, results: Iterable[CheckResult], reasons: Iterable[Reason], gaps: Iterable[Gap]) -> Verdict:
+    """A check that gave no result leaves the GPU untested, whatever the others say."""
     own = [result.verdict for result in results if result.gpu == uuid]
-    return worst([*own, *(reason.severity for reason in reasons if reason.gpu == uuid)])
+    missing = [Verdict.INCONCLUSIVE for gap in gaps if gap.gpu == uuid]
+    return worst([*own, *missing, *(reason.severity for reason in reasons if reason.gpu == uuid)])

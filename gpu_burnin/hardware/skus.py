@@ -83,11 +83,12 @@ class Sku:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on a counter that holds for every model."""
+    """A limit on a counter that holds for every model; a node over it fails, so it is never a derived figure."""
 
     name: str
     value: int
     source: str
+    confidence: Confidence
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,11 @@ def _sku(key: str, value: Located) -> Sku:
 
 
 def _limit(name: str, value: Located) -> Limit:
-    entry = value.mapping(("value", "source"))
-    return Limit(name, entry["value"].integer(), entry["source"].text())
+    entry = value.mapping(("value", "source", "confidence"))
+    confidence = entry["confidence"].choice(Confidence)
+    if confidence is Confidence.DERIVED:
+        raise entry["confidence"].error("a derived figure may only warn")
+    return Limit(name, entry["value"].integer(), entry["source"].text(), confidence)
 
 
 def _new_field(name: str, value: Located) -> NewField:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.store import REPORT
+from gpu_burnin.store import REPORT, Store
 from gpu_burnin.telemetry.findings import Counter
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
 
@@ -158,8 +158,11 @@ def to_bytes(report: Report) -> bytes:
 
 
 def find(path: Path) -> Path:
-    """The report file for a file or a run's directory; raises ReportError when there is none."""
+    """The report file for a file, a run's directory or a state directory; raises ReportError when there is none."""
     chosen = path / REPORT if path.is_dir() else path
+    newest = Store(path).latest / REPORT
+    if not chosen.exists() and newest.is_file():
+        chosen = newest
     if not chosen.is_file():
         raise ReportError(f"{chosen}: there is no report; give a report file or the directory of a run")
     return chosen

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_of
+from gpu_burnin.report.units import gpu_of, measured
 
 _VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
 _Sample = tuple[Mapping[str, str], float | None]
@@ -147,8 +147,9 @@ def _check_seconds(report: Report) -> Iterator[_Sample]:
 def _measurements(report: Report, field: str) -> Iterator[_Sample]:
     for check in report["checks"]:
         for item in check["measurements"]:
-            labels = {"check": check["name"], "name": item["name"], "unit": item["unit"]}
-            yield {**labels, **_unit(report, check["gpu"])}, item[field]
+            # The check of the node measures single GPUs too; their numbers carry their labels.
+            gpu, name = measured(report, check, item["name"])
+            yield {"check": check["name"], "name": name, "unit": item["unit"], **_unit(report, gpu)}, item[field]
 
 
 def _bounds(report: Report) -> Iterator[_Sample]:

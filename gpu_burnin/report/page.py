@@ -11,8 +11,8 @@ from typing import Any
 
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, measured, without_name
-from gpu_burnin.report.words import ACTIONS, bound, duration, number, rate, size
+from gpu_burnin.report.units import checks_on_gpus, gpu_name, measured, without_name
+from gpu_burnin.report.words import bound, duration, next_step, number, rate, size
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
@@ -85,8 +85,8 @@ class Page:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.gpu_checks = list(dict.fromkeys(check["name"] for check in report["checks"] if check["gpu"] is not None))
-        self.next_step = ACTIONS.get(report["action"], report["action"])
+        self.gpu_checks = checks_on_gpus(report)
+        self.next_step = next_step(report["action"], bool(report["coverage"]["injected"]))
         self.took = duration(_seconds_between(report["started_at"], report["finished_at"]))
 
     @property
@@ -103,7 +103,9 @@ class Page:
             if len(bad) == len(gpus):
                 return f"{'All ' if len(gpus) > 1 else ''}{count} failed."
             return f"{_listed(bad)} failed, out of {count}."
-        return f"This run cannot vouch for the {count}: no fault was proved, but something was left open."
+        if not gpus:
+            return "No GPU was tested, so this run says nothing of the node."
+        return f"No fault was proved, but this run cannot vouch for the {count} either. The reasons are below."
 
     @property
     def caveats(self) -> list[str]:
@@ -266,7 +268,7 @@ class Page:
         low, high = duration(min(seconds)), duration(max(seconds))
         bounds = [unit["missed_fault_rate_upper95_per_s"] for unit in units]
         if units[0]["gpu"] is None:
-            said = "a look at one moment: no rate"
+            said = "looked once: no bound"
         elif None in bounds:
             said = "a fault was seen or something is open: no bound"
         else:
@@ -286,11 +288,18 @@ class Page:
     @property
     def not_run(self) -> list[tuple[str, str]]:
         """What was not run: why, and which checks."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for gap in self.report["coverage"]["not_run"]:
-            where = f" on {gpu_name(self.report, gap['gpu'])}" if gap["gpu"] else ""
-            found.setdefault(gap["why"], []).append(f"{gap['check']}{where}")
-        return [(why, ", ".join(checks)) for why, checks in found.items()]
+            found.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap)
+        return [
+            (
+                why,
+                ", ".join(
+                    f"{check} on {self._units(gaps)}" if gaps[0]["gpu"] else check for check, gaps in checks.items()
+                ),
+            )
+            for why, checks in found.items()
+        ]
 
     @property
     def changed_counters(self) -> list[tuple[str, str, list[tuple[str, str]]]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import checks_on_gpus, gpu_name, without_name
 from gpu_burnin.report.words import duration, rate
 
 WIDTH = 100
@@ -58,11 +58,18 @@ def _head(report: Report) -> list[str]:
     software = report["software"]
     return [
         f"VERDICT  {report['verdict']}{note}",
-        f"ACTION   {report['action'].replace('_', ' ')}",
+        f"ACTION   {_action(report)}",
         f"node {report['node']}   level {report['level']}   run {report['run_id']}",
         f"{report['started_at']} to {report['finished_at']}   driver {software['driver'] or 'none'}"
         f"   kernel {report['host']['kernel']}   gpu-burnin {software['gpu_burnin']}",
     ]
+
+
+def _action(report: Report) -> str:
+    action: str = report["action"].replace("_", " ")
+    if not report["coverage"]["injected"]:
+        return action
+    return f"retest without --inject   ({action}, if what was found was not injected)"
 
 
 def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -127,7 +134,7 @@ def _verdict_of(checks: Iterable[dict[str, Any]]) -> str:
 def _gpus(report: Report) -> list[str]:
     if not report["gpus"]:
         return ["GPUs: none"]
-    names = list(dict.fromkeys(check["name"] for check in report["checks"] if check["gpu"] is not None))
+    names = checks_on_gpus(report)
     rows = [["GPU", "PCI", "model", "serial", "uuid", "verdict", *names]]
     for gpu in report["gpus"]:
         of_gpu = [check for check in report["checks"] if check["gpu"] == gpu["uuid"]]
@@ -138,7 +145,7 @@ def _gpus(report: Report) -> list[str]:
 
 
 def _checks(report: Report) -> list[str]:
-    rows = [["check", "on", "verdict", "seconds", "lowest"]]
+    rows = [["check", "on", "verdict", "seconds", "lowest GPU"]]
     for name in dict.fromkeys(check["name"] for check in report["checks"]):
         checks = [check for check in report["checks"] if check["name"] == name]
         on = "node" if checks[0]["gpu"] is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
@@ -161,7 +168,7 @@ def _lowest(checks: list[dict[str, Any]]) -> str:
     # Those nearest to their floor say most.
     nearest = sorted(lowest.values(), key=lambda item: item["value"] / item["floor"] if item["floor"] else 0.0)
     return ", ".join(
-        f"{item['name'].removeprefix(checks[0]['name'] + '_')} {rate(item['value'], item['unit'])}"
+        f"{item['name'].removeprefix(checks[0]['name'] + '_').replace('_', ' ')} {rate(item['value'], item['unit'])}"
         + (f" (floor {rate(item['floor'], item['unit'])})" if item["floor"] is not None else "")
         for item in nearest[:1]
     )
@@ -176,7 +183,7 @@ def _coverage(report: Report) -> list[str]:
             if rate_per_s:
                 weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
     bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
-    text = f"Would have shown, with 95 % confidence: a fault that comes every {bounds} or more often"
+    text = f"A fault would have been seen (95 % confidence) if it came at least every {bounds}"
     lines = _wrap(text, "", "  ") if bounds else []
     missing: dict[str, dict[str, list[str | None]]] = {}
     for gap in coverage["not_run"]:
@@ -223,9 +230,15 @@ def _telemetry(report: Report) -> list[str]:
 def _kernel_log(report: Report) -> list[str]:
     log = report["telemetry"]["kernel_log"]
     state = "" if log["alive"] else ", NOT readable"
-    gaps = f", {log['gaps']} gaps" if log["gaps"] else ""
-    lines = _wrap(f"Kernel log ({log['source']}{state}): {len(log['events'])} XID{gaps}", "", "  ")
+    gaps = f", {log['gaps']} gap{'s' * (log['gaps'] != 1)}" if log["gaps"] else ""
+    count = len(log["events"])
+    # What was not read to its end may hold more.
+    found = f"{count or 'no'} XID" if log["alive"] else f"{count} XID seen, more may be missing" if count else "unknown"
+    lines = _wrap(f"Kernel log ({log['source']}{state}): {found}{gaps}", "", "  ")
     for event in log["events"][:_MAX_XIDS]:
         kind = "SXid" if event["sxid"] else "XID"
-        lines.append(f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text'][:70]}")
+        line = f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text']}"
+        lines.append(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
+    if count > _MAX_XIDS:
+        lines.append(f"  ... and {count - _MAX_XIDS} more: gpu-burnin report --json")
     return lines

@@ -41,6 +41,13 @@ def gpu_label(report: Report, uuid: str | None) -> str:
     return uuid if gpu is None else f"GPU {gpu['index']} {gpu['pci_bus_id']}"
 
 
+def checks_on_gpus(report: Report) -> list[str]:
+    """The checks of single GPUs: those that gave a result on one, then those that are missing on one."""
+    found = [check["name"] for check in report["checks"] if check["gpu"] is not None]
+    missing = [gap["check"] for gap in report["coverage"]["not_run"] if gap["gpu"] is not None]
+    return list(dict.fromkeys([*found, *missing]))
+
+
 def gpu_name(report: Report, uuid: str | None) -> str:
     """The short form: "GPU 3", or "node"."""
     gpu = gpu_of(report, uuid)

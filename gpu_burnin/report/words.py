@@ -20,6 +20,14 @@ ACTIONS: Mapping[str, str] = {
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
+def next_step(action: str, injected: bool) -> str:
+    """The action of a report as an order to a person; what injected faults ask for is not the hardware's."""
+    order = ACTIONS.get(action, action)
+    if not injected:
+        return order
+    return f"Run again without --inject. Only if what was found was not injected: {order[:1].lower()}{order[1:]}"
+
+
 def duration(seconds: float) -> str:
     """A time as people say it: 0.12 s, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if seconds < 60:

@@ -53,6 +53,9 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
             f"{host}: NVML did not answer within {timeout_s:g} s; a GPU hangs in the driver: "
             "look at the kernel log for NVRM lines and power cycle the machine"
         ) from None
+    except BaseException:  # Ctrl-C must not leave it behind
+        child.kill()
+        raise
     said = errors.decode(errors="replace")
     if wrong := _SCENARIO_ERROR.search(said):
         raise ScenarioError(f"{host}: {wrong[1]}")

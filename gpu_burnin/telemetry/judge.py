@@ -103,10 +103,11 @@ def _lost(
         message = f"{_label(gpu)}: it was not watched over the whole run: {detail}"
         yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"detail": detail})
     else:
-        shares = {name: _share(series, name) for name in policy.needed_columns}
+        shares = {name: _share(series, name) for name in policy.needed_columns} | {"samples": series.watched_share}
         thin: dict[str, JSON] = {name: share for name, share in shares.items() if share < policy.needed_share}
         if thin:
-            message = f"{_label(gpu)}: sampled in too little of the run: {', '.join(thin)}"
+            listed = ", ".join(f"{name} in {shares[name]:.0%}" for name in thin)
+            message = f"{_label(gpu)}: sampled in too little of the run: {listed}"
             yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"sampled_share": thin})
     judged = {name for rule in policy.counters for name in rule.counters}
     missing = [counter for counter in counters if _incomparable(counter, judged)]

@@ -37,12 +37,17 @@ class KernelLogError(GpuBurninError):
 
 @dataclass(frozen=True)
 class SourceReading:
-    """What one source gave: `alive` when it can be trusted to show an XID; `gaps` messages lost since boot."""
+    """What one source gave: `alive` when it can be trusted to show an XID; `gaps` messages lost since boot.
+
+    Its first and last messages are of the times `first_us` and `last_us` (microseconds since boot).
+    """
 
     name: str
     alive: bool
     events: tuple[XidEvent, ...] = ()
     gaps: int = 0
+    first_us: int = 0
+    last_us: int = 0
 
 
 class KernelLog(ABC):
@@ -76,15 +81,21 @@ class FileLog(KernelLog):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._before: os.stat_result | None = None
+        self._cuts = 0
 
     def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
-        """The whole file; a missing file is a dead source."""
+        """The whole file; a missing file is a dead source. One that was cut short or replaced has a gap."""
         try:
             with self.path.open(encoding="utf-8", errors="replace") as file:
+                now = os.fstat(file.fileno())
                 records = [record for line in file if (record := parse_record(line))]
         except OSError:
             return (), 0, ""
-        return _events(records), count_gaps(records), str(self.path)
+        if (before := self._before) and (now.st_ino != before.st_ino or now.st_size < before.st_size):
+            self._cuts += 1
+        self._before = now
+        return _events(records), count_gaps(records) + self._cuts, str(self.path)
 
 
 class SystemLog(KernelLog):
@@ -96,19 +107,27 @@ class SystemLog(KernelLog):
 
 
 def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int, str]:
-    """Events of all live sources, each once; one source without gaps is enough to have seen everything."""
+    """Events of all live sources, each once; one source without gaps is enough to have seen everything.
+
+    But not one that ended before another begins: a journal that nobody writes any more has gaps that it cannot show.
+    """
     alive = [reading for reading in readings if reading.alive]
     found: list[XidEvent] = []
     for event in sorted((e for r in alive for e in r.events), key=lambda e: e.monotonic_us):
         same = (e for e in reversed(found) if event.monotonic_us - e.monotonic_us <= SAME_LINE_US)
         if len(alive) < 2 or not any(e.text == event.text for e in same):
             found.append(event)
-    gaps = min((reading.gaps for reading in alive), default=0)
+    latest_start_us = max((reading.first_us for reading in alive), default=0)
+    gaps = min((max(r.gaps, int(r.last_us < latest_start_us)) for r in alive), default=0)
     return tuple(found), gaps, ",".join(reading.name for reading in alive)
 
 
 def _events(records: Iterable[Record]) -> tuple[XidEvent, ...]:
     return tuple(event for record in records if (event := xid_event(record)))
+
+
+def _span_us(records: Sequence[Record]) -> tuple[int, int]:
+    return (records[0].monotonic_us, records[-1].monotonic_us) if records else (0, 0)
 
 
 def read_journal(run: Callable[[Sequence[str]], bytes | None] | None = None) -> SourceReading:
@@ -131,7 +150,7 @@ def read_journal(run: Callable[[Sequence[str]], bytes | None] | None = None) -> 
             records.append(_journal_record(entry))
     if records and records[0].monotonic_us > _BOOT_START_US:
         missed += 1
-    return SourceReading("journal", bool(records), _events(records), missed)
+    return SourceReading("journal", bool(records), _events(records), missed, *_span_us(records))
 
 
 def _journal_record(entry: dict[str, Any]) -> Record:
@@ -207,4 +226,4 @@ def read_records(name: str, read_one: Callable[[], bytes], canary: str = "") -> 
         if record:
             records.append(record)
     alive = any(canary in record.text for record in records) if canary else bool(records)
-    return SourceReading(name, alive, _events(records), max(count_gaps(records, first=0), broken))
+    return SourceReading(name, alive, _events(records), max(count_gaps(records, first=0), broken), *_span_us(records))

@@ -36,6 +36,7 @@ STALL_S = 10.0
 # From the end of a process's output to its exit status.
 _REAP_S = 1.0
 _TAIL_BYTES = 500
+_MAX_LINE_BYTES = 1 << 20
 _LOG = logging.getLogger(__name__)
 OnEvent: TypeAlias = Callable[[Mapping[str, Any]], None]
 
@@ -245,13 +246,17 @@ class Sampling:
             process.open = False
             return
         *lines, process.buffer = (process.buffer + data).split(b"\n")
+        if len(process.buffer) > _MAX_LINE_BYTES:
+            record.trouble("the sampler said a line without an end and was killed")
+            process.buffer = b""
+            process.signal(signal.SIGKILL)
         for line in lines:
             self._feed(record, line)
 
     def _feed(self, record: Record, line: bytes) -> None:
         try:
             shown = record.feed(json.loads(line))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             record.trouble(f"the sampler said something that is no message: {line[:80]!r}")
             return
         if shown is not None:

@@ -20,6 +20,8 @@ CONTINUOUS = (
     "utilization_percent", "pcie_generation",
 )  # fmt: skip
 MAX_BUCKETS = 2000
+# Samples come together once a second; a busy host may keep the sampler waiting a little.
+HOLE_S = 3.0
 # NVML's words for a GPU that is no longer there.
 LOST = frozenset({"gpu_is_lost", "gpu_not_found", "not_found"})
 _HEAD = 3
@@ -114,15 +116,19 @@ class Record:
         self._event_kinds: list[str] = []
         self._events_why = "the sampler did not start"
         self._lost = ""
+        self._first_s = 0.0
         self._last_s: float | None = None
-        self._gap_s = 0.0
+        self._gap_s = self._unwatched_s = 0.0
         self._trouble = ""
 
     def feed(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Take one message; for a sample the event for the display. KeyError, TypeError or ValueError if garbled."""
         match message["type"]:
             case "ready":
-                self.ready, self._last_s = True, float(message["t_s"])
+                if not message["counters"]:
+                    raise ValueError("no counters")
+                self.ready, self._first_s = True, float(message["t_s"])
+                self._last_s = self._first_s
                 self._counters.feed(message["counters"])
                 self._limits = dict(message["limits"])
                 self._event_kinds, self._events_why = list(message["events"]), message["events_why"]
@@ -154,13 +160,17 @@ class Record:
         self._saw(now_s)
 
     def _saw(self, t_s: float) -> None:
-        if self._last_s is not None:
-            self._gap_s = max(self._gap_s, t_s - self._last_s)
+        if self._last_s is None:
+            return
+        gap_s = t_s - self._last_s
+        self._gap_s = max(self._gap_s, gap_s)
+        if gap_s > HOLE_S:
+            self._unwatched_s += gap_s
+        self._last_s = t_s
 
     def _sample(self, message: Mapping[str, Any]) -> dict[str, Any]:
         t_s, columns = float(message["t_s"]), message["columns"]
         self._saw(t_s)
-        self._last_s = t_s
         self._samples += int(message["samples"])
         self._late += int(message["late"])
         for bit, count in message["bits"].items():
@@ -193,7 +203,12 @@ class Record:
             reason_samples=dict(sorted(self._bits.items())),
             limits=self._limits,
             lost=self._lost,
+            watched_share=self._watched_share(),
         )
+
+    def _watched_share(self) -> float:
+        whole_s = (self._last_s or 0.0) - self._first_s
+        return 1.0 - self._unwatched_s / whole_s if whole_s > 0 else 1.0
 
     def events(self) -> tuple[GpuEvent, ...]:
         """The events in the order in which they first came."""

@@ -76,21 +76,26 @@ def judge_xids(
     `own_pids` are the processes that the executor itself killed: codes that a kill causes during the run are then
     its own doing. `before` are the events that were there before the run. They count by the runtime column where
     `users_ran` says that work of others may have caused them, and otherwise like the run's own, but for the codes
-    that ask for a retest: this run is the retest. What the driver says it has recovered from since (XID 154 back
+    that ask for a retest: this run is the retest; those that `events` no longer has count all the same, and as a gap.
+    What the driver says it has recovered from since (XID 154 back
     to None after a reset) is told, not held against it. `reported` are the XIDs that NVML reported during the
     run; those the log has too are dropped. Each code on each device gives one reason, however often it came, and
     where XID 154 says what the GPU needs, that is the action.
     """
-    if not sources:
-        missing = make_reason("XID_SOURCE_MISSING", CHECK, "neither the journal nor /dev/kmsg shows kernel messages")
-        return XidFindings(*_told(_merged((), reported), gpus, table, own_pids, set(), False, [missing]))
+    later, earlier = tuple(events), tuple(before)
+    # What was there before the run must still be there after it, unless the log was cut.
+    kept = _earlier(earlier, later)
+    vanished = tuple(event for event in earlier if event not in kept)
     reasons: list[Reason] = []
-    if gaps:
+    if not sources:
+        missing = "no source shows kernel messages (journal, /dev/kmsg or the file that stands in for them)"
+        reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, missing))
+    elif gaps := gaps or len(vanished):
         names = sources if isinstance(sources, str) else ", ".join(sources)
         message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
         reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
-    old = _earlier(events := tuple(events), tuple(before))
-    merged = _merged(events, reported, old)
+    old = _earlier(logged := (*vanished, *later), earlier)
+    merged = _merged(logged, reported, old)
     return XidFindings(*_told(merged, gpus, table, own_pids, old, users_ran, reasons))
 
 

@@ -226,3 +226,11 @@ def test_malformed_skus(tmp_path: Path) -> None:
         load_skus(path)
     with pytest.raises(HardwareDataError, match="cannot be read"):
         load_skus(tmp_path / "none.yaml")
+
+
+def test_a_limit_that_fails_a_node_is_never_derived(tmp_path: Path) -> None:
+    path = tmp_path / "skus.yaml"
+    text = (PACKAGE / "hardware/skus.yaml").read_text()
+    path.write_text(text.replace("    confidence: vendor", "    confidence: derived", 1))
+    with pytest.raises(HardwareDataError, match=r"skus.yaml:\d+: a derived figure may only warn"):
+        load_skus(path)

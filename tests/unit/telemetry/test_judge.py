@@ -302,6 +302,7 @@ def test_xids_are_judged_elsewhere() -> None:
     [
         ({"sources": tuple(Source(SAMPLES, gpu.uuid, gpu is not SICK, "status -9") for gpu in GPUS)}, "status -9"),
         ({"sources": tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS if gpu is not SICK)}, "no sampler"),
+        ({"series": tuple(series(gpu, watched_share=0.8 if gpu is SICK else 0.9) for gpu in GPUS)}, "too little"),
     ],
 )
 def test_a_gpu_that_was_not_watched_is_inconclusive(changes: dict[str, Any], words: str) -> None:

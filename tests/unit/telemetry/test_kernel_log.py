@@ -208,3 +208,27 @@ def test_sources_are_merged() -> None:
     assert (events, gaps, sources) == ((first, second), 0, "journal,/dev/kmsg")
     assert merge((SourceReading("journal", False), readings[1])) == ((stamped_later,), 100, "/dev/kmsg")
     assert merge((SourceReading("journal", False),)) == ((), 0, "")
+
+
+@pytest.mark.parametrize(("journal_ends_us", "gaps"), [(4_000_000, 1), (5_000_000, 0), (9_000_000, 0)])
+def test_a_journal_that_stopped_before_the_device_begins_has_a_gap(journal_ends_us: int, gaps: int) -> None:
+    stopped = SourceReading("journal", True, first_us=0, last_us=journal_ends_us)
+    wrapped = SourceReading("/dev/kmsg", True, gaps=70, first_us=5_000_000, last_us=9_000_000)
+    assert merge((stopped, wrapped))[1] == gaps
+    assert merge((stopped, SourceReading("/dev/kmsg", True, last_us=9_000_000)))[1] == 0, "the device has all"
+
+
+def test_a_file_that_was_cut_or_replaced_has_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("6,1,100,-;first\n6,2,200,-;second\n")
+    log = FileLog(path)
+    assert log.read()[1] == 0
+    with path.open("a") as file:
+        file.write("6,3,300,-;third\n")
+    assert log.read()[1] == 0
+    path.write_text("")
+    assert log.read()[1] == 1
+    assert log.read()[1] == 1, "what is lost does not come back"
+    (tmp_path / "new").write_text("6,9,900,-;much later, in a file that is longer than the one before\n")
+    (tmp_path / "new").replace(path)
+    assert log.read()[1] == 2

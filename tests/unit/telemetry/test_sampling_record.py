@@ -23,8 +23,8 @@ def record(*messages: dict[str, Any], ended_s: float = 3.0) -> Record:
     return found
 
 
-READY = {"type": "ready", "t_s": 1.0, "counters": {}, "limits": {}, "unsupported": {}, "events": ["xid"],
-         "events_why": ""}  # fmt: skip
+READY = {"type": "ready", "t_s": 1.0, "counters": {"energy_mj": 1}, "limits": {}, "unsupported": {},
+         "events": ["xid"], "events_why": ""}  # fmt: skip
 FINISHED = {"type": "finished", "t_s": 3.0, "events_why": ""}
 
 
@@ -141,3 +141,18 @@ def test_the_parent_keeps_every_column_that_the_sampler_sends() -> None:
     from gpu_burnin.telemetry.sampler_columns import COLUMNS
 
     assert {*CONTINUOUS, REASONS} == set(COLUMNS)
+
+
+def test_a_sampler_without_counters_is_none() -> None:
+    with pytest.raises(ValueError, match="no counters"):
+        record(READY | {"counters": {}})
+
+
+def test_holes_between_samples_are_time_that_nobody_watched() -> None:
+    found = Record(GPU, interval_s=0.1, stall_s=10.0)
+    for message in (READY, second(2.0), second(6.0), second(7.0), second(9.5), FINISHED):
+        found.feed(message)
+    found.ended(11.0)
+    assert found.series().watched_share == pytest.approx(0.6), "4 of 10 s; 2.5 s are a busy host's"
+    assert found.sources()[0].alive, "no single hole is a stall"
+    assert record(READY, second(2.0), FINISHED).series().watched_share == 1.0

@@ -97,6 +97,12 @@ def test_line_that_another_source_stamps_later_is_still_of_before_the_run() -> N
     assert judge(xid(31, at_us=7_000_000), before=(old,)) != ()
 
 
+def test_what_vanished_from_the_log_during_the_run_counts_and_is_a_gap() -> None:
+    for sources, code in (("journal", "XID_GAP"), ("", "XID_SOURCE_MISSING")):
+        reasons = find(before=(xid(79),), sources=sources).reasons
+        assert [reason.code for reason in reasons] == [code, "XID_FATAL"]
+
+
 def test_fatal_xid_before_the_run_counts_whoever_ran() -> None:
     for users_ran in (False, True):
         assert [r.code for r in judge(xid(79), before=(xid(79),), users_ran=users_ran)] == ["XID_FATAL"]
