@@ -114,6 +114,8 @@ def test_version_schema_and_explain() -> None:
     told = call("explain", "gemm_mismatch").stdout
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
+    assert "(Reset the GPU, then test again)" in call("explain", "ECC_PENDING").stdout
+    assert "did you mean GEMM_MISMATCH?" in call("explain", "GEM_MISMATCH").stderr
     assert "too old" in call("explain", "EVIDENCE_EXPIRED").stdout
     assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout
 
@@ -133,6 +135,10 @@ def test_completion_script_asks_this_program(shell: str) -> None:
         ("gpu-burnin run --le", {"--level"}),
         ("gpu-burnin run --level s", {"standard"}),
         ("gpu-burnin completion f", {"fish"}),
+        ("gpu-burnin run --checks g", {"gemm"}),
+        ("gpu-burnin run --skip state,h", {"state,hbm"}),
+        ("gpu-burnin explain gemm_m", {"GEMM_MISMATCH"}),
+        ("gpu-burnin explain EVIDENCE_EX", {"EVIDENCE_EXPIRED"}),
     ],
 )
 def test_completion_completes(words: str, expected: set[str]) -> None:

@@ -221,6 +221,16 @@ def test_no_report_at_all(content: str, tmp_path: Path) -> None:
         model.load(tmp_path / "none")
 
 
+def test_state_directory_stands_for_its_newest_report(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "1"
+    run.mkdir(parents=True)
+    (tmp_path / "latest").symlink_to("runs/1")
+    with pytest.raises(model.ReportError, match="there is no report"):
+        model.find(tmp_path)
+    (run / "report.json").write_text("{}")
+    assert model.find(tmp_path).samefile(run / "report.json")
+
+
 def said(shown: str) -> str:
     """The text without its line breaks."""
     return " ".join(shown.split())
@@ -231,7 +241,7 @@ def test_text_of_a_pass() -> None:
     assert shown.startswith("VERDICT  PASS\nACTION   none\n")
     assert "No fault was seen." in shown
     # The rule of three: 3 / 12 s for one check, 3 / 36 s for all three.
-    assert "a fault that comes every 4 s (sm), 4 s (gemm), 4 s (hbm), 12 s (all checks) or more often" in said(shown)
+    assert "if it came at least every 4 s (sm), 4 s (gemm), 4 s (hbm), 12 s (all checks)" in said(shown)
     assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 
 
@@ -239,12 +249,28 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> Non
     shown = text.render(sick, advice)
     lines = shown.splitlines()
     assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
-    assert lines[1] == "ACTION   power cycle"
+    assert lines[1] == "ACTION   retest without --inject   (power cycle, if what was found was not injected)"
     assert "GPU_LOST" in shown
     assert "XID 79" in shown
     assert f"To do: {advice('GPU_LOST')}" in said(shown)
     assert "Not run: hbm on GPU 1 (no result)" in said(shown)
     assert len(lines) <= 45
+
+
+def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read(sick: model.Report) -> None:
+    cut: Any = copy.deepcopy(sick)
+    cut["coverage"]["not_run"] = [{"check": "gemm", "gpu": gpu["uuid"], "why": "interrupted"} for gpu in cut["gpus"]]
+    cut["checks"] = [check for check in cut["checks"] if check["name"] != "gemm"]
+    log = cut["telemetry"]["kernel_log"]
+    event = {"xid": 79, "sxid": False, "pci_bus_id": "0000:43:00.0", "text": "word " * 40}
+    log.update(alive=False, events=[event] * 5)
+    shown = text.render(cut, advice)
+    assert re.search(r"GPU  PCI .* gemm", shown)
+    assert "NOT readable): 5 XID seen, more may be missing" in said(shown)
+    assert "... and 2 more" in shown
+    assert all(len(line) <= text.WIDTH for line in shown.splitlines() if line.startswith("  XID"))
+    log.update(events=[], gaps=1)
+    assert "NOT readable): unknown, 1 gap" in said(text.render(cut, advice))
 
 
 def test_text_fits_one_screen_however_much_is_wrong() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -216,6 +217,94 @@ def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Nod
     assert evidence_of.verdict is Verdict.INCONCLUSIVE
 
 
+def test_an_impatient_ctrl_c_leaves_the_report_all_the_same(node: Node) -> None:
+    node.configure(level="standard")
+    process = node.start("run", "--json")
+    assert process.stderr
+    for line in process.stderr:
+        if "gemm started" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert json.loads(out)["interrupted"] is True
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_goes_away_changes_neither_run_nor_exit_code(stream: str, node: Node) -> None:
+    node.configure(checks=["state"])
+    for scenario, wanted in (("healthy-2gpu", 0), ("sick-ecc-xid79", 1)):
+        node.scenario = scenario
+        process = node.start("run", "--json")
+        gone, kept = (process.stdout, process.stderr) if stream == "stdout" else (process.stderr, process.stdout)
+        assert gone and kept
+        gone.close()
+        kept.read()
+        assert process.wait(60) == wanted
+    assert [(run.path / "evidence.json").exists() for run in node.store.runs()] == [True, True]
+
+
+def test_closed_standard_streams_do_not_matter(node: Node) -> None:
+    node.configure(checks=["state"])
+    command = f"exec {sys.executable} -m gpu_burnin run --config {node.directory}/config.yaml <&- >&- 2>&-"
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, **node.environment}, check=False)
+    assert done.returncode == 0
+    assert (node.store.root / "lock").read_text().strip().isdecimal(), "no message has gone into a file of the run"
+
+
+def test_a_lost_gpu_and_a_wrong_count_are_no_pass_without_the_state_check(node: Node) -> None:
+    node.own_scenario = "gpus = 2\ngpu1.lost = handle\n"
+    node.configure(checks=["hbm"], expect_gpus=4)
+    code, report, _ = node.run()
+    assert (code, codes(report)) == (3, {"COVERAGE_LOW"})
+    said = " ".join(reason["message"] for reason in report["reasons"])
+    assert "1 of 2 GPUs no longer answer" in said
+    assert "2 GPUs were found, 4 are expected" in said
+
+
+def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
+    node.configure(checks=["hbm"])
+    process = node.start("run", "--json")
+    assert process.stderr
+    for line in process.stderr:
+        if "started" in line:
+            break
+    node.kernel_log.write_text("")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, codes(json.loads(out))) == (3, {"XID_GAP"})
+
+
+def test_evidence_that_cannot_be_signed_leaves_nothing_of_the_run_and_closes_the_gate(node: Node) -> None:
+    key = node.directory / "key"
+    shutil.copy(node.host_key, key)
+    shutil.copy(node.host_key.with_suffix(".pub"), key.with_suffix(".pub"))
+    node.configure(checks=["hbm"], host_key=str(key))
+    node.scenario = "sick-ecc-xid79"
+    with node.kernel_log.open("a") as log:
+        log.write((LAB / "scenarios" / "sick-ecc-xid79.kmsg").read_text())
+    process = node.start("run", "--json")
+    assert process.stderr
+    for line in process.stderr:
+        if "started" in line:
+            break
+    key.unlink()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, ""), err
+    assert "Traceback" not in err
+    assert node.store.runs() == []
+    assert "FAIL" in str(node.store.revoked())
+
+
+def test_full_disk_before_the_run(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    code, _, err = node.call("run", "--json", file_limit_bytes=0)
+    assert code == 2
+    assert "the run was given up, since" in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
 def test_host_that_died_mid_check_is_reported_by_the_next_run(node: Node) -> None:
     node.configure(checks=["state"])
     with node.store.locked():
@@ -290,11 +379,12 @@ def test_full_disk_while_the_report_is_written(node: Node) -> None:
 def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0
-    journal = node.store.runs()[-1].journal
-    journal.write_bytes(b"\0" * 100 + journal.read_bytes())
+    run = node.store.runs()[-1]
+    run.journal.write_bytes(b"\0" * 100 + run.journal.read_bytes())
+    (run.path / "report.json").unlink()
     code, report, _ = node.run()
     assert (code, codes(report)) == (1, {"DIED_DURING_CHECK"})
-    assert "the journal is damaged" in report["reasons"][0]["message"]
+    assert "the journal of run 1 is damaged" in report["reasons"][0]["message"]
 
 
 def test_a_truncated_journal_of_this_boot_is_no_death(node: Node) -> None:
@@ -346,8 +436,9 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda")
     node.configure(host_key="/none")
     refused(node, "cannot read the host key /none (No such file or directory)")
-    node.configure(kernel_log="/dev/null")
-    refused(node, "is a device")
+    for wrong in ("/dev/null", "/proc"):
+        node.configure(kernel_log=wrong)
+        refused(node, f"kernel_log {wrong} is no regular file")
     node.configure(metrics_file="/none/gpu_burnin.prom")
     refused(node, "metrics_file /none/gpu_burnin.prom cannot be written")
     node.configure(colour="red")

@@ -79,15 +79,20 @@ def test_a_pass_of_this_boot_is_remembered(
     assert read_history(store, BOOT).passed_this_boot is passed
 
 
-def test_a_host_that_died_is_told_only_of_the_run_before(store: Store) -> None:
+def test_a_host_that_died_is_told_until_a_report_has_said_so(store: Store) -> None:
     with Journal(store.new_run(NOW).journal, OTHER_BOOT) as journal:
         journal.write({"event": "check_started", "check": "sm", "gpu": "GPU-0"})
     assert read_history(store, BOOT).died == "sm"
-    store.new_run(NOW)
+    with Journal(store.new_run(NOW).journal, BOOT) as journal:  # killed before it could tell
+        journal.write({"event": "check_started", "check": "state", "gpu": None})
+    assert read_history(store, BOOT).died == "sm"
+    leave_report(store, "HUNG")
     assert read_history(store, BOOT).died is None
 
 
-def test_a_damaged_journal_is_told(store: Store) -> None:
+def test_a_damaged_journal_is_told_unless_the_run_came_to_its_end(store: Store) -> None:
     run = store.new_run(NOW)
     run.journal.write_bytes(b'\0\0\0\n{"event": "run_finished"}\n')
-    assert "journal is damaged" in str(read_history(store, BOOT).died)
+    assert "the journal of run 1 is damaged" in str(read_history(store, BOOT).died)
+    write_atomic(run.path / REPORT, b"{}")
+    assert read_history(store, BOOT).died is None

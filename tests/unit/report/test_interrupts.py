@@ -15,7 +15,7 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_raised_while_checks_run(number: signal.Signals) -> None:
     interrupts = Interrupts()
     with interrupts.taken(), pytest.raises(KeyboardInterrupt), interrupts.raising():
@@ -34,13 +34,41 @@ def test_a_signal_of_before_is_raised_when_checks_begin_and_one_of_after_is_not(
 def test_a_third_signal_is_only_noise() -> None:
     interrupts = Interrupts()
     raised = 0
-    with interrupts.taken(), interrupts.raising():
+    with interrupts.taken():
         for _ in range(4):
             try:
-                send(signal.SIGINT)
+                with interrupts.raising():
+                    send(signal.SIGINT)
             except KeyboardInterrupt:
                 raised += 1
     assert raised == 2
+
+
+def test_a_second_signal_on_the_way_out_of_the_first_waits_for_its_turn() -> None:
+    interrupts = Interrupts()
+    with interrupts.taken():
+        try:
+            with interrupts.raising():
+                try:
+                    send(signal.SIGINT)
+                finally:
+                    send(signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        with pytest.raises(KeyboardInterrupt), interrupts.raising():
+            raise AssertionError("not reached")
+        with interrupts.raising():
+            pass
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupts = Interrupts()
+        with interrupts.taken(), interrupts.raising():
+            send(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_callers_handlers_come_back() -> None:

@@ -88,6 +88,19 @@ def test_parser_refuses_what_the_collector_refuses(broken: bytes) -> None:
         parse(broken)
 
 
+def test_what_the_node_measured_of_one_gpu_has_the_labels_of_that_gpu() -> None:
+    report, _ = healthy_8()
+    state = next(check for check in report["checks"] if check["name"] == "state")
+    numbers = {"floor": None, "floor_source": None, "floor_confidence": None}
+    state["measurements"] = [
+        {"name": "gpu3_temperature_c", "unit": "degC", "value": 31.0, **numbers},
+        {"name": "links", "unit": "1", "value": 5.0, **numbers},
+    ]
+    found = parse(to_openmetrics(report))["gpu_burnin_measurement"]
+    assert value(found, name="temperature_c", index="3", gpu=report["gpus"][3]["uuid"]) == 31
+    assert value(found, name="links", index="", gpu="") == 5
+
+
 def test_metrics_of_a_healthy_node() -> None:
     found = parse(to_openmetrics(healthy_8()[0]))
     assert value(found["gpu_burnin_verdict"], verdict="PASS") == 1

@@ -260,12 +260,37 @@ def test_memory_errors_make_a_map_and_only_they() -> None:
     [
         ("healthy-8", "No fault was seen on 8 GPUs in 4 min 52 s."),
         ("sick-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
-        ("doubtful-8", "This run cannot vouch for the 8 GPUs: no fault was proved, but something was left open."),
+        ("doubtful-8", "No fault was proved, but this run cannot vouch for the 8 GPUs either. The reasons are below."),
         ("healthy-1", "No fault was seen on 1 GPU in 1 min."),
     ],
 )
 def test_sentence_says_what_came_out(name: str, sentence: str) -> None:
     assert Page(SAMPLES[name]()[0]).sentence == sentence
+
+
+def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
+    report, _ = sick_8()
+    assert "inject" not in Page(report).next_step
+    report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
+    assert Page(report).next_step.startswith("Run again without --inject.")
+
+
+def test_page_without_gpus_says_so() -> None:
+    report, _ = SAMPLES["doubtful-8"]()
+    report["gpus"] = []
+    assert Page(report).sentence == "No GPU was tested, so this run says nothing of the node."
+
+
+def test_check_that_is_missing_on_every_gpu_has_its_column() -> None:
+    report, _ = healthy_8()
+    uuids = [gpu["uuid"] for gpu in report["gpus"]]
+    report["checks"] = [check for check in report["checks"] if check["name"] != "gemm"]
+    gaps = [{"check": "gemm", "gpu": uuid, "why": "interrupted"} for uuid in uuids]
+    report["coverage"]["not_run"] = [*gaps, {"check": "nvlink", "gpu": None, "why": "not in this version"}]
+    page = Page(report)
+    assert "gemm" in page.gpu_checks
+    assert "nvlink" not in page.gpu_checks
+    assert page.not_run == [("interrupted", "gemm on all 8 GPUs"), ("not in this version", "nvlink")]
 
 
 def test_reasons_of_one_code_are_one_finding_with_one_advice() -> None:

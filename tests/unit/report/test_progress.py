@@ -103,14 +103,15 @@ def test_a_log_is_silent_when_no_gpu_is_busy(clock: Clock) -> None:
 class View:
     """A live table that is not drawn by itself, and what it shows."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.table = progress.LiveTable(io.StringIO(), GPUS, clock)
+    def __init__(self, clock: Clock, width: int = 160) -> None:
+        self.table, self.width = progress.LiveTable(io.StringIO(), GPUS, clock), width
+        self.table._console.width = width
 
     def __call__(self, *events: Mapping[str, Any]) -> list[str]:
         for event in events:
             self.table._show(event)
         stream = io.StringIO()
-        Console(file=stream, width=160).print(self.table._view())
+        Console(file=stream, width=self.width).print(self.table._view())
         return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
 
 
@@ -135,6 +136,32 @@ def test_live_row_forgets_the_last_check_but_not_its_errors(clock: Clock) -> Non
     assert shown[3] == "GPU 0 hbm 0 s 3.5 GB/s 3 gemm FAIL"
 
 
+def test_a_narrow_terminal_still_shows_errors_and_results(clock: Clock) -> None:
+    sample = {"event": "sample", "gpu": A, "temperature_c": 71, "power_w": 688.4}
+    events = [RUN, started(), finished("sm"), finished("gemm"), started("hbm"), sample]
+    events += [told(phase="memory patterns", rate=1812.4, rate_unit="GB/s", errors=2, done=0.42)]
+    wide, narrow = View(clock)(*events), View(clock, 72)(*events)
+    assert wide[1] == "doing time done rate temp power errors results"
+    assert narrow[1] == "doing rate errors results"
+    assert narrow[3] == "GPU 0 hbm memory patterns 1,812 GB/s 2 sm PASS gemm PASS"
+    assert View(clock, 82)(*events)[1] == "doing done rate temp errors results"
+
+
+def test_columns_do_not_jump_from_phase_to_phase(clock: Clock) -> None:
+    table = progress.LiveTable(io.StringIO(), GPUS, clock)
+    table._console.width = 160
+    columns = []
+    for phase in ("a phase with a long name", "short"):
+        table._show(started())
+        table._show(told(phase=phase))
+        columns.append(table._view().plain.splitlines()[1].index("errors"))
+    assert columns[0] == columns[1]
+
+
+def test_time_left_never_says_nothing_is_left_while_it_is(clock: Clock) -> None:
+    assert lines(clock, (0, RUN), (59.8, started())) == ["GPU 0: gemm started, 1 s left"]
+
+
 def test_faults_of_the_self_test_are_not_errors_of_the_gpu(clock: Clock) -> None:
     view = View(clock)
     shown = view(RUN, {"event": "selftest_started", "gpu": A, "check": "gemm"}, told(errors=9))
@@ -149,6 +176,13 @@ def test_texts_of_workers_are_no_markup_and_odd_values_no_numbers(clock: Clock) 
 def test_phase_that_begins_with_its_check_says_it_once(clock: Clock) -> None:
     shown = View(clock)(RUN, started(), told(phase="gemm fp32"))
     assert shown[3] == "GPU 0 gemm fp32 0 s 0"
+
+
+def test_interruption_is_timed_from_its_own_beginning(clock: Clock) -> None:
+    view = View(clock)
+    view(RUN, started("state", None), finished("state", None))
+    clock.now += 40
+    assert view({"event": "interrupted"})[2] == "node interrupted, ending the workers 0 s state PASS"
 
 
 def test_worker_that_hangs_is_said(clock: Clock) -> None:

@@ -225,3 +225,16 @@ def test_missed_fault_rate_of_a_gpu_takes_all_its_time() -> None:
 def test_dead_source_is_named() -> None:
     log = KernelLogFindings("/var/log/none", alive=False)
     assert judge(replace(healthy(), kernel_log=log), XIDS).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_gpu_whose_check_never_came_to_a_result_has_not_passed() -> None:
+    seen = replace(without(healthy(), "hbm", "GPU-1"), interrupted=True)
+    assert judge(seen, load_xids()).gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.INCONCLUSIVE}
+
+
+def test_causes_come_before_what_follows_from_them() -> None:
+    busy = make_reason("NVML_UNAVAILABLE", "state", "no driver", action=Action.RETEST)
+    seen = replace(healthy(), shortfalls=("no GPU was tested",), simulated=True, extra=())
+    told = judge(exchanged(seen, replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(busy,))), load_xids())
+    assert told.reasons[0].code == "NVML_UNAVAILABLE"
+    assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
