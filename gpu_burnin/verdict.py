@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpu_burnin.agreement import disagreements
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.coverage import coverage_reasons
 from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
@@ -134,6 +135,7 @@ def judge(
             *_unexplained(results),
             *_gap_reasons(gaps, seen.interrupted),
             *coverage_reasons(results, seen.gpus, models, simulated=seen.simulated),
+            *disagreements(results, seen.gpus),
             *slow,
             *_selftest_reasons(seen),
             *telemetry,

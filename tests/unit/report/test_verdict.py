@@ -238,3 +238,13 @@ def test_causes_come_before_what_follows_from_them() -> None:
     told = judge(exchanged(seen, replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(busy,))), load_xids())
     assert told.reasons[0].code == "NVML_UNAVAILABLE"
     assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
+
+
+def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
+    seen = healthy()
+    for uuid, digests in (("GPU-0", ["0x1", "0x2"]), ("GPU-1", ["0x1", "0x3"])):
+        tested = next(r for r in seen.results if (r.name, r.gpu) == ("gemm", uuid))
+        seen = exchanged(seen, replace(tested, coverage={**tested.coverage, "random_digests": {"bf16": digests}}))
+    judged = judge(seen, XIDS)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert [reason.code for reason in judged.reasons] == ["GEMM_DISAGREE"]

@@ -1,0 +1,64 @@
+"""Do the GPUs of a node agree on random products? Pure.
+
+Random products are not exact: their bits depend on the order of the sums. Two GPUs owe each other the same
+bits only where model, number of SMs and the library's algorithm are the same, and a difference alone does
+not say which of them is wrong: it is INCONCLUSIVE (design, section 6).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+
+# Precision, model, number of SMs, serialised algorithm: what has to be equal for equal bits.
+_Group: TypeAlias = tuple[str, str, JSON, str]
+
+
+def disagreements(results: Iterable[CheckResult], gpus: Iterable[Gpu]) -> Iterator[Reason]:
+    """GEMM_DISAGREE for each precision in which comparable GPUs gave different bits.
+
+    The reason is about the GPU that stands alone against two or more that agree, else about the node.
+    """
+    listed = tuple(results)
+    models = {gpu.uuid: gpu.sku for gpu in gpus}
+    sms = {result.gpu: result.coverage.get("sms_total") for result in listed if result.name == "sm"}
+    groups: dict[_Group, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for result in listed:
+        if result.name != "gemm" or result.gpu is None or result.verdict is not Verdict.PASS:
+            continue
+        algorithms = _texts(result.coverage.get("algorithms"))
+        for precision, digests in _digests(result.coverage.get("random_digests")).items():
+            group = (precision, models.get(result.gpu, ""), sms.get(result.gpu), algorithms.get(precision, ""))
+            groups[group][digests].append(result.gpu)
+    for (precision, *_), found in groups.items():
+        if len(found) > 1:
+            yield _reason(precision, found)
+
+
+def _reason(precision: str, found: Mapping[tuple[str, ...], list[str]]) -> Reason:
+    odd = [holders[0] for holders in found.values() if len(holders) == 1]
+    several = [holders for holders in found.values() if len(holders) > 1]
+    alone = odd[0] if len(odd) == 1 and len(several) == 1 else None
+    evidence: dict[str, JSON] = {
+        "digests": [{"digests": [*digests], "gpus": [*holders]} for digests, holders in found.items()]
+    }
+    what = f"bits for the same random {precision} products"
+    if alone is None:
+        message = f"{sum(map(len, found.values()))} GPUs of one model gave {len(found)} different {what}"
+    else:
+        message = f"other {what} than {len(several[0])} GPUs of the same model, which agree"
+    return make_reason("GEMM_DISAGREE", "gemm", message, gpu=alone, evidence=evidence)
+
+
+def _texts(value: JSON) -> dict[str, str]:
+    return {str(key): str(text) for key, text in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _digests(value: JSON) -> dict[str, tuple[str, ...]]:
+    """The digests by precision; a precision that did not come to both of its products is left out."""
+    found = value if isinstance(value, Mapping) else {}
+    return {str(key): tuple(map(str, d)) for key, d in found.items() if isinstance(d, list | tuple) and len(d) == 2}
