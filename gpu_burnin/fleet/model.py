@@ -62,6 +62,12 @@ class Target:
         """The host as known_hosts names it."""
         return kh.host_pattern(self.address, self.port)
 
+    @property
+    def place(self) -> str:
+        """Where messages about its connection say it is: the address is told once, also when it is the name."""
+        address = "" if self.name == self.address else f"{self.address} "
+        return f"{self.name}: {address}port {self.port}"
+
 
 @dataclass(frozen=True)
 class ProbeResult:

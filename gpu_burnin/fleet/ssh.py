@@ -172,7 +172,6 @@ def _with_duplicate(result: ProbeResult, owners: Sequence[Target]) -> ProbeResul
 
 
 def _unreachable(target: Target, error: OSError) -> Problem:
-    where = f"{target.name}: {target.address} port {target.port}"
     if isinstance(error, socket.gaierror):
         what, fix = (
             f"the name does not resolve ({error.strerror})",
@@ -181,10 +180,10 @@ def _unreachable(target: Target, error: OSError) -> Problem:
     elif isinstance(error, TimeoutError):
         what, fix = "no answer to a TCP connection", "check its power, its address and the firewalls"
     elif isinstance(error, ConnectionRefusedError):
-        what, fix = "the TCP connection was refused", "start sshd on it, or correct ansible_port"
+        what, fix = "the TCP connection was refused", "start sshd on it, or correct the port (ansible_port, --port)"
     else:
         what, fix = f"the TCP connection failed ({error.strerror or error})", "correct its address or route"
-    return Problem(ProblemCode.UNREACHABLE, f"{where}: {what}", fix)
+    return Problem(ProblemCode.UNREACHABLE, f"{target.place}: {what}", fix)
 
 
 def _exchange_keys(transport: paramiko.Transport, target: Target, known: kh.KnownHosts, timeout_s: float) -> kh.HostKey:
@@ -193,7 +192,6 @@ def _exchange_keys(transport: paramiko.Transport, target: Target, known: kh.Know
     if pinned_types and kh.EVIDENCE_KEY_TYPE not in pinned_types:
         # Like ssh: ask for a key that can be compared, else ed25519 comes first (paramiko's order).
         options.key_types = tuple(sorted(options.key_types, key=lambda t: _blob_type(t) not in pinned_types))
-    where = f"{target.name}: {target.address} port {target.port}"
     try:
         transport.start_client(timeout=timeout_s)
         remote = transport.get_remote_server_key()
@@ -201,13 +199,13 @@ def _exchange_keys(transport: paramiko.Transport, target: Target, known: kh.Know
         if transport.remote_version:
             problem = Problem(
                 ProblemCode.KEX_FAILED,
-                f"{where}: the key exchange with {transport.remote_version} failed ({error or 'it hung up'})",
+                f"{target.place}: the key exchange with {transport.remote_version} failed ({error or 'it hung up'})",
                 "allow a current key exchange, cipher and an ed25519 host key in its sshd_config",
             )
         else:
             problem = Problem(
                 ProblemCode.NO_SSH,
-                f"{where}: something answers but no SSH banner came within {timeout_s:g} s",
+                f"{target.place}: something answers but no SSH banner came within {timeout_s:g} s",
                 "check that the port is sshd's and that sshd does not refuse this address (MaxStartups)",
             )
         raise SshError(problem) from error
