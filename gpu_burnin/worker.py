@@ -68,7 +68,7 @@ class Worker:
         """Open the backend for the GPU; the node's worker needs none. Raises BackendError."""
         if self._gpu is None:
             return {}
-        from gpu_burnin.compute.backend import make_backend
+        from gpu_burnin.compute.choose import make_backend
 
         self._backend = make_backend(self._plan.backend)
         self._backend.open(self._gpu)

@@ -249,16 +249,3 @@ def raw_from_integers(values: I64, storage: str, exponents: NDArray[np.int16] | 
     small = {"bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn}
     bits: NDArray[Any] = numbers.astype(np.float32).astype(small[storage])
     return bits.view(f"u{STORAGE[storage].size_bytes}")
-
-
-def make_backend(name: str) -> Backend:
-    """The backend "cpu" or "cuda", not yet opened. Raises BackendError for another name."""
-    if name == "cpu":
-        from gpu_burnin.compute.cpu import CpuBackend
-
-        return CpuBackend()
-    if name == "cuda":
-        from gpu_burnin.compute.cuda import CudaBackend
-
-        return CudaBackend()
-    raise BackendError(f"unknown backend {name!r}: choose cpu or cuda")

@@ -11,7 +11,8 @@ from engine_helpers import context
 
 from gpu_burnin.checks import CHECK_NAMES, REGISTRY, gemm, hbm
 from gpu_burnin.compute import exact, patterns
-from gpu_burnin.compute.backend import BackendError, make_backend
+from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.choose import make_backend
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.patterns import MemoryFaults, Pattern, compare
 from gpu_burnin.types import Verdict

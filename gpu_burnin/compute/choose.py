@@ -1,0 +1,18 @@
+"""The backend by its name; only the one that is asked for is imported."""
+
+from __future__ import annotations
+
+from gpu_burnin.compute.backend import Backend, BackendError
+
+
+def make_backend(name: str) -> Backend:
+    """The backend "cpu" or "cuda", not yet opened. Raises BackendError for another name."""
+    if name == "cpu":
+        from gpu_burnin.compute.cpu import CpuBackend
+
+        return CpuBackend()
+    if name == "cuda":
+        from gpu_burnin.compute.cuda import CudaBackend
+
+        return CudaBackend()
+    raise BackendError(f"unknown backend {name!r}: choose cpu or cuda")
