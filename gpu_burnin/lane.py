@@ -162,8 +162,7 @@ class Lane:
             return
         if isinstance(message, Failed) and step.op == "open":
             self._give_up(_code(message), message.message, Verdict.INCONCLUSIVE)
-            return
-        if isinstance(message, Ready):
+        elif isinstance(message, Ready):
             self.run.facts[self.gpu or "node"] = message.facts
         elif isinstance(message, Selftests):
             self.run.selftests += message.results
@@ -296,7 +295,6 @@ class Lane:
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:
         """No worker can be had: every check that is left gets the reason, every self-test has seen nothing."""
-        self.drop_worker()
         left = tuple(self._steps)
         self._steps.clear()
         for step in left:

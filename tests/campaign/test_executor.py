@@ -70,6 +70,8 @@ def test_executor_fault(name: str, index: int, tmp_path: Path, record: Record, r
     sick = source.randrange(gpus)
     plan = _plan(gpus, seed)
     done = _execute(fault, plan, sick, tmp_path / "state")
+    if not fault.deaf:
+        assert [pid for pid in done.worker_pids if Path(f"/proc/{pid}").exists()] == [], "a worker was left behind"
     judged = verdict(observe(plan, done.results, done.selftests, killed_pids=frozenset(done.killed_pids)))
     peers = {"gpu-burn": fault.gpu_burn, "dcgm": fault.dcgm}
     record(row("executor", name, seed, judged, variant=f"{gpus} GPUs", peers=peers))

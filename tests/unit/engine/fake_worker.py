@@ -42,6 +42,9 @@ def main(mode: str, state: Path) -> None:
     if mode == "cannot open":
         send(type="failed", message="CuPy is missing")
         sys.exit(1)
+    if mode == "cannot open and stays":
+        send(type="failed", message="CuPy is missing")
+        hang()
     if mode == "hangs at start":
         hang()
     if mode == "ignores SIGTERM":

@@ -97,18 +97,24 @@ def test_a_worker_that_closes_its_output_and_hangs_while_it_exits_is_left_behind
 
 
 def test_waits_are_where_a_run_is_stopped(fake: Fake) -> None:
-    waits = 0
+    seen: list[object] = []
+    stops = 0
 
     @contextlib.contextmanager
     def waiting() -> Iterator[None]:
-        nonlocal waits
-        waits += 1
-        if waits in (3, 4):  # the second while the workers are given time to end
+        nonlocal stops
+        if "check_started" in seen and stops < 2:  # the second while the workers are given time to end
+            stops += 1
             raise KeyboardInterrupt
         yield
 
-    result = fake("ignores SIGTERM", plan("gemm", deadline_s=60), waiting=waiting)
-    assert result.interrupted
+    result = fake(
+        "ignores SIGTERM",
+        plan("gemm", deadline_s=60),
+        waiting=waiting,
+        on_event=lambda event: seen.append(event["event"]),
+    )
+    assert result.interrupted and stops == 2
     assert events(result)[-2:] == ["interrupted", "run_finished"]
     assert all(gone(pid) for pid in result.worker_pids)
 
@@ -171,6 +177,12 @@ def test_a_backend_that_cannot_open_is_inconclusive(fake: Fake) -> None:
     result = fake("cannot open", plan("gemm", "hbm"))
     assert [told(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]] * 2
     assert "CuPy is missing" in result.results[0].reasons[0].message
+
+
+def test_a_worker_that_cannot_open_and_stays_is_ended(fake: Fake) -> None:
+    result = fake("cannot open and stays", plan("gemm"))
+    assert [told(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]]
+    assert result.worker_pids and all(gone(pid) for pid in result.worker_pids)
 
 
 def test_a_worker_that_cannot_start_is_inconclusive() -> None:
