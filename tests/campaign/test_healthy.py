@@ -2,13 +2,14 @@
 
 Model, number of GPUs, driver, temperatures, corrected errors, replays, clocks, kernel log, seeds and shapes are drawn
 at random. State goes through the fake NVML library; one GPU of each node really runs all checks and self-tests with
-the case's own seed and shapes, the others give what such runs gave before; telemetry and log go through the records
-and readers of a run.
+the case's own seed and shapes, and the others give the same; telemetry and log go through the records and readers of a
+run.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from gpu_burnin.types import CheckResult, Gpu, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
-from tests.campaign.node import SHAPES, clean, context_of, gpus_of, observe, plan_of, sampled, verdict
+from tests.campaign.node import SHAPES, context_of, gpus_of, observe, plan_of, sampled, verdict
 from tests.campaign.nvml_child import NvmlChild
 from tests.campaign.profile import make_profile
 
@@ -79,24 +80,19 @@ def _telemetry(source: random.Random, gpus: tuple[Gpu, ...]) -> TelemetryFinding
     return sampled(gpus, found)
 
 
-def _results(gpus: tuple[Gpu, ...], sick: int, seed: int, shapes: dict[str, int]) -> tuple[
+def _results(gpus: tuple[Gpu, ...], tested: int, seed: int, shapes: dict[str, int]) -> tuple[
     list[CheckResult], list[SelftestResult]
 ]:  # fmt: skip
-    """Every check on every GPU; on one of them run here and now."""
+    """Every check, run here and now on one GPU and the same for all."""
     results: list[CheckResult] = []
     tests: list[SelftestResult] = []
-    for name in CHECK_NAMES:
-        if name in PER_NODE:
-            continue
+    for name in (name for name in CHECK_NAMES if name not in PER_NODE):
+        context = context_of(gpus, tested, seed=seed, shapes=shapes)
+        result = REGISTRY[name].run(context)
+        own = REGISTRY[name].selftest(context) if name in SELFTESTED else ()
         for gpu in gpus:
-            if gpu.index == sick:
-                context = context_of(gpus, sick, seed=seed, shapes=shapes)
-                results.append(REGISTRY[name].run(context))
-                tests += REGISTRY[name].selftest(context) if name in SELFTESTED else ()
-            else:
-                result, own = clean(name, gpu)
-                results.append(result)
-                tests += own
+            results.append(replace(result, gpu=gpu.uuid))
+            tests += [replace(test, gpu=gpu.uuid) for test in own]
     return results, tests
 
 
