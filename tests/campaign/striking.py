@@ -33,6 +33,11 @@ def random_only(number: int, random: bool) -> bool:
     return random and number % 3 == 0
 
 
+def every_random(_: int, random: bool) -> bool:
+    """Every product of random operands: a unit that always rounds wrong, which exact products cannot show."""
+    return random
+
+
 class StrikingBackend(CpuBackend):
     """Puts a fault of gpu_burnin.compute.faults into the products that `when` names, at a place the seed says."""
 

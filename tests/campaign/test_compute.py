@@ -28,7 +28,16 @@ from tests.campaign.model import (
 )
 from tests.campaign.node import SHAPES, clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.peer_view import peer_view
-from tests.campaign.striking import AliasingBackend, SickMemory, StrikingBackend, When, always, each, random_only
+from tests.campaign.striking import (
+    AliasingBackend,
+    SickMemory,
+    StrikingBackend,
+    When,
+    always,
+    each,
+    every_random,
+    random_only,
+)
 
 INJECTED_SEEDS, STRUCK_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
 FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -113,6 +122,28 @@ def test_products_wrong_under_random_operands_only(name: str, precision: str, in
     seen_by = peer_view(FAULTS[name], precision, seed, always=False)
     record(row("compute", f"gemm, random operands: {name}", seed, judged, variant=precision, peers=seen_by))
     expect = Expect(frozenset({"GEMM_UNSTABLE"}), FAIL, frozenset({sick}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, shapes {dict(shapes)}, sick GPU {sick}")
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("precision", exact.PRECISIONS)
+def test_random_products_always_wrong_in_the_same_way(precision: str, index: int, record: Record) -> None:
+    """Exact products are right and repeats agree: only the other GPUs of the node tell, and prove nothing."""
+    name, seed = "low_mantissa", case_seed("compute", "rounding", precision, index)
+    source = case_random("place", "rounding", precision, index)
+    gpus = made_up_gpus(source.randint(3, 8))
+    sick, shapes = source.randrange(len(gpus)), _shapes(precision, "rounding", index)
+    backends = (StrikingBackend(FAULTS[name], every_random, seed), None)
+    bad, good = (
+        REGISTRY["gemm"].run(context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend, shapes=shapes))
+        for backend in backends
+    )
+    results = [replace(bad if gpu.index == sick else good, gpu=gpu.uuid) for gpu in gpus]
+    tests = [test for gpu in gpus for test in clean("gemm", gpu, (precision,))[1]]
+    judged = verdict(observe(plan_of(gpus, "gemm"), results, tests))
+    seen_by = peer_view(FAULTS[name], precision, seed, always=True)
+    record(row("compute", f"gemm, all random: {name}", seed, judged, variant=precision, peers=seen_by))
+    expect = Expect(frozenset({"GEMM_DISAGREE"}), INCONCLUSIVE, frozenset({sick}))
     demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, shapes {dict(shapes)}, sick GPU {sick}")
 
 
