@@ -8,7 +8,7 @@ ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard ro
 .PHONY: help setup lab lab-down check test molecule unit campaign integration bench bench-engine docs lock
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup:
 	@tools/setup.sh
