@@ -104,7 +104,8 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
             started_at = utc_now()
             seen = _execute(config, prepared, run, display, interrupts, started_s)
             observed = _observe(options, prepared, seen, history)
-            judged = found.judged = judge(observed, load_xids())
+            judged = judge(observed, load_xids())
+            found.judged = None if options.inject else judged
             facts = build.RunFacts(
                 run_id=run.run_id,
                 sequence=run.sequence,
@@ -126,7 +127,7 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
 
 @dataclass
 class _Found:
-    """The judgement, once there is one."""
+    """The judgement, once there is one that speaks of the hardware: not that of injected faults."""
 
     judged: Judgement | None = None
 
@@ -251,8 +252,11 @@ def _write(run: Run, report: model.Report, series: Mapping[str, Any], prepared: 
 
 
 def _export_metrics(config: Config, run: Run, report: model.Report) -> None:
-    """Last, since report and evidence do not depend on it. Readable by node_exporter, which is not root."""
-    if config.metrics_file is None:
+    """Last, since report and evidence do not depend on it. Readable by node_exporter, which is not root.
+
+    Alerts watch this file: a run with injected faults leaves it as it is.
+    """
+    if config.metrics_file is None or report["coverage"]["injected"]:
         return
     try:
         write_atomic(config.metrics_file, outputs.metrics_bytes(report), mode=0o644)

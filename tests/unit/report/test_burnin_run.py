@@ -348,6 +348,16 @@ def test_metrics_are_written_for_node_exporter(node: Node) -> None:
     assert list(directory.iterdir()) == [target]
 
 
+def test_a_run_with_injected_faults_leaves_metrics_and_gate_alone(node: Node) -> None:
+    target = node.directory / "gpu_burnin.prom"
+    node.configure(checks=["state", "hbm"], metrics_file=str(target))
+    inject = ("--inject", "hbm:bitflip:gpu=0")
+    given_up(node, 5000, *inject)
+    assert node.store.revoked() is None
+    assert node.run(*inject)[0] == 1
+    assert not target.exists(), "alerts must not see a fault that was planted"
+
+
 def given_up(node: Node, file_limit_bytes: int, *arguments: str) -> str:
     """The one sentence with which a run ends whose files cannot be written."""
     code, out, err = node.call("run", "--json", *arguments, file_limit_bytes=file_limit_bytes)
