@@ -165,7 +165,7 @@ def _readers_may_leave() -> Iterator[None]:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # nobody is left to tell
             click.echo(f"gpu-burnin: the report could not be printed ({error.strerror})", err=True)
 
 

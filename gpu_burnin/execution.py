@@ -107,5 +107,5 @@ def shielded(display: AbstractContextManager[OnEvent]) -> Iterator[OnEvent]:
     try:
         yield show
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # its reader went away
             display.__exit__(None, None, None)

@@ -52,7 +52,7 @@ def _died(runs: Iterable[Run], boot_id: str) -> str | None:
 
 def _passed(runs: Iterable[Run], boot_id: str) -> bool:
     for run in runs:
-        with contextlib.suppress(OSError, GpuBurninError):
+        with contextlib.suppress(OSError, GpuBurninError):  # a run without evidence passed nothing
             statement = evidence.parse_statement((run.path / EVIDENCE).read_bytes())
             if statement.boot_id == boot_id and statement.verdict is Verdict.PASS:
                 return True

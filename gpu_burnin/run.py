@@ -23,7 +23,6 @@ from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
 from gpu_burnin.hardware import load_xids, make_reason
-from gpu_burnin.hardware.floors import with_floors
 from gpu_burnin.history import History, read_history
 from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.journal import Journal, utc_now
@@ -122,7 +121,7 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
             if judged.verdict is Verdict.PASS and revoked is not None:
                 store.clear_revocation(revoked)
     _export_metrics(config, run, report)
-    return Outcome(run.path, report, observed.plan, judged, observed.results, observed.selftests)
+    return Outcome(run.path, report, observed.plan, judged, judged.results, observed.selftests)
 
 
 @dataclass
@@ -151,7 +150,7 @@ def _new_run(store: Store) -> Iterator[tuple[Run, _Found]]:
             if found.judged is not None:
                 said = f" (its verdict was {found.judged.verdict})"
                 if found.judged.verdict is Verdict.FAIL:
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError):  # no room for that either
                         store.revoke(f"run {run.sequence} was FAIL and could not be reported")
         if (why := _why_given_up(error, store)) is None:
             raise
@@ -205,7 +204,7 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
     return Observations(
         plan=plan,
         gpus=prepared.found.gpus,
-        results=with_floors(done.results, prepared.found.gpus, simulated=simulated),
+        results=done.results,
         selftests=(*done.selftests, *telemetry_selftest.run(plan.gpus)),
         kernel_log=KernelLogFindings(
             sources or options.config.kernel_log, bool(sources), gaps, events, before=seen.log_before

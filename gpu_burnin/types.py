@@ -122,6 +122,12 @@ class Gpu:
     memory_bytes: int
     vbios: str
 
+    @property
+    def label(self) -> str:
+        """How a person finds this GPU: index, PCI address and UUID as far as known."""
+        known = " ".join(part for part in (self.pci_bus_id, self.uuid) if part)
+        return f"GPU {self.index} ({known})" if known else f"GPU {self.index}"
+
 
 @dataclass(frozen=True)
 class SelftestResult:

@@ -92,7 +92,8 @@ class Gap:
 class Judgement:
     """The outcome of a run. `gpus` has the verdict on each GPU (UUID) by its own results and reasons.
 
-    `notices` are what a person should know though it does not keep the node out.
+    `notices` are what a person should know though it does not keep the node out. `results` are those of the
+    run, with the model's floors written into their measurements.
     """
 
     verdict: Verdict
@@ -101,6 +102,7 @@ class Judgement:
     gpus: Mapping[str, Verdict] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     notices: tuple[Notice, ...] = ()
+    results: tuple[CheckResult, ...] = ()
 
 
 def judge(
@@ -149,6 +151,7 @@ def judge(
         gpus={gpu.uuid: _of_gpu(gpu.uuid, results, reasons, gaps) for gpu in seen.plan.gpus},
         gaps=gaps,
         notices=(*slow_notices, *telemetry_notices, *logged.notices),
+        results=results,
     )
 
 

@@ -8,7 +8,6 @@ is answered by {"op": "shared", "data": {UUID: ...}}. Run by the executor only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
+from gpu_burnin.children import die_with_parent
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.plan import Plan, plan_from_json
 from gpu_burnin.types import JSON
 from gpu_burnin.wire import encode, to_json
 
-_PR_SET_PDEATHSIG = 1
 OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _PROGRESS_EVERY_S = 0.2
 _OOM_SCORE = 500  # of -1000 to 1000; raising it needs no privilege
@@ -133,7 +132,7 @@ def _take_stdout() -> IO[bytes]:
 def main() -> int:
     """Serve until standard input ends."""
     # The worker must not outlive its supervisor: it would keep the GPU busy with nobody watching.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     out = _take_stdout()
 
     def send(message: Mapping[str, Any]) -> None:
@@ -163,7 +162,7 @@ def main() -> int:
 
 def _prefer_as_victim() -> None:
     """When memory runs out the kernel shall take a worker, not the supervisor, which then tells of it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a wish: without it the kernel chooses by itself
         OOM_SCORE_ADJ.write_text(str(_OOM_SCORE))
 
 

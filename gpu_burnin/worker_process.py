@@ -10,10 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import gpu_burnin
+from gpu_burnin.children import PACKAGE_ROOT
 from gpu_burnin.messages import ProtocolError
 from gpu_burnin.plan import Plan
 from gpu_burnin.wire import encode
@@ -31,7 +30,7 @@ def worker_environment(base: Mapping[str, str], backend: str, gpu: str | None) -
     clean = {k: v for k, v in base.items() if not k.startswith(_DROPPED_PREFIXES)}
     clean.update(dict.fromkeys(_THREADS, "1"))
     # With -P neither the working directory nor the package's own folder is searched for modules.
-    clean["PYTHONPATH"] = str(Path(gpu_burnin.__file__).parent.parent)
+    clean["PYTHONPATH"] = PACKAGE_ROOT
     if backend == "cuda" and gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = gpu
     return clean

@@ -1,10 +1,13 @@
-"""What all tests share: signals as a terminal has them."""
+"""What all tests share: signals as a terminal has them, and workers that no signal reaches."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
+
+from gpu_burnin.worker_process import WorkerProcess
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,3 +17,15 @@ def _signals_as_at_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture
+def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No signal reaches a worker, as when it hangs in the driver; the processes are really ended afterwards."""
+    started: list[WorkerProcess] = []
+    real = WorkerProcess.signal
+    monkeypatch.setattr(WorkerProcess, "signal", lambda self, _: started.append(self))
+    yield
+    for process in started:
+        real(process, signal.SIGKILL)
+        process.ended(5)

@@ -84,16 +84,17 @@ def _suspects(bits: NDArray[Any], case: Case, a: I64, b: I64, storage: str, seed
         part = slice(row, min(row + step, count))
         values = values_from_raw(bits[part], storage)
         integers = integers_of(values, None if scale is None else Scale(scale.rows[part], scale.cols))
-        odd = values_from_raw(_result_bits(integers, case, part, None, storage), storage) != values
+        odd = values_from_raw(_result_bits(integers, scale, part, None, storage), storage) != values
         bad_rows[part] = (freivalds.times_vector(integers, v) != right[part]) | odd.any(axis=1)
         odd_cols |= odd.any(axis=0)
         sums = (sums + freivalds.vector_times(w[part], integers)) % np.uint64(exact.PRIME)
     return np.flatnonzero(bad_rows), np.flatnonzero((sums != below) | odd_cols)
 
 
-def _result_bits(integers: I64, case: Case, rows: Places | slice, cols: Places | None, storage: str) -> NDArray[Any]:
-    """Bits of right results for some rows and columns (None: all), with the powers of two of the case."""
-    scale = case.scale()
+def _result_bits(
+    integers: I64, scale: Scale | None, rows: Places | slice, cols: Places | None, storage: str
+) -> NDArray[Any]:
+    """Bits of right results for some rows and columns (None: all), with their powers of two."""
     if scale is None:
         return raw_from_integers(integers, storage)
     across = scale.cols if cols is None else scale.cols[cols]
@@ -104,13 +105,13 @@ def _compare(
     bits: NDArray[Any], case: Case, a: I64, b: I64, rows: Places, cols: Places | None, storage: str
 ) -> list[dict[str, JSON]]:
     """Entries for the elements of these rows and columns (None: all) that differ from the right ones."""
-    right = b if cols is None else b[:, cols]
+    right, scale = b if cols is None else b[:, cols], case.scale()
     found: list[dict[str, JSON]] = []
     count = 0
     for begin in range(0, rows.size, _BLOCK_ROWS):
         part = rows[begin : begin + _BLOCK_ROWS]
         got = bits[part] if cols is None else bits[part][:, cols]
-        expected = _result_bits(integer_product(a[part], right, case.operands), case, part, cols, storage)
+        expected = _result_bits(integer_product(a[part], right, case.operands), scale, part, cols, storage)
         wrong = got != expected
         if not storage.startswith("int"):
             sign = got.dtype.type(1 << (8 * got.itemsize - 1))

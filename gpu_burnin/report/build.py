@@ -58,7 +58,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "plan_sha256": plan.digest(),
         "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
         "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],
-        "checks": [model.check_json(result) for result in seen.results],
+        "checks": [model.check_json(result) for result in judged.results],
         "telemetry": _telemetry(seen, run.found.gpus),
         "selftest": [model.selftest_json(test) for test in seen.selftests],
         "coverage": _coverage(seen, judged),

@@ -8,8 +8,8 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
+from gpu_burnin.children import child_environment
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 
@@ -36,14 +36,13 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
     A child that does not end in time is killed, and left behind when it cannot be (stuck in the driver).
     """
     host = socket.gethostname()
-    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     child = subprocess.Popen(
         [sys.executable, "-m", "gpu_burnin.telemetry.inventory"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=child_environment(os.environ),
     )
     try:
         output, errors = child.communicate(timeout=timeout_s)

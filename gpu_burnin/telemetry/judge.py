@@ -65,10 +65,6 @@ def judge_telemetry(
     return tuple(reasons), tuple(notices)
 
 
-def _label(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} ({gpu.pci_bus_id} {gpu.uuid})"
-
-
 def _by_code(found: Iterable[_Finding]) -> list[list[_Finding]]:
     groups: dict[tuple[str, Weight], list[_Finding]] = {}
     for finding in found:
@@ -77,7 +73,7 @@ def _by_code(found: Iterable[_Finding]) -> list[list[_Finding]]:
 
 
 def _message(gpu: Gpu, group: Sequence[_Finding]) -> str:
-    return f"{_label(gpu)}: {'; '.join(finding.words for finding in group)}"
+    return f"{gpu.label}: {'; '.join(finding.words for finding in group)}"
 
 
 def _evidence(group: Sequence[_Finding]) -> dict[str, JSON]:
@@ -94,27 +90,27 @@ def _lost(
 ) -> Iterator[Reason]:
     """A GPU that fell away, one that was not watched to the end, and counters that cannot be compared."""
     if series.lost:
-        message = f"{_label(gpu)}: NVML says {series.lost} during the run"
+        message = f"{gpu.label}: NVML says {series.lost} during the run"
         yield make_reason("GPU_LOST", CHECK, message, gpu=gpu.uuid, evidence={"why": series.lost})
         return
     source = next((one for one in sources if (one.name, one.gpu) == (SAMPLES, gpu.uuid)), None)
     if source is None or not source.alive:
         detail = source.detail if source else "no sampler watched it"
-        message = f"{_label(gpu)}: it was not watched over the whole run: {detail}"
+        message = f"{gpu.label}: it was not watched over the whole run: {detail}"
         yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"detail": detail})
     else:
         shares = {name: _share(series, name) for name in policy.needed_columns} | {"samples": series.watched_share}
         thin: dict[str, JSON] = {name: share for name, share in shares.items() if share < policy.needed_share}
         if thin:
             listed = ", ".join(f"{name} in {shares[name]:.0%}" for name in thin)
-            message = f"{_label(gpu)}: sampled in too little of the run: {listed}"
+            message = f"{gpu.label}: sampled in too little of the run: {listed}"
             yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"sampled_share": thin})
     judged = {name for rule in policy.counters for name in rule.counters}
     missing = [counter for counter in counters if _incomparable(counter, judged)]
     if missing:
         words = "; ".join(f"{counter.name} ({counter.why or 'fell'})" for counter in missing)
         evidence: dict[str, JSON] = {"counters": [_numbers(counter) for counter in missing]}
-        message = f"{_label(gpu)}: counters that cannot be compared over the run: {words}"
+        message = f"{gpu.label}: counters that cannot be compared over the run: {words}"
         yield make_reason("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, evidence=evidence)
 
 

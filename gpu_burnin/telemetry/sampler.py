@@ -7,7 +7,6 @@ changed, event, lost, and after SIGTERM finished. It ends with its parent.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 import pynvml
 
+from gpu_burnin.children import die_with_parent
 from gpu_burnin.telemetry.counters import Reading
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.events import EventWatch
@@ -29,15 +29,7 @@ from gpu_burnin.telemetry.sampler_columns import Bucket, Columns
 REPORT_EVERY = 10
 # Counters are read between the ends of a run too: one that rises and is then set back would look untouched.
 COUNTERS_EVERY = 100
-_PR_SET_PDEATHSIG = 1
 Send = Callable[[dict[str, Any]], None]
-
-
-def die_with(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before the kernel was asked
-        sys.exit(1)
 
 
 class EventTally:
@@ -166,7 +158,7 @@ def send(message: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> int:
     """The process: 0 after SIGTERM or when NVML cannot be used, which the parent has been told."""
     uuid, interval_s, parent_pid = arguments[0], float(arguments[1]), int(arguments[2])
-    die_with(parent_pid)
+    die_with_parent(parent_pid)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from gpu_burnin.children import child_environment
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.types import Gpu
@@ -48,7 +49,6 @@ class _Process:
         self.errors = errors
         self.buffer = b""
         self.open = True
-        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
         try:
             with errors.open("wb") as file:
                 self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class _Process:
                     stdout=subprocess.PIPE,
                     stderr=file,
                     start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+                    env=child_environment(os.environ),
                 )
         except OSError:
             self._remove_empty()
@@ -67,7 +67,7 @@ class _Process:
         self.pid = self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             self._process.send_signal(number)
 
     def gone(self, until_s: float) -> bool:
@@ -77,7 +77,7 @@ class _Process:
 
     def how(self) -> str:
         """How it ended, with the end of what it wrote to standard error."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # then the status has to do
             text = self.errors.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
             if text:
                 return f"status {self._process.poll()}: {text.splitlines()[-1]}"
@@ -89,7 +89,7 @@ class _Process:
 
     def _remove_empty(self) -> None:
         """What it said on standard error stays beside the run's other files; nothing said leaves no file."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an empty file that stays does no harm
             if self.errors.stat().st_size == 0:
                 self.errors.unlink()
 

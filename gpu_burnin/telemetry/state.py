@@ -129,9 +129,8 @@ class GpuState:
 
     @property
     def label(self) -> str:
-        """How a person finds this GPU: index, PCI address and UUID as far as known."""
-        known = " ".join(part for part in (self.pci_bus_id, self.uuid) if part)
-        return f"GPU {self.index} ({known})" if known else f"GPU {self.index}"
+        """How a person finds this GPU."""
+        return to_gpu(self, sku="").label
 
 
 @dataclass(frozen=True)

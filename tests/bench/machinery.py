@@ -95,7 +95,7 @@ def family(pid: int) -> set[int]:
     """A process with all that descend from it."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -107,7 +107,7 @@ def memory_bytes(pids: set[int]) -> int:
     """Memory of processes, what they share counted once (PSS)."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             match = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
             total += int(match[1]) * 1024 if match else 0
     return total

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpu_burnin.compute.backend import Buffer, read_matrix, write_matrix
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.exact import Operand
 from gpu_burnin.compute.faults import Fault, Target
-from gpu_burnin.compute.patterns import MemoryFaults, Pattern
 
 # When a product is struck: its number since the backend was opened, and whether its operands are random.
 When = Callable[[int, bool], bool]
@@ -88,39 +84,3 @@ class AliasingBackend(CpuBackend):
         made = super().allocate(storage, rows, cols, transposed)
         self._first[key] = made
         return made
-
-
-class SickMemory(CpuBackend):
-    """Memory with one hardware fault, applied after every write."""
-
-    KINDS = ("stuck at 0", "stuck at 1", "address line", "joined data lines", "neighbour disturb")
-
-    def __init__(self, kind: str, seed: int) -> None:
-        super().__init__()
-        self._kind, self._seed = kind, seed
-
-    def _spoil(self, memory: NDArray[np.uint64]) -> None:
-        word, bit = self._seed % (memory.size - 1), np.uint64(self._seed >> 32 & 63)
-        one, half = np.uint64(1), memory.size // 2
-        if self._kind == "stuck at 0":
-            memory[word] &= ~(one << bit)
-        elif self._kind == "stuck at 1":
-            memory[word] |= one << bit
-        elif self._kind == "address line":  # writes to the upper half land in the lower one too
-            memory[:half] = memory[half : 2 * half]
-        elif self._kind == "joined data lines":
-            other = (bit + one) % np.uint64(64)
-            memory[...] = (memory & ~(one << other)) | (((memory >> bit) & one) << other)
-        else:
-            memory[word + 1] = memory[word]
-
-    def memory_write(self, memory: Any, pattern: Pattern) -> None:
-        super().memory_write(memory, pattern)
-        self._spoil(memory)
-
-    def memory_verify(
-        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        faults = super().memory_verify(memory, pattern, then, downwards)
-        self._spoil(memory)
-        return faults

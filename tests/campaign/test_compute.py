@@ -30,7 +30,6 @@ from tests.campaign.node import SHAPES, clean, context_of, made_up_gpus, observe
 from tests.campaign.peer_view import peer_view
 from tests.campaign.striking import (
     AliasingBackend,
-    SickMemory,
     StrikingBackend,
     When,
     always,
@@ -38,6 +37,7 @@ from tests.campaign.striking import (
     every_random,
     random_only,
 )
+from tests.sick_memory import SickMemory
 
 INJECTED_SEEDS, STRUCK_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
 FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE

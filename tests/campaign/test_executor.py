@@ -6,9 +6,7 @@ shows as DIED! (listenClients in gpu_burn-drv.cpp, 0831a45). DCGM has hang detec
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 from gpu_burnin.execution import Limits
 from gpu_burnin.executor import ExecutionResult, execute
 from gpu_burnin.plan import Plan
-from gpu_burnin.worker_process import WorkerProcess
 from tests.campaign.conftest import Record
 from tests.campaign.executor_faults import EXECUTOR_FAULTS, ExecutorFault
 from tests.campaign.model import Expect, case_random, case_seed, demand, row
@@ -33,18 +30,6 @@ def _plan(gpus: int, seed: int) -> Plan:
     made = plan_of(made_up_gpus(gpus), "hbm", seed=seed)
     checks = tuple(replace(check, least_s=0.0, slack_s=_SLACK_S) for check in made.checks)
     return replace(made, checks=checks, total_s=0.0, selftest_deadline_s=_SLACK_S)
-
-
-@pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No signal arrives while the run lasts; the processes are really ended afterwards."""
-    started: list[WorkerProcess] = []
-    real = WorkerProcess.signal
-    monkeypatch.setattr(WorkerProcess, "signal", lambda self, _: started.append(self))
-    yield
-    for process in started:
-        real(process, signal.SIGKILL)
-        process.ended(5)
 
 
 def _execute(fault: ExecutorFault, plan: Plan, sick: int, state: Path) -> ExecutionResult:
@@ -64,7 +49,7 @@ def _execute(fault: ExecutorFault, plan: Plan, sick: int, state: Path) -> Execut
 def test_executor_fault(name: str, index: int, tmp_path: Path, record: Record, request: pytest.FixtureRequest) -> None:
     fault, seed = EXECUTOR_FAULTS[name], case_seed("executor", name, index)
     if fault.deaf:
-        request.getfixturevalue("deaf")
+        request.getfixturevalue("unkillable")
     source = case_random("executor", name, index)
     gpus = source.randint(1, 2) if index else 2
     sick = source.randrange(gpus)

@@ -16,6 +16,7 @@ from gpu_burnin.compute.choose import make_backend
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.patterns import MemoryFaults, Pattern, compare
 from gpu_burnin.types import Verdict
+from tests.sick_memory import SickMemory
 
 
 def test_the_registry_loads_checks_by_name() -> None:
@@ -80,39 +81,10 @@ def test_hbm_is_not_covered_where_the_backend_has_no_memory_test() -> None:
     assert (result.reasons[0].code, result.coverage["covered_bytes"]) == ("COVERAGE_LOW", 0)
 
 
-class _FaultyMemory(CpuBackend):
-    """Memory with one hardware fault, applied after every write."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def _spoil(self, memory: Any) -> None:
-        if self.kind == "stuck at 0":
-            memory[5] &= ~np.uint64(1 << 3)
-        elif self.kind == "stuck at 1":
-            memory[5] |= np.uint64(1 << 3)
-        elif self.kind == "address line":  # writes to the upper half land in the lower one too
-            memory[: memory.size // 2] = memory[memory.size // 2 :]
-        elif self.kind == "joined data lines":
-            bit = (memory >> np.uint64(4)) & np.uint64(1)
-            memory[...] = (memory & ~np.uint64(1 << 5)) | (bit << np.uint64(5))
-        elif self.kind == "neighbour disturb":
-            memory[41] = memory[40]
-
-    def memory_write(self, memory: Any, pattern: Pattern) -> None:
-        super().memory_write(memory, pattern)
-        self._spoil(memory)
-
-    def memory_verify(
-        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        faults = super().memory_verify(memory, pattern, then, downwards)
-        self._spoil(memory)
-        return faults
-
-
 _KINDS = ("stuck at 0", "stuck at 1", "joined data lines", "neighbour disturb", "address line")
+# The place of a fault: its word in the low half, its bit in the upper one.
+_PLACES = {"joined data lines": 4 << 32, "neighbour disturb": 40}
+_PLACE = 3 << 32 | 5
 _FINDS = {
     "address": _KINDS,
     "inversions": _KINDS,
@@ -123,7 +95,7 @@ _FINDS = {
 
 @pytest.mark.parametrize(("test", "kind"), [(t, k) for t, kinds in _FINDS.items() for k in kinds])
 def test_patterns_find_hardware_faults(test: str, kind: str) -> None:
-    backend = _FaultyMemory(kind)
+    backend = SickMemory(kind, _PLACES.get(kind, _PLACE))
     scan = hbm.Scan(backend, backend.memory_allocate(1 << 16), 1 << 16)
     steps = {
         "address": lambda: hbm.address_in_cell(scan),

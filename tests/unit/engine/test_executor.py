@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import time
@@ -56,18 +55,6 @@ def test_a_worker_that_ignores_sigterm_is_killed(fake: Fake) -> None:
     assert result.results[1].verdict is Verdict.PASS
     assert "worker_killed" in events(result)
     assert all(gone(pid) for pid in result.worker_pids)
-
-
-@pytest.fixture
-def unkillable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No signal arrives, as with a process that hangs in the driver; the processes are really ended afterwards."""
-    started: list[WorkerProcess] = []
-    real = WorkerProcess.signal
-    monkeypatch.setattr(WorkerProcess, "signal", lambda self, _: started.append(self))
-    yield
-    for process in started:
-        real(process, signal.SIGKILL)
-        process.ended(5)
 
 
 @pytest.mark.usefixtures("unkillable")

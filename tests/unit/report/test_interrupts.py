@@ -47,14 +47,11 @@ def test_a_third_signal_is_only_noise() -> None:
 def test_a_second_signal_on_the_way_out_of_the_first_waits_for_its_turn() -> None:
     interrupts = Interrupts()
     with interrupts.taken():
-        try:
-            with interrupts.raising():
-                try:
-                    send(signal.SIGINT)
-                finally:
-                    send(signal.SIGINT)
-        except KeyboardInterrupt:
-            pass
+        with pytest.raises(KeyboardInterrupt), interrupts.raising():
+            try:
+                send(signal.SIGINT)
+            finally:
+                send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt), interrupts.raising():
             raise AssertionError("not reached")
         with interrupts.raising():
