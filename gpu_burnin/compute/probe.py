@@ -178,7 +178,8 @@ def share_above(unit: ProductUnit, seed: int) -> float | None:
 
 
 def _numbers(bits: NDArray[Any], storage: str) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = values_from_raw(np.ascontiguousarray(bits), storage).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN, made by a fault
+        numbers: NDArray[np.float64] = values_from_raw(np.ascontiguousarray(bits), storage).astype(np.float64)
     return numbers
 
 
