@@ -14,7 +14,7 @@ from gpu_burnin.store import DEFAULT_STATE_DIR
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
-SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes")
+SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes", "transfer_bytes", "collective_bytes")
 _T = TypeVar("_T")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_burnin.checks import Scope
 from gpu_burnin.execution import EventSink, Limits, OnEvent, Run, Waiting
 from gpu_burnin.lane import Lane
-from gpu_burnin.plan import Plan
+from gpu_burnin.plan import CheckPlan, Plan
 from gpu_burnin.types import CheckResult, SelftestResult
 
 __all__ = ["EventSink", "ExecutionResult", "Limits", "OnEvent", "execute"]
@@ -47,8 +47,8 @@ def execute(
     started_s: float | None = None,
     waiting: Waiting = contextlib.nullcontext,
 ) -> ExecutionResult:
-    """Run a plan: the checks of the node first, then all GPUs at once. Nothing is started on a GPU when the
-    node's checks say that a foreign process uses one.
+    """Run a plan: the checks of the node first, then all GPUs at once, then what the node is asked when they are
+    free again. Nothing is started on a GPU when the node's first checks say that a foreign process uses one.
 
     A crash, a hang or a check that cannot run gives a result that says so. A check that was not reached
     (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
@@ -58,11 +58,10 @@ def execute(
     """
     begun_s = time.monotonic() if started_s is None else started_s
     run = Run(plan, journal, on_event, limits or Limits(), command, begun_s, waiting)
-    node_checks = [check for check in plan.checks if not check.per_gpu and not plan.checks_off]
     gpu_checks = [check for check in plan.checks if check.per_gpu]
-    node_lanes = [Lane(run, None, node_checks)]
+    node_lanes, last_lanes = ([Lane(run, None, _scoped(plan, scope))] for scope in (Scope.NODE, Scope.AFTER))
     gpu_lanes = [Lane(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
-    lanes = [*node_lanes, *gpu_lanes]
+    lanes = [*node_lanes, *gpu_lanes, *last_lanes]
     interrupted = busy = False
     try:
         started = {"event": "run_started", "plan_sha256": plan.digest(), "level": plan.level, "total_s": plan.total_s}
@@ -71,6 +70,7 @@ def execute(
         busy = any(reason.code == "GPU_BUSY" for result in node_lanes[0].results for reason in result.reasons)
         if not busy:
             _drive(run, gpu_lanes)
+            _drive(run, last_lanes)
     except KeyboardInterrupt:
         interrupted = True
         run.emit({"event": "interrupted"})
@@ -87,6 +87,10 @@ def execute(
         killed_pids=tuple(run.killed_pids),
         facts=run.facts,
     )
+
+
+def _scoped(plan: Plan, scope: Scope) -> list[CheckPlan]:
+    return [check for check in plan.checks if check.scope is scope and not plan.checks_off]
 
 
 def _drive(run: Run, lanes: Sequence[Lane]) -> None:

@@ -12,7 +12,11 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult
-from gpu_burnin.wire import result_from_json, selftest_from_json
+from gpu_burnin.wire import encode, result_from_json, selftest_from_json
+
+# What a worker may offer the others at a time, as JSON: the answer with the offers of 16 GPUs fits into a pipe of
+# 64 KiB, so that the supervisor never waits for a worker that does not read.
+MAX_OFFER_BYTES = 3072
 
 
 class ProtocolError(Exception):
@@ -95,6 +99,8 @@ def _progress(data: Mapping[str, Any]) -> Progress:
 
 
 def _share(data: Mapping[str, Any]) -> Share:
+    if len(encode({"data": data["data"]})) > MAX_OFFER_BYTES:
+        raise ValueError("an offer that is too large")
     return Share(data["data"])
 
 

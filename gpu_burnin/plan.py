@@ -9,15 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpu_burnin.checks import CHECK_NAMES, ROWS, Scope
+from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
 
 BACKENDS: tuple[str, ...] = ("cpu", "cuda")
-# Wall-clock seconds of a whole run, from its start to its report (design, section 6). `--for` sets it for extended.
-LEVELS_S: Mapping[str, float] = {"quick": 60.0, "standard": 300.0, "extended": 7200.0}
-# The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for.
-CPU_LEVELS_S: Mapping[str, float] = {"quick": 1.0, "standard": 30.0, "extended": 120.0}
 CPU_LEAST_S = 0.1
 # Kept for ending the workers, the kernel log, the verdict and the report.
 CLOSING_S = 3.0
@@ -30,10 +26,64 @@ SELFTEST_DEADLINE_S = 120.0
 FULL_SELFTEST_DEADLINE_S = 1800.0
 
 # Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
-CUDA_SHAPES: Mapping[str, int] = {"gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0}
-CPU_SHAPES: Mapping[str, int] = {"gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20}
+# hbm_bytes 0: all that is free. transfer_bytes: one copy between host and GPU or between two GPUs. collective_bytes:
+# the largest message of a collective operation.
+CUDA_SHAPES: Mapping[str, int] = {
+    "gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0, "transfer_bytes": 256 << 20,
+    "collective_bytes": 1 << 30,
+}  # fmt: skip
+CPU_SHAPES: Mapping[str, int] = {
+    "gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20, "transfer_bytes": 256 << 10,
+    "collective_bytes": 256 << 10,
+}  # fmt: skip
 # Faults of the worker itself: --inject knows them for every check.
 WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once", "out_of_memory")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The time of a check within a level.
+
+    `weight` is its share of the time that is left, against the other checks; 0 means that it takes the time it
+    takes. `least_s` are the seconds it gets however little is left.
+    """
+
+    weight: float
+    least_s: float
+
+
+@dataclass(frozen=True)
+class Level:
+    """Seconds of a whole run, from its start to its report (design, section 6), and the checks in it.
+
+    The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for
+    (`cpu_total_s`).
+    """
+
+    total_s: float
+    cpu_total_s: float
+    slots: Mapping[str, Slot]
+
+
+# Which checks, for how long. Their order and what runs in peace (Scope) are in checks.ROWS. `--for` replaces the time
+# of extended.
+LEVELS: Mapping[str, Level] = {
+    "quick": Level(60.0, 1.0, {
+        "state": Slot(0.0, 5.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
+        "pcie": Slot(0.5, 1.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 3.0), "power": Slot(1.0, 2.0),
+        "dcgm": Slot(0.0, 600.0),
+    }),
+    "standard": Level(300.0, 30.0, {
+        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(5.0, 20.0),
+        "pcie": Slot(0.8, 4.0), "nvlink": Slot(1.5, 8.0), "nccl": Slot(1.5, 10.0), "power": Slot(3.0, 15.0),
+        "dcgm": Slot(0.0, 1800.0),
+    }),
+    "extended": Level(7200.0, 120.0, {
+        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(6.0, 20.0),
+        "pcie": Slot(0.6, 4.0), "nvlink": Slot(1.0, 8.0), "nccl": Slot(1.0, 10.0), "power": Slot(3.0, 15.0),
+        "dcgm": Slot(0.0, 7200.0),
+    }),
+}  # fmt: skip
 
 
 class PlanError(GpuBurninError):
@@ -54,7 +104,7 @@ class CheckPlan:
     @property
     def per_gpu(self) -> bool:
         """Whether it gives a result for each GPU."""
-        return self.scope is not Scope.NODE
+        return self.scope.per_gpu
 
     def deadline_s(self, budget_s: float) -> float:
         """Seconds after which its worker is ended."""
@@ -151,29 +201,30 @@ def make_plan(
 ) -> Plan:
     """Choose checks, time and shapes for a level.
 
-    `seed` None draws a random one; `checks` None means all of them; `shapes` overrides single sizes;
+    `seed` None draws a random one; `checks` None means the usual ones; `shapes` overrides single sizes;
     `duration_s` (extended only) is the time of the whole run. Raises PlanError naming the wrong setting and the
     allowed values.
     """
-    if level not in LEVELS_S:
-        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS_S)}")
+    if level not in LEVELS:
+        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
     if backend not in BACKENDS:
         raise PlanError(f"unknown backend {backend!r}: choose from {', '.join(BACKENDS)}")
     if seed is not None and not 0 <= seed < 1 << 64:
         raise PlanError(f"seed {seed} is out of range: give an integer from 0 to 2^64 - 1")
     names = _check_names(checks)
     _check_injections(inject, names, gpus)
-    on_cpu = backend == "cpu"
+    on_cpu, chosen = backend == "cpu", LEVELS[level]
+    total_s = chosen.cpu_total_s if on_cpu else chosen.total_s
     return Plan(
         level=level,
-        total_s=(CPU_LEVELS_S if on_cpu else LEVELS_S)[level] if duration_s is None else _duration(level, duration_s),
+        total_s=total_s if duration_s is None else _duration(level, duration_s),
         seed=secrets.randbits(64) if seed is None else seed,
         backend=backend,
         gpus=tuple(gpus),
         checks=tuple(
-            CheckPlan(name, row.scope, row.weight, min(row.least_s, CPU_LEAST_S) if on_cpu else row.least_s)
+            CheckPlan(name, row.scope, slot.weight, min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s)
             for name, row in ROWS.items()
-            if name in names
+            if name in names and (slot := chosen.slots.get(name))
         ),
         shapes=_shapes(backend, shapes or {}),
         options=dict(options or {}),
@@ -184,7 +235,7 @@ def make_plan(
 
 def _check_names(checks: Sequence[str] | None) -> tuple[str, ...]:
     if checks is None:
-        return CHECK_NAMES
+        return USUAL_CHECKS
     unknown = [c for c in checks if c not in CHECK_NAMES]
     if unknown or not checks:
         raise PlanError(f"unknown checks {', '.join(unknown) or '(none)'}: choose from {', '.join(CHECK_NAMES)}")
@@ -204,8 +255,9 @@ def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
             raise PlanError(f"shape {key} is {shapes[key]}: give a multiple of 16 from 16 to 32768")
     if shapes["gemm_k"] > 4096:
         raise PlanError(f"shape gemm_k is {shapes['gemm_k']}: products are proved exact up to 4096")
-    if shapes["hbm_bytes"] % 4096:
-        raise PlanError(f"shape hbm_bytes is {shapes['hbm_bytes']}: give a multiple of 4096 bytes")
+    for key in ("hbm_bytes", "transfer_bytes", "collective_bytes"):
+        if shapes[key] % 4096:
+            raise PlanError(f"shape {key} is {shapes[key]}: give a multiple of 4096 bytes")
     return shapes
 
 

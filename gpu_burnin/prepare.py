@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE
+from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
 from gpu_burnin.config import LEVELS, Config
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import GpuBurninError
@@ -85,14 +85,14 @@ def prepare(options: RunOptions) -> Prepared:
     Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
     """
     config = options.config
-    wanted = config.checks or CHECK_NAMES
+    wanted = config.checks or USUAL_CHECKS
     _refuse_conflicts(options, wanted)
     found, host = discover(), read_host()
     backend = choose_backend(options.backend or config.backend, found)
     chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
     shortfalls: list[str] = []
     if found.busy:
-        chosen, wanted = tuple(PER_NODE), tuple(PER_NODE)
+        chosen = wanted = tuple(name for name, row in ROWS.items() if row.scope is Scope.NODE)
         shortfalls.append(BUSY)
     gpus = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), options.gpus)
     expect_gpus = options.expect_gpus or config.expect_gpus

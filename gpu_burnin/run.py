@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpu_burnin import evidence
-from gpu_burnin.checks import CHECK_NAMES
+from gpu_burnin.checks import CHECK_NAMES, Scope
 from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.execution import shielded
@@ -191,7 +191,7 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
     done, plan, shortfalls = seen.done, prepared.plan, prepared.shortfalls
     if done.busy and BUSY not in shortfalls:
         # The process came after the plan was made: what was not started is not missing by accident.
-        plan = replace(plan, checks=tuple(check for check in plan.checks if not check.per_gpu))
+        plan = replace(plan, checks=tuple(check for check in plan.checks if check.scope is Scope.NODE))
         shortfalls = (*shortfalls, BUSY)
     # Everything since boot: what happened before the run counts too.
     events, gaps, sources = seen.log.read()

@@ -1,6 +1,7 @@
 """The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run.
 
-A check is added by its file and one row in ROWS: order, share of the time, self-test and faults follow from it.
+A check is added by its file, one row in ROWS (order, self-test and faults follow from it) and its time in
+gpu_burnin.plan.LEVELS.
 """
 
 from __future__ import annotations
@@ -24,45 +25,48 @@ class Scope(StrEnum):
     EACH = "each"  # on every GPU as soon as that GPU has come to it
     TOGETHER = "together"  # on all GPUs from one moment on; their workers can exchange data
     ALONE = "alone"  # on one GPU after the other while the rest of the node is idle
+    AFTER = "after"  # once, for the whole node, when the workers have given back its GPUs
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether the check gives a result for each GPU, and not one for the node."""
+        return self not in (Scope.NODE, Scope.AFTER)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the machinery knows of a check.
-
-    `weight` is its share of the time that is left, against the other checks; 0 means that it takes the time it
-    takes. `least_s` are the seconds it gets however little is left. `faults` are those --inject knows.
-    """
+    """What the machinery knows of a check. `faults` are those --inject knows; an `optional` one has to be asked for."""
 
     scope: Scope
-    weight: float
-    least_s: float
     selftested: bool = False
     faults: tuple[str, ...] = ()
+    optional: bool = False
 
 
 # Modules under gpu_burnin.checks that hold a class named Check. Order is the order of a run.
 ROWS: Mapping[str, Row] = {
-    "state": Row(Scope.NODE, weight=0.0, least_s=10.0),
+    "state": Row(Scope.NODE),
     "sm": Row(
-        Scope.EACH, weight=0.6, least_s=2.0, selftested=True,
+        Scope.EACH, selftested=True,
         faults=(
             "stuck_bit", "dropped_lane", "lost_atomic", "wrong_special", "special_everywhere", "absent_sm", "bad_smid",
             "skipped_launch",
         ),
     ),
     "gemm": Row(
-        Scope.EACH, weight=6.0, least_s=8.0, selftested=True,
+        Scope.EACH, selftested=True,
         faults=(
             "bitflip", "low_mantissa", "multibit", "wrong_value", "warp_run", "nan", "inf", "zero", "transposed",
             "permuted", "shifted", "sign_pair", "stale", "skipped_tile", "skipped_launch", "operand_a", "operand_b",
         ),
     ),
-    "hbm": Row(Scope.EACH, weight=5.0, least_s=5.0, selftested=True, faults=("bitflip", "stuck")),
+    "hbm": Row(Scope.EACH, selftested=True, faults=("bitflip", "stuck")),
 }  # fmt: skip
 CHECK_NAMES: tuple[str, ...] = tuple(ROWS)
+# Those of a run of which nothing else was said.
+USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in ROWS.items() if not row.optional)
 # Checks that judge the whole node in one go; the others run on each GPU.
-PER_NODE: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.scope is Scope.NODE)
+PER_NODE: frozenset[str] = frozenset(name for name, row in ROWS.items() if not row.scope.per_gpu)
 # Checks whose detectors have to see injected faults in each run.
 SELFTESTED: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.selftested)
 

@@ -9,7 +9,10 @@ from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.plan import Plan, make_plan
 from gpu_burnin.types import Gpu
 
-SHAPES = {"gemm_m": 64, "gemm_n": 64, "gemm_k": 64, "hbm_bytes": 1 << 16}
+SHAPES = {
+    "gemm_m": 64, "gemm_n": 64, "gemm_k": 64, "hbm_bytes": 1 << 16, "transfer_bytes": 1 << 16,
+    "collective_bytes": 1 << 16,
+}  # fmt: skip
 
 
 def gpu(index: int = 0) -> Gpu:
@@ -23,7 +26,7 @@ def context(inject: tuple[str, ...] = (), budget_s: float = 0.0, **shapes: int) 
     backend.open(gpu())
     return CheckContext(
         seed=7, level="quick", budget_s=budget_s, gpus=(gpu(),), gpu=gpu(), backend=backend,
-        shapes={**SHAPES, **shapes}, inject=inject,
+        shapes={**SHAPES, **shapes}, inject=inject, exchange=lambda data: {gpu().uuid: data},
     )  # fmt: skip
 
 

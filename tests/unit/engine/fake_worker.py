@@ -68,7 +68,8 @@ def main(mode: str, state: Path) -> None:
             if mode == "exchanges, GPU-1 dies" and job["gpu"] == "GPU-1":
                 wait_for(state)
                 sys.exit(9)
-            send(type="share", data={"handle": job["gpu"]})
+            too_much = {"large": "x" * (1 << 16)} if mode == "exchanges too much" else {}
+            send(type="share", data={"handle": job["gpu"], **too_much})
             offers = json.loads(sys.stdin.readline())["data"]
         if mode == "closes its output":
             os.close(1)

@@ -154,3 +154,18 @@ def test_kills_for_lack_of_memory_are_read_from_the_kernel(tmp_path: Path) -> No
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free_pages 1\noom_kill 3\n")
     assert (oom_kills(vmstat), oom_kills(tmp_path / "none")) == (3, 0)
+
+
+def test_an_offer_that_would_not_fit_into_a_pipe_breaks_the_protocol(fake: Fake) -> None:
+    result = fake("exchanges too much", _scoped(Scope.TOGETHER, gpus=2))
+    assert any(e["event"] == "worker_broke_protocol" and "too large" in e["message"] for e in result.events)
+
+
+def test_a_check_after_the_others_waits_until_all_gpus_are_free(fake: Fake) -> None:
+    made = plan("gemm", "hbm", gpus=2, deadline_s=20.0)
+    scoped = replace(made, checks=tuple(replace(c, scope=Scope.AFTER) if c.name == "hbm" else c for c in made.checks))
+    result = fake("fine", scoped)
+    assert _order(result, "hbm") == [("check_started", None), ("check_finished", None)]
+    started = [e for e in result.events if e["event"] == "check_started"]
+    assert [e["check"] for e in started] == ["gemm", "gemm", "hbm"]
+    assert [r.gpu for r in result.results if r.name == "hbm"] == [None]

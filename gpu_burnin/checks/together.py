@@ -1,0 +1,73 @@
+"""The GPUs that are in a check at the same time: who takes part, turns in peace, a common start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.types import JSON
+
+
+class Group:
+    """The workers of one TOGETHER check, as one of them sees the others.
+
+    Every member has to make the same calls in the same order: each is an exchange through the supervisor. One that
+    dies or is ended falls out of `members` at the next call; the others go on. `members` are UUIDs in the order of
+    the plan. Raises BackendError when the members do not make the same calls.
+    """
+
+    def __init__(self, ctx: CheckContext) -> None:
+        if ctx.gpu is None:
+            raise BackendError("a check of GPUs together needs a GPU: this is a fault of the caller")
+        self._ctx, self._step = ctx, 0
+        self.uuid = ctx.gpu.uuid
+        self.members: tuple[str, ...] = tuple(gpu.uuid for gpu in ctx.gpus)
+        self.budget_s = min(float(str(budget)) for budget in self.gather(ctx.budget_s).values())
+
+    @property
+    def rank(self) -> int:
+        """Position of this GPU among the members."""
+        return self.members.index(self.uuid)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """UUIDs of the plan's GPUs that do not take part any more, or never did."""
+        return tuple(gpu.uuid for gpu in self._ctx.gpus if gpu.uuid not in self.members)
+
+    def gather(self, data: JSON) -> Mapping[str, JSON]:
+        """Give `data` (at most 3 KB of JSON) and wait for that of all others: values by UUID of the members left."""
+        self._step += 1
+        offers = self._ctx.exchange({"step": self._step, "data": data})
+        if self.uuid not in offers:
+            raise BackendError(f"{self.uuid} has no part in this exchange: this is a fault of the caller")
+        found: dict[str, JSON] = {}
+        for uuid in self.members:
+            offer = offers.get(uuid)
+            if offer is None:
+                continue
+            if not isinstance(offer, Mapping) or offer.get("step") != self._step:
+                raise BackendError(
+                    f"{self.uuid} and {uuid} are out of step with each other: this is a fault of the check"
+                )
+            found[uuid] = offer["data"]
+        self.members = tuple(found)
+        return found
+
+    def barrier(self) -> None:
+        """Wait until all members have come here."""
+        self.gather(None)
+
+    def turns(self) -> Iterator[str]:
+        """The members one after the other; each has peace until its turn is over. All iterate, only one works."""
+        done: set[str] = set()
+        self.barrier()
+        while left := [uuid for uuid in self.members if uuid not in done]:
+            done.add(left[0])
+            yield left[0]
+            self.barrier()
+
+    def start_s(self, lead_s: float) -> float:
+        """A moment of CLOCK_MONOTONIC, the same for all members, at least `lead_s` seconds after the last has asked."""
+        return max(float(str(now)) for now in self.gather(time.monotonic()).values()) + lead_s
