@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.compute.memory_cpu import CpuMemory
 from gpu_burnin.compute.patterns import MemoryFaults, Pattern
 
 
@@ -19,6 +18,25 @@ class SickMemory(CpuBackend):
     def __init__(self, kind: str, seed: int) -> None:
         super().__init__()
         self._kind, self._seed = kind, seed
+
+    def memory(self) -> CpuMemory:
+        """Sick memory."""
+        return _Sick(self._kind, self._seed)
+
+
+class _Sick(CpuMemory):
+    def __init__(self, kind: str, seed: int) -> None:
+        super().__init__()
+        self._kind, self._seed = kind, seed
+
+    def write(self, pattern: Pattern) -> None:
+        super().write(pattern)
+        self._spoil(self._words)
+
+    def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
+        faults = super().verify(pattern, invert, downwards)
+        self._spoil(self._words)
+        return faults
 
     def _spoil(self, memory: NDArray[np.uint64]) -> None:
         word, bit = self._seed % (memory.size - 1), np.uint64(self._seed >> 32 & 63)
@@ -34,14 +52,3 @@ class SickMemory(CpuBackend):
             memory[...] = (memory & ~(one << other)) | (((memory >> bit) & one) << other)
         else:
             memory[word + 1] = memory[word]
-
-    def memory_write(self, memory: Any, pattern: Pattern) -> None:
-        super().memory_write(memory, pattern)
-        self._spoil(memory)
-
-    def memory_verify(
-        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        faults = super().memory_verify(memory, pattern, then, downwards)
-        self._spoil(memory)
-        return faults

@@ -60,7 +60,22 @@ ROWS: Mapping[str, Row] = {
             "permuted", "shifted", "sign_pair", "stale", "skipped_tile", "skipped_launch", "operand_a", "operand_b",
         ),
     ),
-    "hbm": Row(Scope.EACH, selftested=True, faults=("bitflip", "stuck")),
+    "hbm": Row(
+        Scope.EACH, selftested=True,
+        faults=("bitflip", "stuck", "flipping", "coupling", "alias", "lane", "row_burst", "fade"),
+    ),
+    "pcie": Row(
+        Scope.TOGETHER, selftested=True, faults=("corrupted", "stale", "dropped", "duplicated", "reordered"),
+    ),
+    "nvlink": Row(
+        Scope.TOGETHER, selftested=True,
+        faults=("corrupted", "dropped", "duplicated", "reordered", "slow_link", "dead_link", "slow_gpu"),
+    ),
+    "nccl": Row(
+        Scope.TOGETHER, selftested=True, faults=("wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"),
+    ),
+    "power": Row(Scope.TOGETHER, selftested=True, faults=("wrong_edge", "late", "idle", "wrong_transfer")),
+    "dcgm": Row(Scope.AFTER, optional=True),
 }  # fmt: skip
 CHECK_NAMES: tuple[str, ...] = tuple(ROWS)
 # Those of a run of which nothing else was said.

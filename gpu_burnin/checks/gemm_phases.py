@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm_errors import Found, describe, describe_unstable
@@ -68,7 +68,7 @@ class Session:
         self._fault: Fault | None = next((FAULTS[name] for name in ctx.inject if name in FAULTS), None)
         self._started = self._shown = time.monotonic()
         self._has_golden = (self.shape.m, self.shape.n, self.shape.k) in shipped_shapes()
-        self._rotation = self._golden_loads()
+        self._next_load = 0
         self._turn = 0
 
     @property
@@ -131,7 +131,7 @@ class Session:
             if made is not None:
                 missing -= {self._fresh_key(p, made.operands) for p in self._fresh("cold", made, least=True)}
             else:
-                self._golden("exact", *next(self._rotation), ROUND)
+                self._golden("exact", *self._golden_load(), ROUND)
 
     def _fresh_key(self, precision: str, operands: OperandRange) -> tuple[str, ...]:
         """What has to be met once by fresh seeds: a precision, or without golden digests each range of it."""
@@ -148,7 +148,7 @@ class Session:
         if made is not None:
             self._fresh(phase, made, least=False)
         else:
-            precision, operands, scaled = next(self._rotation)
+            precision, operands, scaled = self._golden_load()
             self._golden(phase, precision, operands, scaled, self._pairs(self._unit(precision)))
 
     def _golden(self, phase: str, precision: str, operands: OperandRange, scaled: bool, pairs: Sequence[Pair]) -> None:
@@ -284,13 +284,17 @@ class Session:
         kinds = (False, True) if exact.can_scale(precision) else (False,)
         return [(operands, scaled) for operands in self._ranges(precision) for scaled in kinds]
 
-    def _golden_loads(self) -> Iterator[tuple[str, OperandRange, bool]]:
-        """Endless: the precisions in turn, each moving on through its ranges, with and without powers of two."""
-        for index in itertools.count():
-            for precision in self.backend.precisions:
-                loads = self._loads(precision)
-                operands, scaled = loads[index % len(loads)]
-                yield precision, operands, scaled
+    def _golden_load(self) -> tuple[str, OperandRange, bool]:
+        """The next one: the precisions in turn, each moving on through its ranges, with and without powers of two.
+
+        A counter and not a generator: one that the session keeps would keep the session, and with it device memory.
+        """
+        index, which = divmod(self._next_load, len(self.backend.precisions))
+        self._next_load += 1
+        precision = self.backend.precisions[which]
+        loads = self._loads(precision)
+        operands, scaled = loads[index % len(loads)]
+        return precision, operands, scaled
 
     def _pairs(self, unit: ProductUnit) -> tuple[Pair, ...]:
         """Whole rounds of products that take about one batch's time."""

@@ -1,230 +1,192 @@
-"""The memory check: every cell written and read back under patterns that catch different faults."""
+"""The memory check: every cell that can be had is written and read back under patterns that catch different faults.
+
+Errors that ECC corrects do not show here: the run watches its counters, over all checks (telemetry).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
-from gpu_burnin.checks import CheckContext
-from gpu_burnin.compute.backend import Backend, BackendError
-from gpu_burnin.compute.exact import mix
-from gpu_burnin.compute.patterns import MODULO, WORD_BYTES, MemoryFaults, Pattern
+from gpu_burnin.checks import CheckContext, hbm_selftest
+from gpu_burnin.checks.hbm_patterns import Scan, steps, tests_of
+from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.memory import MemoryTester, Taken
+from gpu_burnin.compute.memory_faults import FAULTS, FaultyMemory
+from gpu_burnin.compute.patterns import WORD_BYTES
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.selftest import injected
-from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, verdict_of
 
-# Bit positions and rare positions visited in one round, by level: a quick run samples, an extended one has
-# all.
-_WALKING_STEPS = {"quick": 4, "standard": 16, "extended": 64}
-_MODULO_STEPS = {"quick": 2, "standard": 5, "extended": 20}
-
-# The self-test uses little memory: a detector sees a wrong word the same way in a small buffer.
-_SELFTEST_BYTES = 1 << 20
-
-Tamper = Callable[[Any], None]
-
-
-@dataclass
-class Scan:
-    """A memory test under way: faults so far and what was covered. `tamper` strikes once, after the first write."""
-
-    backend: Backend
-    memory: Any
-    size_bytes: int
-    tamper: Tamper | None = None
-    faults: MemoryFaults = field(default_factory=MemoryFaults)
-    moved_bytes: int = 0
-    patterns: set[str] = field(default_factory=set)
-
-    def write(self, pattern: Pattern) -> None:
-        """Write a pattern everywhere."""
-        self.backend.memory_write(self.memory, pattern)
-        self.moved_bytes += self.size_bytes
-        if self.tamper is not None:
-            strike, self.tamper = self.tamper, None
-            strike(self.memory)
-
-    def verify(self, pattern: Pattern, then: Pattern | None = None, downwards: bool = False) -> None:
-        """Compare everywhere, and write `then` behind the comparison."""
-        self.faults = self.faults + self.backend.memory_verify(self.memory, pattern, then, downwards)
-        self.moved_bytes += self.size_bytes * (1 if then is None else 2)
-        self.patterns.add(pattern.name)
-
-
-def address_in_cell(scan: Scan) -> None:
-    """Each cell holds its own address, then the complement: finds address lines that are stuck or joined."""
-    pattern = Pattern("address")
-    scan.write(pattern)
-    scan.verify(pattern, then=pattern.complement())
-    scan.verify(pattern.complement())
-
-
-def moving_inversions(scan: Scan, key: int) -> None:
-    """Random words, inverted upwards and back downwards: finds coupling between cells in both directions."""
-    pattern = Pattern("random", key)
-    scan.write(pattern)
-    scan.verify(pattern, then=pattern.complement())
-    scan.verify(pattern.complement(), then=pattern, downwards=True)
-    scan.verify(pattern)
-
-
-def walking_bit(scan: Scan, position: int) -> None:
-    """One bit set in 64, then one clear: finds data lines that are stuck or joined."""
-    pattern = Pattern("walking", position)
-    scan.write(pattern)
-    scan.verify(pattern, then=pattern.complement())
-    scan.verify(pattern.complement())
-
-
-def modulo_20(scan: Scan, position: int) -> None:
-    """Rare cells among complements, with a stride that no row or burst length divides: finds neighbour disturb."""
-    pattern = Pattern("modulo", position)
-    scan.write(pattern)
-    scan.write(pattern)
-    scan.verify(pattern, then=pattern.complement())
-    scan.verify(pattern.complement())
+# The first round goes on after its budget, but not until the worker is ended as hung (plan.CheckPlan.deadline_s).
+_LATEST_FACTOR, _LATEST_S = 2.0, 40.0
+# One wait of the retention test, as a share of the budget; two of them make a round.
+_RETENTION_SHARE, _RETENTION_LEAST_S = 1 / 16, 0.5
+# Less memory than this many caches is mostly read from the cache.
+_LEAST_CACHES = 16
 
 
 class Check:
-    """Runs the patterns over the planned memory, at least one round, then more while time is left."""
+    """Runs the patterns over all of the memory, one round at least, then more while time is left.
+
+    `retention_s` is the longest wait of the retention test (extended only), in seconds.
+    """
 
     name = "hbm"
     per_gpu = True
+    retention_s = 60.0
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises BackendError without a backend or without memory for the test."""
-        backend = ctx.backend
-        if backend is None:
+        if ctx.backend is None:
             raise BackendError("the hbm check needs a backend: this is a fault of the caller")
-        gpu = ctx.gpu.uuid if ctx.gpu else None
-        if not backend.covers_memory:
-            return _not_covered(gpu, ctx)
         started = time.monotonic()
-        size_bytes = ctx.shapes["hbm_bytes"]
-        scan = Scan(backend, backend.memory_allocate(size_bytes), size_bytes, _tamper(ctx, size_bytes))
-        rounds = 0
-        while rounds == 0 or time.monotonic() - started < ctx.budget_s:
-            for step in _round(scan, ctx, rounds):
-                step()
-                ctx.progress(_shown(ctx, scan, time.monotonic() - started))
-                if rounds and time.monotonic() - started >= ctx.budget_s:
-                    break
-            rounds += 1
-        seconds = time.monotonic() - started
-        reasons = _reasons(gpu, scan)
-        rate = Measurement("hbm_rate", scan.moved_bytes / max(seconds, 1e-9), "B/s")
-        return CheckResult(
-            name=self.name,
-            gpu=gpu,
-            verdict=verdict_of(reasons),
-            seconds=seconds,
-            measurements=(rate,),
-            coverage=_coverage(ctx, scan, rounds),
-            errors=scan.faults.recorded,
-            reasons=reasons,
-        )
+        memory = ctx.backend.memory()
+        try:
+            taken = memory.take(ctx.shapes["hbm_bytes"])
+            scan = Scan(_with_faults(ctx, memory, taken), taken.size_bytes)
+            rounds, sweep_s = self._rounds(ctx, scan, started)
+        finally:
+            memory.give_back()
+        return _result(ctx, scan, taken, rounds, sweep_s, time.monotonic() - started)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
-        """Flip one bit of one cell behind a pattern; nothing where the backend has no memory kernels."""
-        backend = ctx.backend
-        if backend is None or not backend.covers_memory:
-            return ()
-        size_bytes = min(ctx.shapes["hbm_bytes"], _SELFTEST_BYTES)
-        memory = backend.memory_allocate(size_bytes)
-        pattern = Pattern("random", ctx.seed)
-        backend.memory_write(memory, pattern)
-        # A detector that cries always is not taken for a good one.
-        trusted = backend.memory_verify(memory, pattern).count == 0
-        backend.memory_flip(memory, mix(ctx.seed) % (size_bytes // WORD_BYTES) * WORD_BYTES, 1 << (ctx.seed % 64))
-        started = time.perf_counter()
-        faults = backend.memory_verify(memory, pattern)
-        seen = trusted and faults.count == 1
-        return (injected(ctx, "hbm", "bitflip cell", seen, time.perf_counter() - started, changed_bits=1),)
+        """Faults in a small piece of memory: one bit, or the whole table."""
+        return hbm_selftest.run(ctx)
+
+    def _rounds(self, ctx: CheckContext, scan: Scan, started: float) -> tuple[int, float]:
+        """Whole rounds that were made, and the device time of the first, in seconds.
+
+        The first round is made whole though the budget ends. More follow until it does, unless wrong words were seen.
+        """
+        wait_s = min(self.retention_s, max(_RETENTION_LEAST_S, ctx.budget_s * _RETENTION_SHARE))
+        latest_s = ctx.budget_s * _LATEST_FACTOR + _LATEST_S
+
+        def show() -> None:
+            ctx.progress(_shown(ctx, scan, time.monotonic() - started))
+
+        rounds, sweep_s = 0, 0.0
+        while True:
+            for step in steps(ctx.seed, ctx.level, rounds, wait_s, show):
+                spent_s = time.monotonic() - started
+                if spent_s >= (ctx.budget_s if rounds else latest_s):
+                    return rounds, sweep_s
+                scan.do(step)
+                show()
+            rounds += 1
+            sweep_s = sweep_s or scan.memory.seconds
+            if scan.damage.words or time.monotonic() - started >= ctx.budget_s:
+                return rounds, sweep_s
+
+
+def _with_faults(ctx: CheckContext, memory: MemoryTester, taken: Taken) -> MemoryTester:
+    """The memory with the faults that are to be injected below the comparison."""
+    for name in ctx.inject:
+        if name in FAULTS:
+            fault = FAULTS[name](taken.size_bytes, ctx.seed, "retention" in tests_of(ctx.level))
+            memory = FaultyMemory(memory, fault)
+    return memory
 
 
 def _shown(ctx: CheckContext, scan: Scan, seconds: float) -> dict[str, JSON]:
     """For the live display."""
     return {
-        "phase": "memory patterns",
-        "rate": scan.moved_bytes / max(seconds, 1e-9) / 1e9,
+        "phase": f"memory {scan.test}",
+        "rate": scan.rates[-1][1] / 1e9 if scan.rates else 0.0,
         "rate_unit": "GB/s",
-        "errors": scan.faults.count,
+        "errors": scan.damage.words,
         "done": min(1.0, seconds / ctx.budget_s) if ctx.budget_s > 0 else 1.0,
     }
 
 
-def _round(scan: Scan, ctx: CheckContext, index: int) -> Iterator[Callable[[], None]]:
-    """The steps of one round; positions move on from round to round until all are visited."""
-    walking, modulo = _WALKING_STEPS[ctx.level], _MODULO_STEPS[ctx.level]
-    yield partial(address_in_cell, scan)
-    yield partial(moving_inversions, scan, mix(ctx.seed + index))
-    for i in range(walking):
-        yield partial(walking_bit, scan, (i * (64 // walking) + index) % 64)
-    for i in range(modulo):
-        yield partial(modulo_20, scan, (i * (MODULO // modulo) + index) % MODULO)
-
-
-def _tamper(ctx: CheckContext, size_bytes: int) -> Tamper | None:
-    """An injected flip: one bit ("bitflip") or a byte lane of two words ("stuck")."""
-    backend = ctx.backend
-    offset = mix(ctx.seed) % (size_bytes // WORD_BYTES) * WORD_BYTES
-    if backend is None or not {"bitflip", "stuck"} & set(ctx.inject):
-        return None
-    if "bitflip" in ctx.inject:
-        return lambda memory: backend.memory_flip(memory, offset, 1 << 17)
-
-    def stuck(memory: Any) -> None:
-        for word in (offset, (offset + WORD_BYTES) % size_bytes):  # never one word twice: that would undo it
-            backend.memory_flip(memory, word, 0xFF00)
-
-    return stuck
-
-
-def _reasons(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
-    if scan.faults.count == 0:
-        return ()
-    first = scan.faults.recorded[0]
-    return (
-        make_reason(
-            "HBM_BIT_ERROR",
-            "hbm",
-            f"{scan.faults.count} memory words came back wrong, first at offset "
-            f"{first['offset_bytes']} under {first['pattern']}: expected {first['expected']}, "
-            f"got {first['got']}",
-            gpu=gpu,
-            evidence={**first, "wrong_words": scan.faults.count},
-        ),
+def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float, seconds: float) -> CheckResult:
+    gpu = ctx.gpu.uuid if ctx.gpu else None
+    reasons = (*_wrong(gpu, scan), *_not_reached(gpu, ctx, scan, taken))
+    rate = Measurement("hbm_rate", scan.moved_bytes / max(scan.memory.seconds, 1e-9), "B/s")
+    times = tuple(at for at, _ in scan.rates)
+    return CheckResult(
+        name="hbm",
+        gpu=gpu,
+        verdict=verdict_of(reasons),
+        seconds=seconds,
+        measurements=(rate,),
+        coverage=_coverage(ctx, scan, taken, rounds, sweep_s),
+        errors=scan.damage.errors(),
+        reasons=reasons,
+        series=(Series("hbm_rate", "GB/s", times, tuple(value / 1e9 for _, value in scan.rates)),),
     )
 
 
-def _coverage(ctx: CheckContext, scan: Scan, rounds: int) -> dict[str, JSON]:
+def _wrong(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
+    """One reason for all wrong words, however many tests saw them."""
+    damage = scan.damage
+    if not damage.words:
+        return ()
+    first = damage.errors()[0]
+    seen_by = ", ".join(damage.reads)
+    message = (
+        f"memory gave back other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
+        f"under {first['pattern']}: expected {first['expected']}, got {first['got']}; seen by {seen_by}"
+    )
+    evidence = {
+        **first,
+        "wrong_words": damage.words,
+        "wrong_reads": damage.total_reads,
+        "shape_words": damage.shape(),
+        "seen_by": list(damage.reads),
+    }
+    return (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu, evidence=evidence),)
+
+
+def _not_reached(gpu: str | None, ctx: CheckContext, scan: Scan, taken: Taken) -> tuple[Reason, ...]:
+    """A test that has not gone over all of the memory as often as one round does has not tested it."""
+    missing = _missing(ctx, scan)
+    if not missing:
+        return ()
+    message = (
+        f"the time ended before {', '.join(missing)} had gone over all {taken.size_bytes} bytes of memory: "
+        "give the run more time"
+    )
+    evidence: dict[str, JSON] = {"missing": list(missing), "reached": dict(scan.reached)}
+    return (make_reason("COVERAGE_LOW", "hbm", message, gpu=gpu, evidence=evidence),)
+
+
+def _missing(ctx: CheckContext, scan: Scan) -> tuple[str, ...]:
+    wanted: dict[str, int] = {}
+    no_wait: Callable[[], None] = lambda: None  # noqa: E731 the steps are only counted
+    for step in steps(ctx.seed, ctx.level, 0, 0.0, no_wait):
+        wanted[step.test] = wanted.get(step.test, 0) + 1
+    return tuple(test for test, times in wanted.items() if scan.reached.get(test, 0) < times)
+
+
+def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float) -> dict[str, JSON]:
+    simulated = ctx.backend is None or ctx.backend.simulated
+    total = ctx.gpu.memory_bytes if ctx.gpu else None
+    where = "host memory, no GPU memory" if simulated else "device memory"
+    if taken.size_bytes < _LEAST_CACHES * taken.cache_bytes:
+        where += f", in part from the cache of {taken.cache_bytes} bytes before it"
+    missing = _missing(ctx, scan)
     return {
-        "memory": "host memory, no GPU memory" if scan.backend.simulated else "device memory",
-        "covered_bytes": scan.size_bytes,
-        "gpu_memory_bytes": ctx.gpu.memory_bytes if ctx.gpu else None,
+        "memory": where,
+        "covered_bytes": taken.size_bytes if scan.reached else 0,
+        "gpu_memory_bytes": total,
+        "unreachable_bytes": None if simulated or total is None else max(0, total - taken.size_bytes),
+        "reserve_bytes": taken.reserve_bytes,
+        "pieces": len(taken.regions),
+        "bytes_written": scan.written_bytes,
+        "bytes_read_back": scan.read_bytes,
         "bytes_moved": scan.moved_bytes,
         "rounds": rounds,
-        "patterns": sorted(scan.patterns),
-        "wrong_words": scan.faults.count,
-        "simulated": scan.backend.simulated,
+        "patterns": [test for test in tests_of(ctx.level) if test not in missing],
+        "passes": dict(scan.reached),
+        "sweep_seconds": sweep_s,
+        "retention_s": scan.held_s,
+        "wrong_words": scan.damage.words,
+        "wrong_words_at_least": scan.damage.more,
+        "wrong_reads": scan.damage.total_reads,
+        "wrong_words_by_pattern": dict(scan.damage.reads),
+        "wrong_reads_by_lane": {str(lane): count for lane, count in sorted(scan.damage.lanes.items())},
+        "shape_words": scan.damage.shape(),
+        "word_bytes": WORD_BYTES,
+        "ecc": "counters of corrected and uncorrected errors are judged over the whole run",
+        "simulated": simulated,
     }
-
-
-def _not_covered(gpu: str | None, ctx: CheckContext) -> CheckResult:
-    reason = make_reason(
-        "COVERAGE_LOW",
-        "hbm",
-        "GPU memory was not tested: this version has no memory kernels for the cuda backend",
-        gpu=gpu,
-        evidence={"covered_bytes": 0},
-        action=Action.NONE,  # no retest with this version can change it
-    )
-    coverage: dict[str, JSON] = {
-        "covered_bytes": 0,
-        "gpu_memory_bytes": ctx.gpu.memory_bytes if ctx.gpu else None,
-        "patterns": [],
-    }
-    return CheckResult("hbm", gpu, reason.severity, 0.0, (), coverage, (), (reason,))

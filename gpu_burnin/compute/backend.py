@@ -10,16 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute.exact import I64, U64, Digest, Operand, Scale
-from gpu_burnin.compute.patterns import MemoryFaults, Pattern
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
+    from gpu_burnin.compute.collectives import Collectives
+    from gpu_burnin.compute.host_link import HostLink
+    from gpu_burnin.compute.memory import MemoryTester
+    from gpu_burnin.compute.peer import PeerPort
     from gpu_burnin.compute.sm import SmFault, SmRun
 
 
 class BackendError(GpuBurninError):
     """The backend cannot be used on this host; the message says what to do."""
+
+
+class DeviceFault(BackendError):
+    """The device itself reports damage, which is a fault found and not a check that could not be carried out."""
+
+    def __init__(self, message: str, reason_code: str) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,6 @@ class Backend(Protocol):
     name: str
     simulated: bool
     precisions: tuple[str, ...]
-    covers_memory: bool
 
     def open(self, gpu: Gpu | None) -> None:
         """Take the device. Raises BackendError when it cannot be used."""
@@ -180,6 +190,18 @@ class Backend(Protocol):
         """Run one kernel of the sm check on every SM; `fault` is for the self-test and --inject."""
         ...
 
+    def host_link(self) -> HostLink:
+        """Copies between host memory and the device, not yet open."""
+        ...
+
+    def peers(self) -> PeerPort:
+        """Copies between this GPU and the others of the node, nothing exported yet."""
+        ...
+
+    def collectives(self) -> Collectives:
+        """Operations of all GPUs together, not yet opened or joined."""
+        ...
+
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         """Bits of `count` elements from position `start` in storage order, as unsigned integers of their size."""
         ...
@@ -187,20 +209,9 @@ class Backend(Protocol):
     def write_raw(self, buffer: Buffer, start: int, bits: NDArray[Any]) -> None:
         """The inverse of read_raw."""
 
-    def memory_allocate(self, size_bytes: int) -> Any:
-        """Plain memory for the memory test, a multiple of 8 bytes."""
-
-    def memory_write(self, memory: Any, pattern: Pattern) -> None:
-        """Write a pattern into all of the memory."""
-
-    def memory_verify(
-        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        """Compare with a pattern, writing `then` behind the comparison chunk by chunk, upwards or downwards."""
+    def memory(self) -> MemoryTester:
+        """The device's memory as the hbm check tests it; what products have left behind is given back before."""
         ...
-
-    def memory_flip(self, memory: Any, offset_bytes: int, mask: int) -> None:
-        """Flip bits of the 64-bit word at an offset (fault injection)."""
 
 
 def to_logical(buffer: Buffer, flat: NDArray[Any]) -> NDArray[Any]:

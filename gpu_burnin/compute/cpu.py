@@ -28,10 +28,13 @@ from gpu_burnin.compute.backend import (
 )
 from gpu_burnin.compute.digest import digest, digest_raw, integers_of, low_keys
 from gpu_burnin.compute.exact import U64, Operand, Scale
-from gpu_burnin.compute.patterns import MemoryFaults, Pattern, compare
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
+    from gpu_burnin.compute.collectives import Collectives
+    from gpu_burnin.compute.host_link import HostLink
+    from gpu_burnin.compute.memory import MemoryTester
+    from gpu_burnin.compute.peer import PeerPort
     from gpu_burnin.compute.sm import SmFault, SmRun
 
 _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
@@ -45,7 +48,6 @@ class CpuBackend:
     name = "cpu"
     simulated = True
     precisions: tuple[str, ...] = exact.PRECISIONS
-    covers_memory = True
 
     def __init__(self) -> None:
         self._reset()
@@ -148,6 +150,21 @@ class CpuBackend:
 
         return sm_cpu.run(kernel, seed, rounds, fault)
 
+    def host_link(self) -> HostLink:
+        from gpu_burnin.compute.host_link_cpu import CpuHostLink
+
+        return CpuHostLink()
+
+    def peers(self) -> PeerPort:
+        from gpu_burnin.compute.peer_cpu import CpuPeers
+
+        return CpuPeers()
+
+    def collectives(self) -> Collectives:
+        from gpu_burnin.compute.collectives_cpu import CpuCollectives
+
+        return CpuCollectives()
+
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         bits: NDArray[Any] = buffer.data.reshape(-1)[start : start + count].copy()
         return bits
@@ -155,31 +172,10 @@ class CpuBackend:
     def write_raw(self, buffer: Buffer, start: int, bits: NDArray[Any]) -> None:
         buffer.data.reshape(-1)[start : start + bits.size] = bits
 
-    def memory_allocate(self, size_bytes: int) -> U64:
-        try:
-            return np.zeros(size_bytes // 8, dtype=np.uint64)
-        except MemoryError:
-            raise BackendError(f"no memory for a test of {size_bytes} bytes: lower shapes.hbm_bytes") from None
+    def memory(self) -> MemoryTester:
+        from gpu_burnin.compute.memory_cpu import CpuMemory
 
-    def memory_write(self, memory: U64, pattern: Pattern) -> None:
-        for start in range(0, memory.size, _CHUNK_WORDS):
-            part = memory[start : start + _CHUNK_WORDS]
-            part[...] = pattern.words(start, part.size)
-
-    def memory_verify(
-        self, memory: U64, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        faults = MemoryFaults()
-        starts = range(0, memory.size, _CHUNK_WORDS)
-        for start in reversed(starts) if downwards else starts:
-            part = memory[start : start + _CHUNK_WORDS]
-            faults = faults + compare(part, pattern, start)
-            if then is not None:
-                part[...] = then.words(start, part.size)
-        return faults
-
-    def memory_flip(self, memory: U64, offset_bytes: int, mask: int) -> None:
-        memory[offset_bytes // 8] ^= np.uint64(mask)
+        return CpuMemory()
 
     def _begin(self) -> None:
         if self._started is None:

@@ -2,7 +2,7 @@
 
 Not yet run on hardware: tests drive it against a recording fake of the CuPy and ctypes surfaces (order and
 arguments of calls), and its kernels, compiled for the host, are compared with exact.py. CuPy is imported only
-when a device is opened. GPU memory has no kernels here yet and counts as not covered.
+when a device is opened.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from gpu_burnin.compute.cuda_device import NEEDED_CAPABILITY, Device, import_cup
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.compute.cuda_source import SOURCE, STORAGE_CODE, THREADS, UNROLL
 from gpu_burnin.compute.exact import FORMATS, PRIME, U64, Digest, Operand, Scale
-from gpu_burnin.compute.patterns import MemoryFaults, Pattern
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
+    from gpu_burnin.compute.collectives import Collectives
+    from gpu_burnin.compute.host_link import HostLink
+    from gpu_burnin.compute.memory import MemoryTester
+    from gpu_burnin.compute.peer import PeerPort
     from gpu_burnin.compute.sm import SmFault, SmRun
 
 # Blocks of a kernel for each SM: 8 of 256 threads are all that an SM holds.
@@ -66,7 +69,6 @@ class CudaBackend:
 
     name = "cuda"
     simulated = False
-    covers_memory = False
 
     def __init__(self) -> None:
         self.precisions: tuple[str, ...] = tuple(NEEDED_CAPABILITY)
@@ -250,9 +252,24 @@ class CudaBackend:
             run: SmRun = self._sms.run(kernel, seed, rounds, fault)
         return run
 
+    def host_link(self) -> HostLink:
+        from gpu_burnin.compute.host_link_cuda import CudaHostLink
+
+        return CudaHostLink(self._cupy, self._errors, self._all_blocks)
+
+    def peers(self) -> PeerPort:
+        from gpu_burnin.compute.peer_cuda import CudaPeers
+
+        return CudaPeers(self._cupy, self._errors, self._all_blocks)
+
     def synchronize(self) -> None:
         with self._errors("waiting for the device"):
             self._cupy.cuda.runtime.deviceSynchronize()
+
+    def collectives(self) -> Collectives:
+        from gpu_burnin.compute.collectives_cuda import CudaCollectives
+
+        return CudaCollectives(self._cupy, self._errors, self._device.multiprocessors)
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         with self._errors("reading device memory"):
@@ -263,20 +280,15 @@ class CudaBackend:
         with self._errors("writing device memory"):
             buffer.data[start : start + bits.size].set(np.ascontiguousarray(bits).reshape(-1))
 
-    def memory_allocate(self, size_bytes: int) -> Any:
-        raise BackendError("the cuda backend has no memory test yet: ask covers_memory first")
+    def memory(self) -> MemoryTester:
+        from gpu_burnin.compute.memory_cuda import CudaMemory
 
-    def memory_write(self, memory: Any, pattern: Pattern) -> None:
-        self.memory_allocate(0)
-
-    def memory_verify(
-        self, memory: Any, pattern: Pattern, then: Pattern | None = None, downwards: bool = False
-    ) -> MemoryFaults:
-        self.memory_allocate(0)
-        return MemoryFaults()
-
-    def memory_flip(self, memory: Any, offset_bytes: int, mask: int) -> None:
-        self.memory_allocate(0)
+        if self._library is None:
+            raise BackendError("the cuda backend is not open: call open first")
+        self.forget_kept()
+        self._kept = None
+        self._scales.clear()
+        return CudaMemory(self._cupy, self._errors, self._device.multiprocessors)
 
     def _lt(self) -> cublaslt.CublasLt:
         if self._library is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.backend import BackendError, DeviceFault
 
 NO_DEVICE = (
     "CUDA finds no GPU: check the driver with nvidia-smi, and that MIG mode is off (the parent of MIG instances "
@@ -22,9 +22,10 @@ _FIXES = {
     46: "another process holds the GPU alone or the GPU is in prohibited mode: see nvidia-smi",
     100: "check the driver with nvidia-smi, and that MIG mode is off",
     101: "check the driver with nvidia-smi, and that MIG mode is off",
-    214: "uncorrectable memory error: take the GPU out of use and run the state check",
-    220: "uncorrectable NVLink error: see the kernel log for an XID",
-    226: "contained memory error: see the kernel log for an XID 94 and reset the GPU",
+    214: "uncorrectable memory error (XID 48, 63, 64, 94 or 95 in the kernel log): take the GPU out of use and run the "
+    "state check",
+    220: "uncorrectable NVLink error (XID 74 or 144 to 150 in the kernel log): reset the GPU",
+    226: "contained memory error (XID 94 in the kernel log): take the GPU out of use and reset it",
     700: "see the kernel log for an XID; reset the GPU when it comes again",
     702: "see the kernel log for an XID; reset the GPU when it comes again",
     714: "see the kernel log for an XID; reset the GPU",
@@ -34,6 +35,8 @@ _FIXES = {
     803: "reboot: the loaded driver module and the driver's libraries have different versions",
     804: "remove the CUDA compatibility package: this GPU does not support it",
 }
+# What these errors say of the hardware: codes of reasons.yaml.
+_FAULTS = {214: "ECC_UNCORRECTED", 220: "NVLINK_ERRORS", 226: "ECC_UNCORRECTED"}
 
 
 def explain(error: Exception, what: str, runtime: Any) -> str:
@@ -64,7 +67,7 @@ def _version(number: int) -> str:
 
 
 class DeviceErrors:
-    """Turns what CuPy raises into BackendError."""
+    """Turns what CuPy raises into BackendError, and into DeviceFault where the GPU itself is what is wrong."""
 
     def __init__(self, cupy: Any) -> None:
         self._runtime = cupy.cuda.runtime
@@ -83,4 +86,5 @@ class DeviceErrors:
         except self._memory as error:
             raise BackendError(f"no GPU memory while {what}: free the GPU or use smaller shapes") from error
         except self._device as error:
-            raise BackendError(explain(error, what, self._runtime)) from error
+            text, code = explain(error, what, self._runtime), _FAULTS.get(getattr(error, "status", None) or 0)
+            raise (BackendError(text) if code is None else DeviceFault(text, code)) from error

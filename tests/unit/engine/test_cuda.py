@@ -358,13 +358,19 @@ def test_errors_while_computing_name_the_error_and_a_fix(
         backend.synchronize()
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(214, "ECC_UNCORRECTED"), (220, "NVLINK_ERRORS"), (226, "ECC_UNCORRECTED"), (719, None)]
+)
+def test_damage_that_the_gpu_reports_is_a_fault_and_no_lack(
+    fake: FakeCupy, backend: CudaBackend, status: int, code: str | None
+) -> None:
+    fake.failures["deviceSynchronize"] = CudaError(status, "an error")
+    with pytest.raises(BackendError, match="XID") as raised:
+        backend.synchronize()
+    assert raised.value.reason_code == code
+
+
 def test_a_failed_launch_is_named(fake: FakeCupy, backend: CudaBackend) -> None:
     fake.failures["digest_fp32"] = fake.cuda.driver.CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(BackendError, match=r"while launching digest_fp32 .*CUDA_ERROR_ILLEGAL_ADDRESS"):
         backend.enqueue_check(backend.allocate("fp32", 16, 16), 1, None, None)
-
-
-def test_memory_is_said_to_be_not_covered(backend: CudaBackend) -> None:
-    assert backend.covers_memory is False
-    with pytest.raises(BackendError, match="no memory test yet"):
-        backend.memory_allocate(8)

@@ -1,0 +1,64 @@
+"""The memory test on a real GPU: its kernels against the CPU's memory, all of the memory, and every planted fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from engine_helpers import context
+from memory_cases import MemoryCases
+
+from gpu_burnin.checks.hbm import Check
+from gpu_burnin.checks.hbm_patterns import CORE
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.compute.memory import MemoryTester
+from gpu_burnin.compute.memory_faults import FAULTS
+from gpu_burnin.types import Verdict
+
+
+class TestKernels(MemoryCases):
+    """All cases on the GPU, in pieces of 16 MiB, three times 2 MiB and 48 bytes."""
+
+    @pytest.fixture
+    def size_bytes(self) -> int:
+        """All that is taken."""
+        return (22 << 20) + 48
+
+    @pytest.fixture
+    def memory(self, backend: CudaBackend, size_bytes: int) -> Iterator[MemoryTester]:
+        """Memory in five pieces."""
+        made = backend.memory()
+        assert len(made.take(size_bytes).regions) == 5
+        yield made
+        made.give_back()
+
+
+def test_nearly_all_of_the_memory_is_taken_and_given_back(backend: CudaBackend) -> None:
+    import cupy
+
+    memory = backend.memory()
+    before = cupy.cuda.runtime.memGetInfo()[0]
+    try:
+        taken = memory.take(0)
+        assert taken.size_bytes >= 0.95 * taken.total_bytes
+    finally:
+        memory.give_back()
+    assert cupy.cuda.runtime.memGetInfo()[0] >= before - (64 << 20)
+
+
+def test_all_of_the_memory_passes_in_one_round(backend: CudaBackend) -> None:
+    result = Check().run(replace(context(hbm_bytes=0), backend=backend))
+    assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
+    assert result.coverage["patterns"] == list(CORE)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_all_of_the_memory_is_found(backend: CudaBackend, fault: str) -> None:
+    result = Check().run(replace(context(inject=(fault,), hbm_bytes=0), backend=backend))
+    assert [reason.code for reason in result.reasons] == ["HBM_BIT_ERROR"]
+
+
+def test_the_selftest_sees_the_whole_table(backend: CudaBackend) -> None:
+    results = Check().selftest(replace(context(hbm_bytes=0), backend=backend, selftest_full=True))
+    assert [(r.fault.split(" ")[0], r.injected and r.detected) for r in results] == [(name, True) for name in FAULTS]
