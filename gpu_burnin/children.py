@@ -20,11 +20,11 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
     return {**base, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def die_with_parent(parent_pid: int | None = None) -> None:
-    """Ask the kernel to kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
+def die_with_parent(parent_pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
 
     With `parent_pid` the process exits with status 1 when its parent was gone before the kernel was asked.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if parent_pid is not None and os.getppid() != parent_pid:
         sys.exit(1)

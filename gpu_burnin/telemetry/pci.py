@@ -78,6 +78,12 @@ def read_link(address: str, sys_root: Path = SYS) -> PciLink | None:
     )
 
 
+def current_link(address: str, sys_root: Path = SYS) -> tuple[int | None, int | None]:
+    """Generation and width of a device's link as they are now: a GPU at rest lowers the generation."""
+    device = sys_root / "bus/pci/devices" / address
+    return _generation(device / "current_link_speed"), _width(device / "current_link_width")
+
+
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()

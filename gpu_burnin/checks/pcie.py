@@ -1,0 +1,129 @@
+"""The pcie check: copies between host memory and each GPU, alone in peace and all at once, verified word by word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.pcie_phases import SMALL_BYTES, Session, Tally
+from gpu_burnin.checks.together import Group
+from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.host_link import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.selftest import injected
+from gpu_burnin.telemetry.pci import read_link
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of
+
+# The self-test uses short copies: a wrong word is seen the same way in a short one.
+_SELFTEST_BYTES = 64 << 10
+# The faults of a run; all of them with ctx.selftest_full.
+_SELFTEST_FAULTS = (Kind.CORRUPTED, Kind.DROPPED)
+
+
+class Check:
+    """Turns of one GPU after the other, then all together, until the budget is spent."""
+
+    name = "pcie"
+    per_gpu = True
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """One round at least. Raises BackendError without a backend, or when (pinned) memory is refused."""
+        if ctx.backend is None:
+            raise BackendError("the pcie check needs a backend: this is a fault of the caller")
+        started = time.monotonic()
+        group = Group(ctx)
+        with closing(ctx.backend.host_link()) as link, closing(ctx.backend.host_link()) as small:
+            geometry = link.open(ctx.shapes["transfer_bytes"])
+            small.open(SMALL_BYTES)
+            session = Session(ctx, group, link, small)
+            session.run(geometry)
+            facts, simulated = dict(link.facts()), link.simulated
+        tally = session.tally
+        reasons = tuple(_reasons(group.uuid, tally))
+        return CheckResult(
+            name=self.name,
+            gpu=group.uuid,
+            verdict=verdict_of(reasons),
+            seconds=time.monotonic() - started,
+            measurements=tally.measurements(),
+            coverage={**_coverage(ctx, tally, simulated), **facts},
+            errors=tuple(wrong.to_json() for wrong in tally.errors),
+            reasons=reasons,
+            series=tally.series(),
+        )
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Spoil one copy in each direction with each fault, which has to be seen and told by its kind."""
+        if ctx.backend is None:
+            return ()
+        with closing(ctx.backend.host_link()) as link:
+            slots = link.open(_SELFTEST_BYTES).slots
+            return tuple(_selftest(ctx, link, slots))
+
+
+def _selftest(ctx: CheckContext, link: HostLink, slots: int) -> Iterator[SelftestResult]:
+    directions: tuple[Direction, ...] = ("h2d", "d2h")
+    for fault in FAULTS if ctx.selftest_full else _SELFTEST_FAULTS:
+        link.fill(ctx.seed)
+        # A detector that cries always is not taken for a good one.
+        clean = {direction: not _batch(link, direction, slots).wrong for direction in directions}
+        link.strike(fault, ctx.seed)
+        for direction in directions:
+            started = time.perf_counter()
+            wrong = _batch(link, direction, slots).wrong
+            seen = clean[direction] and bool(wrong) and all(one.kind is fault for one in wrong)
+            bits = 1 if fault is Kind.CORRUPTED else None
+            yield injected(ctx, "pcie", f"{fault} {direction}", seen, time.perf_counter() - started, bits)
+
+
+def _batch(link: HostLink, direction: Direction, copies: int) -> Verified:
+    link.begin(direction, copies)
+    link.finish()
+    return link.verify()
+
+
+def _reasons(gpu: str, tally: Tally) -> Iterator[Reason]:
+    if not tally.wrong:
+        return
+    first = tally.errors[0].to_json()
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tally.kinds.items()))
+    ways = " and ".join(sorted(tally.wrong_by_direction))
+    message = (
+        f"{tally.wrong} of {tally.verified.copies} verified copies over PCIe came wrong ({kinds}; {ways}), first copy "
+        f"{first['copy']} {first['direction']} at offset {first['offset_bytes']}: expected {first['expected']}, "
+        f"got {first['got']}"
+    )
+    evidence: dict[str, JSON] = {
+        **first,
+        "wrong_copies": tally.wrong,
+        "kinds": dict(tally.kinds),
+        "directions": dict(tally.wrong_by_direction),
+    }
+    yield make_reason("PCIE_DATA", "pcie", message, gpu=gpu, evidence=evidence)
+
+
+def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSON]:
+    kernel = None if simulated or ctx.gpu is None else read_link(ctx.gpu.pci_bus_id)
+    link: dict[str, JSON] | None = None
+    if kernel is not None:
+        link = {
+            "generation": tally.generation,
+            "width": tally.width,
+            "max_generation": kernel.max_generation,
+            "max_width": kernel.max_width,
+        }
+    return {
+        "link": link,
+        "transfer_bytes": ctx.shapes["transfer_bytes"],
+        "small_copy_bytes": SMALL_BYTES,
+        "copies_moved": tally.copies,
+        "copies_verified": tally.verified.copies,
+        "bytes_verified": tally.verified.bytes,
+        "pcie_bytes_moved": tally.bytes,
+        "wrong_copies": tally.wrong,
+        "rounds": tally.rounds,
+        "gpus_at_once": tally.gpus_at_once,
+        "simulated": simulated,
+    }

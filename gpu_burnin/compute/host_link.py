@@ -1,0 +1,182 @@
+"""Copies between the host's memory and a device, verified word by word: what a check asks of a backend's link.
+
+Each end holds a source, filled with the words of exact.random_words, and a ring of slots that copies land in. Copy
+number n moves size_bytes from window n % windows of the source, whose first word is STRIDE_BYTES / 8 further on than
+that of the window before, into slot n % slots at the other end. So every copy has its own data, in every word, without
+filling anything anew: a copy that did not come, came twice, came into another's place or came wrong is told apart
+(host_link_ledger). Nothing of the filling and verifying is in the time of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Protocol, TypeAlias
+
+from gpu_burnin.types import JSON
+
+WORD_BYTES = 8
+# Windows of the source lie a page apart, so that every copy starts as well aligned as the first.
+STRIDE_BYTES = 4096
+# Name of the stream of random words that both sources are filled with.
+STREAM = "host link"
+# What slots hold before the first copy: each byte of it.
+POISON_BYTE = 0xA5
+POISON_WORD = int.from_bytes(bytes([POISON_BYTE]) * WORD_BYTES, "little")
+# Bytes of one end's ring of slots; at least two slots, so that two copies can change places.
+_RING_BYTES = 1 << 20
+_LEAST_SLOTS, _MOST_SLOTS = 2, 256
+
+Direction: TypeAlias = Literal["h2d", "d2h", "duplex"]
+WAYS: Mapping[Direction, tuple[Literal["h2d", "d2h"], ...]] = {
+    "h2d": ("h2d",),
+    "d2h": ("d2h",),
+    "duplex": ("h2d", "d2h"),
+}
+
+
+class Kind(StrEnum):
+    """How a copy went wrong."""
+
+    CORRUPTED = "corrupted"  # other words than any copy had
+    STALE = "stale"  # a part of it never came: what was there before is there still
+    DROPPED = "dropped"  # nothing of it came
+    DUPLICATED = "duplicated"  # another copy came into its slot, and into its own too
+    REORDERED = "reordered"  # another copy came into its slot, and not into its own
+
+
+# Faults that can be made to strike below the verification, by the kind that has to be seen.
+FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.STALE, Kind.DROPPED, Kind.DUPLICATED, Kind.REORDERED)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A finished batch of copies: all bytes moved (both ways of a duplex together) and the device's seconds."""
+
+    bytes: int
+    seconds: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate; 0 where no time passed."""
+        return self.bytes / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class WrongCopy:
+    """A copy that did not come as it should. `offset_bytes`, `expected` and `got` are of its first wrong word."""
+
+    direction: str
+    copy: int
+    kind: Kind
+    offset_bytes: int
+    expected: int
+    got: int
+    wrong_words: int
+    came_from: int | None = None  # the copy whose data lies there instead
+
+    def to_json(self) -> dict[str, JSON]:
+        """Entry of a report's list of errors."""
+        entry: dict[str, JSON] = {
+            "direction": self.direction,
+            "copy": self.copy,
+            "kind": str(self.kind),
+            "offset_bytes": self.offset_bytes,
+            "expected": f"{self.expected:#018x}",
+            "got": f"{self.got:#018x}",
+            "wrong_words": self.wrong_words,
+        }
+        return entry if self.came_from is None else {**entry, "came_from": self.came_from}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a verification looked at: whole copies, their bytes, and those that were wrong."""
+
+    copies: int = 0
+    bytes: int = 0
+    wrong: tuple[WrongCopy, ...] = ()
+
+    def __add__(self, other: Verified) -> Verified:
+        return Verified(self.copies + other.copies, self.bytes + other.bytes, self.wrong + other.wrong)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of one end: bytes of a copy, slots of the ring, windows of the source."""
+
+    size_bytes: int
+    slots: int
+    windows: int
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of a source with all its windows."""
+        return self.size_bytes + (self.windows - 1) * STRIDE_BYTES
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.size_bytes * self.slots
+
+    def offset_bytes(self, copy: int) -> int:
+        """Where the window of a copy begins in the source."""
+        return copy % self.windows * STRIDE_BYTES
+
+    def slot(self, copy: int) -> int:
+        """The slot a copy lands in."""
+        return copy % self.slots
+
+
+def geometry(size_bytes: int) -> Geometry:
+    """Slots and windows for copies of a size, which is a multiple of 8 bytes.
+
+    Windows are four times as many as slots: what lies in a slot and what comes next are never the same.
+    """
+    slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, _RING_BYTES // size_bytes))
+    return Geometry(size_bytes, slots, 4 * slots)
+
+
+class HostLink(Protocol):
+    """Copies between host memory and one device. Device errors are raised as BackendError.
+
+    open, fill, then any number of (begin, finish, verify), then close. At most one batch is under way. A user that
+    only wants load (power) needs no fill and no verify.
+    """
+
+    simulated: bool
+
+    def open(self, size_bytes: int) -> Geometry:
+        """Take pinned host memory, on the GPU's own NUMA node where it is known, and device memory, for copies of
+        `size_bytes` (a multiple of 8). Raises BackendError, for pinned memory that is refused with the fix."""
+        ...
+
+    def close(self) -> None:
+        """Give back everything; waits for a batch under way. May be called twice."""
+
+    def facts(self) -> Mapping[str, JSON]:
+        """For the report: numa_node (int or None), numa_note (why there is none), pinned_bytes."""
+        ...
+
+    def fill(self, seed: int) -> None:
+        """Fill both sources with the words of a seed, the host's by the host and the device's by the device, and the
+        slots with what is no copy's data. Copies are numbered anew from 0."""
+
+    def begin(self, direction: Direction, copies: int) -> None:
+        """Start a batch of `copies` copies each way, asynchronously, in streams of its own, timed on the device."""
+
+    def finish(self) -> Moved:
+        """Wait for the batch. Raises BackendError when none is under way."""
+        ...
+
+    def verify(self) -> Verified:
+        """Compare the last copies each way (as many as there are slots at most) that came since the last call: in
+        device memory by a kernel that makes the words anew, in host memory with the host's source."""
+        ...
+
+    def strike(self, fault: Kind, seed: int) -> None:
+        """Let a fault hit one copy (each way) of the next batch, below the verification; self-test and --inject.
+
+        Several faults hit one batch after the other.
+        """

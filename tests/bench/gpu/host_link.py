@@ -1,0 +1,78 @@
+"""PCIe rates of the link as the pcie check uses it, beside plain pinned copies by CuPy in the same run."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.compute.host_link import Direction, HostLink
+from gpu_burnin.plan import CUDA_SHAPES
+
+_LEAST_S = 1.0
+_SMALL_BYTES, _SMALL_COPIES = 4096, 256
+_DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h", "duplex")
+
+
+def measure_host_link(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
+    """Bytes per second by direction: of the link (batches of the check, verified outside of the time) and plain.
+
+    `verified_share` is verified to moved copies; `small_copy_s` are seconds of one 4 KiB copy among many.
+    """
+    size_bytes = CUDA_SHAPES["transfer_bytes"]
+    found: dict[str, Any] = {
+        "size_bytes": size_bytes,
+        "plain": _plain(cupy, size_bytes),
+        "link": {},
+        "small_copy_s": {},
+    }
+    with closing(backend.host_link()) as link:
+        slots = link.open(size_bytes).slots
+        link.fill(3)
+        moved_copies = verified_copies = wrong = 0
+        for direction in _DIRECTIONS:
+            link.begin(direction, slots)
+            link.finish()
+            size = seconds = 0.0
+            while seconds < _LEAST_S:
+                link.begin(direction, slots)
+                moved = link.finish()
+                size, seconds = size + moved.bytes, seconds + moved.seconds
+                verified = link.verify()
+                moved_copies += slots * (2 if direction == "duplex" else 1)
+                verified_copies, wrong = verified_copies + verified.copies, wrong + len(verified.wrong)
+            found["link"][direction] = size / seconds
+        found |= {"verified_share": verified_copies / moved_copies, "wrong_copies": wrong, "place": dict(link.facts())}
+    with closing(backend.host_link()) as link:
+        link.open(_SMALL_BYTES)
+        for direction in _DIRECTIONS[:2]:
+            found["small_copy_s"][direction] = _small(link, direction)
+    return found
+
+
+def _small(link: HostLink, direction: Direction) -> float:
+    for _ in range(2):  # the first batch warms up
+        link.begin(direction, _SMALL_COPIES)
+        moved = link.finish()
+    return moved.seconds / _SMALL_COPIES
+
+
+def _plain(cupy: Any, size_bytes: int) -> dict[str, float]:
+    """cudaMemcpyAsync between one pinned and one device buffer, in one stream, by events."""
+    host = cupy.cuda.alloc_pinned_memory(size_bytes)
+    device = cupy.empty(size_bytes, dtype=cupy.uint8)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    ways = {"h2d": (device.data.ptr, host.ptr, 1), "d2h": (host.ptr, device.data.ptr, 2)}
+    rates = {}
+    for name, (to, origin, kind) in ways.items():
+        start, end, seconds, copies = cupy.cuda.Event(), cupy.cuda.Event(), 0.0, 8
+        while seconds < _LEAST_S:
+            start.record(stream)
+            for _ in range(copies):
+                cupy.cuda.runtime.memcpyAsync(to, origin, size_bytes, kind, stream.ptr)
+            end.record(stream)
+            end.synchronize()
+            seconds = cupy.cuda.get_elapsed_time(start, end) / 1000.0
+            rates[name] = copies * size_bytes / seconds
+            copies *= 2
+    return rates

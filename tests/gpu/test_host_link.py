@@ -1,0 +1,71 @@
+"""The pcie check on a real GPU: right copies both ways, every fault told by its kind, no memory kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from engine_helpers import context
+
+from gpu_burnin.checks.pcie import Check
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.compute.host_link import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.types import Verdict
+
+_SIZES = (4096, 1 << 20, 256 << 20)
+
+
+@pytest.fixture(params=_SIZES)
+def link(request: pytest.FixtureRequest, backend: CudaBackend) -> Iterator[HostLink]:
+    """An open, filled link with copies of each size."""
+    with closing(backend.host_link()) as made:
+        made.open(request.param)
+        made.fill(7)
+        yield made
+
+
+def batch(link: HostLink, direction: Direction, copies: int) -> Verified:
+    """One verified batch."""
+    link.begin(direction, copies)
+    moved = link.finish()
+    assert moved.bytes > 0 and moved.seconds > 0
+    return link.verify()
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h", "duplex"])
+def test_right_copies_are_right(link: HostLink, direction: Direction) -> None:
+    for _ in range(3):
+        found = batch(link, direction, 2)
+        assert (found.copies, found.wrong) == (4 if direction == "duplex" else 2, ())
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_told_by_its_kind(link: HostLink, fault: Kind, direction: Direction) -> None:
+    assert not batch(link, direction, 2).wrong
+    link.strike(fault, 11)
+    assert {wrong.kind for wrong in batch(link, direction, 2).wrong} == {fault}
+    assert not batch(link, direction, 2).wrong
+
+
+def test_the_check_passes_and_its_selftest_sees_everything(backend: CudaBackend) -> None:
+    base = context(budget_s=2.0, transfer_bytes=256 << 20)
+    result = Check().run(replace(base, backend=backend))
+    assert (result.verdict, result.reasons) == (Verdict.PASS, ())
+    assert all(measurement.value > 0 for measurement in result.measurements)
+    tests = Check().selftest(replace(base, backend=backend, selftest_full=True))
+    assert len(tests) == 2 * len(FAULTS)
+    assert [test.fault for test in tests if not (test.injected and test.detected)] == []
+
+
+def test_all_memory_is_given_back(backend: CudaBackend) -> None:
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    with closing(backend.host_link()) as link:
+        link.open(256 << 20)
+        assert cupy.cuda.runtime.memGetInfo()[0] <= free - (512 << 20)
+    assert cupy.cuda.runtime.memGetInfo()[0] >= free - (2 << 20)

@@ -1,0 +1,96 @@
+"""The pcie check's view of the link: generation and width under load, long batches, the replay rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_helpers import gpu
+from pcie_helpers import one
+
+from gpu_burnin.checks import pcie, pcie_phases
+from gpu_burnin.checks.pcie_phases import Tally
+from gpu_burnin.compute.host_link import Direction, Moved
+from gpu_burnin.compute.host_link_cpu import CpuHostLink
+from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.report.words import covered
+from gpu_burnin.telemetry.findings import Counter, TelemetryFindings
+from gpu_burnin.telemetry.judge import judge_telemetry
+from gpu_burnin.telemetry.pci import current_link
+
+
+class Real(CpuHostLink):
+    """Says that it is real."""
+
+    simulated = False
+
+
+def _sysfs(root: Path, speed: str, width: str) -> None:
+    device = root / "bus/pci/devices" / gpu().pci_bus_id
+    device.mkdir(parents=True)
+    for name, text in (
+        ("current_link_speed", speed), ("current_link_width", width),
+        ("max_link_speed", "32.0 GT/s PCIe"), ("max_link_width", "16"),
+    ):  # fmt: skip
+        (device / name).write_text(text + "\n")
+
+
+def test_generation_and_width_are_read_while_copies_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sysfs(tmp_path, "16.0 GT/s PCIe", "8")
+    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.0)
+    monkeypatch.setattr(pcie_phases, "current_link", lambda address: current_link(address, tmp_path))
+    read = pcie.read_link
+    monkeypatch.setattr(pcie, "read_link", lambda address: read(address, tmp_path))
+    result = one(Real)
+    assert result.coverage["link"] == {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16}
+    assert "link at generation 4 x8 under load" in covered(result)
+
+
+def test_the_worst_link_that_was_seen_is_kept_and_what_is_not_readable_is_left_out(tmp_path: Path) -> None:
+    tally = Tally()
+    for seen in ((None, None), (5, 16), (4, None), (5, 8), (None, None)):
+        tally.link(*seen)
+    assert (tally.generation, tally.width) == (4, 8)
+    assert current_link(gpu().pci_bus_id, tmp_path) == (None, None)
+    _sysfs(tmp_path, "Unknown", "255")
+    assert current_link(gpu().pci_bus_id, tmp_path) == (None, None)
+
+
+def test_all_at_once_lasts_long_enough_to_overlap_on_real_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.001)
+    copies: list[int] = []
+
+    class Timed(Real):
+        def begin(self, direction: Direction, count: int) -> None:
+            copies.append(count)
+            super().begin(direction, count)
+
+        def finish(self) -> Moved:
+            return Moved(super().finish().bytes, 16e-5)  # a batch of 16 in 160 us: 10 us a copy
+
+    one(Timed)
+    assert copies[-2:] == [100, 100]
+
+
+def test_the_replay_rule_counts_by_what_this_check_moved() -> None:
+    result = replace(one(), gpu="GPU-0")
+    moved = result.coverage["pcie_bytes_moved"]
+    assert isinstance(moved, int)
+    policy = load_policy()
+    (rule,) = (rule for rule in policy.counters if "pcie_replays" in rule.counters)
+    assert rule.traffic == "pcie_bytes_moved"
+    counter = Counter("GPU-0", "pcie_replays", "events", 0, 1000)
+    found = TelemetryFindings(counters=(counter,))
+
+    def codes(size: int) -> list[str]:
+        judged = judge_telemetry(
+            found, (gpu(),), (replace(result, coverage={**result.coverage, rule.traffic: size}),), policy
+        )
+        return [notice.code for notice in judged[1] if "pcie_replays" in notice.message]
+
+    # 1000 replays are too many for what was moved here, and few enough for 200 TB.
+    assert codes(moved) == ["PCIE_ERRORS"]
+    assert codes(200 * 10**12) == []
