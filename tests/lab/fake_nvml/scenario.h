@@ -12,6 +12,10 @@
  *   gpu1.memory_bytes = 42949672960               as name, pci_device_id, pci_subsystem_id, vbios_version and
  *                                                 compute_capability: another board than the model's
  *   hang.nvmlDeviceGetTemperatureV = 60           a call takes that many seconds, SIGTERM or not
+ *   gpu1.p2p_write_status = 4                     NVML's P2P status (4: switched off by a registry key) of all pairs
+ *                                                 with GPU 1; likewise p2p_read_status and p2p_nvlink_status
+ *   nvlink_remote = 0                             links go to the GPU with the next number, not to a switch (2)
+ *   topology_level = 20                           common ancestor of all pairs; of gpuN.: of its pairs, the larger one
  *
  * What changes while a process has NVML open, counted from its nvmlInit (key@SECONDSs) or in readings of this
  * value by this process (key@Nreads: the first N give the value before):

@@ -1,0 +1,122 @@
+"""What one GPU finds out about each other GPU, and how it goes into the result. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from gpu_burnin.compute.peer import DIRECTIONS, Direction, PieceFault
+from gpu_burnin.hardware import SkuTable
+from gpu_burnin.telemetry.topology import PairTopology
+from gpu_burnin.types import JSON, Gpu, Measurement
+
+MOST_ERRORS = 64
+
+
+@dataclass
+class Row:
+    """One GPU as this one sees it.
+
+    `by_nvlink`: both models have NVLink to all others. `rates` by direction in B/s. `checked` and `wrong` count the
+    transfers into this GPU that were verified, by who copied: "write" the other one, "read" this one. `why` it was not
+    covered, or ""; `ended`: because the other's worker did, which says nothing of a link.
+    """
+
+    peer: str
+    pair: PairTopology
+    path: str
+    by_nvlink: bool
+    expected: bool
+    why: str = ""
+    ended: bool = False
+    rates: dict[Direction, float] = field(default_factory=dict)
+    checked: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    wrong: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
+    moved_bytes: int = 0
+
+    @property
+    def covered(self) -> bool:
+        """Whether copies both ways were made, timed and verified."""
+        timed = [self.rates.get(direction, 0.0) > 0 for direction in DIRECTIONS]
+        return not self.why and all(timed) and all(self.checked.values())
+
+    @property
+    def wrong_by_copier(self) -> dict[str, JSON]:
+        """Wrong transfers from that GPU: those it wrote, those this one read."""
+        return {str(direction): count for direction, count in self.wrong.items()}
+
+    def to_json(self) -> dict[str, JSON]:
+        """An entry of coverage["p2p"]: path, rates in B/s, whether what came in was right, and why not covered.
+
+        `class` names pairs that may be compared with each other.
+        """
+        return {
+            "peer": self.peer,
+            "path": self.path,
+            "write_bytes_per_s": self.rates.get("write"),
+            "read_bytes_per_s": self.rates.get("read"),
+            "verified": all(self.checked.values()) and not any(self.wrong.values()),
+            "why": self.why or None,
+            "expected": self.expected,
+            "worker_ended": self.ended,
+            "class": f"{self.path}/{self.pair.links}/{self.pair.level if self.path == 'pcie' else None}",
+            "transfers_checked": {str(direction): count for direction, count in self.checked.items()},
+            "transfers_wrong": self.wrong_by_copier,
+            "topology": self.pair.to_json(),
+        }
+
+
+def nvlink_to_all(gpu: Gpu, skus: SkuTable, links: int | None) -> bool:
+    """Whether the GPU's model has NVLink to all others of its board; `links` overrides the model's number of them."""
+    sku = skus.skus.get(gpu.sku)
+    return sku is not None and sku.fabric and (sku.nvlink_links if links is None else links) > 0
+
+
+def expected(pair: PairTopology, by_nvlink: bool, simulated: bool) -> bool:
+    """Whether two GPUs must be able to copy between each other: by their models, or because the driver says they can.
+
+    Simulated GPUs of which NVML says nothing copy through host memory, which always can.
+    """
+    if by_nvlink:
+        return True
+    if pair.possible is None:
+        return simulated
+    return pair.possible or pair.path in ("nvlink", "nvswitch")
+
+
+def error_entry(peer: str, direction: Direction, phase: str, fault: PieceFault) -> dict[str, JSON]:
+    """An entry of a result's errors: data that came from `peer` and is not what it should be."""
+    return {
+        "peer": peer,
+        "direction": direction,
+        "phase": phase,
+        "copy": fault.piece,
+        "offset_bytes": fault.offset_bytes,
+        "expected": f"{fault.expected:#018x}",
+        "got": f"{fault.got:#018x}",
+        "kind": fault.kind,
+        "wrong_words": fault.wrong_words,
+        "found_copy": fault.found_piece,
+    }
+
+
+def measurements(rows: Iterable[Row]) -> tuple[Measurement, ...]:
+    """The rate of this GPU's usual pair, which the floor judges, and of its slowest: one slow link is the attribution's
+    matter, not this GPU's."""
+    rates = [rate for row in rows for rate in row.rates.values()]
+    if not rates:
+        return ()
+    return Measurement("p2p", median(rates), "B/s"), Measurement("p2p_slowest", min(rates), "B/s")
+
+
+def moved_bytes(rows: Iterable[Row], moved_by_peers: Mapping[str, int], own: Mapping[str, int]) -> dict[str, JSON]:
+    """Bytes that went over this GPU's links, by kind of link: its own copies and those of the others with it."""
+    nvlink = pcie = 0
+    for row in rows:
+        total = own.get(row.peer, 0) + moved_by_peers.get(row.peer, 0)
+        if row.path in ("nvlink", "nvswitch"):
+            nvlink += total
+        elif row.path == "pcie":
+            pcie += total
+    return {"nvlink_bytes_moved": nvlink, "pcie_bytes_moved": pcie}
