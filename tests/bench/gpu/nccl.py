@@ -1,0 +1,70 @@
+"""Measurements of the collectives: one GPU alone, and all GPUs of the machine where there are several.
+
+Of one GPU there is no bus bandwidth: the rates say how fast it copies to itself and compares. All times are CUDA
+events'. Figures of one run on one machine: printed, never asserted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_burnin.compute.collectives import COLLECTIVES, KINDS, operation
+from gpu_burnin.compute.cuda import CudaBackend
+
+_BYTES = 1 << 30
+_TIMES, _LIMIT_S = 20, 120.0
+_ROOT = Path(__file__).resolve().parents[3]
+_ALL = ("-m", "gpu_burnin", "run", "--level", "standard", "--backend", "cuda", "--checks", "nccl")
+
+
+def measure_one_rank(backend: CudaBackend) -> dict[str, Any]:
+    """Version; bytes per second of each collective of one rank; seconds to make a communicator; share of compares."""
+    port = backend.collectives()
+    try:
+        port.open(_BYTES)
+        started = time.perf_counter()
+        port.join([port.offer(0, 1)], 0, "default", _LIMIT_S)
+        result: dict[str, Any] = {"version": port.version(), "join_seconds": time.perf_counter() - started}
+        for collective in COLLECTIVES:
+            op = operation(collective, "fp32", _BYTES, 1, 0, 1)
+            port.fill(op)
+            port.begin(op, 1, _LIMIT_S)
+            port.finish(_LIMIT_S)
+            port.begin(op, _TIMES, _LIMIT_S)
+            result[f"{collective}_bytes_per_s"] = _TIMES * op.size_bytes / port.finish(_LIMIT_S)
+        for kind in KINDS:  # eight ranks' data are made to compare one result
+            op = operation("all_reduce", kind, _BYTES, 8, 0, 1)
+            port.verify(op)
+            started = time.perf_counter()
+            port.verify(op)
+            result[f"compare_{kind}_bytes_per_s"] = op.size_bytes / (time.perf_counter() - started)
+        port.leave(_LIMIT_S)
+    finally:
+        port.close()
+    return result
+
+
+def measure_all_gpus() -> dict[str, Any]:
+    """The nccl check of the level standard on all GPUs: verdict, seconds, curves. Of one GPU nothing."""
+    if len(list(Path("/dev").glob("nvidia[0-9]*"))) < 2:
+        return {"why": "one GPU"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, *_ALL, "--out", folder]
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+        found = list(Path(folder).rglob("report.json"))
+        if not found:
+            return {"why": done.stderr.strip()[-500:]}
+        checks = [check for check in json.loads(found[0].read_text())["checks"] if check["name"] == "nccl"]
+    return {
+        "exit_code": done.returncode,
+        "verdicts": [check["verdict"] for check in checks],
+        "seconds": max(check["seconds"] for check in checks),
+        "version": checks[0]["coverage"].get("version"),
+        "curves": checks[0]["coverage"].get("curves"),
+    }

@@ -1,0 +1,127 @@
+"""NCCL on real GPUs: one rank alone, kernels against the host, planted faults, and all GPUs where there are several."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_helpers import context
+
+from gpu_burnin.checks.nccl import Check
+from gpu_burnin.compute import nccl
+from gpu_burnin.compute.collectives import (
+    COLLECTIVES,
+    KINDS,
+    CollectiveTimeout,
+    Operation,
+    Wrong,
+    expected_bits,
+    operation,
+    sent_bits,
+)
+from gpu_burnin.compute.collectives_cuda import CudaCollectives
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.types import Verdict
+
+_SIZE, _LIMIT_S = 16 << 20, 60.0
+
+
+@pytest.fixture
+def port(backend: CudaBackend) -> Iterator[CudaCollectives]:
+    """A port with open buffers."""
+    made = backend.collectives()
+    assert isinstance(made, CudaCollectives)
+    made.open(_SIZE)
+    yield made
+    made.close()
+
+
+def _put(port: CudaCollectives, op: Operation, bits: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Write a receive buffer."""
+    port._recv[: op.recv_bytes].set(bits.view(np.uint8))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_kernels_make_and_expect_what_the_host_does(port: CudaCollectives, collective: str, kind: str) -> None:
+    op = operation(collective, kind, _SIZE, 8, 5, 0xFEED)
+    port.fill(op)
+    sent = port._send[: op.send_bytes].get().view(f"u{KINDS[kind].size_bytes}")
+    assert (sent == sent_bits(op, 5, 0, op.send_elements)).all()
+    assert port.verify(op).wrong > 0.99 * op.recv_elements, "nothing has been received yet"
+    right = expected_bits(op, 0, op.recv_elements)
+    _put(port, op, right)
+    assert port.verify(op).wrong == 0
+    place = op.recv_elements - 3
+    port.flip(op, place, 1)
+    assert port.verify(op).recorded == (Wrong(place, int(right[place]) ^ 1),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kind: str) -> None:
+    port.join([port.offer(0, 1)], 0, "default", _LIMIT_S)
+    op = operation(collective, kind, _SIZE, 1, 0, 5)
+    port.fill(op)
+    port.begin(op, 3, _LIMIT_S)
+    assert port.finish(_LIMIT_S) > 0
+    assert port.verify(op).wrong == 0
+    port.leave(_LIMIT_S)
+
+
+def test_a_rank_that_never_comes_ends_in_a_timeout(port: CudaCollectives) -> None:
+    with pytest.raises(CollectiveTimeout):
+        port.join([port.offer(0, 2), None], 0, "default", 3.0)
+
+
+def test_the_log_says_what_was_done(port: CudaCollectives) -> None:
+    port.join([port.offer(0, 1)], 0, "default", _LIMIT_S)
+    assert port.transports().read
+    port.leave(_LIMIT_S)
+
+
+def test_the_library_is_that_of_its_package(port: CudaCollectives) -> None:
+    assert port.version() == port.expected_version() or nccl.installed_wheel() is None
+
+
+@pytest.mark.parametrize("fault", ["", "wrong_element", "stale"])
+def test_the_check_passes_alone_and_sees_planted_faults(backend: CudaBackend, fault: str) -> None:
+    inject = (fault,) if fault else ()
+    ctx = replace(context(inject, collective_bytes=64 << 20), backend=backend, level="standard")
+    result = Check().run(ctx)
+    assert result.verdict is (Verdict.FAIL if fault else Verdict.PASS)
+    assert {reason.code for reason in result.reasons} == ({"NCCL_DATA"} if fault else set())
+
+
+def test_the_selftest_sees_everything(backend: CudaBackend) -> None:
+    results = Check().selftest(replace(context(), backend=backend, selftest_full=True))
+    assert len(results) == 32 and all(test.detected for test in results)
+
+
+def test_all_gpus_of_this_machine_together(tmp_path: Path) -> None:
+    if len(list(Path("/dev").glob("nvidia[0-9]*"))) < 2:
+        pytest.skip("one GPU")
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_burnin",
+        "run",
+        "--level",
+        "standard",
+        "--backend",
+        "cuda",
+        "--checks",
+        "nccl",
+    ]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    (path,) = tmp_path.rglob("report.json")
+    checks = [check for check in json.loads(path.read_text())["checks"] if check["name"] == "nccl"]
+    assert len(checks) > 1, done.stderr
+    assert [check["coverage"]["wrong_elements"] for check in checks] == [0] * len(checks)
+    assert all(check["coverage"]["ranks"] == len(checks) for check in checks)
