@@ -98,6 +98,34 @@ class LinkRule:
     meaning: Meaning
 
 
+class PowerQuantity(StrEnum):
+    """What is judged of a GPU over the phases of the power check; policy.yaml says what each is."""
+
+    POWER_SHARE = "power_share"
+    CLOCK_SHARE_OF_MEDIAN = "clock_share_of_median"
+    CLOCK_SHARE_OF_MAXIMUM = "clock_share_of_maximum"
+    ABOVE_NODE_MEDIAN = "above_node_median_c"
+    BRAKE = "brake_seconds"
+    SLOWDOWN = "slowdown_seconds"
+    THERMAL = "thermal_seconds"
+
+
+@dataclass(frozen=True)
+class PowerRule:
+    """Applies when the quantity is less than, or more than, the limit; one of them is None."""
+
+    quantity: PowerQuantity
+    less_than: float | None
+    more_than: float | None
+    meaning: Meaning
+
+    def applies(self, value: float) -> bool:
+        """Whether this value is one the rule is about."""
+        return (self.less_than is not None and value < self.less_than) or (
+            self.more_than is not None and value > self.more_than
+        )
+
+
 @dataclass(frozen=True)
 class TelemetryPolicy:
     """All rules. `needed_columns` must have been sampled in `needed_share` of the run for it to say enough."""
@@ -110,6 +138,7 @@ class TelemetryPolicy:
     pcie_generation: LinkRule
     counters: tuple[CounterRule, ...]
     events: Mapping[str, EventRule]
+    power: tuple[PowerRule, ...]
 
 
 _MEANING = ("verdict", "source")
@@ -193,6 +222,17 @@ def _link(value: Located) -> LinkRule:
     return LinkRule(entry["least_seconds"].number(), _meaning(value, entry))
 
 
+def _power(value: Located) -> PowerRule:
+    entry = value.mapping(("quantity", *_MEANING), ("less_than", "more_than", *_MEANING_OPTIONAL))
+    _one_of(value, entry, ("less_than", "more_than"))
+    return PowerRule(
+        entry["quantity"].choice(PowerQuantity),
+        _number(entry, "less_than"),
+        _number(entry, "more_than"),
+        _meaning(value, entry),
+    )
+
+
 def _event(value: Located) -> EventRule:
     entry = value.mapping(("event", *_MEANING), _MEANING_OPTIONAL)
     return EventRule(entry["event"].text(), _meaning(value, entry))
@@ -201,9 +241,8 @@ def _event(value: Located) -> EventRule:
 @cache
 def load_policy(path: Path = DEFAULT_PATH) -> TelemetryPolicy:
     """Read the rules; raises HardwareDataError naming file and line."""
-    entry = load(path).mapping(
-        ("version", "needed_columns", "needed_share", "throttle", "thermal", "pcie_generation", "counters", "events")
-    )
+    sections = ("throttle", "thermal", "pcie_generation", "counters", "events", "power")
+    entry = load(path).mapping(("version", "needed_columns", "needed_share", *sections))
     share = entry["needed_share"].number()
     if not 0 <= share <= 1:
         raise entry["needed_share"].error(f"must be a number from 0 to 1, not {share:g}")
@@ -228,4 +267,5 @@ def load_policy(path: Path = DEFAULT_PATH) -> TelemetryPolicy:
         pcie_generation=_link(entry["pcie_generation"]),
         counters=tuple(map(_counter, entry["counters"].items())),
         events=events,
+        power=tuple(map(_power, entry["power"].items())),
     )

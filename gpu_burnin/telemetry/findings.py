@@ -33,16 +33,18 @@ class Counter:
 class GpuSeries:
     """Samples of one GPU in buckets: `t_s` in seconds of CLOCK_MONOTONIC, each column as long; None: nothing read.
 
-    Columns carry their unit in the name: temperature_c, temperature_margin_c, temperature_memory_c, power_w,
-    clock_sm_mhz, clock_memory_mhz, clocks_event_reasons (NVML's bits), utilization_percent, pcie_generation.
+    Columns carry their unit in the name: temperature_c, temperature_margin_c, temperature_memory_c, power_w (of most
+    models an average over a second), energy_mj (a sum that only rises), clock_sm_mhz, clock_memory_mhz,
+    clocks_event_reasons (NVML's bits), utilization_percent, pcie_generation.
     `columns` are means over a bucket (the bits: those set at any time in it), `lowest` and `highest` the extremes,
     without the bits.
 
     `samples` were taken, each `interval_s` seconds; `reason_samples` counts for each bit those in which it was
     set. `limits` are the GPU's own, as far as it tells them: slowdown_c and memory_max_c in degrees Celsius,
     tlimit_slowdown_c as an offset from the temperature margin's zero, pcie_generation the highest that GPU and slot
-    have in common. `lost` is NVML's word when the GPU no longer answered. `watched_share` is the part of the time
-    from the first to the last sample that is not in holes between samples.
+    have in common, power_limit_w the limit in force, clock_sm_max_mhz the highest SM clock. `lost` is NVML's word
+    when the GPU no longer answered. `watched_share` is the part of the time from the first to the last sample that is
+    not in holes between samples.
     """
 
     gpu: str

@@ -27,6 +27,8 @@ COLUMNS: Mapping[str, tuple[_Read, ...]] = {
     "temperature_margin_c": (_number(n.nvmlDeviceGetMarginTemperature),),
     "temperature_memory_c": (lambda reader: reader.field(n.NVML_FI_DEV_MEMORY_TEMP),),
     "power_w": (lambda reader: reader.watts(n.nvmlDeviceGetPowerUsage),),
+    # A sum since the driver was loaded, renewed each 20 to 100 ms: power over any time is its rise by that time.
+    "energy_mj": (_number(n.nvmlDeviceGetTotalEnergyConsumption),),
     "clock_sm_mhz": (_number(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),),
     "clock_memory_mhz": (_number(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),),
     REASONS: (
@@ -41,6 +43,8 @@ _LIMITS: Mapping[str, _Read] = {
     "memory_max_c": _number(lambda h: n.nvmlDeviceGetTemperatureThreshold(h, n.NVML_TEMPERATURE_THRESHOLD_MEM_MAX)),
     "tlimit_slowdown_c": lambda reader: reader.field(n.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
     "pcie_generation": _number(n.nvmlDeviceGetMaxPcieLinkGeneration),
+    "power_limit_w": lambda reader: reader.watts(n.nvmlDeviceGetEnforcedPowerLimit),
+    "clock_sm_max_mhz": _number(lambda h: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),
 }
 
 
@@ -64,7 +68,7 @@ class Columns:
         return {name: known(read(self._reader)) for name, read in self._reads.items()}
 
     def limits(self) -> dict[str, int]:
-        """The temperatures at which the GPU slows down and the highest PCIe generation, as far as it tells them."""
+        """What the GPU tells of its limits: temperatures at which it slows down, power, clock, PCIe generation."""
         found = {name: known(read(self._reader)) for name, read in _LIMITS.items()}
         return {name: int(value) for name, value in found.items() if value is not None}
 

@@ -16,8 +16,8 @@ SAMPLES, EVENTS = "nvml_samples", "nvml_events"
 REASONS = "clocks_event_reasons"
 # Sampled values that have a mean; the names are those of sampler_columns.COLUMNS.
 CONTINUOUS = (
-    "temperature_c", "temperature_margin_c", "temperature_memory_c", "power_w", "clock_sm_mhz", "clock_memory_mhz",
-    "utilization_percent", "pcie_generation",
+    "temperature_c", "temperature_margin_c", "temperature_memory_c", "power_w", "energy_mj", "clock_sm_mhz",
+    "clock_memory_mhz", "utilization_percent", "pcie_generation",
 )  # fmt: skip
 MAX_BUCKETS = 2000
 # Samples come together once a second; a busy host may keep the sampler waiting a little.

@@ -15,14 +15,15 @@ from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
+from gpu_burnin.telemetry.power_judge import judge_power
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.telemetry.xids import judge_xids
-from gpu_burnin.types import Gpu, Reason, SelftestResult
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Verdict
 
 SCOPE = "detector logic only"
 _INTERVAL_S, _STALL_S = 0.1, 10.0
 _COUNTER = "ecc_volatile_uncorrected_dram"
-_IDLE, _HW_THERMAL = 0x1, 0x40
+_IDLE, _HW_THERMAL, _BRAKE = 0x1, 0x40, 0x80
 _Message = dict[str, Any]
 # Facility kern with level error, as the kernel writes; facility user, as anybody can.
 _KERNEL, _USER = 3, 14
@@ -49,8 +50,9 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
                 ("slowdown throttle", "THROTTLED", _throttle),
             )
         ),
+        ("brake power", "counters", "POWER_BRAKE", lambda sick: _power_reasons(gpus, sick, policy)),
     ]
-    quiet = not _reasons(gpus, {}, policy)
+    quiet = not _reasons(gpus, {}, policy) and not _power_reasons(gpus, None, policy)
     return tuple(_test(fault, check, code, gpus, make, quiet) for fault, check, code, make in faults)
 
 
@@ -87,8 +89,20 @@ def _run_reasons(
     return _reasons(gpus, {sick.uuid: fault(_healthy())}, policy)
 
 
+def _power_reasons(gpus: Sequence[Gpu], sick: Gpu | None, policy: TelemetryPolicy) -> Iterable[Reason]:
+    """What the judge of the power check says when the power brake of one GPU comes on in the second of the waves."""
+    waves: dict[str, JSON] = {"wanted": True, "run": True, "started_s": 2.0, "ended_s": 3.0}
+    results = [CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage={"waves": waves}) for gpu in gpus]
+    faulty = {} if sick is None else {sick.uuid: _brake(_healthy())}
+    return judge_power(results, _findings(gpus, faulty), gpus, policy).reasons
+
+
 def _reasons(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]], policy: TelemetryPolicy) -> Iterable[Reason]:
     """What the judge says of a run whose samplers sent these messages, healthy ones where none are given."""
+    return judge_telemetry(_findings(gpus, faulty), gpus, (), policy)[0]
+
+
+def _findings(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> TelemetryFindings:
     records = []
     for gpu in gpus:
         record = Record(gpu, _INTERVAL_S, _STALL_S)
@@ -96,12 +110,11 @@ def _reasons(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]], policy: Tel
             record.feed(message)
         record.ended(3.0)
         records.append(record)
-    findings = TelemetryFindings(
+    return TelemetryFindings(
         counters=tuple(counter for record in records for counter in record.counters()),
         series=tuple(record.series() for record in records),
         sources=tuple(source for record in records for source in record.sources()),
     )
-    return judge_telemetry(findings, gpus, (), policy)[0]
 
 
 def _healthy() -> list[_Message]:
@@ -140,4 +153,9 @@ def _dead(messages: list[_Message]) -> list[_Message]:
 
 def _throttle(messages: list[_Message]) -> list[_Message]:
     messages[2] = _second(3.0, _HW_THERMAL)
+    return messages
+
+
+def _brake(messages: list[_Message]) -> list[_Message]:
+    messages[2] = _second(3.0, _BRAKE)
     return messages

@@ -13,6 +13,7 @@ from gpu_burnin.telemetry import selftest
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
+from gpu_burnin.telemetry.power_judge import PowerJudgement
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, Verdict
 
@@ -345,7 +346,7 @@ def test_every_made_up_fault_is_seen() -> None:
     results = selftest.run(GPUS)
     assert {one.check for one in results} == {"kernel_log", "counters"}
     assert [one.fault for one in results if not (one.injected and one.detected)] == []
-    assert len(results) == 6
+    assert len(results) == 7
     assert {(one.gpu, one.scope) for one in results} == {(None, "detector logic only")}
     assert selftest.run(()) == ()
 
@@ -357,7 +358,17 @@ def test_a_blind_judge_is_found_out(monkeypatch: pytest.MonkeyPatch, blindness: 
     blind: Any = XidFindings() if blindness == "judge_xids" else ((), ())
     monkeypatch.setattr(selftest, blindness, lambda *_arguments, **_options: blind)
     check = "kernel_log" if blindness == "judge_xids" else "counters"
-    assert {one.check for one in selftest.run(GPUS) if not one.detected} == {check}
+    missed = [one for one in selftest.run(GPUS) if not one.detected]
+    assert {one.check for one in missed} == {check}
+    assert "brake power" not in [one.fault for one in missed]
+
+
+@pytest.mark.parametrize("reasons", [(), (Reason("POWER_BRAKE", "power", "always", gpu=GPUS[0].uuid),)])
+def test_a_judge_of_power_that_is_blind_or_always_blames_one_gpu_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, reasons: tuple[Reason, ...]
+) -> None:
+    monkeypatch.setattr(selftest, "judge_power", lambda *_arguments: PowerJudgement((), reasons))
+    assert "brake power" in [one.fault for one in selftest.run(GPUS) if not one.detected]
 
 
 def test_a_judge_that_blames_the_wrong_gpu_or_cries_always_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +379,8 @@ def test_a_judge_that_blames_the_wrong_gpu_or_cries_always_is_found_out(monkeypa
         return tuple(replace(reason, gpu=GPUS[0].uuid) for reason in reasons), notices
 
     monkeypatch.setattr(selftest, "judge_telemetry", wrong)
-    assert not any(one.detected for one in selftest.run(GPUS) if one.check == "counters")
+    judged_here = [one for one in selftest.run(GPUS) if one.check == "counters" and one.fault != "brake power"]
+    assert not any(one.detected for one in judged_here)
     crying = Reason("THROTTLED", "telemetry", "always")
     monkeypatch.setattr(selftest, "judge_telemetry", lambda *_arguments: ((crying,), ()))
     assert not any(one.detected for one in selftest.run(GPUS))

@@ -19,7 +19,9 @@ def test_what_is_shipped_fits_what_is_sampled() -> None:
     assert set(policy.needed_columns) <= set(COLUMNS)
     assert {name for rule in policy.counters for name in rule.counters} <= set(UNITS)
     assert set(policy.events) == set(KINDS.values()) - {"xid"}
-    assert all(rule.meaning.source for rule in (*policy.counters, *policy.thermal, *policy.events.values()))
+    assert all(
+        rule.meaning.source for rule in (*policy.counters, *policy.thermal, *policy.events.values(), *policy.power)
+    )
 
 
 def test_power_limit_is_normal_and_slowdowns_of_the_hardware_fail() -> None:
@@ -50,6 +52,9 @@ def test_derived_figures_never_fail_a_node() -> None:
         ("at_most: 5\n", "at_most: 5\n    more_than: 3\n", "needs one of"),
         ("    traffic: pcie_bytes_moved\n", "", "belong to more_than_per_tb"),
         ("more_than: 20000000", "more_than: 20000000\n    least: 3", "belong to more_than_per_tb"),
+        ("    less_than: 0.85", "    less_than: lots", "must be a number"),
+        ("    less_than: 0.85\n", "", "needs one of less_than, more_than"),
+        ("quantity: power_share", "quantity: noise", "must be one of"),
         ("event: poison_fatal", "event: ecc_double_bit", "described twice"),
         ("needed_share: 0.9", "needed_share: 9", "from 0 to 1"),
         ("    code: PCIE_DEGRADED", "    code: PCIE_SAD", "not in reasons.yaml"),

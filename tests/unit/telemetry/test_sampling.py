@@ -127,6 +127,8 @@ def test_healthy_gpus_are_sampled_and_nothing_is_left(node: Node, tmp_path: Path
         assert set(series.columns) == {*series.lowest, "clocks_event_reasons"}
         assert series.reason_samples == {1: series.samples}
         assert (series.limits["slowdown_c"], series.limits["tlimit_slowdown_c"]) == (89, -2)
+        assert (series.limits["power_limit_w"], series.limits["clock_sm_max_mhz"]) == (700, 1980)
+        assert set(series.highest["energy_mj"]) == {123456789.0}
     assert all(one.alive for one in findings.sources)
     assert source(findings, gpus[0], EVENTS).detail == "xid, ecc_double_bit, ecc_single_bit"
     event = watcher.of(gpus[1])[0]

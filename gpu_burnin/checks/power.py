@@ -1,0 +1,197 @@
+"""The power check: all GPUs swing between rest and full load together, then everything at once. Exact throughout.
+
+Swings of load find what a steady load does not: a supply, a regulator or a cable that gives way on an edge. The
+products on the edges are exact, so a GPU that computes wrong for a moment is caught. What the GPUs drew, how fast they
+ran and how hot they were is judged after the run out of the samples (telemetry/power_judge.py). Not yet run on
+hardware.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from gpu_burnin.checks import CheckContext, power_leave, power_waves
+from gpu_burnin.checks.power_load import FALLING, RISING, Burst, Load, Wrong
+from gpu_burnin.checks.power_mixed import Mixed, MixedLoad
+from gpu_burnin.checks.power_waves import Waves, run_waves
+from gpu_burnin.checks.together import Group
+from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.host_link import Kind
+from gpu_burnin.compute.wave import ON_DEVICE, Clock, Wave, total_s, waves_for
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.selftest import injected
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
+
+# The part of the budget that goes to waves where there are any; the rest is mixed load.
+_WAVE_SHARE = 0.6
+# Mixed load of a run with little time, with a GPU and without one: the samples come in seconds, and two ends of
+# seconds have to lie in it.
+_LEAST_MIXED_S, _LEAST_MIXED_SIMULATED_S = 2.2, 0.05
+# Without a GPU more of it shows nothing more; in an extended run the samplers get something to look at.
+_MOST_MIXED_SIMULATED_S = 1.0
+# Products are chosen for the shortest half period there can be, also where no waves are made.
+_SHORTEST_HALF_S = 0.01
+_SELFTEST_PRODUCTS = 4
+# A detector sees a wrong element the same way in a small matrix.
+_SELFTEST_SIDE = 512
+
+
+class Check:
+    """Synchronised waves, if the level has them and the site allows it, then the mixed load."""
+
+    name = "power"
+    per_gpu = True
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """Raises BackendError without a backend, or when the GPUs fall out of step."""
+        if ctx.backend is None:
+            raise BackendError("the power check needs a backend: this is a fault of the caller")
+        began_s = time.monotonic()
+        group = Group(ctx)
+        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, ctx.backend.simulated)
+        load = Load(ctx, ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        early = _early(load)
+        prepared_s = time.monotonic() - began_s
+        waves, why, leave = self._waves(ctx, group, load, wanted)
+        wave_s = waves.ended_s - waves.started_s if waves else 0.0
+        # What was waited for leave is neither of the budget nor time in which the GPU was tested.
+        spent_s = prepared_s + wave_s
+        waited_s = time.monotonic() - began_s - spent_s
+        mixed_s = _mixed_s(ctx.level, ctx.backend.simulated, group.budget_s - spent_s)
+        # The members began to prepare at different moments, but have to end together.
+        mixed_s = min(float(str(value)) for value in group.gather(mixed_s).values())
+        wrong_before = bool(early or (waves and waves.reasons))
+        mixed = MixedLoad(ctx, group, ctx.backend, load, self._clock).run(mixed_s, wrong_before)
+        reasons = [*[reason for _, reason in early], *(waves.reasons if waves else ()), *mixed.reasons]
+        reasons += power_waves.low(ctx, waves) if waves else []
+        reasons += _mixed_low(ctx, mixed, wrong_before)
+        errors = [entry for entries, _ in early for entry in entries]
+        errors += [*(waves.errors if waves else ()), *mixed.errors]
+        return CheckResult(
+            name=self.name,
+            gpu=group.uuid,
+            verdict=verdict_of(reasons),
+            seconds=time.monotonic() - began_s,
+            measurements=_measurements(load, mixed),
+            coverage={**_coverage(load, bool(wanted), waves, why, leave, mixed), "waited_s": round(waited_s, 3)},
+            errors=tuple(errors),
+            reasons=tuple(reasons),
+            series=power_waves.series(waves) if waves else (),
+        )
+
+    def _waves(
+        self, ctx: CheckContext, group: Group, load: Load, wanted: tuple[Wave, ...]
+    ) -> tuple[Waves | None, str | None, dict[str, JSON]]:
+        """The waves, or None and why there are none; with them when leave was asked and given."""
+        if not wanted:
+            return None, f"the level {ctx.level} has no waves", {}
+        leave = power_leave.ask(group, ctx.options, total_s(wanted))
+        if not leave.run:
+            return None, leave.why, {}
+        done = run_waves(ctx, group, load, wanted, self._clock)
+        return done, None, power_leave.over(group, leave).to_json()
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """A wrong product on either edge, a launch that gets lost, a copy that comes wrong: each has to be seen."""
+        if ctx.backend is None:
+            return ()
+        sizes = {**ctx.shapes, **{key: min(ctx.shapes[key], _SELFTEST_SIDE) for key in ("gemm_m", "gemm_n", "gemm_k")}}
+        load = Load(replace(ctx, shapes=sizes), ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        return (
+            _seen(ctx, load, "bitflip", RISING),
+            _seen(ctx, load, "bitflip", FALLING),
+            _seen(ctx, load, "skipped_launch", FALLING),
+            _transfer_seen(ctx),
+        )
+
+
+def _mixed_s(level: str, simulated: bool, left_s: float) -> float:
+    """Seconds of mixed load, of those that are left of the budget."""
+    if not simulated:
+        return max(_LEAST_MIXED_S, left_s)
+    most_s = left_s if level == "extended" else min(left_s, _MOST_MIXED_SIMULATED_S)
+    return max(_LEAST_MIXED_SIMULATED_S, most_s)
+
+
+def _early(load: Load) -> list[tuple[list[dict[str, JSON]], Reason]]:
+    """A product that was wrong before any wave, while the load was measured."""
+    wrong = load.first.wrong[:1]
+    return [load.reason(one, "while the load was measured", {"phase": "start"}) for one in wrong]
+
+
+def _seen(ctx: CheckContext, load: Load, fault: str, edge: str) -> SelftestResult:
+    """One fault in a burst that follows a clean one, so that a detector that cries always is not taken for good."""
+    clean = load.burst(_SELFTEST_PRODUCTS)
+    started = time.perf_counter()
+    burst = load.burst(_SELFTEST_PRODUCTS, (fault,), edge)
+    latency_s = time.perf_counter() - started
+    seen = not clean.wrong and _only(burst, edge, fault)
+    return injected(ctx, "power", f"{fault} {edge}", seen, latency_s, burst.changed_bits)
+
+
+def _only(burst: Burst, edge: str, fault: str) -> bool:
+    """Whether exactly the product at the edge is wrong, by the detector that the fault is meant for."""
+    meant = "not_launched" if fault == "skipped_launch" else "mismatch"
+    found: list[Wrong] = [wrong for wrong in burst.wrong if meant in wrong.outcome.problems]
+    return len(burst.wrong) == 1 and [wrong.edge for wrong in found] == [edge]
+
+
+def _transfer_seen(ctx: CheckContext) -> SelftestResult:
+    """A copy of two that comes wrong, after two that came right."""
+    assert ctx.backend is not None
+    link = ctx.backend.host_link()
+    link.open(min(ctx.shapes["transfer_bytes"], 1 << 16))
+    try:
+        link.fill(ctx.seed)
+        link.begin("duplex", 2)
+        link.finish()
+        clean = not link.verify().wrong
+        link.strike(Kind.CORRUPTED, ctx.seed)
+        started = time.perf_counter()
+        link.begin("duplex", 2)
+        link.finish()
+        wrong = link.verify().wrong
+        latency_s = time.perf_counter() - started
+    finally:
+        link.close()
+    seen = clean and bool(wrong) and all(one.kind is Kind.CORRUPTED for one in wrong)
+    return injected(ctx, "power", "corrupted transfer", seen, latency_s)
+
+
+def _measurements(load: Load, mixed: Mixed) -> tuple[Measurement, ...]:
+    if not mixed.busy_s:
+        return ()
+    rate = mixed.products * load.unit.shape.operations / mixed.busy_s / 1e12
+    return (Measurement(f"mixed_{load.precision}_throughput", rate, "TFLOP/s"),)
+
+
+def _mixed_low(ctx: CheckContext, mixed: Mixed, wrong_before: bool) -> list[Reason]:
+    """The mixed load without copies over PCIe is less than it has to be; a GPU without a peer is no fault."""
+    if mixed.host.why is None or wrong_before:
+        return []
+    message = f"the mixed load ran without copies between host and GPU: {mixed.host.why}"
+    gpu = ctx.gpu.uuid if ctx.gpu else None
+    return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, evidence={"pcie": mixed.host.to_json()})]
+
+
+def _coverage(
+    load: Load, wanted: bool, waves: Waves | None, why: str | None, leave: dict[str, JSON], mixed: Mixed
+) -> dict[str, JSON]:
+    shape = load.unit.shape
+    made: dict[str, JSON] = {"run": False, "why": why} if waves is None else power_waves.coverage(waves)
+    return {
+        "waves": {"wanted": wanted, **made, **leave},
+        "mixed": mixed.coverage(),
+        "precision": load.precision,
+        "shape": [shape.m, shape.n, shape.k],
+        "products": load.products,
+        "wrong_products": load.wrong,
+        "bytes_moved": load.bytes_moved,
+        "pcie_bytes_moved": mixed.host.bytes,
+        "peer_bytes_moved": mixed.peer.bytes,
+        "simulated": load.backend.simulated,
+    }

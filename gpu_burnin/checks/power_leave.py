@@ -1,0 +1,139 @@
+"""Whether the power check may make synchronised waves: the site's word, asked for by one worker for the node.
+
+A check's deadline runs while its worker works, and stands still while it waits in an exchange. So the worker that
+looks for the grant is the only one whose time runs; the supervisor gives the check `wave_wait_s` more when leave is
+needed (plan.make_plan), and the budget of the check begins after the wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_burnin import waves
+from gpu_burnin.checks.together import Group
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.types import JSON
+
+ALWAYS, GRANTED, NEVER = "always", "granted", "never"
+# Between two looks at the directory, and between two exchanges, by which the others hear that one still waits.
+_LOOK_S, _TELL_S = 0.1, 1.0
+_WAIT, _YES, _NO = "wait", "yes", "no"
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Whether waves may be made, and if not, why. `request` is what was asked, None where nothing had to be."""
+
+    run: bool
+    why: str | None
+    directory: Path | None = None
+    request: waves.Request | None = None
+
+    def to_json(self) -> dict[str, JSON]:
+        """When it was asked, granted and over, for the report."""
+        if self.request is None:
+            return {}
+        request = self.request
+        return {"asked_at": request.asked_at, "granted_at": request.granted_at, "over_at": request.over_at}
+
+
+def ask(group: Group, options: Mapping[str, JSON], waves_s: float, now: Callable[[], float] = time.monotonic) -> Leave:
+    """The site's word on waves of `waves_s` seconds; all members call it and get the same answer.
+
+    A plan that does not say may make none. Where leave has to be granted, the first member asks and waits; when it
+    dies, the next one asks anew, within the same time.
+    """
+    mode = options.get("power_waves", NEVER)
+    place = options.get("wave_dir")
+    directory = Path(str(place)) if place else None
+    if mode == ALWAYS:
+        return _tell(group, directory, waves_s)
+    if mode != GRANTED or directory is None:
+        return Leave(False, "the configuration of this host says power_waves: never")
+    return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, now)
+
+
+def over(group: Group, leave: Leave) -> Leave:
+    """Say that the waves are over. Nobody is kept from going on by a directory that cannot be written any more."""
+    if leave.directory is None or leave.request is None or group.rank != 0:
+        return leave
+    try:
+        return Leave(True, None, leave.directory, waves.move(leave.directory, leave.request, waves.State.OVER))
+    except GpuBurninError as error:
+        return Leave(True, str(error), leave.directory, leave.request)
+
+
+def _tell(group: Group, directory: Path | None, waves_s: float) -> Leave:
+    """No leave is needed; who asks is told that waves are under way."""
+    if directory is None:
+        return Leave(True, None)
+    said: JSON = None
+    if group.rank == 0:
+        try:
+            said = _request_json(waves.ask(directory, 0.0, waves_s, waves.State.RUNNING))
+        except GpuBurninError:
+            said = None  # nobody has to be asked, so nobody has to be told
+    answer = _first(group, said)
+    return Leave(True, None, directory, _request(answer) if isinstance(answer, Mapping) else None)
+
+
+def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, now: Callable[[], float]) -> Leave:
+    until_s = now() + wait_s
+    request: waves.Request | None = None
+    while True:
+        said: JSON = None
+        if group.rank == 0:
+            try:
+                request = request or waves.ask(directory, wait_s, waves_s)
+                said = _look(directory, request, until_s, now)
+            except GpuBurninError as error:
+                said = {"answer": _NO, "why": str(error)}
+        answer = _first(group, said)
+        if not isinstance(answer, Mapping) or answer.get("answer") == _WAIT:
+            continue
+        if answer["answer"] == _NO:
+            return Leave(False, str(answer["why"]))
+        return Leave(True, None, directory, _request(answer))
+
+
+def _look(directory: Path, request: waves.Request, until_s: float, now: Callable[[], float]) -> JSON:
+    """Look for the grant for a while: yes, no when the time is over, else wait."""
+    tell_s = min(until_s, now() + _TELL_S)
+    while not waves.granted(directory, request):
+        left_s = tell_s - now()
+        if left_s <= 0:
+            break
+        time.sleep(min(_LOOK_S, left_s))
+    else:
+        return {"answer": _YES, **_request_json(waves.move(directory, request, waves.State.RUNNING))}
+    if now() < until_s:
+        return {"answer": _WAIT}
+    waves.move(directory, request, waves.State.GIVEN_UP)
+    return {"answer": _NO, "why": f"no leave for power waves was granted within {request.wait_s:g} s"}
+
+
+def _first(group: Group, said: JSON) -> JSON:
+    """What the first of those that are left has said."""
+    answers = group.gather(said)
+    return answers[group.members[0]]
+
+
+def _request_json(request: waves.Request) -> dict[str, JSON]:
+    return {"request": request.to_json()}
+
+
+def _request(answer: Mapping[str, JSON]) -> waves.Request:
+    fields = answer["request"]
+    assert isinstance(fields, Mapping)
+    return waves.Request(
+        str(fields["asked_at"]),
+        str(fields["boot_id"]),
+        int(str(fields["pid"])),
+        float(str(fields["wait_s"])),
+        float(str(fields["waves_s"])),
+        waves.State(str(fields["state"])),
+        str(fields["granted_at"]),
+    )

@@ -1,0 +1,70 @@
+"""Measurements of the power check on one GPU: power reached beside the limit, and how well waves keep their edges.
+
+Power is the rise of the GPU's sum of energy by the time it took, as the burn-in judges it. Figures of one run on one
+machine: printed, never asserted. Not yet run on hardware.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.power import Check
+from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.discover import discover
+from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.plan import CUDA_SHAPES
+from gpu_burnin.telemetry.power_judge import judge_power
+from gpu_burnin.telemetry.sampling import Sampling
+
+_BUDGET_S = 40.0
+_SEED = 21
+
+
+def measure_power(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
+    """The check of the level standard, with the sampler beside it: its coverage, and what the GPU drew.
+
+    The sampler is that of the GPU which CUDA calls 0 here, found by its UUID.
+    """
+    gpus = discover().gpus
+    uuid = bytes(cupy.cuda.runtime.getDeviceProperties(0)["uuid"]).hex()
+    gpu = next((one for one in gpus if one.uuid.removeprefix("GPU-").replace("-", "") == uuid), gpus[0])
+    ctx = CheckContext(
+        seed=_SEED, level="standard", budget_s=_BUDGET_S, gpus=(gpu,), gpu=gpu, backend=backend,
+        shapes={key: value for key, value in CUDA_SHAPES.items() if value}, options={"power_waves": "always"},
+        exchange=lambda data: {gpu.uuid: data},
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, Sampling((gpu,), Path(folder), lambda _: None) as sampling:
+        result = Check().run(ctx)
+        sampling.stop()
+        judged = judge_power([result], sampling.findings(), (gpu,), load_policy())
+    (found,) = judged.results
+    return {
+        "verdict": str(found.verdict),
+        "reasons": [reason.message for reason in found.reasons],
+        "notices": [notice.message for notice in judged.notices],
+        "waves": found.coverage["waves"],
+        "mixed": found.coverage["mixed"],
+        "power": found.coverage.get("power"),
+        "power_limit_w": found.coverage.get("power_limit_w"),
+        "shape": found.coverage["shape"],
+        "precision": found.coverage["precision"],
+    }
+
+
+def power_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Rows of the table: name, measured, goal."""
+    yield "power check of standard, verdict", ": ".join([found["verdict"], *found["reasons"]]), "PASS"
+    mixed = ((found["power"] or {}).get("phases") or {}).get("mixed") or {}
+    if mixed.get("mean_power_w") is not None:
+        value = f"{mixed['mean_power_w']:.0f} W of {found['power_limit_w']} W ({mixed['share_of_limit']:.0%})"
+        yield f"power under mixed load, by {mixed['power_source']}", value, "85% of the limit"
+    else:
+        yield "power under mixed load", f"not measured: {mixed.get('energy_why')}", "85% of the limit"
+    for one in found["waves"].get("frequencies", ()):
+        made = f"{one['periods_made']} of {one['periods_planned']} periods, load {one['load_share']:.0%}"
+        late = f"latest edge {one['worst_lateness_s'] * 1e3:.2f} ms"
+        yield f"wave of {one['frequency_hz']:g} Hz", f"{made}, {late}", "90% of the periods"

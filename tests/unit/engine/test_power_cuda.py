@@ -1,0 +1,66 @@
+"""The load of the power check through the cuda backend, its kernels compiled for the host: launches are counted, edges
+found. No replacement for a run on hardware.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from dataclasses import replace
+
+import pytest
+from cuda_fakes import FakeCupy, FakeLt, compile_kernels
+from engine_helpers import context, gpu
+
+from gpu_burnin.checks import power_load
+from gpu_burnin.checks.power_load import FALLING, RISING, Load
+from gpu_burnin.compute import cublaslt, cuda_device
+from gpu_burnin.compute.cuda import CudaBackend
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels as a host library."""
+    return compile_kernels(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def load(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """A load of small products on stand-ins that compute; the device's clock says what the stand-in's says."""
+    fake, library = FakeCupy(kernels), FakeLt(computes=True)
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
+    real = importlib.import_module
+    chosen = lambda name, package=None: fake if name == "cupy" else real(name, package)  # noqa: E731
+    monkeypatch.setattr(cuda_device.importlib, "import_module", chosen)
+    monkeypatch.setattr(cublaslt, "load_library", lambda: library)
+    monkeypatch.setattr(power_load, "_WARM_S", 0.0)
+    backend = CudaBackend()
+    backend.open(gpu())
+    return Load(replace(context(), backend=backend), backend, 1.0)
+
+
+def test_products_are_verified_and_timed_by_the_device(load: Load) -> None:
+    assert (load.precision, load.unit.shape.m, load.first.wrong) == ("bf16", 64, ())
+    burst = load.burst(6)
+    assert (burst.products, burst.wrong) == (6, ())
+    assert burst.seconds > 0
+    assert load.product_s == burst.seconds / 6
+
+
+@pytest.mark.parametrize("edge", [RISING, FALLING])
+@pytest.mark.parametrize("fault", ["bitflip", "skipped_launch"])
+def test_the_edge_of_a_wrong_or_lost_product_is_found(load: Load, fault: str, edge: str) -> None:
+    burst = load.burst(4, (fault,), edge)
+    assert [wrong.edge for wrong in burst.wrong] == [edge]
+    entries, reason = load.reason(burst.wrong[0], "here", {"frequency_hz": 2.0})
+    assert reason.code == "POWER_MISMATCH"
+    assert reason.message.startswith("here: bf16 product")
+    assert (reason.evidence["edge"], reason.evidence["repeat"]) == (edge, "right")
+    assert entries
+    assert load.burst(4).wrong == ()
+
+
+def test_lost_load_is_seen(load: Load) -> None:
+    wrong = load.lost_burst(100).wrong
+    assert {problem for one in wrong for problem in one.outcome.problems} >= {"not_launched"}
+    assert {one.edge for one in wrong} == {RISING, FALLING}

@@ -1,0 +1,90 @@
+"""The power check in worker processes under the supervisor: leave that is waited for, deadlines, faults by --inject."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_helpers import SHAPES, gpu
+from executor_helpers import LIMITS, told
+
+from gpu_burnin import waves
+from gpu_burnin.coverage import RULE_OF_THREE, active_s, missed_fault_rate
+from gpu_burnin.executor import ExecutionResult, execute
+from gpu_burnin.plan import SLACK_S, make_plan
+from gpu_burnin.types import Verdict
+from gpu_burnin.waves import State
+
+# Seconds that the worker which looks for the grant may be late, without and with the wait.
+_SLACK_S = 1.5
+
+
+def run(directory: Path, slack_s: float = 30.0, wait_s: float = 20.0, **settings: Any) -> ExecutionResult:
+    """Two made-up GPUs, level standard, self-tests off."""
+    options = {"power_waves": "granted", "wave_dir": str(directory), "wave_wait_s": wait_s}
+    made = make_plan(
+        "standard", backend="cpu", gpus=[gpu(0), gpu(1)], seed=1, checks=("power",), shapes=SHAPES,
+        options=options, selftest=False, **settings,
+    )  # fmt: skip
+    assert made.checks[0].slack_s == SLACK_S + wait_s
+    checks = tuple(replace(check, slack_s=slack_s, weight=0.0, least_s=0.0) for check in made.checks)
+    return execute(replace(made, checks=checks), limits=LIMITS)
+
+
+@pytest.fixture
+def late_grant(tmp_path: Path) -> Iterator[None]:
+    """A controller that lets the request wait for a while longer than the check's own slack."""
+    ended = threading.Event()
+
+    def control() -> None:
+        while waves.state(tmp_path).state is not State.WAITING:
+            if ended.wait(0.05):
+                return
+        if not ended.wait(_SLACK_S + 1.0):
+            waves.grant(tmp_path)
+
+    thread = threading.Thread(target=control)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("late_grant")
+def test_workers_wait_for_leave_and_make_their_waves(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert [(result.gpu, result.verdict) for result in found.results] == [
+        ("GPU-0", Verdict.PASS),
+        ("GPU-1", Verdict.PASS),
+    ]
+    for result in found.results:
+        made = result.coverage["waves"]
+        assert isinstance(made, dict)
+        assert made["run"] is True
+        waited_s = result.coverage["waited_s"]
+        assert isinstance(waited_s, float)
+        assert waited_s > _SLACK_S
+        assert active_s(result) == pytest.approx(result.seconds - waited_s), "waiting is no test"
+        assert missed_fault_rate(result) == pytest.approx(RULE_OF_THREE / (result.seconds - waited_s))
+    assert waves.state(tmp_path).state is State.OVER
+
+
+def test_a_deadline_without_the_wait_in_it_ends_the_worker_that_looks_for_the_grant(tmp_path: Path) -> None:
+    found = run(tmp_path, slack_s=_SLACK_S, wait_s=1.0 + 2 * _SLACK_S)
+    by_gpu = {result.gpu: result for result in found.results}
+    assert told(by_gpu["GPU-0"]) == [("HUNG", Verdict.FAIL)]
+
+
+def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
+    found = run(tmp_path, wait_s=0.2, inject=["power:wrong_edge:gpu=1"])
+    by_gpu = {result.gpu: result for result in found.results}
+    assert told(by_gpu["GPU-0"]) == []
+    assert told(by_gpu["GPU-1"]) == [("POWER_MISMATCH", Verdict.FAIL)]
+    for result in found.results:
+        made = result.coverage["waves"]
+        assert isinstance(made, dict)
+        assert made["why"] == "no leave for power waves was granted within 0.2 s"
