@@ -35,7 +35,9 @@ _LAZY: Mapping[str, tuple[str, str, str]] = {
     "compare": ("gpu_burnin.report.cli", "compare", "Say what changed between two reports."),
     "fleet": ("gpu_burnin.fleet.cli", "fleet", "Look at many hosts from the controller."),
     "host": ("gpu_burnin.fleet.cli", "host", "Run a burn-in on HOST and bring its report back."),
+    "plan": ("gpu_burnin.plan_cli", "plan", "Say what a run would do here, and how long it takes."),
     "selftest": ("gpu_burnin.selftest_cli", "selftest", "Prove this node's detectors with injected faults."),
+    "waves": ("gpu_burnin.waves_cli", "waves", "Show or grant the leave for power waves."),
 }
 
 
@@ -87,6 +89,15 @@ def cli() -> None:
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
 @click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
 @click.option("--expect-gpus", type=click.IntRange(1), metavar="N", help="How many GPUs this node has to have.")
+@click.option(
+    "--waves",
+    type=click.Choice(["always", "granted", "never"]),
+    help="Whether all GPUs swing between idle and full load together: at once, when it is granted (gpu-burnin waves), "
+    "or not.  [default: always]",
+)
+@click.option(
+    "--wave-wait", "wave_wait_s", type=duration, metavar="DURATION", help="How long to wait for that.  [default: 30m]"
+)
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
 @click.option(
     "--allow-simulated",
@@ -111,9 +122,10 @@ def run(
     Options that are not given come from the configuration. A run of less than the configuration asks for is
     never a PASS.
     """
-    from gpu_burnin import progress
+    from gpu_burnin import private_shm, progress
     from gpu_burnin.run import RunOptions, run_burnin
 
+    private_shm.enter()
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
     outcome = run_burnin(options, progress.display)
     # The report is on the disk, and the exit code is the verdict's whoever reads along.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,16 @@ if TYPE_CHECKING:
     from gpu_burnin.config import Config
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_DURATION = re.compile(r"(\d+)\s*([smhd])")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> float:
     """A time like 30m or 2h, in seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if not match:
-        raise click.BadParameter(f"{text!r} is not a duration; write it as 90s, 30m, 2h or 1d")
-    return float(int(match[1]) * _UNIT_S[match[2]])
+    from gpu_burnin.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_burnin.durations import FORM, parse_duration
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.store import DEFAULT_STATE_DIR
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
+WAVES = ("always", "granted", "never")
+# How long a run waits for leave to swing its power, where nothing else is said.
+WAVE_WAIT_S = 1800.0
 SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes", "transfer_bytes", "collective_bytes")
+_VERSION_FORM = "a version in quotes, such as '2.28.3'"
 _T = TypeVar("_T")
 
 
@@ -34,10 +39,19 @@ class Config:
 
     `shapes` (elements, bytes) reduces the checks for the lab; `kernel_log` is "auto" or a kmsg-format file.
     `metrics_file` is where the metrics of the newest run are written too, for node_exporter's textfile collector.
+    `dcgm` adds the check of that name. `power_waves` says when all GPUs may swing between idle and full load together:
+    always, when it is granted (for which a run waits `wave_wait_s` seconds) or never. `extended_for_new_s`: a run of
+    which no level is asked becomes one of the level extended, that long, while a GPU is new here. `expect_nccl` is
+    the version that NCCL must have, such as 2.28.3.
     """
 
     level: str | None = None
     checks: tuple[str, ...] | None = None
+    dcgm: bool = False
+    power_waves: str | None = None
+    wave_wait_s: float = WAVE_WAIT_S
+    extended_for_new_s: float | None = None
+    expect_nccl: str | None = None
     expect_gpus: int | None = None
     backend: str = "auto"
     allow_simulated: bool = False
@@ -100,6 +114,26 @@ class _Reader:
             raise self._bad(key, "a whole number of 1 or more")
         return value
 
+    def duration(self, key: str) -> float | None:
+        """Seconds, 1 or more, out of a text such as 30m."""
+        value = self.take(key, str, FORM, "")
+        if not value:
+            return None
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            raise self._bad(key, FORM) from error
+        if not seconds:
+            raise self._bad(key, FORM)
+        return seconds
+
+    def version(self, key: str) -> str | None:
+        """Numbers joined by points."""
+        value = self.take(key, str, _VERSION_FORM, "")
+        if value and not all(part.isdecimal() for part in value.split(".")):
+            raise self._bad(key, _VERSION_FORM)
+        return value or None
+
     def names(self, key: str) -> tuple[str, ...] | None:
         """A list of names."""
         value: list[object] = self.take(key, list, "a list of names", [])
@@ -143,6 +177,11 @@ def parse_config(document: object, path: Path) -> Config:
     found = Config(
         level=reader.choice("level", LEVELS, None),
         checks=reader.names("checks"),
+        dcgm=reader.take("dcgm", bool, "true or false", default.dcgm),
+        power_waves=reader.choice("power_waves", WAVES, None),
+        wave_wait_s=reader.duration("wave_wait") or default.wave_wait_s,
+        extended_for_new_s=reader.duration("extended_for_new"),
+        expect_nccl=reader.version("expect_nccl"),
         expect_gpus=reader.count("expect_gpus"),
         backend=reader.choice("backend", BACKENDS, default.backend) or default.backend,
         allow_simulated=reader.take("allow_simulated", bool, "true or false", default.allow_simulated),
@@ -154,6 +193,8 @@ def parse_config(document: object, path: Path) -> Config:
         shapes=_shapes(reader.mapping("shapes")),
         publish=_publish(reader.mapping("publish")),
     )
+    if found.extended_for_new_s is not None and not 60 <= found.extended_for_new_s <= 30 * 86400:
+        raise GpuBurninError(f"{path}: extended_for_new must be from 60s to 30d")
     if found.kernel_log != "auto" and not Path(found.kernel_log).is_absolute():
         raise GpuBurninError(f"{path}: kernel_log must be auto or an absolute path")
     reader.end()

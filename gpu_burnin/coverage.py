@@ -15,17 +15,23 @@ RULE_OF_THREE = 3.0
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a whole that a check must have covered, by the names of both in its coverage."""
+    """The part of a whole that a check must have covered, by the names of both in its coverage.
+
+    `none_ok`: the whole may be 0, as counted by the check; elsewhere that is no coverage.
+    """
 
     covered: str
     whole: str
     least: float
+    none_ok: bool = False
 
 
 # Design, section 6: memory but for what the driver keeps, every SM.
 LEAST_SHARE: Mapping[str, Share] = {
     "hbm": Share("covered_bytes", "gpu_memory_bytes", 0.95),
     "sm": Share("sms_covered", "sms_total", 1.0),
+    # One GPU has no pair, and pairs that cannot and need not reach each other are none.
+    "nvlink": Share("pairs_covered", "pairs_total", 1.0, none_ok=True),
 }
 
 
@@ -34,9 +40,14 @@ def missed_fault_rate(result: CheckResult) -> float | None:
 
     None for a check of the node (a snapshot, no time on the hardware) and where a fault was seen.
     """
-    if result.gpu is None or result.verdict is not Verdict.PASS or result.seconds <= 0:
+    if result.gpu is None or result.verdict is not Verdict.PASS or active_s(result) <= 0:
         return None
-    return RULE_OF_THREE / result.seconds
+    return RULE_OF_THREE / active_s(result)
+
+
+def active_s(result: CheckResult) -> float:
+    """Seconds in which the check exercised its GPU: without those in which it waited for leave (`waited_s`)."""
+    return result.seconds - _number(result.coverage.get("waited_s"))
 
 
 def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:
@@ -45,7 +56,7 @@ def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float 
     None where any of its checks did not pass, or none ran.
     """
     own = [result for result in results if result.gpu == gpu]
-    seconds = sum(result.seconds for result in own)
+    seconds = sum(active_s(result) for result in own)
     if any(result.verdict is not Verdict.PASS for result in own) or seconds <= 0:
         return None
     return RULE_OF_THREE / seconds
@@ -70,6 +81,8 @@ def _share(result: CheckResult) -> Iterator[Reason]:
     if wanted is None:
         return
     covered, whole = result.coverage.get(wanted.covered), result.coverage.get(wanted.whole)
+    if wanted.none_ok and whole == 0:
+        return
     share = _number(covered) / _number(whole) if _number(whole) > 0 else 0.0
     if share < wanted.least:
         message = f"{share:.1%} was covered, at least {wanted.least:.0%} must be"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.execution import Run
-from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.hardware.reasons import load_reasons, make_reason
 from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
 from gpu_burnin.plan import CheckPlan, share
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
@@ -161,7 +161,7 @@ class Lane:
             self._left_s, self.until = self.until - now, math.inf
             return
         if isinstance(message, Failed) and step.op == "open":
-            self._give_up(_code(message), message.message, Verdict.INCONCLUSIVE)
+            self._give_up(_code(message), message.message, _severity(message))
         elif isinstance(message, Ready):
             self.run.facts[self.gpu or "node"] = message.facts
         elif isinstance(message, Selftests):
@@ -174,7 +174,8 @@ class Lane:
             self._blind(step.name, message.message)
         else:
             text = f"{step.name} could not run: {message.message}"
-            self._finish(self._result(step.name, self._reason(_code(message), step.name, text)))
+            reason = self._reason(_code(message), step.name, text, severity=_severity(message))
+            self._finish(self._result(step.name, reason))
         self._next()
 
     def _next(self) -> None:
@@ -376,7 +377,12 @@ class Lane:
 
 def _code(message: Failed) -> str:
     """The reason code of a worker's failure."""
-    return _OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR"
+    return message.code or (_OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR")
+
+
+def _severity(message: Failed) -> Verdict:
+    """A check that could not be carried out says nothing of the GPU, unless the GPU itself reported a fault."""
+    return Verdict.INCONCLUSIVE if message.code is None else load_reasons()[message.code].severity
 
 
 def _death(when: str, obituary: Mapping[str, Any]) -> str:

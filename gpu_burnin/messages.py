@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+from gpu_burnin.hardware.reasons import load_reasons
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult
 from gpu_burnin.wire import encode, result_from_json, selftest_from_json
 
@@ -60,10 +61,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Failed:
-    """The step could not be done, and why."""
+    """The step could not be done, and why. `code` is the reason where the device itself reported a fault."""
 
     message: str
     out_of_memory: bool
+    code: str | None = None
 
 
 Message: TypeAlias = Ready | Progress | Share | Selftests | Result | Failed
@@ -105,7 +107,10 @@ def _share(data: Mapping[str, Any]) -> Share:
 
 
 def _failed(data: Mapping[str, Any]) -> Failed:
-    return Failed(_text(data["message"]), data.get("out_of_memory") is True)
+    code = data.get("code")
+    if code is not None and _text(code) not in load_reasons():
+        raise ValueError(f"an unknown reason {code!r:.40}")
+    return Failed(_text(data["message"]), data.get("out_of_memory") is True, code)
 
 
 def _selftests(data: Mapping[str, Any]) -> Selftests:

@@ -30,7 +30,7 @@ FULL_SELFTEST_DEADLINE_S = 1800.0
 # the largest message of a collective operation.
 CUDA_SHAPES: Mapping[str, int] = {
     "gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0, "transfer_bytes": 256 << 20,
-    "collective_bytes": 1 << 30,
+    "collective_bytes": 8 << 30,
 }  # fmt: skip
 CPU_SHAPES: Mapping[str, int] = {
     "gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20, "transfer_bytes": 256 << 10,
@@ -70,7 +70,7 @@ class Level:
 LEVELS: Mapping[str, Level] = {
     "quick": Level(60.0, 1.0, {
         "state": Slot(0.0, 5.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
-        "pcie": Slot(0.5, 1.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 3.0), "power": Slot(1.0, 2.0),
+        "pcie": Slot(0.5, 3.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 3.0), "power": Slot(1.0, 2.0),
         "dcgm": Slot(0.0, 600.0),
     }),
     "standard": Level(300.0, 30.0, {
@@ -222,7 +222,13 @@ def make_plan(
         backend=backend,
         gpus=tuple(gpus),
         checks=tuple(
-            CheckPlan(name, row.scope, slot.weight, min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s)
+            CheckPlan(
+                name,
+                row.scope,
+                slot.weight,
+                min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s,
+                SLACK_S + _wait_s(name, options or {}),
+            )
             for name, row in ROWS.items()
             if name in names and (slot := chosen.slots.get(name))
         ),
@@ -261,6 +267,12 @@ def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
     return shapes
 
 
+def _wait_s(check: str, options: Mapping[str, JSON]) -> float:
+    """Seconds that a check may wait for leave, on top of all others: the power waves, where they need a grant."""
+    waits = check == "power" and options.get("power_waves") == "granted"
+    return float(str(options["wave_wait_s"])) if waits else 0.0
+
+
 def _duration(level: str, duration_s: float) -> float:
     if level != "extended":
         raise PlanError(f"a duration goes only with the level extended, not with {level}")
@@ -293,3 +305,35 @@ def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan], turns: in
     whole = check.weight + sum(other.weight for other in timed)
     wanted = min((left_s - CLOSING_S) * check.weight / whole, left_s - CLOSING_S - others_s)
     return max(check.least_s, wanted / turns)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """When a check begins and how long it takes, in seconds of the plan, where nothing else costs time.
+
+    `budget_s` is the time on one GPU, `seconds` the time of the run: more where GPUs take turns.
+    """
+
+    check: CheckPlan
+    begins_s: float
+    budget_s: float
+    seconds: float
+
+
+def schedule(plan: Plan) -> tuple[Expected, ...]:
+    """The plan's time as the executor shares it out (share), with start and self-tests that cost nothing.
+
+    A check without a weight is taken to need its least; in a run it is over when it is done.
+    """
+    expected: list[Expected] = []
+    now_s = 0.0
+    for scopes in ({Scope.NODE}, {Scope.EACH, Scope.TOGETHER, Scope.ALONE}, {Scope.AFTER}):
+        lane = [check for check in plan.checks if check.scope in scopes]
+        for place, check in enumerate(lane):
+            turns = max(1, len(plan.gpus)) if check.scope is Scope.ALONE else 1
+            begins_s = now_s
+            for left in range(turns, 0, -1):
+                budget_s = share(plan.total_s - now_s, check, lane[place + 1 :], left)
+                now_s += budget_s
+            expected.append(Expected(check, begins_s, (now_s - begins_s) / turns, now_s - begins_s))
+    return tuple(expected)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.compute.wave import waves_for
 from gpu_burnin.config import LEVELS, Config
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.host import Host, read_host
+from gpu_burnin.known_gpus import KnownGpu, RecordError, new_gpus, read_known
 from gpu_burnin.plan import Plan, PlanError, make_plan
+from gpu_burnin.store import WAVE_DIR
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
+from gpu_burnin.types import JSON, Gpu
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class RunOptions:
     """What the caller asks of one run; None leaves it to the configuration or the level.
 
     `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only.
-    `allow_simulated` lets a run on simulated hardware PASS; the evidence stays marked as simulated.
+    `allow_simulated` lets a run on simulated hardware PASS; the evidence stays marked as simulated. `waves` is
+    always, granted or never, and `wave_wait_s` (seconds) how long to wait for the grant.
     """
 
     config: Config = field(default_factory=Config)
@@ -38,6 +43,8 @@ class RunOptions:
     seed: int | None = None
     inject: tuple[str, ...] = ()
     allow_simulated: bool = False
+    waves: str | None = None
+    wave_wait_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ class Prepared:
     """The plan with what it was made of.
 
     `left_out` are checks that are wanted on this host and not asked of this run, `shortfalls` sentences on where
-    else it does less than that.
+    else it does less than that. `new_gpus` are GPUs of the plan that have not been through an extended burn-in here,
+    as far as the record says; `record_problem` is what is wrong with it.
     """
 
     plan: Plan
@@ -53,6 +61,8 @@ class Prepared:
     host: Host
     left_out: tuple[str, ...]
     shortfalls: tuple[str, ...]
+    new_gpus: tuple[Gpu, ...] = ()
+    record_problem: str = ""
 
 
 BUSY = "only the state check was run, since a foreign process uses a GPU"
@@ -84,34 +94,72 @@ def prepare(options: RunOptions) -> Prepared:
 
     Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
     """
-    config = options.config
-    wanted = config.checks or USUAL_CHECKS
+    _refuse_conflicts(options, wanted_checks(options.config))
+    found = discover()
+    backend = choose_backend(options.backend or options.config.backend, found)
+    # A damaged record makes every GPU new again; it is no reason to leave a node untested.
+    try:
+        known, problem = read_known(options.config.state_dir), ""
+    except RecordError as error:
+        known, problem = (), str(error)
+    return replace(planned(options, found, backend, known), record_problem=problem)
+
+
+def planned(options: RunOptions, found: Found, backend: str, known: Iterable[KnownGpu]) -> Prepared:
+    """The plan for what was found here. Raises GpuBurninError (exit 2) for anything that cannot be run as asked."""
+    config, wanted = options.config, wanted_checks(options.config)
     _refuse_conflicts(options, wanted)
-    found, host = discover(), read_host()
-    backend = choose_backend(options.backend or config.backend, found)
     chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
     shortfalls: list[str] = []
     if found.busy:
         chosen = wanted = tuple(name for name, row in ROWS.items() if row.scope is Scope.NODE)
         shortfalls.append(BUSY)
     gpus = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), options.gpus)
-    expect_gpus = options.expect_gpus or config.expect_gpus
+    new = new_gpus(gpus, known, simulated=backend == "cpu" or found.simulated)
+    level, duration_s = level_and_time(options, new)
     try:
         plan = make_plan(
-            level_of(options),
+            level,
             backend=backend,
             gpus=gpus,
             seed=options.seed,
             checks=chosen,
             shapes=config.shapes,
-            options={} if expect_gpus is None else {"expect_gpus": expect_gpus},
+            options=plan_options(options),
             inject=() if found.busy else options.inject,
-            duration_s=options.duration_s,
+            duration_s=duration_s,
         )
     except PlanError as error:
         raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
     left_out = tuple(name for name in wanted if name not in chosen)
-    return Prepared(plan, found, host, left_out, (*shortfalls, *_shortfalls(options, plan, found)))
+    return Prepared(plan, found, read_host(), left_out, (*shortfalls, *_shortfalls(options, plan, found)), new)
+
+
+def wanted_checks(config: Config) -> tuple[str, ...]:
+    """The checks of a run that names none: those of the configuration or the usual ones, and DCGM where it says so."""
+    wanted = config.checks or USUAL_CHECKS
+    return (*wanted, "dcgm") if config.dcgm and "dcgm" not in wanted else wanted
+
+
+def level_and_time(options: RunOptions, new: tuple[Gpu, ...]) -> tuple[str, float | None]:
+    """The level and, for extended, its seconds: what was asked, or an extended burn-in for GPUs that are new here."""
+    extended_s = options.config.extended_for_new_s
+    if options.level is None and options.duration_s is None and extended_s is not None and new:
+        return "extended", extended_s
+    return level_of(options), options.duration_s
+
+
+def plan_options(options: RunOptions) -> dict[str, JSON]:
+    """The free settings of the plan: what the checks read from CheckContext.options."""
+    config = options.config
+    expect_gpus = options.expect_gpus or config.expect_gpus
+    return {
+        "power_waves": options.waves or config.power_waves or "always",
+        "wave_dir": str(config.state_dir / WAVE_DIR),
+        "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
+        **({} if expect_gpus is None else {"expect_gpus": expect_gpus}),
+        **({} if config.expect_nccl is None else {"expect_nccl": config.expect_nccl}),
+    }
 
 
 def level_of(options: RunOptions) -> str:
@@ -142,6 +190,11 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     asked = options.config.level
     if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
         yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
+    # Where waves need a grant, a run without them is what the configuration allows; only "always" is broken by less.
+    waves = plan.options["power_waves"]
+    planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
+    if planned_waves and options.config.power_waves == "always" != waves:
+        yield f"power waves were {waves} to run, and this host's configuration asks for them always"
     testable = {gpu.uuid for gpu in found.gpus} - found.lost
     rest = len(testable) - len(plan.gpus)
     if rest:

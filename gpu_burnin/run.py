@@ -26,6 +26,7 @@ from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.history import History, read_history
 from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.journal import Journal, utc_now
+from gpu_burnin.known_gpus import KNOWN_GPUS, makes_known, remember, wanted_notice
 from gpu_burnin.plan import Plan
 from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
 from gpu_burnin.report import build, model, outputs
@@ -36,7 +37,7 @@ from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.sampling import Sampling
-from gpu_burnin.types import CheckResult, Gpu, Reason, SelftestResult, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, SelftestResult, Verdict
 from gpu_burnin.verdict import Judgement, KernelLogFindings, Observations, judge
 
 __all__ = ["EXIT_CODES", "Display", "Outcome", "RunOptions", "run_burnin"]
@@ -96,6 +97,7 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
     if not options.inject:
         evidence.own_public_key(config.host_key)
     with store.locked():
+        store.forget_waves()
         prepared = prepare(options)
         revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
         interrupts = Interrupts()
@@ -120,6 +122,7 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
             store.finish(run)
             if judged.verdict is Verdict.PASS and revoked is not None:
                 store.clear_revocation(revoked)
+        _remember(config, run, report, observed, judged)
     _export_metrics(config, run, report)
     return Outcome(run.path, report, observed.plan, judged, judged.results, observed.selftests)
 
@@ -216,11 +219,34 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
         extra=extra,
         left_out=prepared.left_out,
         shortfalls=shortfalls,
+        notices=_notices(options, prepared),
         interrupted=done.interrupted,
         passed_this_boot=history.passed_this_boot,
         last_reasons=history.last_reasons,
         restarted=history.restarted,
     )
+
+
+def _notices(options: RunOptions, prepared: Prepared) -> tuple[Notice, ...]:
+    """What the run knows beforehand: GPUs that should get an extended burn-in, unless this is one."""
+    if makes_known(prepared.plan) or prepared.plan.inject:
+        return ()
+    notice = wanted_notice(prepared.new_gpus, options.config.extended_for_new_s, prepared.record_problem)
+    return () if notice is None else (notice,)
+
+
+def _remember(config: Config, run: Run, report: model.Report, seen: Observations, judged: Judgement) -> None:
+    """Put the GPUs that have passed an extended burn-in on record, so that none asks for it again."""
+    if judged.verdict is not Verdict.PASS or not makes_known(seen.plan):
+        return
+    at = report["finished_at"]
+    try:
+        remember(config.state_dir, seen.plan.gpus, run_id=run.run_id, passed_at=at, simulated=seen.simulated)
+    except OSError as error:
+        raise GpuBurninError(
+            f"{socket.gethostname()}: the run is complete in {run.path}, but {config.state_dir / KNOWN_GPUS} "
+            f"cannot be written: {error.strerror or error}; make room, or its GPUs ask for an extended burn-in again"
+        ) from error
 
 
 def _check_of(died: str) -> str:

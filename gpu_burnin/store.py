@@ -23,6 +23,8 @@ REPORT_TEXT = "report.txt"
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"
+# Where a run asks for leave to swing its power.
+WAVE_DIR = "waves"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 
@@ -130,6 +132,10 @@ class Store:
             (Run(entry.name, int(match[1]), entry) for entry, match in found if match),
             key=lambda run: run.sequence,
         )
+
+    def forget_waves(self) -> None:
+        """Remove what a run before left of its request for power waves; call with the lock held."""
+        shutil.rmtree(self.root / WAVE_DIR, ignore_errors=True)
 
     def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
         """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.agreement import disagreements
+from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.coverage import coverage_reasons
 from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
@@ -17,9 +18,11 @@ from gpu_burnin.hardware.floors import judge_floors, with_floors
 from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
 from gpu_burnin.ladder import escalated, worst_action
 from gpu_burnin.plan import Plan
+from gpu_burnin.spread import pcie_notices
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.power_judge import judge_power
 from gpu_burnin.telemetry.xids import is_own, judge_xids
 from gpu_burnin.types import (
     JSON,
@@ -57,7 +60,8 @@ class Observations:
 
     `gpus` are all GPUs of the node, tested or not. `killed_pids` are processes the executor killed itself.
     `extra` are reasons found outside the checks (a host that died during the run before). `left_out` are checks
-    and `shortfalls` sentences on where the run was asked to do less than this host's configuration wants.
+    and `shortfalls` sentences on where the run was asked to do less than this host's configuration wants. `notices`
+    are warnings that do not come of the checks.
     `passed_this_boot`: a run of this boot had passed before, so that users' work may have run since.
     `last_reasons` are those of the run before, and `restarted` says that the host was restarted since then.
     """
@@ -74,6 +78,7 @@ class Observations:
     extra: tuple[Reason, ...] = ()
     left_out: tuple[str, ...] = ()
     shortfalls: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
     interrupted: bool = False
     passed_this_boot: bool = False
     last_reasons: tuple[Reason, ...] = ()
@@ -115,7 +120,10 @@ def judge(
     models, rules = skus or load_skus(), policy or load_policy()
     gaps, log = tuple(missing_results(seen.plan, seen.results)), seen.kernel_log
     results = with_floors(seen.results, seen.gpus, simulated=seen.simulated, skus=models)
+    power = judge_power(results, seen.telemetry, seen.plan.gpus, rules)
+    results = power.results
     slow, slow_notices = judge_floors(results)
+    links, link_notices = attributed(results, seen.gpus, simulated=seen.simulated)
     telemetry, telemetry_notices = judge_telemetry(seen.telemetry, _watched(seen), results, rules)
     logged = judge_xids(
         log.events,
@@ -138,6 +146,8 @@ def judge(
             *_gap_reasons(gaps, seen.interrupted),
             *coverage_reasons(results, seen.gpus, models, simulated=seen.simulated),
             *disagreements(results, seen.gpus),
+            *links,
+            *power.reasons,
             *slow,
             *_selftest_reasons(seen),
             *telemetry,
@@ -150,7 +160,15 @@ def judge(
         reasons=reasons,
         gpus={gpu.uuid: _of_gpu(gpu.uuid, results, reasons, gaps) for gpu in seen.plan.gpus},
         gaps=gaps,
-        notices=(*slow_notices, *telemetry_notices, *logged.notices),
+        notices=(
+            *seen.notices,
+            *slow_notices,
+            *link_notices,
+            *pcie_notices(results, seen.gpus),
+            *power.notices,
+            *telemetry_notices,
+            *logged.notices,
+        ),
         results=results,
     )
 

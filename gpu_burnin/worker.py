@@ -169,7 +169,7 @@ def _prefer_as_victim() -> None:
 def _failure(error: Exception) -> dict[str, Any]:
     """The message of a step that could not be done."""
     if isinstance(error, GpuBurninError):
-        return {"type": "failed", "message": str(error)}
+        return {"type": "failed", "message": str(error), "code": error.reason_code}
     if isinstance(error, MemoryError):
         what = f" ({error})" if str(error) else ""
         return {

@@ -39,8 +39,9 @@ def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tu
     notices: list[Notice] = []
     for result, measurement in _slow(results):
         message = (
-            f"{measurement.name} is {float(measurement.value):.4g} {measurement.unit}, under the floor of "
-            f"{measurement.floor:.4g} ({measurement.floor_confidence}: {measurement.floor_source})"
+            f"{measurement.name} is {_told(float(measurement.value), measurement.unit)}, under the floor of "
+            f"{_told(measurement.floor or 0.0, measurement.unit)} "
+            f"({measurement.floor_confidence}: {measurement.floor_source})"
         )
         evidence: dict[str, JSON] = {
             "measurement": measurement.name,
@@ -56,12 +57,18 @@ def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tu
     return tuple(reasons), tuple(notices)
 
 
+def _told(value: float, unit: str) -> str:
+    """A rate as people say it: bytes per second in GB/s."""
+    return f"{value / 1e9:.4g} GB/s" if unit == "B/s" else f"{value:.4g} {unit}"
+
+
 def _models(gpus: Iterable[Gpu], table: SkuTable) -> dict[str, Sku]:
     return {gpu.uuid: table.skus[gpu.sku] for gpu in gpus if gpu.sku in table.skus}
 
 
 def _filled(result: CheckResult, sku: Sku | None) -> CheckResult:
-    if sku is None or result.coverage.get("simulated") is True:
+    # A check may say that its measurements were not made as those of the floors.
+    if sku is None or result.coverage.get("simulated") is True or result.coverage.get("no_floor_why"):
         return result
     return replace(result, measurements=tuple(_with_floor(item, sku) for item in result.measurements))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from executor_helpers import LIMITS, Fake
+from peer_fakes import compile_peer_kernels
 
 from gpu_burnin.executor import ExecutionResult, Limits, execute
 from gpu_burnin.plan import Plan
@@ -23,3 +25,9 @@ def fake(tmp_path: Path) -> Fake:
         return execute(made, limits=limits, command=command, **settings)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def peer_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels of the copies between GPUs, compiled for the host."""
+    return compile_peer_kernels(tmp_path_factory.mktemp("peer"))

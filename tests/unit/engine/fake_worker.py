@@ -42,6 +42,9 @@ def main(mode: str, state: Path) -> None:
     if mode == "cannot open":
         send(type="failed", message="CuPy is missing")
         sys.exit(1)
+    if mode == "GPU is damaged at once":
+        send(type="failed", message="uncorrectable ECC error encountered", code="ECC_UNCORRECTED")
+        sys.exit(1)
     if mode == "cannot open and stays":
         send(type="failed", message="CuPy is missing")
         hang()
@@ -84,6 +87,9 @@ def main(mode: str, state: Path) -> None:
         if mode == "garbage":
             print("Segmentation fault", flush=True)
             hang()
+        if mode == "GPU reports damage" and request["name"] == "gemm":
+            send(type="failed", message="uncorrectable ECC error encountered", code="ECC_UNCORRECTED")
+            continue
         if mode == "raises":
             send(type="failed", message="no memory")
             continue

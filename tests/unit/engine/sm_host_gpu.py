@@ -160,7 +160,7 @@ def compile_kernels(folder: Path) -> ctypes.CDLL:
 
 
 class HostArray:
-    """A device array on host memory."""
+    """A device array on host memory. What CuPy would compile for it (fill, arithmetic) is not there."""
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values = values
@@ -171,9 +171,6 @@ class HostArray:
     def set(self, values: Any) -> None:
         assert values.shape == self.values.shape and values.dtype == self.values.dtype
         self.values[...] = values
-
-    def fill(self, value: Any) -> None:
-        self.values.fill(value)
 
 
 Placement = Callable[[int, int], list[int]]

@@ -181,6 +181,14 @@ def test_a_check_that_raises_is_inconclusive(fake: Fake) -> None:
     assert told(fake("raises", plan("gemm")).results[0]) == [("CHECK_ERROR", Verdict.INCONCLUSIVE)]
 
 
+def test_damage_that_the_gpu_reports_fails_the_check_in_which_it_did(fake: Fake) -> None:
+    result = fake("GPU reports damage", plan("gemm", "hbm"))
+    assert [told(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)], []]
+    assert result.results[0].reasons[0].message == "gemm could not run: uncorrectable ECC error encountered"
+    result = fake("GPU is damaged at once", plan("gemm", "hbm"))
+    assert [told(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]] * 2
+
+
 def test_garbage_from_a_worker_counts_as_its_death(fake: Fake) -> None:
     result = fake("garbage", plan("gemm"))
     assert told(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]

@@ -49,6 +49,8 @@ def test_what_is_meant_is_understood() -> None:
     assert parse(selftest(), "selftest", "gemm", "GPU-0") == Selftests((TEST, TEST))
     assert parse({"type": "failed", "message": "m"}, "check", "gemm", None) == Failed("m", False)
     assert parse({"type": "failed", "message": "m", "out_of_memory": True}, "open", "x", None) == Failed("m", True)
+    damaged = {"type": "failed", "message": "m", "code": "ECC_UNCORRECTED"}
+    assert parse(damaged, "check", "x", None) == Failed("m", False, "ECC_UNCORRECTED")
     # The check of the node speaks of all GPUs, and a number that is not finite travels as text.
     of_node = replace(RESULT, gpu=None, measurements=(Measurement("rate", float("nan"), "B/s"),))
     assert isinstance(parse({"type": "result", "result": plain(of_node)}, "check", "gemm", None), Result)
@@ -93,6 +95,8 @@ def test_a_worker_speaks_for_no_other_check_and_no_other_gpu(op: str, message: d
         ("open", {"type": "ready"}),
         ("open", {"type": "ready", "facts": 1}),
         ("open", {"type": "failed", "message": {}}),
+        ("open", {"type": "failed", "message": "m", "code": "NO_SUCH_REASON"}),
+        ("check", {"type": "failed", "message": "m", "code": ["ECC_UNCORRECTED"]}),
         ("check", {"type": "progress"}),
         ("check", {"type": "progress", "data": [1]}),
         ("check", {"type": "share"}),

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from engine_helpers import gpu, plan
 
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, ROWS, SELFTESTED, Scope
+from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
 from gpu_burnin.compute.faults import FAULTS
 from gpu_burnin.plan import (
     CLOSING_S,
+    SLACK_S,
     CheckPlan,
     Plan,
     PlanError,
     make_plan,
     parse_injection,
     plan_from_json,
+    schedule,
     share,
 )
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
@@ -33,7 +36,8 @@ def test_checks_come_in_their_order_with_deadlines_after_budgets() -> None:
     assert [c.name for c in made.checks] == ["state", "hbm"]
     assert [c.per_gpu for c in made.checks] == [False, True]
     assert all(c.deadline_s(budget_s) > budget_s for c in made.checks for budget_s in (0.0, 10.0, 7200.0))
-    assert [c.name for c in _make().checks] == list(CHECK_NAMES)
+    assert [c.name for c in _make().checks] == list(USUAL_CHECKS)
+    assert [c.name for c in _make(checks=CHECK_NAMES).checks] == list(CHECK_NAMES)
 
 
 @pytest.mark.parametrize(("level", "total_s"), [("quick", 60), ("standard", 300)])
@@ -52,6 +56,45 @@ def test_time_is_shared_by_weight_and_never_below_the_least() -> None:
     assert share(1000.0, untimed, [first]) == 4.0
     assert share(43.0, second, [untimed]) == pytest.approx(43 - CLOSING_S - 4)
     assert share(43.0, second, [], turns=4) == pytest.approx((43 - CLOSING_S) / 4)
+
+
+def test_the_schedule_shares_the_time_as_a_run_does() -> None:
+    """Against share() itself, check by check, with what the ones before have taken."""
+    checks = (
+        CheckPlan("state", Scope.NODE, 0.0, 5.0),
+        CheckPlan("gemm", Scope.EACH, 3.0, 4.0),
+        CheckPlan("pcie", Scope.ALONE, 1.0, 1.0),
+        CheckPlan("nccl", Scope.TOGETHER, 2.0, 4.0),
+        CheckPlan("dcgm", Scope.AFTER, 0.0, 600.0),
+    )
+    made = replace(_make(gpus=[gpu(0), gpu(1)]), checks=checks, total_s=60.0)
+    state, gemm, pcie, nccl, dcgm = schedule(made)
+    assert (state.begins_s, state.seconds) == (0, 5)
+    assert gemm.begins_s == 5
+    assert gemm.budget_s == gemm.seconds == pytest.approx(share(55.0, checks[1], checks[2:4]))
+    left_s = 55.0 - gemm.seconds
+    first = share(left_s, checks[2], checks[3:4], turns=2)
+    assert pcie.seconds == pytest.approx(first + share(left_s - first, checks[2], checks[3:4], turns=1))
+    assert pcie.budget_s == pytest.approx(pcie.seconds / 2), "two GPUs, one after the other"
+    assert nccl.seconds == pytest.approx(share(left_s - pcie.seconds, checks[3], []))
+    assert nccl.begins_s + nccl.seconds == pytest.approx(60 - CLOSING_S), "what is left but for the closing"
+    assert (dcgm.begins_s, dcgm.seconds) == (pytest.approx(60 - CLOSING_S), 600), "on top of the level's time"
+
+
+@pytest.mark.parametrize("level", ["quick", "standard", "extended"])
+def test_the_schedule_of_a_level_fills_its_time_and_no_more(level: str) -> None:
+    made = _make(level, backend="cuda", gpus=[gpu(index) for index in range(8)])
+    assert sum(step.seconds for step in schedule(made)) <= made.total_s - CLOSING_S + 1e-6
+    assert all(step.budget_s >= step.check.least_s for step in schedule(made))
+
+
+def test_waiting_for_a_grant_is_no_lateness() -> None:
+    """A check that may wait for leave is not ended while it does; one that may not has no more time than others."""
+    for waves, extra_s in (("granted", 900.0), ("always", 0.0), ("never", 0.0)):
+        made = _make(options={"power_waves": waves, "wave_wait_s": 900.0, "wave_dir": "/none"})
+        slack_s = {check.name: check.slack_s for check in made.checks}
+        assert slack_s.pop("power", SLACK_S + extra_s) == SLACK_S + extra_s
+        assert set(slack_s.values()) == {SLACK_S}
 
 
 def test_the_cpu_backend_has_little_time() -> None:

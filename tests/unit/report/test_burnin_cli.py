@@ -48,7 +48,7 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
     assert done.returncode == 0
     for name in (
         "run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet", "compare", "selftest",
-        "completion",
+        "completion", "plan",
     ):  # fmt: skip
         assert f"\n  {name} " in done.stdout
     own = {"gpu_burnin", "gpu_burnin.cli", "gpu_burnin.cli_options", "gpu_burnin.errors"}
@@ -89,6 +89,12 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
         (("run", "--gpus", "all,1"), "all goes with no other GPU"),
         (("run", "--for", "soon"), "is not a duration"),
         (("run", "--backend", "tpu"), "Invalid value for '--backend'"),
+        (("run", "--waves", "sometimes"), "Invalid value for '--waves'"),
+        (("run", "--wave-wait", "soon"), "is not a duration"),
+        (("plan", "--level", "slow"), "Invalid value for '--level'"),
+        (("plan", "--for", "2h", "--level", "quick"), "does not go with --level quick"),
+        (("plan", "--checks", "gem"), "unknown checks gem"),
+        (("plan", "--gpus", "99"), "--gpus 99 fits none"),
         (("run", "--expect-gpus", "0"), "Invalid value for '--expect-gpus'"),
         (("completion", "tcsh"), "Invalid value for '{bash|zsh|fish}'"),
         (("selftest", "--checks", "state"), "no self-test for state"),

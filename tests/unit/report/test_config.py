@@ -13,6 +13,11 @@ from gpu_burnin.errors import GpuBurninError
 WHOLE = """\
 level: quick
 checks: [state, gemm]
+dcgm: true
+power_waves: granted
+wave_wait: 45m
+extended_for_new: 2h
+expect_nccl: "2.28.3"
 expect_gpus: 8
 backend: cpu
 allow_simulated: true
@@ -36,6 +41,10 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, WHOLE))
     assert config.level == "quick"
     assert config.checks == ("state", "gemm")
+    assert config.dcgm is True
+    assert (config.power_waves, config.wave_wait_s) == ("granted", 2700)
+    assert config.extended_for_new_s == 7200
+    assert config.expect_nccl == "2.28.3"
     assert config.expect_gpus == 8
     assert config.backend == "cpu"
     assert config.allow_simulated is True
@@ -57,6 +66,8 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
     assert config.node_name == socket.gethostname().lower()
     assert config.allow_simulated is False
     assert config.metrics_file is None
+    assert (config.dcgm, config.power_waves, config.wave_wait_s) == (False, None, 1800)
+    assert (config.extended_for_new_s, config.expect_nccl) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +78,16 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("shapes: {gemm: 1}", "unknown key shapes.gemm"),
         ("level: fast", "level must be one of quick, standard, extended"),
         ("level: 1", "level must be one of"),
+        ("dcgm: 1", "dcgm must be true or false"),
+        ("power_waves: sometimes", "power_waves must be one of always, granted, never"),
+        ("power_waves: true", "power_waves must be one of always, granted, never"),
+        ("wave_wait: 1800", "wave_wait must be a duration such as 90s, 30m, 2h or 1d"),
+        ("wave_wait: 0s", "wave_wait must be a duration"),
+        ("extended_for_new: soon", "extended_for_new must be a duration"),
+        ("extended_for_new: 10s", "extended_for_new must be from 60s to 30d"),
+        ("extended_for_new: 31d", "extended_for_new must be from 60s to 30d"),
+        ("expect_nccl: 2.28", "expect_nccl must be a version in quotes"),
+        ("expect_nccl: newest", "expect_nccl must be a version in quotes"),
         ("backend: tpu", "backend must be one of"),
         ("checks: gemm", "checks must be a list of names"),
         ("checks: [1]", "checks must be a list of names"),

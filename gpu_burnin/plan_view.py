@@ -1,0 +1,223 @@
+"""What a plan will do, before it is done: as JSON values with units, and as a table for a person. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.checks import ROWS, Scope
+from gpu_burnin.compute.exact import PRECISIONS
+from gpu_burnin.compute.wave import waves_for
+from gpu_burnin.coverage import LEAST_SHARE, RULE_OF_THREE
+from gpu_burnin.hardware.skus import SkuTable
+from gpu_burnin.plan import Expected, Plan, schedule
+from gpu_burnin.report.words import duration, size
+from gpu_burnin.types import JSON
+
+SCHEMA = "muster-plan/v1"
+WIDTH = 100
+_ON: Mapping[Scope, str] = {
+    Scope.NODE: "node",
+    Scope.EACH: "each GPU",
+    Scope.TOGETHER: "all together",
+    Scope.ALONE: "one GPU alone",
+    Scope.AFTER: "node, last",
+}
+
+
+@dataclass(frozen=True)
+class Covers:
+    """What a check is meant to cover: numbers with units in their names, and the same in words."""
+
+    facts: Mapping[str, JSON]
+    words: str
+
+
+def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = ()) -> dict[str, Any]:
+    """The plan as JSON values. Times in seconds, sizes in bytes, rates in faults per second.
+
+    `why_simulated` says why no real GPU would be tested, "" where one would; `no_pass` why such a run could not pass.
+    """
+    steps = schedule(plan)
+    return {
+        "schema": SCHEMA,
+        "level": plan.level,
+        "backend": plan.backend,
+        "simulated": bool(why_simulated),
+        "why_simulated": why_simulated or None,
+        "no_pass": [*no_pass],
+        "total_s": plan.total_s,
+        "after_total_s": sum(step.seconds for step in steps if step.check.scope is Scope.AFTER),
+        "gpus": [{"index": g.index, "uuid": g.uuid, "serial": g.serial, "sku": g.sku} for g in plan.gpus],
+        "shapes": dict(plan.shapes),
+        "power_waves": plan.options.get("power_waves"),
+        "checks": [_check_json(plan, step, skus) for step in steps],
+        "missed_fault_rate_upper95_per_s": _rate(sum(step.budget_s for step in steps if _bounded(step))),
+    }
+
+
+def _check_json(plan: Plan, step: Expected, skus: SkuTable) -> dict[str, Any]:
+    row, covers = ROWS[step.check.name], _covers(plan, step, skus)
+    return {
+        "name": step.check.name,
+        "scope": str(step.check.scope),
+        "in_peace": step.check.scope is Scope.ALONE,
+        "optional": row.optional,
+        "selftested": row.selftested,
+        "begins_s": round(step.begins_s, 3),
+        "seconds_on_each_gpu": round(step.budget_s, 3) if step.check.per_gpu else None,
+        "seconds": round(step.seconds, 3),
+        "seconds_are": "a share of the time" if step.check.weight else "a limit",
+        "covers": dict(covers.facts),
+        "covers_in_words": covers.words,
+        "missed_fault_rate_upper95_per_s": _rate(step.budget_s) if _bounded(step) else None,
+    }
+
+
+def _bounded(step: Expected) -> bool:
+    """Whether time on a GPU bounds a rate of faults: a look at the node, or another's program, does not."""
+    return step.check.per_gpu
+
+
+def _rate(seconds: float) -> float | None:
+    return RULE_OF_THREE / seconds if seconds > 0 else None
+
+
+def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = ()) -> str:
+    """The plan as lines of at most WIDTH characters; arguments as for document()."""
+    steps = schedule(plan)
+    gpus = len(plan.gpus)
+    models = ", ".join(dict.fromkeys(gpu.sku or gpu.name or "unknown model" for gpu in plan.gpus)) or "none found"
+    lines = [f"Level {plan.level} on {gpus} GPU{'s' * (gpus != 1)} ({models}), backend {plan.backend}: "
+             f"{duration(plan.total_s)} in all"]  # fmt: skip
+    if why_simulated:
+        lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing of a real GPU.", WIDTH)
+    for why in no_pass:
+        lines += textwrap.wrap(f"Such a run could not pass: {why}.", WIDTH)
+    rows = [("check", "on", "time", "missed faults", "covers")]
+    rows += [_row(plan, step, skus) for step in steps]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines.append("")
+    for row in rows:
+        left = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False))
+        indent = " " * (len(left) + 2)
+        wrapped = textwrap.wrap(row[4], WIDTH - len(indent)) or [""]
+        lines += [f"{left}  {wrapped[0]}".rstrip(), *(f"{indent}{line}" for line in wrapped[1:])]
+    lines.append("")
+    lines += _footer(plan, steps)
+    return "\n".join(lines)
+
+
+def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str, str]:
+    limit = "" if step.check.weight else "up to "
+    bound = f"every {duration(step.budget_s / RULE_OF_THREE)}" if _bounded(step) else "-"
+    words = _covers(plan, step, skus).words + ("; optional" if ROWS[step.check.name].optional else "")
+    return step.check.name, _ON[step.check.scope], limit + duration(step.seconds), bound, words
+
+
+def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
+    texts = []
+    on_gpus_s = sum(step.budget_s for step in steps if _bounded(step))
+    if on_gpus_s:
+        texts.append(
+            f"Missed faults: one that comes at least this often would show (95 %). "
+            f"Over all checks of a GPU: every {duration(on_gpus_s / RULE_OF_THREE)}."
+        )
+    texts.append(
+        "The time of start and self-tests, and of a check that is over early, comes off or goes to those that follow."
+    )
+    if after_s := sum(step.seconds for step in steps if step.check.scope is Scope.AFTER):
+        texts.append(f"What runs last is not part of the {duration(plan.total_s)}: up to {duration(after_s)} more.")
+    names = {step.check.name for step in steps}
+    waits = plan.options.get("power_waves") == "granted" and waves_for(plan.level, plan.total_s)
+    if "power" in names and waits:
+        wait_s = float(str(plan.options["wave_wait_s"]))
+        texts.append(f"The power waves wait up to {duration(wait_s)} for a grant, which comes on top.")
+    return [line for text in texts for line in textwrap.wrap(text, WIDTH)]
+
+
+def _covers(plan: Plan, step: Expected, skus: SkuTable) -> Covers:
+    say = _COVERS.get(step.check.name)
+    return say(plan, skus) if say else Covers({}, "")
+
+
+def _state(plan: Plan, skus: SkuTable) -> Covers:
+    expected = plan.options.get("expect_gpus")
+    told = f"settings, counters and links of {len(plan.gpus)} GPU{'s' * (len(plan.gpus) != 1)} against their data"
+    words = told if expected is None else f"{told}; {expected} GPUs are expected"
+    return Covers({"gpus": len(plan.gpus), "expect_gpus": expected}, words)
+
+
+def _sm(plan: Plan, skus: SkuTable) -> Covers:
+    share = LEAST_SHARE["sm"].least
+    return Covers({"sms_least_share": share}, "every SM" if share == 1 else f"{share:.0%} of the SMs")
+
+
+def _gemm(plan: Plan, skus: SkuTable) -> Covers:
+    found = [skus.skus[gpu.sku].precisions for gpu in plan.gpus if gpu.sku in skus.skus]
+    # Those that all models here have; the CPU backend does them all.
+    names = [name for name in PRECISIONS if plan.backend == "cpu" or all(name in has for has in found)]
+    sides = [plan.shapes[key] for key in ("gemm_m", "gemm_n", "gemm_k")]
+    words = f"exact products of {' x '.join(map(str, sides))} in {', '.join(names)}"
+    return Covers({"precisions": names, "gemm_m": sides[0], "gemm_n": sides[1], "gemm_k": sides[2]}, words)
+
+
+def _hbm(plan: Plan, skus: SkuTable) -> Covers:
+    asked, least = plan.shapes["hbm_bytes"], LEAST_SHARE["hbm"].least
+    if plan.backend == "cpu":
+        return Covers({"host_memory_bytes": asked}, f"{size(asked)} of host memory, no GPU memory")
+    if asked:
+        return Covers({"memory_bytes": asked}, f"{size(asked)} of memory, by the configuration")
+    memory = [gpu.memory_bytes for gpu in plan.gpus]
+    smallest = min(memory, default=0)
+    of = f" of {size(smallest)}" if smallest else ""
+    facts: dict[str, JSON] = {"memory_bytes": [int(least * whole) for whole in memory], "least_share": least}
+    retention = ", retention" if plan.level == "extended" else ""
+    return Covers(facts, f"at least {least:.0%}{of}: address, inversions, walking bits, modulo 20{retention}")
+
+
+def _pcie(plan: Plan, skus: SkuTable) -> Covers:
+    copy = plan.shapes["transfer_bytes"]
+    words = f"host to GPU, back, both at once, in peace and all GPUs together; copies of {size(copy)}, compared"
+    return Covers({"directions": ["h2d", "d2h", "duplex"], "transfer_bytes": copy}, words)
+
+
+def _nvlink(plan: Plan, skus: SkuTable) -> Covers:
+    gpus, copy = len(plan.gpus), plan.shapes["transfer_bytes"]
+    pairs = gpus * (gpus - 1)
+    facts: dict[str, JSON] = {"pairs": pairs, "transfer_bytes": copy}
+    if not pairs:
+        return Covers(facts, "nothing: a pair takes two GPUs")
+    return Covers(facts, f"{pairs} pairs (each direction), then all at once; copies of {size(copy)}, compared")
+
+
+def _nccl(plan: Plan, skus: SkuTable) -> Covers:
+    names, largest = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"], plan.shapes["collective_bytes"]
+    ranks = len(plan.gpus)
+    words = f"{', '.join(names)} over {ranks} rank{'s' * (ranks != 1)}, up to {size(largest)}, exact"
+    return Covers({"ranks": ranks, "collectives": names, "collective_bytes": largest}, words)
+
+
+def _power(plan: Plan, skus: SkuTable) -> Covers:
+    mixed = "products, copies and links under load together"
+    waves = str(plan.options.get("power_waves", "never"))
+    made = waves_for(plan.level, plan.total_s, plan.backend == "cpu") if waves != "never" else ()
+    hz = [wave.frequency_hz for wave in made]
+    facts: dict[str, JSON] = {"power_waves": waves, "frequencies_hz": hz}
+    if not hz:
+        return Covers(facts, f"{mixed}; no power waves {'at this level' if waves != 'never' else '(never)'}")
+    leave = ", once they are granted" if waves == "granted" else ""
+    span = f"power waves on all GPUs at once, {min(hz):g} to {max(hz):g} Hz{leave}"
+    return Covers(facts, f"{span}; {mixed}")
+
+
+def _dcgm(plan: Plan, skus: SkuTable) -> Covers:
+    return Covers({}, "NVIDIA's own diagnostics (dcgmi diag), as one more opinion")
+
+
+_COVERS: Mapping[str, Callable[[Plan, SkuTable], Covers]] = {
+    "state": _state, "sm": _sm, "gemm": _gemm, "hbm": _hbm, "pcie": _pcie, "nvlink": _nvlink, "nccl": _nccl,
+    "power": _power, "dcgm": _dcgm,
+}  # fmt: skip

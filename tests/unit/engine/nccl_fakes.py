@@ -1,0 +1,119 @@
+"""A stand-in for libnccl and the part of CuPy that the collectives use. With one rank it also moves data."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import cuda_fakes
+import pytest
+from cuda_fakes import FakeCupy, FakeEvent, FakeFunction
+
+from gpu_burnin.compute.collectives_source import SOURCE, THREADS
+
+_SIZE = {2: 4, 4: 8, 7: 4, 9: 2, 1: 1}
+COMM = 0xC033
+
+
+def compile_kernels(folder: Path) -> ctypes.CDLL:
+    """The kernels of the collectives as a host library."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    define = f"#define THREADS {THREADS}\n"
+    assert SOURCE.count(define) == 1
+    source = SOURCE.replace(define, f"#define THREADS {cuda_fakes.HOST_THREADS}\n")
+    (folder / "c.cpp").write_text(cuda_fakes._SHIM + source + cuda_fakes._LAUNCH)
+    library = folder / "c.so"
+    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(library)]
+    done = subprocess.run([*command, str(folder / "c.cpp")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
+
+
+class _Event(FakeEvent):
+    """An event that is over as soon as it is recorded, unless its device hangs."""
+
+    @property
+    def done(self) -> bool:
+        return not self._cupy.hangs  # type: ignore[attr-defined]
+
+
+class FakeGpu(FakeCupy):
+    """CuPy with events that can be asked; `hangs` stops the device."""
+
+    def __init__(self, kernels: ctypes.CDLL | None = None) -> None:
+        super().__init__(kernels)
+        self.hangs = False
+        self.free_bytes = 1 << 40
+        self.runtime.memGetInfo = lambda: (self.free_bytes, 1 << 40)
+        self.cuda.Event = lambda: _Event(self)
+
+
+class FakeNccl:
+    """libnccl: `states` are the answers of ncclCommGetAsyncError, success when they are used up."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.statuses: dict[str, int] = {}
+        self.states: list[int] = []
+        self.stuck = False
+        self.abort_may_end = threading.Event()
+        self.abort_may_end.set()
+        self.code = 23203
+        self.config: Any = None
+        self.environment: dict[str, str] = {}
+        self._functions: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nccl"):
+            raise AttributeError(name)
+        return self._functions.setdefault(name, FakeFunction(self, name))  # type: ignore[arg-type]
+
+    def names(self) -> list[str]:
+        """Names of the calls so far, without the questions about the state."""
+        return [name for name, _ in self.calls if name != "ncclCommGetAsyncError"]
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer one call."""
+        if name == "ncclGetErrorString":
+            return {1: b"unhandled cuda error", 6: b"remote process exited"}.get(arguments[0])
+        if name == "ncclGetLastError":
+            return b"Cuda failure\n  'out of memory'"
+        self.calls.append((name, arguments))
+        if name == "ncclCommGetAsyncError":
+            arguments[1]._obj.value = 7 if self.stuck else self.states.pop(0) if self.states else 0
+            return 0
+        status = self.statuses.get(name, 0)
+        if status == 0:
+            getattr(self, f"_{name}", lambda *rest: None)(*arguments)
+        return status
+
+    def _ncclGetVersion(self, where: Any) -> None:
+        where._obj.value = self.code
+
+    def _ncclGetUniqueId(self, where: Any) -> None:
+        ctypes.memset(ctypes.byref(where._obj), 0xAB, 128)
+
+    def _ncclCommInitRankConfig(self, where: Any, ranks: int, unique_id: Any, rank: int, config: Any) -> None:
+        where._obj.value = COMM
+        self.config = config._obj
+        self.joined = (ranks, bytes(unique_id), rank)
+
+    def _ncclAllReduce(self, send: int, recv: int, count: int, kind: int, *rest: Any) -> None:
+        ctypes.memmove(recv, send, count * _SIZE[kind])
+
+    _ncclReduceScatter = _ncclAllGather = _ncclAllReduce
+
+    def _ncclCommAbort(self, comm: Any) -> None:
+        self.abort_may_end.wait(60.0)
+
+    def _ncclSend(self, send: int, count: int, kind: int, *rest: Any) -> None:
+        self._sent = (send, count * _SIZE[kind])
+
+    def _ncclRecv(self, recv: int, count: int, kind: int, *rest: Any) -> None:
+        ctypes.memmove(recv, *self._sent)
