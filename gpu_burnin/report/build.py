@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import gpu_burnin
+from gpu_burnin.checks import ROWS
 from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.discover import Found
 from gpu_burnin.evidence import hardware_sha256
@@ -16,9 +17,6 @@ from gpu_burnin.report import model
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import JSON, Gpu, Verdict, worst
 from gpu_burnin.verdict import Judgement, Observations, killed_by_run
-
-# Checks of the design that this version does not have; a PASS says nothing of what they would look at.
-NOT_IN_THIS_VERSION = ("pcie", "nvlink", "nccl", "power", "dcgm")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "reasons": [model.reason_json(reason) for reason in judged.reasons],
         "warnings": [model.notice_json(notice) for notice in judged.notices],
         "host": asdict(run.host),
-        "software": _software(run),
+        "software": _software(run, judged),
         "plan": plan.to_json(),
         "plan_sha256": plan.digest(),
         "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
@@ -65,8 +63,11 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
     }
 
 
-def _software(run: RunFacts) -> dict[str, str | None]:
+def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
     """Versions; what the backend says of its libraries is that of the first GPU, they share one environment."""
+    collectives = (result.coverage for result in judged.results if result.name == "nccl")
+    # What stands in for NCCL on simulated hardware has versions of its own.
+    told = (coverage.get("version") for coverage in collectives if coverage.get("simulated") is not True)
     facts = next((facts for unit, facts in run.facts.items() if unit != "node"), {})
     return {
         "gpu_burnin": gpu_burnin.__version__,
@@ -74,7 +75,7 @@ def _software(run: RunFacts) -> dict[str, str | None]:
         "driver": run.found.driver or None,
         "cuda": run.found.cuda or None,
         "nvml": run.found.nvml or None,
-        "nccl": None,
+        "nccl": next((version for version in told if isinstance(version, str) and version), None),
         **{name: str(value) for name, value in facts.items() if isinstance(value, str | int | float)},
     }
 
@@ -150,5 +151,7 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
         yield {"check": gap.check, "gpu": gap.gpu, "why": "interrupted" if seen.interrupted else "no result"}
     for check in seen.left_out:
         yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
-    for check in NOT_IN_THIS_VERSION:
-        yield {"check": check, "gpu": None, "why": "not in this version"}
+    planned = {check.name for check in seen.plan.checks}
+    for check, row in ROWS.items():
+        if row.optional and check not in planned and check not in seen.left_out:
+            yield {"check": check, "gpu": None, "why": "optional, and not asked for"}

@@ -1,4 +1,4 @@
-"""The plots of the page: what each GPU did over time, and where its memory was wrong."""
+"""The plots of the page over time: what each GPU did while the checks ran."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from markupsafe import Markup
 
 from gpu_burnin.report import series as thinning
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot, scatter
+from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name
-from gpu_burnin.report.words import number, rate, size
+from gpu_burnin.report.words import number, rate
 
+# Colours that the style sheet has for checks and stretches.
+CHECK_COLOURS = 9
 # A plot is some 300 points wide.
 _POINTS = 240
 # NVML's clocks event reasons that a healthy GPU under our load does not have: hardware slowdown, software and
 # hardware thermal slowdown, power brake (nvml.h, nvmlClocksEventReasons*). A power cap is normal at full load.
-_SLOWED: Mapping[int, str] = {
+SLOWED: Mapping[int, str] = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
@@ -33,6 +35,8 @@ _TIME_UNITS = (
 )
 # Highest share of its median that a rate is drawn at, in per cent.
 _MOST_SHARE = 150.0
+# The series of the power check that says when its load was on: steps between 0 and 1, no rate.
+WAVE_LOAD = "wave load"
 _RATE_SUFFIXES = ("_throughput", "_rate")
 
 
@@ -64,7 +68,13 @@ class Timeline:
     wide: bool
 
 
-def _from_to(low: float, high: float) -> str:
+def _line_css(index: int) -> str:
+    """Eight colours; what comes round again is dashed."""
+    return f"line{index % 8}" + (f" dash{min(index // 8, 5)}" if index >= 8 else "")
+
+
+def from_to(low: float, high: float) -> str:
+    """Two numbers, or one where they are the same."""
     return number(low) if low == high else f"{number(low)} to {number(high)}"
 
 
@@ -87,7 +97,7 @@ _QUANTITIES = (
         "SM clock",
         "MHz",
         100,
-        lambda _, low, high: f"{_from_to(round(min(low)), round(max(high)))} MHz",
+        lambda _, low, high: f"{from_to(round(min(low)), round(max(high)))} MHz",
     ),
 )
 
@@ -95,6 +105,7 @@ _QUANTITIES = (
 def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
     """The plots of every GPU that has samples or rates, on common axes, so that GPUs can be compared."""
     checks = list(dict.fromkeys(str(window["check"]) for window in series["windows"]))
+    series = {**series, "rates": [item for item in series["rates"] if item["name"] != WAVE_LOAD]}
     names = list(dict.fromkeys(_short_name(item) for item in series["rates"] if _values(item["values"])))
     sampled = [
         gpu["uuid"]
@@ -105,36 +116,10 @@ def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
     page = _Page(report, series, checks, names, (480, 190) if wide else (330, 146))
     return Timeline(
         tuple(GpuFigures(uuid, tuple(page.figures(uuid))) for uuid in sampled),
-        tuple((f"check{index % 6}", check) for index, check in enumerate(checks)),
-        tuple((f"line{index % 8}", name) for index, name in enumerate(names)),
+        tuple((f"check{index % CHECK_COLOURS}", check) for index, check in enumerate(checks)),
+        tuple((_line_css(index), name) for index, name in enumerate(names)),
         wide,
     )
-
-
-def memory_map(report: Report) -> list[tuple[str, Markup]]:
-    """For each GPU with wrong memory words whose place is known: offset against bit."""
-    maps = []
-    for check in report["checks"]:
-        points = [
-            (float(error["offset_bytes"]), float(bit), f"offset {error['offset_bytes']}, bit {bit}")
-            for error in check["errors"]
-            if isinstance(error.get("offset_bytes"), int) and isinstance(error.get("bit_lanes"), list)
-            for bit in error["bit_lanes"]
-            if isinstance(bit, int)
-        ]
-        if points:
-            covered = check["coverage"].get("covered_bytes")
-            end = max(float(covered) if isinstance(covered, int) else 0.0, *(x for x, _, _ in points), 1.0)
-            unit_bytes, unit = next(
-                ((float(1 << power), name) for power, name in ((30, "GiB"), (20, "MiB")) if end >= 1 << power),
-                (1024.0, "KiB"),
-            )
-            step = nice_step(end / unit_bytes, 6) * unit_bytes
-            frame = Frame(680, 210, (0.0, end), (0.0, 64.0), step, unit_bytes, unit, 16.0)
-            name = gpu_name(report, check["gpu"])
-            title = f"{name}: bits of wrong words over {size(end)} of memory"
-            maps.append((f"{check['name']} on {name}", scatter(frame, title, points)))
-    return maps
 
 
 class _Page:
@@ -149,8 +134,8 @@ class _Page:
         plot_size: tuple[int, int],
     ) -> None:
         self._report, self._series, self._size = report, series, plot_size
-        self._check_css = {check: f"check{index % 6}" for index, check in enumerate(checks)}
-        self._line_css = {name: f"line{index % 8}" for index, name in enumerate(names)}
+        self._check_css = {check: f"check{index % CHECK_COLOURS}" for index, check in enumerate(checks)}
+        self._line_css = {name: _line_css(index) for index, name in enumerate(names)}
         times = [moment for gpu in series["gpus"].values() for moment in (gpu["t_s"][:1] + gpu["t_s"][-1:])]
         times += [moment for item in series["rates"] for moment in (item["t_s"][:1] + item["t_s"][-1:])]
         times += [window[end] for window in series["windows"] for end in ("start_s", "end_s")]
@@ -182,7 +167,7 @@ class _Page:
             if not _values(parts[0]):
                 continue
             line = _thinned("line0", f"{quantity.title} {quantity.unit}", samples["t_s"], parts)
-            bands = [*self._windows(uuid), *(_slowed(samples) if quantity.column == "clock_sm_mhz" else ())]
+            bands = [*self._windows(uuid), *(slowed(samples) if quantity.column == "clock_sm_mhz" else ())]
             note = quantity.note(*(_values(part) for part in parts))
             yield self._figure(uuid, quantity.title, quantity.unit, note, self._y[quantity.column], [line], bands)
         rates = [pair for pair in zip(self._series["rates"], self._shares, strict=True) if pair[0]["gpu"] == uuid]
@@ -266,15 +251,15 @@ def _share(item: Mapping[str, Any]) -> list[float | None]:
     return [None if value is None or not median else 100 * value / median for value in item["values"]]
 
 
-def _slowed(samples: Mapping[str, Any]) -> Iterator[Band]:
+def slowed(samples: Mapping[str, Any]) -> Iterator[Band]:
     """The stretches in which the GPU slowed itself down."""
     t_s, bits = samples["t_s"], samples["columns"].get("clocks_event_reasons", ())
     start: float | None = None
     why = 0
     for moment, value in zip([*t_s, t_s[-1] if t_s else 0.0], [*bits, None], strict=False):
-        now = int(value or 0) & sum(_SLOWED)
+        now = int(value or 0) & sum(SLOWED)
         if now != why and start is not None:
-            names = ", ".join(name for bit, name in _SLOWED.items() if why & bit)
+            names = ", ".join(name for bit, name in SLOWED.items() if why & bit)
             yield Band(start, moment, "slowed", names)
             start = None
         if now and start is None:

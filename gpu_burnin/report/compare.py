@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpu_burnin.report import curves, peers
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import measured, without_name
 from gpu_burnin.report.words import rate
@@ -19,13 +20,17 @@ _NOISE = 0.01
 # Lines of one kind that are shown on a screen.
 _MAX_LINES = 24
 
+# Pairs of GPUs that are named in one line.
+_MAX_NAMED = 4
+
 
 @dataclass(frozen=True)
 class Change:
-    """One difference. `kind` is verdict, reason, warning, hardware, software, measurement, counter or coverage.
+    """One difference. `kind` is verdict, reason, warning, hardware, software, measurement, pair, collective, counter or
+    coverage.
 
-    `what` names it, `on` is the node or a GPU. `before` and `after` are None where a report does not have it,
-    numbers in `unit`. `change` is (after - before) / before for numbers that allow it.
+    `what` names it, `on` is the node, a GPU or a pair of them. `before` and `after` are None where a report does not
+    have it, numbers in `unit`. `change` is (after - before) / before for numbers that allow it.
     """
 
     kind: str
@@ -64,6 +69,8 @@ def compare(before: Report, after: Report) -> Comparison:
         *_hardware(before, after, names),
         *_software(before, after),
         *_measurements(before, after, names),
+        *_pairs(before, after, names),
+        *_collectives(before, after),
         *_counters(before, after, names),
         *_coverage(before, after, names),
     )
@@ -85,6 +92,7 @@ def render(found: Comparison) -> str:
         ("Hardware", ("hardware",)),
         ("Software and settings", ("software",)),
         ("Measurements", ("measurement",)),
+        ("Between GPUs", ("pair", "collective")),
         ("Counters (change during the run)", ("counter",)),
         ("Coverage", ("coverage",)),
     ):
@@ -227,6 +235,42 @@ def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Chan
         yield from _differing("measurement", name, a, b, single=names.single, unit=unit)
 
 
+def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
+    """Rates of the copies between two GPUs, and pairs whose data was right in the one report and wrong in the other.
+
+    Pairs with a GPU that only one report has are left out: the GPU is told once.
+    """
+
+    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for pair in peers.pairs(report):
+            ends = _place(known, pair.gpu), _place(known, pair.peer)
+            if {pair.gpu, pair.peer} <= {*known} and not names.single & {*ends}:
+                on = f"{ends[0]} {'to' if pair.direction == 'write' else 'from'} {ends[1]}"
+                state = "wrong" if pair.wrong else "right" if pair.verified else pair.why or "not looked at"
+                found.setdefault((f"copy, {pair.direction}", "B/s"), {})[on] = pair.bytes_per_s
+                found.setdefault((f"data, {pair.direction}", ""), {})[on] = state
+        return found
+
+    old, new = of(before, names.old), of(after, names.new)
+    for what, unit in dict.fromkeys([*old, *new]):
+        a, b = old.get((what, unit), {}), new.get((what, unit), {})
+        yield from _differing("pair", what, a, b, unit=unit or None)
+
+
+def _collectives(before: Report, after: Report) -> Iterator[Change]:
+    def of(report: Report) -> dict[str, dict[str, Any]]:
+        return {
+            f"{collective}, {algorithm}, bus bandwidth": {"node": max(points.values())}
+            for (collective, algorithm), points in curves.busbw(report).items()
+            if points
+        }
+
+    old, new = of(before), of(after)
+    for what in dict.fromkeys([*old, *new]):
+        yield from _differing("collective", what, old.get(what, {}), new.get(what, {}), unit="B/s")
+
+
 def _counters(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -295,7 +339,8 @@ def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
 
 def _lines(group: list[Change]) -> list[str]:
     first = group[0]
-    units = ", ".join(dict.fromkeys(change.on for change in group))
+    on = list(dict.fromkeys(change.on for change in group))
+    units = ", ".join(on if len(on) <= _MAX_NAMED or first.kind != "pair" else [*on[:_MAX_NAMED], f"{len(on)} in all"])
     where = "" if units == "node" else f" on {units}"
     if first.kind in ("reason", "warning"):
         sign, text = ("-", first.before) if first.after is None else ("+", first.after)
@@ -308,8 +353,9 @@ def _lines(group: list[Change]) -> list[str]:
     numbers = f"{_value(worst.before, worst.unit)} -> {_value(worst.after, worst.unit)} ({worst.change:+,.1%})"
     if len(group) == 1:
         return _wrap(f"{first.what}{where}: {numbers}")
+    many = "pairs" if first.kind == "pair" else "GPUs"
     return _wrap(
-        f"{first.what} on {len(group)} GPUs: median {statistics.median(changes):+,.1%}; most on {worst.on}, {numbers}"
+        f"{first.what} on {len(group)} {many}: median {statistics.median(changes):+,.1%}; most on {worst.on}, {numbers}"
     )
 
 

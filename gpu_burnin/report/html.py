@@ -13,8 +13,27 @@ import jinja2
 from markupsafe import Markup
 
 from gpu_burnin.report import charts, page, words
+from gpu_burnin.report.curves import curves
+from gpu_burnin.report.grid import STEPS
+from gpu_burnin.report.links import opinion, pcie
+from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.peers import peers
+from gpu_burnin.report.said import said_of
 from gpu_burnin.report.units import gpu_label, gpu_name
+from gpu_burnin.report.waves import waves
+
+# Letters of one value of evidence.
+_MAX_VALUE = 1200
+# What the words in the cells of a matrix mean.
+_MARK_WORDS: Mapping[str, str] = {
+    "slow": "\u25be slow: far below the others",
+    "wrong": "\u2715 wrong: data came back wrong",
+    "dead": "\u25a0 dead: no data came through",
+    "none": "no P2P: not possible here",
+    "missing": "no result: was not tested",
+    "unseen": "unseen: moved, but not looked at",
+}
 
 
 def render(report: Report, series: Mapping[str, Any]) -> str:
@@ -28,7 +47,16 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         report=report,
         page=page.Page(report),
         timeline=charts.timeline(report, series),
-        memory_maps=charts.memory_map(report),
+        memory=memory_rows(report),
+        error_maps=error_maps(report),
+        peers=peers(report),
+        heat_steps=STEPS,
+        mark_words=_MARK_WORDS,
+        pcie=pcie(report),
+        curves=curves(report),
+        waves=waves(report, series),
+        opinion=opinion(report),
+        said_of=functools.partial(said_of, report),
         peaks=page.peaks(report, series),
         started_s=series["started_monotonic_s"],
         css=Markup(css),  # our own file; a style element knows no escapes
@@ -47,10 +75,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["as_text"] = lambda value: (
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    )
+    environment.filters["as_text"] = _as_text
     return environment
+
+
+def _as_text(value: Any) -> str:
+    """A value of a pair of name and value; a matrix of transfers would fill pages."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]} ... (the rest is in report.json)"
 
 
 @functools.cache

@@ -13,7 +13,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_label
+from gpu_burnin.report.said import link_of
+from gpu_burnin.report.units import gpu_label, gpu_name
 
 # Characters that XML 1.0 cannot hold, not even escaped (XML 1.0, section 2.2).
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -155,12 +156,16 @@ def _run(report: Report, others: list[_Case]) -> Iterator[_Case]:
     reasons = report["reasons"]
     kind, message, text = _why(reasons) if reasons else ("", "", "")
     yield _Case("run", "verdict", report["verdict"], 0.0, kind, message, text)
-    suites = {case.suite for case in others}
-    strays: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    # A check of single GPUs has no case of the node, and a link between two of them is neither's.
+    told = {(case.suite, case.name) for case in others}
+    of_node = {check["name"] for check in report["checks"] if check["gpu"] is None}
+    strays: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for reason in reasons:
-        if reason["check"] not in suites:
-            strays.setdefault((reason["check"], reason["gpu"]), []).append(reason)
-    for (check, gpu), found in strays.items():
+        check, unit = reason["check"], gpu_label(report, reason["gpu"])
+        if check not in of_node and (check, unit) not in told:
+            ends = [gpu_name(report, uuid) for uuid in link_of(reason)]
+            strays.setdefault((check, " and ".join(ends) or unit), []).append(reason)
+    for (check, unit), found in strays.items():
         kind, message, text = _why(found)
         severity = "FAIL" if any(reason["severity"] == "FAIL" for reason in found) else "INCONCLUSIVE"
-        yield _Case("run", f"{check} {gpu_label(report, gpu)}", severity, 0.0, kind, message, text)
+        yield _Case("run", f"{check} {unit}", severity, 0.0, kind, message, text)

@@ -12,9 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from gpu_burnin.report import curves, peers
+from gpu_burnin.report.links import opinion
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_of, measured
+from gpu_burnin.report.values import mapping_of, number_of
 
+# A node of 16 GPUs has 480 samples of pairs.
+_MOST_GPUS_IN_PAIRS = 16
 _VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
 _Sample = tuple[Mapping[str, str], float | None]
 
@@ -62,6 +67,14 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     yield "check_seconds", "How long this check ran.", _check_seconds(report)
     yield "measurement", "What a check measured, in the unit of the label.", _measurements(report, "value")
     yield "measurement_floor", "Floor that the measurement was judged by.", _measurements(report, "floor")
+    yield "p2p_bytes_per_second", "Rate of copies from a GPU to a peer, or from the peer.", _p2p(report)
+    yield "p2p_wrong_transfers", "Transfers between two GPUs that brought wrong data.", _p2p_wrong(report)
+    yield "collective_bytes_per_second", "Highest bus bandwidth of a collective operation.", _collectives(report)
+    yield "memory_covered_bytes", "Memory that was tested.", _coverage(report, "hbm", "covered_bytes")
+    yield "memory_unreachable_bytes", "Memory that could not be tested.", _coverage(report, "hbm", "unreachable_bytes")
+    yield "memory_wrong_words", "Memory words that came back wrong.", _coverage(report, "hbm", "wrong_words")
+    yield "power_waves_run", "1 when the waves of load were made.", _waves_run(report)
+    yield "dcgm_tests", "How many tests of DCGM ended how.", _opinion(report)
     yield (
         "missed_fault_rate_upper95",
         "Faults per second that could have gone unseen, 95 % bound; no check: over all.",
@@ -150,6 +163,52 @@ def _measurements(report: Report, field: str) -> Iterator[_Sample]:
             # The check of the node measures single GPUs too; their numbers carry their labels.
             gpu, name = measured(report, check, item["name"])
             yield {"check": check["name"], "name": name, "unit": item["unit"], **_unit(report, gpu)}, item[field]
+
+
+def _pairs(report: Report) -> list[peers.Pair]:
+    """The pairs of GPUs; of a node with very many GPUs none, so that the file stays small."""
+    return peers.pairs(report) if len(report["gpus"]) <= _MOST_GPUS_IN_PAIRS else []
+
+
+def _pair(report: Report, pair: peers.Pair) -> dict[str, str]:
+    peer = gpu_of(report, pair.peer)
+    named = {"peer": pair.peer, "peer_index": str(peer["index"]) if peer else "", "direction": pair.direction}
+    return {**_unit(report, pair.gpu), **named, "path": pair.path}
+
+
+def _p2p(report: Report) -> Iterator[_Sample]:
+    for pair in _pairs(report):
+        yield _pair(report, pair), pair.bytes_per_s
+
+
+def _p2p_wrong(report: Report) -> Iterator[_Sample]:
+    for pair in _pairs(report):
+        if pair.wrong or pair.verified:
+            yield _pair(report, pair), pair.wrong
+
+
+def _collectives(report: Report) -> Iterator[_Sample]:
+    for (collective, algorithm), points in curves.busbw(report).items():
+        yield {"collective": collective, "algorithm": algorithm}, max(points.values(), default=None)
+
+
+def _coverage(report: Report, check: str, key: str) -> Iterator[_Sample]:
+    for item in report["checks"]:
+        if item["name"] == check and item["gpu"] is not None:
+            yield _unit(report, item["gpu"]), number_of(item["coverage"], key)
+
+
+def _waves_run(report: Report) -> Iterator[_Sample]:
+    for item in report["checks"]:
+        run = mapping_of(item["coverage"], "waves").get("run") if item["name"] == "power" else None
+        if isinstance(run, bool):
+            yield _unit(report, item["gpu"]), float(run)
+
+
+def _opinion(report: Report) -> Iterator[_Sample]:
+    second = opinion(report)
+    for result, count in Counter(result for _, result, *_ in second.tests).items() if second else ():
+        yield {"result": result}, count
 
 
 def _bounds(report: Report) -> Iterator[_Sample]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.said import failed_links, link_of, units_of
 from gpu_burnin.report.units import checks_on_gpus, gpu_name, measured, without_name
 from gpu_burnin.report.words import bound, duration, next_step, number, rate, size
 
@@ -97,6 +98,10 @@ class Page:
         bad = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] == "FAIL"]
         if report["verdict"] == "PASS":
             return f"No fault was seen on {count} in {self.took}."
+        links = failed_links(report)
+        if report["verdict"] == "FAIL" and links and len(bad) < len(gpus):
+            listed = _listed([*bad, *links])
+            return f"{listed[:1].upper()}{listed[1:]} failed, out of {count}."
         if report["verdict"] == "FAIL" and not bad:
             return "The node failed; no single GPU is to blame."
         if report["verdict"] == "FAIL":
@@ -137,12 +142,12 @@ class Page:
                 (severity, item["code"]),
                 Finding(item["code"], severity, info.summary if info else None, info.what_to_do if info else None),
             )
-            unit, text = gpu_name(self.report, item["gpu"]), without_name(self.report, item)
+            named, text = units_of(self.report, item), without_name(self.report, item)
             same = next((units for units, message, _ in finding.said if message == text), None)
             if same is None:
-                finding.said.append(([unit], text, item["evidence"]))
-            elif unit not in same:
-                same.append(unit)
+                finding.said.append((named, text, item["evidence"]))
+            else:
+                same += [unit for unit in named if unit not in same]
         return list(found.values())
 
     @property
@@ -166,12 +171,11 @@ class Page:
         return {name: texts for name, texts in self._identity.items() if len(set(texts)) > 1}
 
     def codes_of(self, gpu: Mapping[str, Any]) -> list[str]:
-        """Codes of the reasons against a GPU, each once."""
-        return list(
-            dict.fromkeys(
-                reason["code"] for reason in self.report["reasons"] if gpu["uuid"] and reason["gpu"] == gpu["uuid"]
-            )
-        )
+        """Codes of the reasons against a GPU or a link of it, each once."""
+        uuid, found = gpu["uuid"], self.report["reasons"]
+        own = [reason["code"] for reason in found if uuid and reason["gpu"] == uuid]
+        links = [f"{reason['code']} (link)" for reason in found if uuid in link_of(reason) and reason["gpu"] is None]
+        return list(dict.fromkeys([*own, *links]))
 
     def verdict_on(self, check: str, gpu: str) -> str | None:
         """The verdict of a check on a GPU, None where it gave none."""

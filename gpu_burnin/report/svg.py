@@ -40,6 +40,28 @@ class Band:
     label: str
 
 
+# Shapes of points, about seven units large, as paths relative to their middle: circle, square, triangle, diamond,
+# cross, bar. What differs in colour differs in shape too.
+SHAPES = (
+    "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z",
+    "m-2.9-2.9h5.8v5.8h-5.8z",
+    "m0-3.8l3.8 6.6h-7.6z",
+    "m0-4.2l4.2 4.2l-4.2 4.2l-4.2-4.2z",
+    "m-1.1-4h2.2v2.9h2.9v2.2h-2.9v2.9h-2.2v-2.9h-2.9v-2.2h2.9z",
+    "m-1.3-4.2h2.6v8.4h-2.6z",
+)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of a group (0, 1, ...) and what it is."""
+
+    x: float
+    y: float
+    label: str
+    group: int = 0
+
+
 @dataclass(frozen=True)
 class Mark:
     """A moment worth a vertical line with a short name; `detail` is in its tooltip."""
@@ -50,8 +72,19 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Level:
+    """A value worth a horizontal line over the whole plot, with its name."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
 class Frame:
-    """Size of a plot and the ranges of its axes; `x_unit` goes behind the last number below."""
+    """Size of a plot and the ranges of its axes; `x_unit` goes behind the last number below.
+
+    `x_labels` (place, text) are written below instead of numbers where there are any.
+    """
 
     width: int
     height: int
@@ -61,6 +94,7 @@ class Frame:
     x_scale: float
     x_unit: str
     y_step: float
+    x_labels: tuple[tuple[float, str], ...] = ()
 
     def px(self, x: float) -> float:
         """Where a value of the lower axis is."""
@@ -94,31 +128,46 @@ def nice_range(values: Iterable[float], least_span: float, from_zero: bool = Tru
 
 
 def plot(
-    frame: Frame, title: str, lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mark] = ()
+    frame: Frame,
+    title: str,
+    lines: Sequence[Line],
+    bands: Sequence[Band] = (),
+    marks: Sequence[Mark] = (),
+    levels: Sequence[Level] = (),
+    dots: Iterable[Dot] = (),
 ) -> Markup:
-    """A plot as an <svg> element that scales to its place. `title` is what screen readers say."""
-    parts = [*(_band(frame, band) for band in bands), *_axes(frame)]
+    """A plot as an <svg> element that scales to its place. `title` is what screen readers say.
+
+    Each group of dots has its own colour and its own shape.
+    """
+    parts = [*(_band(frame, band) for band in bands), *_axes(frame), *(_level(frame, level) for level in levels)]
     parts += [shade for line in lines for shade in _shade(frame, line)]
     parts += [_line(frame, line) for line in lines]
+    parts += [_dot(frame.px(dot.x), frame.py(dot.y), dot.group, dot.label) for dot in dots]
     parts += [_mark(frame, mark) for mark in marks]
     return _svg(frame, title, parts)
 
 
-def scatter(frame: Frame, title: str, points: Iterable[tuple[float, float, str]]) -> Markup:
-    """Points (x, y, what they are) between the same axes."""
-    dots = [
-        f'<circle class="dot" cx="{frame.px(x):.1f}" cy="{frame.py(y):.1f}" r="3">'
-        f"<title>{escape(label)}</title></circle>"
-        for x, y, label in points
-    ]
-    return _svg(frame, title, [*_axes(frame), *dots])
+def key_of(group: int) -> Markup:
+    """The point of a group, alone, for a legend."""
+    return drawing(10, 10, "", [_dot(5.0, 5.0, group, "")], "fixed key")
+
+
+def _dot(x: float, y: float, group: int, label: str) -> str:
+    shape = group % len(SHAPES)
+    told = f"<title>{escape(label)}</title>" if label else ""
+    return f'<path class="dot line{shape}" d="M{x:.1f} {y:.1f}{SHAPES[shape]}">{told}</path>'
 
 
 def _svg(frame: Frame, title: str, parts: Iterable[str]) -> Markup:
-    body = "".join(parts)
-    return Markup(
-        f'<svg viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{escape(title)}">{body}</svg>'
-    )
+    return drawing(frame.width, frame.height, title, parts)
+
+
+def drawing(width: float, height: float, title: str, parts: Iterable[str], css: str = "") -> Markup:
+    """An <svg> element of these parts. With a class `fixed` it keeps its size, else it scales to its place."""
+    size = f' class="{escape(css)}" width="{width:g}" height="{height:g}"' if css else ""
+    spoken = f'role="img" aria-label="{escape(title)}"' if title else 'aria-hidden="true"'
+    return Markup(f'<svg{size} viewBox="0 0 {width:g} {height:g}" {spoken}>{"".join(parts)}</svg>')
 
 
 def _ticks(low: float, high: float, step: float) -> list[float]:
@@ -130,6 +179,12 @@ def _tick_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:g}"
 
 
+def _numbers_below(frame: Frame) -> tuple[tuple[float, str], ...]:
+    ticks = _ticks(*frame.x, frame.x_step)
+    texts = [_tick_text(value / frame.x_scale) for value in ticks]
+    return tuple(zip(ticks, [*texts[:-1], *(f"{text} {frame.x_unit}" for text in texts[-1:])], strict=True))
+
+
 def _axes(frame: Frame) -> list[str]:
     right, bottom = frame.width - _RIGHT, frame.height - _BOTTOM
     parts = []
@@ -138,10 +193,9 @@ def _axes(frame: Frame) -> list[str]:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         text = f'<text class="tick" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{_tick_text(value)}</text>'
         parts.append(text)
-    ticks = _ticks(*frame.x, frame.x_step)
-    for index, value in enumerate(ticks):
+    ticks = frame.x_labels or _numbers_below(frame)
+    for index, (value, text) in enumerate(ticks):
         x, last = frame.px(value), index == len(ticks) - 1
-        text = _tick_text(value / frame.x_scale) + (f" {frame.x_unit}" if last else "")
         anchor = "end" if last and x > right - 20 else "middle"
         parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 3}"/>')
         parts.append(
@@ -160,6 +214,15 @@ def _band(frame: Frame, band: Band) -> str:
     return (
         f'<g class="band {escape(band.css)}"><rect x="{left:.1f}" y="{_TOP - 2}" width="{width:.1f}" '
         f'height="{frame.height - _TOP - _BOTTOM + 2}"><title>{escape(band.label)}</title></rect>{name}</g>'
+    )
+
+
+def _level(frame: Frame, level: Level) -> str:
+    y, right = frame.py(level.at), frame.width - _RIGHT
+    below = y < _TOP + 12  # the name goes where there is room
+    return (
+        f'<g class="level"><line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{_LEFT + 4}" y="{y + (10 if below else -4):.1f}">{escape(level.label)}</text></g>'
     )
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from gpu_burnin.report import peers, waves
+from gpu_burnin.report.links import opinion
+from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.said import units_of
 from gpu_burnin.report.units import checks_on_gpus, gpu_name, without_name
 from gpu_burnin.report.words import duration, rate
 
@@ -17,6 +22,8 @@ _MAX_ADVICE = 3
 _MAX_WARNINGS = 2
 _MAX_COUNTERS = 3
 _MAX_XIDS = 3
+# Letters of the last column of the checks.
+_MAX_TOLD = 84
 Advice = Callable[[str], str | None]
 
 
@@ -83,7 +90,7 @@ def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
 def _said(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was said under one code: on which GPUs, and the message of the first."""
     first = items[0]
-    units = _units(report, [item["gpu"] for item in items])
+    units = _joined(report, [unit for item in items for unit in units_of(report, item)])
     messages = list(dict.fromkeys(without_name(report, item) for item in items))
     severity = f"{first['severity']} " if "severity" in first else ""
     more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
@@ -91,7 +98,11 @@ def _said(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _units(report: Report, uuids: Iterable[str | None]) -> str:
-    names = list(dict.fromkeys(gpu_name(report, uuid) for uuid in uuids))
+    return _joined(report, [gpu_name(report, uuid) for uuid in uuids])
+
+
+def _joined(report: Report, units: Sequence[str]) -> str:
+    names = list(dict.fromkeys(units))
     return f"all {len(names)} GPUs" if len(names) == len(report["gpus"]) > 2 else ", ".join(names)
 
 
@@ -127,7 +138,10 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _verdict_of(checks: Iterable[dict[str, Any]]) -> str:
-    verdicts = {check["verdict"] for check in checks}
+    return _worst({check["verdict"] for check in checks})
+
+
+def _worst(verdicts: Set[str]) -> str:
     return next((verdict for verdict in ("FAIL", "INCONCLUSIVE", "PASS") if verdict in verdicts), "-")
 
 
@@ -135,27 +149,54 @@ def _gpus(report: Report) -> list[str]:
     if not report["gpus"]:
         return ["GPUs: none"]
     names = checks_on_gpus(report)
-    rows = [["GPU", "PCI", "model", "serial", "uuid", "verdict", *names]]
+    models = [gpu["sku"] or gpu["name"] for gpu in report["gpus"]]
+    alike = len(set(models)) == 1
+    rows = [["GPU", "PCI", *([] if alike else ["model"]), "serial", "uuid", "verdict", *names]]
     for gpu in report["gpus"]:
         of_gpu = [check for check in report["checks"] if check["gpu"] == gpu["uuid"]]
         verdicts = [_verdict_of(check for check in of_gpu if check["name"] == name) for name in names]
-        identity = [str(gpu["index"]), gpu["pci_bus_id"], gpu["sku"] or gpu["name"], gpu["serial"]]
-        rows.append([*identity, gpu["uuid"][:12], gpu["verdict"], *verdicts])
-    return _table(rows)
+        identity = [str(gpu["index"]), gpu["pci_bus_id"], *([] if alike else [gpu["sku"] or gpu["name"]])]
+        # The verdict of the GPU has the whole word; columns of checks would grow by it.
+        short = [verdict.replace("INCONCLUSIVE", "INCONCL") for verdict in verdicts]
+        rows.append([*identity, gpu["serial"], gpu["uuid"][:12], gpu["verdict"], *short])
+    head = f"{len(models)} GPU{'s' * (len(models) > 1)}, {models[0] or 'model unknown'}"
+    return [*([f"{head}:"] if alike else []), *_table(rows)]
 
 
 def _checks(report: Report) -> list[str]:
-    rows = [["check", "on", "verdict", "seconds", "lowest GPU"]]
+    rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
+    more = dict(_stands_out(report))
     for name in dict.fromkeys(check["name"] for check in report["checks"]):
         checks = [check for check in report["checks"] if check["name"] == name]
         on = "node" if checks[0]["gpu"] is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
         seconds = max(check["seconds"] for check in checks)
-        rows.append([name, on, _verdict_of(checks), f"{seconds:.1f}", _lowest(checks)])
+        told = "; ".join(filter(None, (_lowest(checks), more.get(name))))
+        # What the judge held against the check beside its results, such as a link between two GPUs.
+        held = [reason for reason in report["reasons"] if reason["check"] == name]
+        verdict = _worst({*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)})
+        rows.append([name, on, verdict, f"{seconds:.1f}", _cut(told)])
     return _table(rows) if len(rows) > 1 else ["Checks: none ran"]
 
 
+def _cut(told: str) -> str:
+    return told if len(told) <= _MAX_TOLD else f"{told[: _MAX_TOLD - 3]}..."
+
+
+def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
+    """Checks with what no single measurement says: the slowest pair, wrong words, waves, another's opinion."""
+    if found := peers.slowest(report):
+        yield "nvlink", f"slowest {rate(found.bytes_per_s, 'B/s')}, {peers.in_words(report, found)}"
+    if wrong := [f"{row.gpu}: {row.wrong}" for row in memory_rows(report) if row.is_wrong]:
+        yield "hbm", ", ".join(wrong)
+    if made := waves.made_in_words(report):
+        yield "power", made
+    if (second := opinion(report)) is not None:
+        results = Counter(result for _, result, *_ in second.tests)
+        yield "dcgm", f"{second.about}: {', '.join(f'{count} {result}' for result, count in results.items())}"
+
+
 def _lowest(checks: list[dict[str, Any]]) -> str:
-    """The slowest GPU's number of each measurement: those that have a floor, else the first three."""
+    """The slowest GPU's number of the measurement nearest to its floor, else of the first."""
     measurements = [item for check in checks for item in check["measurements"] if item["value"] is not None]
     judged = [item for item in measurements if item["floor"] is not None]
     if checks[0]["gpu"] is None:

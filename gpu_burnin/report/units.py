@@ -15,10 +15,19 @@ _NAMED = re.compile(r"GPU (\d+) \([^)]*\): ")
 
 
 def without_name(report: Report, item: Mapping[str, Any]) -> str:
-    """The message of a reason or warning without the GPU's name before it, for places that show the GPU anyway."""
+    """The message of a reason or warning without the GPU's name before it, for places that show the GPU anyway.
+
+    Other GPUs are called by their short form: their addresses and UUIDs are in the list of GPUs.
+    """
     message: str = item["message"]
     match, gpu = _NAMED.match(message), gpu_of(report, item["gpu"])
-    return message[match.end() :] if match and gpu and str(gpu["index"]) == match[1] else message
+    message = message[match.end() :] if match and gpu and str(gpu["index"]) == match[1] else message
+    for gpu in report["gpus"]:
+        if gpu["uuid"]:
+            short = f"GPU {gpu['index']}"
+            message = message.replace(f"{short} ({gpu['pci_bus_id']} {gpu['uuid']})", short)
+            message = re.sub(rf"(?<![\w-]){re.escape(gpu['uuid'])}(?![\w-])", short, message)
+    return message
 
 
 def measured(report: Report, check: Mapping[str, Any], name: str) -> tuple[str | None, str]:

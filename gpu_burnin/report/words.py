@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from gpu_burnin.report.values import mapping_of, names_of, number_of, numbers_of, rows_of
 from gpu_burnin.types import JSON, CheckResult
 
 # The action of a report as an order to a person.
@@ -76,26 +77,11 @@ def _count(value: object, one: str, many: str | None = None) -> str:
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
-def _number(coverage: Mapping[str, JSON], key: str) -> int | float | None:
-    value = coverage.get(key)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _mapping(coverage: Mapping[str, JSON], key: str) -> Mapping[str, Any]:
-    value = coverage.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _names(coverage: Mapping[str, JSON], key: str) -> list[str]:
-    value = coverage.get(key)
-    return [str(item) for item in value] if isinstance(value, list | tuple) else []
-
-
 def _state(coverage: Mapping[str, JSON]) -> list[str]:
-    gpus, rules = _number(coverage, "gpus"), _number(coverage, "rules")
+    gpus, rules = number_of(coverage, "gpus"), number_of(coverage, "rules")
     unread = sum(
         len(fields)
-        for whys in _mapping(coverage, "unread").values()
+        for whys in mapping_of(coverage, "unread").values()
         for fields in (whys.values() if isinstance(whys, Mapping) else ())
     )
     return [
@@ -105,13 +91,14 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
 
 
 def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
-    products = {name: count for name, count in _mapping(coverage, "products").items() if isinstance(count, int)}
+    products = {name: count for name, count in mapping_of(coverage, "products").items() if isinstance(count, int)}
     shape = coverage.get("shape")
-    paths = _mapping(coverage, "data_path")
+    paths = mapping_of(coverage, "data_path")
     unproven = [name for name, path in paths.items() if isinstance(path, Mapping) and not path.get("proven")]
-    ranges = {name for names in _mapping(coverage, "ranges").values() for name in names}
-    missing = _names(coverage, "precisions_not_covered")
-    phases = _mapping(coverage, "phases")
+    listed = mapping_of(coverage, "ranges")
+    ranges = {name for precision in listed for name in names_of(listed, precision)}
+    missing = names_of(coverage, "precisions_not_covered")
+    phases = mapping_of(coverage, "phases")
     sides = " x ".join(map(str, shape)) if isinstance(shape, list | tuple) else ""
     return [
         *([f"{_count(sum(products.values()), 'product')} in {', '.join(products)}"] if products else []),
@@ -128,8 +115,8 @@ def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
 
 
 def _sm(coverage: Mapping[str, JSON]) -> list[str]:
-    total, seen = _number(coverage, "sms_total"), _number(coverage, "sms_covered")
-    kernels = _mapping(coverage, "sms_by_kernel")
+    total, seen = number_of(coverage, "sms_total"), number_of(coverage, "sms_covered")
+    kernels = mapping_of(coverage, "sms_by_kernel")
     return [
         *([f"{seen:,} of {total:,} SMs"] if total is not None and seen is not None else []),
         *([f"each with {', '.join(kernels)}"] if kernels and set(kernels.values()) == {seen} else []),
@@ -137,8 +124,9 @@ def _sm(coverage: Mapping[str, JSON]) -> list[str]:
 
 
 def _hbm(coverage: Mapping[str, JSON]) -> list[str]:
-    covered, memory = _number(coverage, "covered_bytes"), _number(coverage, "gpu_memory_bytes")
-    patterns, rounds = _names(coverage, "patterns"), _number(coverage, "rounds")
+    covered, memory = number_of(coverage, "covered_bytes"), number_of(coverage, "gpu_memory_bytes")
+    patterns, rounds = names_of(coverage, "patterns"), number_of(coverage, "rounds")
+    left, kept_s = number_of(coverage, "unreachable_bytes"), number_of(coverage, "retention_s")
     if covered is None:
         return []
     if coverage.get("simulated"):
@@ -149,8 +137,77 @@ def _hbm(coverage: Mapping[str, JSON]) -> list[str]:
         where = size(covered)
     return [
         where,
+        *([f"{size(left)} out of reach"] if left else []),
         *([_count(len(patterns), "pattern")] if patterns else []),
         *([_count(rounds, "round")] if rounds is not None else []),
+        *([f"kept for {duration(kept_s)}"] if kept_s else []),
+    ]
+
+
+def _pcie(coverage: Mapping[str, JSON]) -> list[str]:
+    verified, moved = number_of(coverage, "copies_verified"), number_of(coverage, "pcie_bytes_moved")
+    copies = number_of(coverage, "copies_moved")
+    part = f" of {copies:,} moved" if copies is not None and copies != verified else ""
+    link = mapping_of(coverage, "link")
+    generation, width = number_of(link, "generation"), number_of(link, "width")
+    known = generation is not None and width is not None
+    return [
+        *([f"{size(moved)} copied between host and GPU"] if moved else []),
+        *([f"{_count(verified, 'copy', 'copies')}{part} verified word by word"] if verified is not None else []),
+        *([f"link at generation {generation} x{width} under load"] if known else []),
+    ]
+
+
+def _nvlink(coverage: Mapping[str, JSON]) -> list[str]:
+    if why := coverage.get("why"):
+        return [str(why)]
+    total, covered = number_of(coverage, "pairs_total"), number_of(coverage, "pairs_covered")
+    checked, verified = number_of(coverage, "transfers_checked"), number_of(coverage, "bytes_verified")
+    return [
+        *([f"{covered} of {total} other GPUs, both ways"] if total is not None and covered is not None else []),
+        *([f"{_count(checked, 'transfer')} ({size(verified)}) verified"] if checked and verified else []),
+    ]
+
+
+def _power(coverage: Mapping[str, JSON]) -> list[str]:
+    waves, mixed, power = (mapping_of(coverage, key) for key in ("waves", "mixed", "power"))
+    hertz = [f"{value:g}" for value in numbers_of(waves, "frequencies_hz")]
+    edges, mixed_s = number_of(waves, "edges"), number_of(mixed, "seconds")
+    reached = number_of(mapping_of(mapping_of(power, "phases"), "mixed"), "share_of_limit")
+    return [
+        *([f"waves of {', '.join(hertz)} Hz together"] if hertz else []),
+        *([f"no waves ({waves.get('why')})"] if waves and not waves.get("run") else []),
+        *([f"{_count(edges, 'edge')} with exact products"] if edges else []),
+        *([f"mixed load for {duration(mixed_s)}"] if mixed_s else []),
+        *([f"at {reached:.0%} of the power limit"] if reached is not None else []),
+    ]
+
+
+def _dcgm(coverage: Mapping[str, JSON]) -> list[str]:
+    tests = rows_of(coverage, "tests")
+    counts = Counter(str(row.get("result")) for row in tests)
+    who = f"DCGM {coverage.get('release')} at its level {coverage.get('level')}, an opinion of its own"
+    return [
+        *([who] if tests else []),
+        *([", ".join(f"{count} {result}" for result, count in counts.items())] if counts else []),
+    ]
+
+
+def _nccl(coverage: Mapping[str, JSON]) -> list[str]:
+    ranks, planned = number_of(coverage, "ranks"), number_of(coverage, "gpus_in_plan")
+    if ranks is None:
+        return []
+    verified, types = number_of(coverage, "operations_verified"), names_of(coverage, "types")
+    rows = rows_of(coverage, "curves")
+    algorithms = [*dict.fromkeys(str(row.get("algorithm")) for row in rows if row.get("points"))]
+    ways = [*dict.fromkeys(str(way) for row in rows for way in names_of(row, "transport"))]
+    together = f"{ranks:,} of {_count(planned or ranks, 'GPU')} together"
+    return [
+        together if ranks > 1 else "one GPU alone, so nothing between GPUs",
+        *([f"{_count(verified, 'collective')} compared on every GPU"] if verified else []),
+        *([f"types {', '.join(types)}"] if types else []),
+        *([f"algorithms {', '.join(algorithms)}"] if algorithms else []),
+        *([f"over {', '.join(ways)}"] if ways else []),
     ]
 
 
@@ -159,6 +216,11 @@ _COVERED: Mapping[str, Callable[[Mapping[str, JSON]], list[str]]] = {
     "gemm": _gemm,
     "sm": _sm,
     "hbm": _hbm,
+    "pcie": _pcie,
+    "nvlink": _nvlink,
+    "nccl": _nccl,
+    "power": _power,
+    "dcgm": _dcgm,
 }
 
 
@@ -166,7 +228,7 @@ def covered(result: CheckResult) -> str:
     """What a check looked at, in words, out of the coverage it reports; what it does not report is left out."""
     say = _COVERED.get(result.name)
     said = say(result.coverage) if say else []
-    moved = _number(result.coverage, "bytes_moved")
+    moved = number_of(result.coverage, "bytes_moved")
     if moved:
         said.append(f"{size(moved)} moved")
     return ", ".join(said) or f"ran for {duration(result.seconds)}"

@@ -27,6 +27,7 @@ def plan(backend: str = "cuda", **options: object) -> Plan:
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 # The coverage that a full run has, by check.
 COVERAGE: dict[str, dict[str, JSON]] = {
+    "nvlink": {"pairs_total": 1, "pairs_covered": 1, "nvlink_bytes_moved": 1 << 40, "simulated": False},
     "sm": {"sms_total": 132, "sms_covered": 132, "bytes_moved": 1 << 20, "simulated": False},
     "gemm": {
         "precisions_not_covered": [],

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from run_helpers import RUN
+from sample_parts import LIMIT_W, STARTED_S, part_results, wave_loads
 
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.plan import Plan, make_plan
@@ -21,7 +22,6 @@ from gpu_burnin.types import CheckResult, Gpu, Measurement, Notice, Reason, Self
 from gpu_burnin.verdict import KernelLogFindings, Observations, judge
 
 Sample = tuple[model.Report, dict[str, Any]]
-STARTED_S = 5000.0
 _PEAKS = {"fp64": 61.0, "fp32": 50.0, "tf32": 430.0, "bf16": 812.0, "fp16": 798.0, "int8": 1490.0, "fp8": 1420.0}
 
 
@@ -46,18 +46,28 @@ def _times(seconds: float, hz: float) -> list[float]:
     return [STARTED_S + step / hz for step in range(int(seconds * hz))]
 
 
-def _samples(gpu: Gpu, seconds: float, loads: list[tuple[float, float, float]], hz: float, hot: float) -> GpuSeries:
-    """Samples of a GPU under `loads`: (start, end, share of full power), seconds since the run began."""
+def _samples(
+    gpu: Gpu, seconds: float, loads: list[tuple[float, float, float]], hz: float, hot: float, brake: tuple[float, float]
+) -> GpuSeries:
+    """Samples of a GPU under `loads`: (start, end, share of full power), seconds since the run began.
+
+    From the start to the end of `brake` the power brake is on.
+    """
     rng = random.Random(gpu.index)
-    temperature, rows = 31.0 + gpu.index * 0.4, []
+    temperature, energy_mj, rows = 31.0 + gpu.index * 0.4, 9e9, []
     for moment in _times(seconds, hz):
         load = max((share for start, end, share in loads if start <= moment - STARTED_S < end), default=0.0)
         target = 33.0 + load * (36.0 + hot + gpu.index % 3)
         temperature += (target - temperature) * (1 - math.exp(-1 / (hz * 7)))
         power = 78 + load * 610 + rng.uniform(-9, 9)
         slowed = 0x20 if hot and temperature > 84 else 0
+        if brake[0] <= moment - STARTED_S < brake[1]:
+            slowed, power = slowed | 0x80, min(power, 330.0)
+        energy_mj += power / hz * 1e3
         clock = (345 if not load else 1980 - 225 * load * load - (330 if slowed else 0)) + rng.choice((0, 0, -15))
-        rows.append((round(temperature), power, clock, 2619, slowed | (4 if load > 0.9 else 0), 100.0 * bool(load)))
+        rows.append(
+            (round(temperature), power, clock, 2619, slowed | (4 if load > 0.9 else 0), 100.0 * bool(load), energy_mj)
+        )
     names = (
         "temperature_c",
         "power_w",
@@ -65,10 +75,12 @@ def _samples(gpu: Gpu, seconds: float, loads: list[tuple[float, float, float]], 
         "clock_memory_mhz",
         "clocks_event_reasons",
         "utilization_percent",
+        "energy_mj",
     )
     columns = {name: tuple(row[index] for row in rows) for index, name in enumerate(names)}
     columns["temperature_memory_c"] = tuple(row[0] + 6 for row in rows)
-    return GpuSeries(gpu.uuid, tuple(_times(seconds, hz)), columns)
+    limits = {"power_limit_w": int(LIMIT_W), "clock_sm_max_mhz": 1980}
+    return GpuSeries(gpu.uuid, tuple(_times(seconds, hz)), columns, columns, columns, limits=limits)
 
 
 def _rates(gpu: Gpu, start: float, seconds: float, sag: float) -> Iterator[Series]:
@@ -92,7 +104,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
         {"gpus": len(plan.gpus), "rules": 31, "unread": {}},
         started_s=STARTED_S + 0.4,
     )
-    sm_s, gemm_s, hbm_s = 0.04 * seconds, 0.52 * seconds, 0.3 * seconds
+    sm_s, gemm_s, hbm_s = 0.04 * seconds, 0.52 * seconds, 0.18 * seconds
     for gpu in plan.gpus:
         start, lost = STARTED_S + 4 + 0.1 * gpu.index, sag.get(gpu.index, 0.0)
         coverage: dict[str, Any] = {"sms_total": 132, "sms_covered": 132, "simulated": False}
@@ -129,6 +141,9 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             "gpu_memory_bytes": gpu.memory_bytes,
             "patterns": ["address", "random", "walking", "modulo"],
             "rounds": 2,
+            "unreachable_bytes": gpu.memory_bytes - covered,
+            "sweep_seconds": 8.6,
+            "wrong_words": 0,
             "bytes_moved": 31 * covered,
             "simulated": False,
         }
@@ -141,6 +156,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             coverage,
             started_s=start + 4 + sm_s + gemm_s,
         )
+    yield from part_results(plan, seconds)
 
 
 def _selftests(plan: Plan) -> Iterator[SelftestResult]:
@@ -157,14 +173,19 @@ def _selftests(plan: Plan) -> Iterator[SelftestResult]:
         for fault in ("bitflip", "stuck"):
             yield SelftestResult(fault, "hbm", gpu.uuid, True, True, 0.4, "device buffers", 1)
         yield SelftestResult("stuck_bit", "sm", gpu.uuid, True, True, 0.05, "device buffers", 1)
+        for check in ("pcie", "nvlink", "nccl", "power"):
+            yield SelftestResult("corrupted", check, gpu.uuid, True, True, 0.02, "device buffers", 1)
     yield SelftestResult("XID line", "kernel_log", None, True, True, 0.001, "detector logic only")
 
 
-def _telemetry(plan: Plan, seconds: float, hot: dict[int, float], hz: float) -> TelemetryFindings:
+def _telemetry(
+    plan: Plan, seconds: float, hot: dict[int, float], hz: float, brakes: dict[int, tuple[float, float]]
+) -> TelemetryFindings:
     loads = [
         (4, 4 + 0.04 * seconds, 0.5),
         (5 + 0.04 * seconds, 5 + 0.56 * seconds, 1.0),
-        (8 + 0.56 * seconds, 8 + 0.86 * seconds, 0.62),
+        (8 + 0.56 * seconds, 8 + 0.74 * seconds, 0.62),
+        *wave_loads(seconds),
     ]
     counters, sources = [], [Source("journal", None, True, "since boot"), Source("kmsg", None, True)]
     for gpu in plan.gpus:
@@ -178,7 +199,10 @@ def _telemetry(plan: Plan, seconds: float, hot: dict[int, float], hz: float) -> 
             Source("nvml_samples", gpu.uuid, True, "10 Hz"),
             Source("nvml_events", gpu.uuid, True),
         ]
-    series = tuple(_samples(gpu, seconds, loads, hz, hot.get(gpu.index, 0.0)) for gpu in plan.gpus)
+    series = tuple(
+        _samples(gpu, seconds, loads, hz, hot.get(gpu.index, 0.0), brakes.get(gpu.index, (0.0, 0.0)))
+        for gpu in plan.gpus
+    )
     return TelemetryFindings(tuple(counters), series, (), tuple(sources))
 
 
@@ -189,14 +213,18 @@ def sample(
     hz: float = 2.0,
     hot: dict[int, float] | None = None,
     sag: dict[int, float] | None = None,
+    brakes: dict[int, tuple[float, float]] | None = None,
     change: Callable[[Observations], Observations] = lambda seen: seen,
     notices: tuple[Notice, ...] = (),
     rename: Callable[[Gpu], Gpu] = lambda gpu: gpu,
 ) -> Sample:
-    """A report and its series: healthy H200s unless `change` says otherwise. `hot` is degrees by GPU."""
+    """A report and its series: healthy H200s unless `change` says otherwise.
+
+    `hot` is degrees and `brakes` the stretch of a power brake by GPU.
+    """
     gpus = tuple(rename(gpu) for gpu in gpus_of(count))
     plan = make_plan(level, backend="cuda", gpus=gpus, seed=1)
-    findings = _telemetry(plan, seconds, hot or {}, hz)
+    findings = _telemetry(plan, seconds, hot or {}, hz, brakes or {})
     seen = change(
         Observations(
             plan=plan,
@@ -360,12 +388,3 @@ def healthy_1() -> Sample:
 def extended_8() -> Sample:
     """Two hours."""
     return sample(level="extended", seconds=7200, hz=1)
-
-
-SAMPLES: dict[str, Callable[[], Sample]] = {
-    "healthy-8": healthy_8,
-    "sick-8": sick_8,
-    "doubtful-8": doubtful_8,
-    "healthy-1": healthy_1,
-    "extended-8": extended_8,
-}

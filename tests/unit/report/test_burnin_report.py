@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
-from sample_reports import SAMPLES
+from sample_nodes import SAMPLES
 
 from gpu_burnin.hardware import load_reasons, load_xids, make_reason
 from gpu_burnin.report import build, model, text
@@ -66,7 +66,7 @@ def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
     units = {(unit["check"], unit["gpu"]): unit for unit in report["coverage"]["units"]}
     assert units["gemm", "GPU-0"]["missed_fault_rate_upper95_per_s"] == pytest.approx(0.25)
     assert units["state", None]["missed_fault_rate_upper95_per_s"] is None
-    assert {"check": "nvlink", "gpu": None, "why": "not in this version"} in report["coverage"]["not_run"]
+    assert {"check": "dcgm", "gpu": None, "why": "optional, and not asked for"} in report["coverage"]["not_run"]
 
 
 def test_sick_report_is_valid(sick: model.Report) -> None:
@@ -159,7 +159,7 @@ def test_text_names_a_gpu_once() -> None:
     said_twice = make_reason("SLOW", "gemm", "GPU 0 (0000:1b:00.0 GPU-0): too slow", gpu="GPU-0")
     of_another = make_reason("SLOW", "gemm", "GPU 1 (0000:1c:00.0 GPU-1): its peer", gpu="GPU-0")
     assert "SLOW on GPU 0: too slow" in text.render(report_of(replace(healthy(), extra=(said_twice,))), advice)
-    assert "SLOW on GPU 0: GPU 1 (" in text.render(report_of(replace(healthy(), extra=(of_another,))), advice)
+    assert "SLOW on GPU 0: GPU 1: its peer" in text.render(report_of(replace(healthy(), extra=(of_another,))), advice)
 
 
 def as_version_1_0(report: model.Report) -> dict[str, Any]:
@@ -240,8 +240,9 @@ def test_text_of_a_pass() -> None:
     shown = text.render(report_of(healthy()), advice)
     assert shown.startswith("VERDICT  PASS\nACTION   none\n")
     assert "No fault was seen." in shown
-    # The rule of three: 3 / 12 s for one check, 3 / 36 s for all three.
-    assert "if it came at least every 4 s (sm), 4 s (gemm), 4 s (hbm), 12 s (all checks)" in said(shown)
+    # The rule of three: 3 / 12 s for one check, 3 / 84 s for all seven.
+    assert "if it came at least every 4 s (sm), 4 s (gemm), 4 s (hbm), 4 s (pcie)" in said(shown)
+    assert "28 s (all checks)" in said(shown)
     assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 
 
@@ -284,7 +285,7 @@ def test_text_fits_one_screen_however_much_is_wrong() -> None:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_text_of_eight_gpus_fits_a_screen(name: str) -> None:
     shown = text.render(SAMPLES[name]()[0], advice)
-    assert len(shown.splitlines()) <= 54
+    assert len(shown.splitlines()) <= 60
     assert all(len(line) <= 120 for line in shown.splitlines())
 
 

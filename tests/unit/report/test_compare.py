@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
 from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 from gpu_burnin.report import compare, model
@@ -82,8 +83,41 @@ def test_noise_is_counted_and_not_shown(before: model.Report) -> None:
     after = edit(before, change)
     text = compare.render(compare.compare(before, after))
     assert "throughput" not in text
-    assert "72 more within 1%" in text
-    assert len(changes(before, after, "measurement")) == 72
+    assert "176 more within 1%" in text
+    assert len(changes(before, after, "measurement")) == 176
+
+
+def test_link_that_became_slow_is_told_by_its_two_gpus(before: model.Report) -> None:
+    after = one_slow_link()[0]
+    found = changes(before, after, "pair")
+    assert {(item.what, item.on) for item in found} == {
+        ("copy, write", "GPU 2 to GPU 5"),
+        ("copy, write", "GPU 5 to GPU 2"),
+        ("copy, read", "GPU 2 from GPU 5"),
+        ("copy, read", "GPU 5 from GPU 2"),
+    }
+    assert all(item.change == pytest.approx(-0.896) for item in found)
+    text = compare.render(compare.compare(before, after))
+    assert "copy, write on 2 pairs: median -89.6%; most on" in text
+
+
+def test_pair_whose_data_became_wrong_or_that_went_is_told(before: model.Report) -> None:
+    found = changes(before, dead_and_wrong_links()[0], "pair")
+    said = {(item.what, item.on): (item.before, item.after) for item in found}
+    assert said["data, write", "GPU 3 to GPU 0"] == ("right", "wrong")
+    assert said["copy, write", "GPU 1 to GPU 6"][1] is None
+    assert said["data, read", "GPU 1 from GPU 6"][1].startswith("cudaDeviceEnablePeerAccess")
+    # GPU 7 gave no result: what it copied itself is gone, what others copied is there.
+    assert said["copy, read", "GPU 7 from GPU 0"][1] is None
+    assert ("copy, read", "GPU 0 from GPU 7") not in said
+    text = compare.render(compare.compare(before, dead_and_wrong_links()[0]))
+    assert all(len(line) <= compare.WIDTH for line in text.splitlines())
+
+
+def test_collectives_that_fell_back_are_told(before: model.Report) -> None:
+    found = {item.what: item.change for item in changes(before, nccl_fallback_8()[0], "collective")}
+    assert found["all_reduce, default, bus bandwidth"] == pytest.approx(0.048 - 1)
+    assert found["all_reduce, nvls, bus bandwidth"] is None
 
 
 def test_replaced_card_is_compared_with_the_one_in_its_place(before: model.Report) -> None:

@@ -11,12 +11,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gpu_burnin import evidence
+from gpu_burnin.admission import node
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli import cli
-from gpu_burnin.hardware import HardwareDataError, load_xids
+from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/operations/*burnin*.md")))
+PAGES = (
+    "README.md",
+    "docs/operations/power-waves.md",
+    *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/operations/*burnin*.md")),
+)
+CODE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 BURNIN = ROOT / "docs/operations/burnin.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r'^(?:eval "\$\()?(gpu-burnin [^)#>]*)')
@@ -35,7 +42,7 @@ def resolved(words: list[str]) -> click.Context:
     """What click makes of the words, without running anything; a wrong option or argument raises."""
     command: click.Command = cli
     context = click.Context(cli, info_name="gpu-burnin")
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and (words or not command.invoke_without_command):
         name, *words = words
         found = command.get_command(context, name)
         assert found is not None, f"no command {name}"
@@ -64,6 +71,13 @@ def test_command_is_one_that_the_program_has(page: str, command: str, tmp_path: 
 def test_checks_of_the_page_are_those_of_the_program() -> None:
     named = re.findall(r"^\| `(\w+)` \|", BURNIN.read_text(), re.MULTILINE)
     assert tuple(named) == CHECK_NAMES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_codes_of_a_page_are_those_of_the_program(page: str) -> None:
+    known = {*load_reasons(), *evidence.CODES, *node.CODES}
+    named = set(CODE.findall((ROOT / page).read_text())) - {"LD_LIBRARY_PATH"}
+    assert named <= known, "codes are stable: a page must not name one that is not there"
 
 
 @pytest.mark.parametrize("words", [["explain"], ["explain", "XID_UNKNOWN"], ["schema"], ["completion", "bash"]])

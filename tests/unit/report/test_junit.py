@@ -6,7 +6,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from sample_reports import SAMPLES, healthy_8, sample, sick_8
+from sample_nodes import SAMPLES, one_slow_link
+from sample_reports import healthy_8, sample, sick_8
 
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.report import model
@@ -51,7 +52,7 @@ def test_counts_are_those_of_the_cases_and_nothing_is_skipped(name: str) -> None
 
 def test_healthy_run_is_all_green() -> None:
     suites = suites_of(healthy_8()[0])
-    assert list(suites) == ["run", "state", "sm", "gemm", "hbm", "selftest"]
+    assert list(suites) == ["run", "state", "sm", "gemm", "hbm", "pcie", "nvlink", "nccl", "power", "selftest"]
     assert {outcome for suite in suites.values() for outcome in outcomes(suite).values()} == {"pass"}
     assert len(outcomes(suites["gemm"])) == 8
     assert outcomes(suites["state"]) == {"node": "pass"}
@@ -109,3 +110,15 @@ def test_any_text_is_valid_xml() -> None:
     root = ET.fromstring(to_junit(report))
     message = next(root.iter("failure")).get("message")
     assert message == "a\ufffdb\ufffd[31m<&>\"'\ufffd"
+
+
+def test_failed_link_is_a_case_of_its_own() -> None:
+    """A link is neither of its GPUs, and no check of single GPUs has a case for it."""
+    suites = suites_of(one_slow_link()[0])
+    run = outcomes(suites["run"])
+    assert run == {"verdict": "failure", "nvlink GPU 2 and GPU 5": "failure"}
+    assert set(outcomes(suites["nvlink"]).values()) == {"pass"}
+    case = next(case for case in suites["run"].iter("testcase") if "GPU 5" in str(case.get("name")))
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("type") == "P2P_LINK_SLOW"

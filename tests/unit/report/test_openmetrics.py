@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from sample_reports import SAMPLES, healthy_8, sick_8
+from sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
+from sample_reports import healthy_8, sick_8
 
 from gpu_burnin.report import model
 from gpu_burnin.report.openmetrics import to_openmetrics
@@ -153,3 +154,43 @@ def test_two_lost_gpus_do_not_become_one_sample_or_a_duplicate() -> None:
         labels for labels in found["gpu_burnin_gpu_verdict"] if ("gpu", "") in labels and ("verdict", "FAIL") in labels
     ]
     assert len(lost) == 2
+
+
+def test_pairs_of_gpus_have_a_sample_for_each_direction() -> None:
+    report, _ = one_slow_link()
+    found = parse(to_openmetrics(report))
+    rates = found["gpu_burnin_p2p_bytes_per_second"]
+    assert len(rates) == 8 * 7 * 2
+    one, other = (report["gpus"][index]["uuid"] for index in (2, 5))
+    slow = value(rates, gpu=one, peer=other, index="2", peer_index="5", direction="write", path="nvswitch")
+    assert slow == pytest.approx(40.7e9, rel=0.01)
+    assert value(rates, index="2", peer_index="4", direction="write") > 380e9
+    wrong = parse(to_openmetrics(dead_and_wrong_links()[0]))
+    assert value(wrong["gpu_burnin_p2p_wrong_transfers"], index="3", peer_index="0", direction="write") == 2
+    # What moved nothing, and what nobody looked at, has no sample.
+    dead = [
+        dict(labels)
+        for labels in wrong["gpu_burnin_p2p_bytes_per_second"]
+        if {("index", "1"), ("peer_index", "6")} <= labels
+    ]
+    assert dead == []
+    unseen = {("index", "2"), ("peer_index", "7"), ("direction", "write")}
+    assert [labels for labels in wrong["gpu_burnin_p2p_wrong_transfers"] if unseen <= labels] == []
+
+
+def test_many_gpus_make_no_flood_of_samples() -> None:
+    report, _ = healthy_16()
+    assert len(parse(to_openmetrics(report))["gpu_burnin_p2p_bytes_per_second"]) == 480
+    report["gpus"].append({**report["gpus"][0], "index": 16, "uuid": "GPU-x"})
+    assert "gpu_burnin_p2p_bytes_per_second" not in parse(to_openmetrics(report))
+
+
+def test_metrics_of_single_checks() -> None:
+    found = parse(to_openmetrics(power_brake_8()[0]))
+    assert value(found["gpu_burnin_collective_bytes_per_second"], collective="all_reduce", algorithm="ring") > 300e9
+    assert value(found["gpu_burnin_memory_covered_bytes"], index="0") == 149_100_000_000
+    assert value(found["gpu_burnin_memory_unreachable_bytes"], index="0") == 150_754_820_096 - 149_100_000_000
+    assert value(found["gpu_burnin_memory_wrong_words"], index="7") == 0
+    assert value(found["gpu_burnin_power_waves_run"], index="3") == 1
+    assert value(found["gpu_burnin_dcgm_tests"], result="Pass") == 3
+    assert value(found["gpu_burnin_measurement"], name="power_reached_w", index="0", unit="W") > 600

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from sample_nodes import power_brake_8
 from sample_reports import healthy_8, sick_8
 
 from gpu_burnin import files
@@ -92,6 +93,6 @@ def test_page_names_every_file_and_every_metric() -> None:
     assert set(re.findall(r"^\| `([\w.]+\.(?:json|txt|html|xml|prom))` \|", text, re.MULTILINE)) == FILES
     told = set(re.findall(r"^\| `(gpu_burnin_\w+)` \|", text, re.MULTILINE))
     made = set()
-    for report, _ in (healthy_8(), sick_8()):
+    for report, _ in (healthy_8(), sick_8(), power_brake_8()):
         made |= set(re.findall(r"^# TYPE (\w+) gauge$", openmetrics.to_openmetrics(report).decode(), re.MULTILINE))
     assert told == made

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_reports import SAMPLES, Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
+from sample_nodes import SAMPLES
+from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.report import charts, html
@@ -129,6 +130,15 @@ def test_policy_allows_the_one_style_sheet_and_nothing_else() -> None:
 EVIL = "</style></title><script>alert(1)</script><img src=//x.example onerror=1> \" ' onmouseover=1 {{ 7*7 }} ]]> &lt;"
 
 
+def spoiled(value: Any) -> Any:
+    """The same with every text in it replaced, but those by which GPUs find each other."""
+    if isinstance(value, dict):
+        return {key: spoiled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [spoiled(item) for item in value]
+    return EVIL if isinstance(value, str) and not value.startswith("GPU-") else value
+
+
 def hostile() -> Sample:
     """A GPU and a driver that try to write into the page, in every field that holds text."""
 
@@ -164,6 +174,17 @@ def hostile() -> Sample:
         return replace(gpu, name=EVIL, serial=EVIL, vbios=EVIL, sku=EVIL, pci_bus_id=gpu.pci_bus_id)
 
     report, series = sample(count=2, change=change, rename=rename, notices=(Notice("X", EVIL, EVIL),))
+    for check in report["checks"]:
+        check["coverage"] = spoiled(check["coverage"])
+    ends = [gpu["uuid"] for gpu in report["gpus"]]
+    blame = {"kind": "link", "gpus": ends, "problem": EVIL, "transfers": [[*ends, "write"]]}
+    report["warnings"].append(
+        {"code": "X", "check": "nvlink", "gpu": None, "message": EVIL, "evidence": {"attributed": blame}}
+    )
+    tests = [{"name": EVIL, "result": EVIL, "gpus": [EVIL], "message": EVIL}]
+    report["checks"].append(
+        {**report["checks"][0], "name": "dcgm", "coverage": {"release": EVIL, "level": EVIL, "tests": tests}}
+    )
     report["node"] = report["run_id"] = report["host"]["hostname"] = report["host"]["kernel"] = EVIL
     report["software"][EVIL] = EVIL
     report["host"]["dmi"] = {EVIL: EVIL}
@@ -177,6 +198,14 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
     assert EVIL.replace("&lt;", "<") not in page
     assert EVIL in shown
     assert "{{ 7*7 }}" in shown
+    for section in (
+        "Between the GPUs",
+        "Between host and GPU",
+        "All GPUs together",
+        "Power and waves",
+        "second opinion",
+    ):
+        assert section in shown
 
 
 def test_everything_of_the_report_is_on_the_page() -> None:
@@ -186,7 +215,7 @@ def test_everything_of_the_report_is_on_the_page() -> None:
     wanted = [report["verdict"], report["node"], report["run_id"], report["software"]["driver"], report["plan_sha256"]]
     for reason in report["reasons"]:
         wanted += [reason["message"].split("): ")[-1], reason["code"].split("_")[0]]
-    wanted += [warning["message"] for warning in report["warnings"]]
+    wanted += [warning["message"].split("): ")[-1] for warning in report["warnings"]]
     for gpu in report["gpus"]:
         wanted += [gpu["uuid"], gpu["serial"], gpu["pci_bus_id"], f"GPU {gpu['index']}"]
     wanted += [source["name"] for source in report["telemetry"]["sources"]]
@@ -194,7 +223,7 @@ def test_everything_of_the_report_is_on_the_page() -> None:
     wanted += [event["text"] for event in report["telemetry"]["kernel_log"]["events"]]
     wanted += [test["fault"] for test in report["selftest"]]
     wanted += [unit["check"] for unit in report["coverage"]["units"]]
-    wanted += ["wrong in the same way", "81204281344", "982.1", "7 of 8", "not in this version"]
+    wanted += ["wrong in the same way", "81204281344", "982.1", "7 of 8", "not asked for"]
     assert [text for text in wanted if str(text) not in shown] == []
     plots = [attributes["aria-label"] for tag, attributes in parsed.elements if "aria-label" in attributes]
     for gpu in report["gpus"]:
@@ -205,7 +234,7 @@ def test_everything_of_the_report_is_on_the_page() -> None:
 def test_plots_mark_checks_xids_and_slowdowns() -> None:
     report, series = sick_8()
     timeline = charts.timeline(report, series)
-    assert [name for _, name in timeline.windows] == ["state", "sm", "gemm", "hbm"]
+    assert [name for _, name in timeline.windows] == ["state", "sm", "gemm", "hbm", "pcie", "nvlink", "nccl", "power"]
     by_index = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
     plots = {figures.uuid: "".join(figure.svg for figure in figures.figures) for figures in timeline.gpus}
     assert plots[by_index[0]].count("<title>gemm</title>") == 4
@@ -244,17 +273,6 @@ def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
     assert "None was found." in Parsed(html.render(report, empty)).text
 
 
-def test_memory_errors_make_a_map_and_only_they() -> None:
-    report, _ = sick_8()
-    maps = charts.memory_map(report)
-    assert [heading for heading, _ in maps] == ["hbm on GPU 5"]
-    # Four words, one of them with two wrong bits.
-    assert maps[0][1].count("<circle") == 5
-    assert "offset 81204281344, bit 17" in maps[0][1]
-    assert charts.memory_map(healthy_8()[0]) == []
-    assert "error map" not in page_of(healthy_8())
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -262,6 +280,8 @@ def test_memory_errors_make_a_map_and_only_they() -> None:
         ("sick-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
         ("doubtful-8", "No fault was proved, but this run cannot vouch for the 8 GPUs either. The reasons are below."),
         ("healthy-1", "No fault was seen on 1 GPU in 1 min."),
+        ("slow-link-8", "The link between GPU 2 and GPU 5 failed, out of 8 GPUs."),
+        ("slow-gpu-8", "GPU 4 failed, out of 8 GPUs."),
     ],
 )
 def test_sentence_says_what_came_out(name: str, sentence: str) -> None:
@@ -286,11 +306,11 @@ def test_check_that_is_missing_on_every_gpu_has_its_column() -> None:
     uuids = [gpu["uuid"] for gpu in report["gpus"]]
     report["checks"] = [check for check in report["checks"] if check["name"] != "gemm"]
     gaps = [{"check": "gemm", "gpu": uuid, "why": "interrupted"} for uuid in uuids]
-    report["coverage"]["not_run"] = [*gaps, {"check": "nvlink", "gpu": None, "why": "not in this version"}]
+    report["coverage"]["not_run"] = [*gaps, {"check": "dcgm", "gpu": None, "why": "not asked for"}]
     page = Page(report)
     assert "gemm" in page.gpu_checks
-    assert "nvlink" not in page.gpu_checks
-    assert page.not_run == [("interrupted", "gemm on all 8 GPUs"), ("not in this version", "nvlink")]
+    assert "dcgm" not in page.gpu_checks
+    assert page.not_run == [("interrupted", "gemm on all 8 GPUs"), ("not asked for", "dcgm")]
 
 
 def test_reasons_of_one_code_are_one_finding_with_one_advice() -> None:

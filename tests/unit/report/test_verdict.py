@@ -248,3 +248,51 @@ def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
     judged = judge(seen, XIDS)
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert [reason.code for reason in judged.reasons] == ["GEMM_DISAGREE"]
+
+
+def _pair(**change: object) -> dict[str, object]:
+    """A row of the nvlink check."""
+    row: dict[str, object] = {
+        "peer": "GPU-1", "class": "nvswitch/18/None", "expected": True, "write_bytes_per_s": 4e11,
+        "read_bytes_per_s": 4e11, "why": None, "transfers_wrong": {"write": 0, "read": 0}, **change,
+    }  # fmt: skip
+    return row
+
+
+def _copies(**coverage: object) -> Observations:
+    """An nvlink result of GPU-0 with this coverage."""
+    whole = {"pairs_total": 1, "pairs_covered": 1, "p2p": [_pair()], **coverage}
+    return exchanged(healthy(), replace(result("nvlink", "GPU-0"), coverage=whole))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("coverage", "verdict", "codes"),
+    [
+        ({}, Verdict.PASS, []),
+        ({"pairs_covered": 0}, Verdict.INCONCLUSIVE, ["COVERAGE_LOW"]),
+        (
+            {"pairs_total": 0, "pairs_covered": 0, "p2p": []},
+            Verdict.PASS,
+            [],
+        ),  # one GPU, or none that need reach another
+        ({"pairs_total": None}, Verdict.INCONCLUSIVE, ["COVERAGE_LOW"]),
+        ({"p2p": [_pair(transfers_wrong={"write": 0, "read": 2})]}, Verdict.FAIL, ["P2P_CORRUPTED"]),
+        (
+            {"pairs_covered": 0, "p2p": [_pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way")]},
+            Verdict.FAIL,
+            ["P2P_UNAVAILABLE", "COVERAGE_LOW"],
+        ),
+    ],
+)
+def test_copies_between_gpus_are_judged_by_all_their_results(
+    coverage: dict[str, object], verdict: Verdict, codes: list[str]
+) -> None:
+    judged = judge(_copies(**coverage), XIDS)
+    assert (judged.verdict, [reason.code for reason in judged.reasons]) == (verdict, codes)
+
+
+def test_a_pair_that_need_not_copy_is_a_notice() -> None:
+    row = _pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way", expected=False)
+    judged = judge(_copies(pairs_total=0, pairs_covered=0, p2p=[row]), XIDS)
+    assert judged.verdict is Verdict.PASS
+    assert [notice.code for notice in judged.notices] == ["P2P_UNAVAILABLE"]

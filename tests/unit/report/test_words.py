@@ -72,6 +72,12 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("hbm", {"covered_bytes": 2**20, "simulated": True}, "1 MiB of host memory, no GPU memory"),
     (
+        "nvlink",
+        {"pairs_total": 7, "pairs_covered": 6, "transfers_checked": 35, "bytes_verified": 2**30},
+        "6 of 7 other GPUs, both ways, 35 transfers (1 GiB) verified",
+    ),
+    ("nvlink", {"pairs_total": 0, "pairs_covered": 0, "why": "no pair of GPUs"}, "no pair of GPUs"),
+    (
         "gemm",
         {
             "products": {"bf16": 900, "fp64": 100},
@@ -89,6 +95,51 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
         {"products": {"bf16": 1}, "data_path": {"bf16": {"proven": False}}, "simulated": True},
         "1 product in bf16",
     ),
+    (
+        "hbm",
+        {"covered_bytes": 2**30, "gpu_memory_bytes": 2**31, "unreachable_bytes": 2**20, "retention_s": 60.0},
+        "1 GiB of 2 GiB (50.0%), 1 MiB out of reach, kept for 1 min",
+    ),
+    (
+        "pcie",
+        {"pcie_bytes_moved": 2**37, "copies_verified": 720, "link": {"generation": 5, "width": 16}},
+        "128 GiB copied between host and GPU, 720 copies verified word by word, link at generation 5 x16 under load",
+    ),
+    (
+        "nvlink",
+        {"pairs_total": 7, "pairs_covered": 6, "transfers_checked": 196, "bytes_verified": 2**35},
+        "6 of 7 other GPUs, both ways, 196 transfers (32 GiB) verified",
+    ),
+    ("nvlink", {"why": "no pair of GPUs: there is one GPU"}, "no pair of GPUs: there is one GPU"),
+    (
+        "nccl",
+        {
+            "ranks": 8,
+            "gpus_in_plan": 8,
+            "operations_verified": 1200,
+            "types": ["int32", "bf16"],
+            "curves": [{"algorithm": "ring", "points": [1], "transport": ["P2P/CUMEM"]}, {"algorithm": "nvls"}],
+        },
+        "8 of 8 GPUs together, 1,200 collectives compared on every GPU, types int32, bf16, algorithms ring, "
+        "over P2P/CUMEM",
+    ),
+    ("nccl", {"ranks": 1}, "one GPU alone, so nothing between GPUs"),
+    (
+        "power",
+        {
+            "waves": {"run": True, "frequencies_hz": [0.5, 1.0, 20], "edges": 300},
+            "mixed": {"seconds": 5.6},
+            "power": {"phases": {"mixed": {"share_of_limit": 0.962}}},
+        },
+        "waves of 0.5, 1, 20 Hz together, 300 edges with exact products, mixed load for 5.6 s, "
+        "at 96% of the power limit",
+    ),
+    ("power", {"waves": {"run": False, "why": "not granted"}}, "no waves (not granted)"),
+    (
+        "dcgm",
+        {"release": "4.5.2", "level": 2, "tests": [{"result": "Pass"}, {"result": "Pass"}, {"result": "Skip"}]},
+        "DCGM 4.5.2 at its level 2, an opinion of its own, 2 Pass, 1 Skip",
+    ),
     ("novel", {}, "ran for 12 s"),
     # A worker's coverage is its own word: what has another form is left out, never an exception.
     ("gemm", {"products": {"bf16": "many"}}, "ran for 12 s"),
@@ -101,3 +152,12 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "coverage", "text"), COVERED)
 def test_coverage_in_words(name: str, coverage: dict[str, Any], text: str) -> None:
     assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=coverage)) == text
+
+
+@pytest.mark.parametrize("by", [None, 7, "text", [], {}, [1, "a"], {"a": 1}, [{"result": []}], [[]]], ids=repr)
+@pytest.mark.parametrize("name", sorted(words._COVERED))
+def test_coverage_in_any_form_has_words(name: str, by: Any) -> None:
+    outer = {key: by for _, coverage, _ in COVERED for key in coverage}
+    inner = {"run": True, "frequencies_hz": by, "edges": by, "seconds": by, "phases": {"mixed": {"share_of_limit": by}}}
+    for coverage in (outer, outer | dict.fromkeys(("waves", "mixed", "power"), inner)):
+        assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=coverage))

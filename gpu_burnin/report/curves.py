@@ -1,0 +1,182 @@
+"""The collective operations on the page: bus bandwidth by message size beside its floor, and the way the data took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
+from gpu_burnin.report.units import gpu_name
+from gpu_burnin.report.values import names_of, number_of, rows_of, text_of
+from gpu_burnin.report.words import number, rate, size
+
+_GB = 1e9
+_SIZE = (480, 210)
+# What NCCL calls the ways, by how its own names begin (transport sources of NCCL: P2P, SHM, NET, COLLNET, NVLS).
+_TRANSPORTS: tuple[tuple[str, str], ...] = (
+    ("NVLS", "added up inside the NVSwitches"),
+    ("P2P", "directly from GPU to GPU"),
+    ("SHM", "through host memory"),
+    ("COLLNET", "through the network's own reduction"),
+    ("NET", "through the network"),
+)
+# Powers of two between two texts below a plot.
+_STRIDES = (1, 2, 3, 4, 5, 6, 8, 10, 20)
+
+
+@dataclass(frozen=True)
+class CurvePlot:
+    """The plot of one collective operation: its name, the number to remember, the picture."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The section: versions and ranks in words, plots, legend (style class, mark, name), ways of the data, gaps."""
+
+    about: str
+    plots: tuple[CurvePlot, ...]
+    legend: tuple[tuple[str, Markup, str], ...]
+    ways: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    latest: str
+
+
+# By collective and algorithm: bytes per second by message size in bytes.
+_Points = dict[tuple[str, str], dict[float, float]]
+
+
+def busbw(report: Report) -> _Points:
+    """Bus bandwidth by (collective, algorithm) and message size: the lowest that any GPU measured."""
+    found: _Points = {}
+    for check in _checks(report):
+        for curve in rows_of(check["coverage"], "curves"):
+            points = found.setdefault((text_of(curve, "collective"), text_of(curve, "algorithm")), {})
+            for point in rows_of(curve, "points"):
+                size_bytes, value = number_of(point, "size_bytes"), _rate(point)
+                if size_bytes and size_bytes > 0 and value is not None:
+                    points[float(size_bytes)] = min(value, points.get(float(size_bytes), math.inf))
+    return found
+
+
+def _rate(point: Mapping[str, Any]) -> int | float | None:
+    """Bus bandwidth; of one rank, which has no bus, the algorithm bandwidth."""
+    value = number_of(point, "busbw_bytes_per_s")
+    return number_of(point, "algbw_bytes_per_s") if value is None else value
+
+
+def curves(report: Report) -> Curves | None:
+    """The section, None where the nccl check gave no result."""
+    checks = _checks(report)
+    if not checks:
+        return None
+    found = {key: points for key, points in busbw(report).items() if points}
+    algorithms = list(dict.fromkeys(algorithm for _, algorithm in found))
+    sizes = sorted({size_bytes for points in found.values() for size_bytes in points})
+    plots = tuple(
+        _plot(report, collective, {name: found[collective, name] for name in algorithms if (collective, name) in found},
+              algorithms, sizes)
+        for collective in dict.fromkeys(collective for collective, _ in found)
+    )  # fmt: skip
+    legend = tuple((f"line{index % 6} dash{index % 6}", key_of(index), name) for index, name in enumerate(algorithms))
+    return Curves(_about(checks), plots, legend, tuple(_ways(checks)), tuple(_missing(checks)), _latest(report, checks))
+
+
+def _checks(report: Report) -> list[dict[str, Any]]:
+    return [check for check in report["checks"] if check["name"] == "nccl" and check["gpu"] is not None]
+
+
+def _plot(
+    report: Report, collective: str, found: Mapping[str, dict[float, float]], algorithms: list[str], sizes: list[float]
+) -> CurvePlot:
+    floor = next(
+        (
+            item["floor"]
+            for check in _checks(report)
+            for item in check["measurements"]
+            if item["name"] == f"{collective}_busbw" and item["floor"] is not None
+        ),
+        None,
+    )
+    lines, dots = [], []
+    for name, points in found.items():
+        group, ordered = algorithms.index(name), sorted(points.items())
+        places, values = [math.log2(x) for x, _ in ordered], [y / _GB for _, y in ordered]
+        lines.append(Line(f"line{group % 6} dash{group % 6}", f"{collective} {name}", places, values))
+        dots += [Dot(math.log2(x), y / _GB, f"{name}: {rate(y, 'B/s')} with {size(x)}", group) for x, y in ordered]
+    highest = max((y, x, name) for name, points in found.items() for x, y in points.items())
+    top = nice_range([0.0, highest[0] / _GB, (floor or 0.0) / _GB * 1.05], 0.001)[1]
+    frame = Frame(
+        *_SIZE, (math.log2(sizes[0]), math.log2(sizes[-1])), (0.0, top), 1.0, 1.0, "", nice_step(top, 4), _below(sizes)
+    )  # fmt: skip
+    levels = [Level(floor / _GB, f"floor {rate(floor, 'B/s')}")] if floor else []
+    note = f"up to {number(highest[0] / _GB)} GB/s"
+    spoken = f"{collective}: bus bandwidth in GB/s over the message size, {note} ({highest[2]}, {size(highest[1])})"
+    return CurvePlot(collective, note, plot(frame, spoken, lines, levels=levels, dots=dots))
+
+
+def _below(sizes: list[float]) -> tuple[tuple[float, str], ...]:
+    """Sizes in words at powers of two, at most six of them."""
+    low, high = math.ceil(math.log2(sizes[0]) - 1e-9), math.floor(math.log2(sizes[-1]) + 1e-9)
+    stride = next((step for step in _STRIDES if (high - low) / step <= 5), _STRIDES[-1])
+    return tuple((float(power), size(2.0**power)) for power in range(high, low - 1, -stride))[::-1]
+
+
+def _about(checks: list[dict[str, Any]]) -> str:
+    version = next(
+        (text_of(check["coverage"], "version") for check in checks if text_of(check["coverage"], "version")), ""
+    )
+    ranks = next((n for check in checks if (n := number_of(check["coverage"], "ranks"))), None)
+    simulated = any(check["coverage"].get("simulated") is True for check in checks)
+    library = "simulated over host memory, without NCCL" if simulated else f"NCCL {version}" if version else ""
+    told = [*([library] if library else []), *([f"{ranks:g} GPUs"] if ranks and ranks > 1 else [])]
+    if ranks == 1:
+        told.append("one GPU, so nothing went from one GPU to another: these are no bus bandwidths and have no floor")
+    return ", ".join(told)
+
+
+def _ways(checks: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Algorithm with the collectives that took the same way, and that way in words."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        for curve in rows_of(check["coverage"], "curves"):
+            names = list(dict.fromkeys(names_of(curve, "transport")))
+            if names:
+                way = ", ".join(_way(name) for name in names)
+                collectives = found.setdefault((text_of(curve, "algorithm"), way), [])
+                if text_of(curve, "collective") not in collectives:
+                    collectives.append(text_of(curve, "collective"))
+    return [(f"{algorithm} ({', '.join(collectives)})", way) for (algorithm, way), collectives in found.items()]
+
+
+def _way(transport: str) -> str:
+    said = next((words for start, words in _TRANSPORTS if transport.upper().startswith(start)), "")
+    return f"{transport}: {said}" if said else transport
+
+
+def _latest(report: Report, checks: list[dict[str, Any]]) -> str:
+    """The GPU that all others wait for, where one was told."""
+    found = list(dict.fromkeys(uuid for check in checks if (uuid := text_of(check["coverage"], "latest_gpu"))))
+    if len(found) != 1:
+        return ""
+    return f"The others wait for {gpu_name(report, found[0])}, which comes to the operations last."
+
+
+def _missing(checks: list[dict[str, Any]]) -> list[str]:
+    """What could not run, and why."""
+    return list(
+        dict.fromkeys(
+            f"{text_of(curve, 'collective')} {text_of(curve, 'algorithm')}: {text_of(curve, 'why')}"
+            for check in checks
+            for curve in rows_of(check["coverage"], "curves")
+            if not rows_of(curve, "points") and text_of(curve, "why")
+        )
+    )

@@ -1,0 +1,151 @@
+"""The host's links on the page (PCIe), and the opinion of another program (DCGM)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name
+from gpu_burnin.report.values import mapping_of, number_of, rows_of, text_of
+from gpu_burnin.report.words import number
+
+_GB = 1e9
+# Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.
+_RATES: tuple[tuple[str, str], ...] = (
+    ("h2d", "to GPU"),
+    ("d2h", "from GPU"),
+    ("duplex", "both at once"),
+    ("h2d_all", "to GPU"),
+    ("d2h_all", "from GPU"),
+)
+ALONE = 3
+# What the words of DCGM weigh; what was skipped weighs nothing.
+_VERDICTS: Mapping[str, str] = {"pass": "PASS", "fail": "FAIL", "warn": "WARNING", "skip": "", "not run": ""}
+
+
+@dataclass(frozen=True)
+class LinkRow:
+    """A GPU: its link in words, whether it is narrower than it could be, (text, below its floor) of each rate."""
+
+    gpu: str
+    link: str
+    narrow: bool
+    cells: tuple[tuple[str, bool], ...]
+    verified: str
+
+
+@dataclass(frozen=True)
+class Pcie:
+    """The table: heading and group of each rate that was measured, rows, then median, spread and floor of each."""
+
+    columns: tuple[str, ...]
+    alone: int
+    rows: tuple[LinkRow, ...]
+    sums: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What DCGM's diagnostics said: its release and level in words, and (test, result, verdict, GPUs, message)."""
+
+    about: str
+    tests: tuple[tuple[str, str, str, str, str], ...]
+
+
+def pcie(report: Report) -> Pcie | None:
+    """The table of the links to the host, None where the pcie check gave no result."""
+    checks = [check for check in report["checks"] if check["name"] == "pcie" and check["gpu"] is not None]
+    if not checks:
+        return None
+    found = [{item["name"]: item for item in check["measurements"]} for check in checks]
+    names = [name for name, _ in _RATES if any(name in items for items in found)]
+    rows = tuple(_link_row(report, check, items, names) for check, items in zip(checks, found, strict=True))
+    columns = {name: [items[name] for items in found if name in items] for name in names}
+    sums = tuple(
+        (title, tuple(sum_of(columns[name]) for name in names))
+        for title, sum_of in (("median", _median), ("spread", _spread), ("floor", _floor))
+    )
+    headings = dict(_RATES)
+    alone = sum(name in names for name, _ in _RATES[:ALONE])
+    return Pcie(tuple(headings[name] for name in names), alone, rows, sums)
+
+
+def _link_row(
+    report: Report, check: Mapping[str, Any], items: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> LinkRow:
+    link, copies = mapping_of(check["coverage"], "link"), number_of(check["coverage"], "copies_verified")
+    generation, width = number_of(link, "generation"), number_of(link, "width")
+    most, widest = number_of(link, "max_generation"), number_of(link, "max_width")
+    narrow = bool((generation and most and generation < most) or (width and widest and width < widest))
+    said = f"gen {generation or '?'} x{width or '?'}" if generation or width else "-"
+    could = f" (of gen {most or '?'} x{widest or '?'})" if narrow else ""
+    cells = tuple((_rate(items.get(name)), _is_low(items.get(name))) for name in names)
+    return LinkRow(
+        gpu_name(report, check["gpu"]), said + could, narrow, cells, "-" if copies is None else number(copies)
+    )
+
+
+def _rate(item: Mapping[str, Any] | None) -> str:
+    return "-" if item is None or item["value"] is None else _short(item["value"])
+
+
+def _short(value: float) -> str:
+    """GB/s in a column of a table: one digit behind the point."""
+    return f"{value / _GB:,.1f}"
+
+
+def _is_low(item: Mapping[str, Any] | None) -> bool:
+    return item is not None and None not in (item["value"], item["floor"]) and item["value"] < item["floor"]
+
+
+def _known(items: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [item["value"] for item in items if item["value"] is not None]
+
+
+def _median(items: Sequence[Mapping[str, Any]]) -> str:
+    known = _known(items)
+    return _short(statistics.median(known)) if len(known) > 1 else "-"
+
+
+def _spread(items: Sequence[Mapping[str, Any]]) -> str:
+    known = _known(items)
+    middle = statistics.median(known) if len(known) > 1 else 0.0
+    return f"{(max(known) - min(known)) / abs(middle):.1%}" if middle else "-"
+
+
+def _floor(items: Sequence[Mapping[str, Any]]) -> str:
+    item = next((item for item in items if item["floor"] is not None), None)
+    if item is None:
+        return "-"
+    confidence = f" ({item['floor_confidence']})" if item.get("floor_confidence") else ""
+    return f"{number(item['floor'] / _GB)}{confidence}"
+
+
+def opinion(report: Report) -> Opinion | None:
+    """What DCGM said, None where it was not asked."""
+    check = next((check for check in report["checks"] if check["name"] == "dcgm"), None)
+    if check is None:
+        return None
+    coverage = check["coverage"]
+    release, level = text_of(coverage, "release"), coverage.get("level")
+    about = [f"DCGM {release}" if release else "DCGM of an unknown release", *([f"level {level}"] if level else [])]
+    return Opinion(", ".join(about), tuple(_tests(report, coverage)))
+
+
+def _tests(report: Report, coverage: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
+    for test in rows_of(coverage, "tests"):
+        result, gpus = text_of(test, "result"), test.get("gpus")
+        units = [_unit(report, gpu) for gpu in gpus] if isinstance(gpus, list | tuple) else []
+        on = f"all {len(units)} GPUs" if len(units) == len(report["gpus"]) > 2 else ", ".join(units)
+        verdict = _VERDICTS.get(result.lower(), "INCONCLUSIVE")
+        yield text_of(test, "name"), result, verdict, on or "node", text_of(test, "message")
+
+
+def _unit(report: Report, gpu: object) -> str:
+    """A UUID, or DCGM's own number of what it does not tell the serial of; below 0 it speaks of the node."""
+    if isinstance(gpu, int):
+        return f"DCGM's GPU {gpu}" if gpu >= 0 else "node"
+    return gpu_name(report, str(gpu))

@@ -1,0 +1,164 @@
+"""The memory of the GPUs on the page: how much was covered, and where words came back wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
+from gpu_burnin.report.units import gpu_name
+from gpu_burnin.report.values import mapping_of, names_of, number_of, text_of
+from gpu_burnin.report.words import duration, size
+
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+# Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.
+_CLOSE = 1 / 40
+_MAP = (700, 220)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A row of the table of memory: what was covered on a GPU, as a bar and in words, and what came back wrong."""
+
+    gpu: str
+    bar: Markup | None
+    covered: str
+    unreachable: str
+    patterns: str
+    timing: str
+    wrong: str
+    is_wrong: bool
+
+
+@dataclass(frozen=True)
+class ErrorMap:
+    """Where a GPU's words were wrong. `patterns` are (mark, name), `figures` (caption, plot).
+
+    `seen_by` says in words which tests read how many of them wrong.
+    """
+
+    heading: str
+    shape: str
+    seen_by: str
+    patterns: tuple[tuple[Markup, str], ...]
+    figures: tuple[tuple[str, Markup], ...]
+
+
+def memory_rows(report: Report) -> list[Memory]:
+    """What the memory check covered on each GPU."""
+    return [_row(report, check) for check in report["checks"] if check["name"] == "hbm" and check["gpu"] is not None]
+
+
+def _row(report: Report, check: Mapping[str, Any]) -> Memory:
+    coverage = check["coverage"]
+    covered, whole = number_of(coverage, "covered_bytes"), number_of(coverage, "gpu_memory_bytes")
+    left = number_of(coverage, "unreachable_bytes")
+    simulated = bool(coverage.get("simulated"))
+    words, count = text_of(coverage, "shape_words"), number_of(coverage, "wrong_words")
+    wrong = words or (f"{count:,} wrong words" if count else "wrong words" if check["errors"] else "")
+    if simulated:
+        said = f"{size(covered or 0)} of host memory, no GPU memory"
+    elif covered is None:
+        said = "not said"
+    else:
+        said = f"{size(covered)} of {size(whole)} ({covered / whole:.1%})" if whole else size(covered)
+    timing = [
+        f"{verb} {duration(seconds)}"
+        for key, verb in (("sweep_seconds", "one round"), ("retention_s", "kept for"))
+        if (seconds := number_of(coverage, key))
+    ]
+    return Memory(
+        gpu_name(report, check["gpu"]),
+        None if simulated or not whole or covered is None else _bar(covered / whole, (left or 0) / whole),
+        said,
+        "-" if left is None else size(left),
+        ", ".join(names_of(coverage, "patterns")),
+        ", ".join(timing) or "-",
+        wrong or ("none" if check["verdict"] == "PASS" else "-"),
+        bool(wrong),
+    )
+
+
+def _bar(covered: float, unreachable: float) -> Markup:
+    """The covered part of the memory, then what is out of reach; what is left is neither."""
+    first = min(max(covered, 0.0), 1.0) * 200
+    second = min(max(unreachable, 0.0) * 200, 200 - first)
+    # A part that is there has to be seen.
+    second = max(second, 1.5) if unreachable > 0 and first <= 198.5 else second
+    spoken = f"{covered:.1%} covered, {unreachable:.1%} not reachable"
+    return drawing(
+        200,
+        12,
+        spoken,
+        [
+            '<rect class="whole" width="200" height="12"/>',
+            f'<rect class="covered" width="{first:.1f}" height="12"/>',
+            f'<rect class="unreachable" x="{first:.1f}" y="3" width="{second:.1f}" height="6"/>',
+        ],
+        css="fixed bar",
+    )
+
+
+def error_maps(report: Report) -> list[ErrorMap]:
+    """For each check with wrong memory words whose place is known: offset against bit, by pattern."""
+    maps = []
+    for check in report["checks"]:
+        dots = list(_dots(check["errors"]))
+        if not dots:
+            continue
+        names = list(dict.fromkeys(pattern for _, _, pattern, _ in dots))
+        points = [Dot(x, bit, label, names.index(pattern)) for x, bit, pattern, label in dots]
+        coverage = check["coverage"]
+        ends = (number_of(coverage, key) or 0.0 for key in ("covered_bytes", "gpu_memory_bytes"))
+        name = gpu_name(report, check["gpu"])
+        figures = [_figure(name, points, 0.0, max(next((float(end) for end in ends if end), 0.0), 1.0))]
+        low, high = min(dot.x for dot in points), max(dot.x for dot in points)
+        if 0 < high - low < figures[0][2] * _CLOSE:
+            figures.append(_figure(name, points, low, high))
+        maps.append(
+            ErrorMap(
+                f"{check['name']} on {name}",
+                text_of(coverage, "shape_words"),
+                _seen_by(coverage),
+                tuple((key_of(index), pattern) for index, pattern in enumerate(names) if pattern),
+                tuple((caption, svg) for caption, svg, _ in figures),
+            )
+        )
+    return maps
+
+
+def _seen_by(coverage: Mapping[str, Any]) -> str:
+    counts = mapping_of(coverage, "wrong_words_by_pattern")
+    told = [f"{name} {count:,} times" for name in counts if (count := number_of(counts, name))]
+    return f"Came back wrong in {', '.join(told)}." if told else ""
+
+
+def _dots(errors: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, int, str, str]]:
+    for error in errors:
+        offset, lanes = error.get("offset_bytes"), error.get("bit_lanes")
+        if isinstance(offset, int) and isinstance(lanes, list | tuple):
+            pattern = text_of(error, "pattern")
+            for bit in lanes:
+                if isinstance(bit, int):
+                    told = f"offset {offset:,} bytes, bit {bit}"
+                    yield float(offset), bit, pattern, f"{told}, pattern {pattern}" if pattern else told
+
+
+def _figure(name: str, points: Sequence[Dot], low: float, high: float) -> tuple[str, Markup, float]:
+    """Caption, plot and end of the axis; from `low` on where that is not 0."""
+    high = max(high, *(dot.x for dot in points))
+    span = max(high - low, 1.0)
+    scale, unit = next((step, unit) for step, unit in _UNITS if span >= step * (1 if step == 1 else 2) or step == 1)
+    if low:  # a little room on both sides
+        span *= 1.06
+        points = [Dot(dot.x - low + 0.02 * span, dot.y, dot.label, dot.group) for dot in points]
+        caption = f"The same from offset {low:,.0f} bytes ({size(low)}) on"
+    else:
+        caption = "Bit of the 64-bit word, over the offset in the tested memory"
+    step = max(nice_step(span / scale, 7), 1.0 if scale == 1 else 0.0) * scale
+    frame = Frame(*_MAP, (0.0, span), (0.0, 64.0), step, float(scale), unit, 8.0)
+    return caption, plot(frame, f"{name}: bits of wrong words over {size(span)} of memory", (), dots=points), span

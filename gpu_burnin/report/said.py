@@ -1,0 +1,51 @@
+"""What a report says against one check or one link, in the report's own words and order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.values import mapping_of, names_of
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence, on which GPUs it was said, and how heavy it weighs: FAIL, INCONCLUSIVE or WARNING."""
+
+    severity: str
+    units: tuple[str, ...]
+    message: str
+
+
+def link_of(item: Mapping[str, Any]) -> list[str]:
+    """The two GPUs (UUIDs) of the link that a reason or warning speaks of; none where it speaks of no link."""
+    attributed = mapping_of(item["evidence"], "attributed")
+    gpus = names_of(attributed, "gpus")
+    return gpus if attributed.get("kind") == "link" and len(gpus) == 2 else []
+
+
+def units_of(report: Report, item: Mapping[str, Any]) -> list[str]:
+    """What a reason or warning speaks of: a GPU, both GPUs of a link, or the node."""
+    return [gpu_name(report, uuid) for uuid in (link_of(item) if item["gpu"] is None else []) or [item["gpu"]]]
+
+
+def said_of(report: Report, check: str) -> list[Said]:
+    """The reasons and warnings of a check, the worst first; equal sentences are one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for item in (*report["reasons"], *report["warnings"]):
+        if item["check"] == check:
+            units = found.setdefault((item.get("severity", "WARNING"), without_name(report, item)), [])
+            units += units_of(report, item)
+    return [Said(severity, tuple(dict.fromkeys(units)), message) for (severity, message), units in found.items()]
+
+
+def failed_links(report: Report) -> list[str]:
+    """The links between two GPUs that failed the node: "the link between GPU 2 and GPU 5"."""
+    found = []
+    for reason in report["reasons"]:
+        if reason["severity"] == "FAIL" and (gpus := link_of(reason)):
+            found.append("the link between {} and {}".format(*sorted(gpu_name(report, uuid) for uuid in gpus)))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,247 @@
+"""The power check on the page: power, clock and temperature of each GPU laid over the waves of its load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
+from gpu_burnin.report.units import gpu_name
+from gpu_burnin.report.values import mapping_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.report.words import number
+
+# What is shown before and after the check: this part of its time, and seconds at least and at most.
+_AROUND, _AROUND_LEAST_S, _AROUND_MOST_S = 0.07, 1.0, 3.0
+_SIZE = (430, 150)
+_COLUMNS = (
+    ("power_w", "Power", "W", 50.0, True),
+    ("clock_sm_mhz", "SM clock", "MHz", 100.0, True),
+    ("temperature_c", "Temperature", "°C", 10.0, False),
+)
+# A half period narrower than this part of the plot is not drawn on its own.
+_NARROWEST = 1 / 150
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a GPU drew and did under the mixed load, as texts; `slowed` says when it slowed itself down, and why."""
+
+    gpu: str
+    power: str
+    of_limit: str
+    energy: str
+    clock: str
+    hottest: str
+    slowed: str
+
+
+@dataclass(frozen=True)
+class Waves:
+    """The section: what ran in words, a row of the table and a row of plots for each GPU, the stretches' legend."""
+
+    told: tuple[str, ...]
+    drawn: tuple[Drawn, ...]
+    gpus: tuple[GpuFigures, ...]
+    legend: tuple[tuple[str, str], ...]
+    limits: bool
+
+
+def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
+    """The section, None where the power check gave no result."""
+    checks = _checks(report)
+    if not checks:
+        return None
+    windows = [window for window in series["windows"] if window["check"] == "power"]
+    shown = _Shown(report, series, checks, windows)
+    rows = (GpuFigures(check["gpu"], tuple(shown.figures(check))) for check in checks)
+    gpus = tuple(row for row in rows if row.figures)
+    judged = [check for check in checks if mapping_of(check["coverage"], "power")]
+    places = {number_of(mapping_of(check["coverage"], "power"), "temperature_rank") for check in judged}
+    drawn = tuple(_drawn(report, check, len(places) > 1) for check in judged)
+    return Waves(tuple(told(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)))
+
+
+def _checks(report: Report) -> list[dict[str, Any]]:
+    return [check for check in report["checks"] if check["name"] == "power" and check["gpu"] is not None]
+
+
+def _limit(check: Mapping[str, Any]) -> float | None:
+    """The power limit of the GPU in watts."""
+    coverage = check["coverage"]
+    return number_of(coverage, "power_limit_w") or number_of(mapping_of(coverage, "power"), "limit_w")
+
+
+def _drawn(report: Report, check: Mapping[str, Any], ranks: bool) -> Drawn:
+    """A row of the table; `ranks`: the GPUs differ in temperature."""
+    power = mapping_of(check["coverage"], "power")
+    phases = mapping_of(power, "phases")
+    mixed = mapping_of(phases, "mixed")
+    share, rank = number_of(mixed, "share_of_limit"), number_of(power, "temperature_rank")
+    clock, most = _with_unit(mixed, "clock_median_mhz", "MHz"), number_of(power, "clock_max_mhz")
+    joules = number_of(mixed, "energy_j")
+    hottest = _with_unit(mixed, "temperature_highest_c", "°C")
+    ranked = f" (no. {number(rank)} of {number(number_of(power, 'temperature_rank_of'))})" if rank and ranks else ""
+    braked = [
+        f"{name} for {number(seconds)} s of the {title}"
+        for phase, title in (("waves", "waves"), ("mixed", "mixed load"))
+        for bit, name in SLOWED.items()
+        if (seconds := number_of(mapping_of(mapping_of(phases, phase), "clocks_event_reasons_s"), f"{bit:#x}"))
+    ]
+    return Drawn(
+        gpu_name(report, check["gpu"]),
+        _with_unit(mixed, "mean_power_w", "W"),
+        "-" if share is None else f"{share:.0%}",
+        "-" if joules is None else f"{number(joules / 1e3)} kJ",
+        clock + (f" of {number(most)} MHz" if most and clock != "-" else ""),
+        hottest + (ranked if hottest != "-" else ""),
+        ", ".join(braked),
+    )
+
+
+def _with_unit(data: Mapping[str, Any], key: str, unit: str) -> str:
+    value = number_of(data, key)
+    return "-" if value is None else f"{number(round(value))} {unit}"
+
+
+class _Shown:
+    """What the plots of all GPUs have in common: axes, and colours of the frequencies."""
+
+    def __init__(
+        self,
+        report: Report,
+        series: Mapping[str, Any],
+        checks: Sequence[Mapping[str, Any]],
+        windows: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._report, self._series = report, series
+        self._stretches = {check["gpu"]: list(self._bands(check)) for check in checks}
+        # A check may wait long for leave before its waves: that is not shown.
+        spans = [(start, end) for bands in self._stretches.values() for start, end, _ in bands]
+        spans = spans or [(window["start_s"], window["end_s"]) for window in windows]
+        start, end = min((s for s, _ in spans), default=0.0), max((e for _, e in spans), default=1.0)
+        around_s = min(max(_AROUND * (end - start), _AROUND_LEAST_S), _AROUND_MOST_S)
+        self._x = (start - around_s, end + around_s)
+        names = dict.fromkeys(label for bands in self._stretches.values() for _, _, label in bands)
+        self._css = {name: f"check{index % CHECK_COLOURS}" for index, name in enumerate(names)}
+        self._samples = {check["gpu"]: self._cut(check["gpu"]) for check in checks if windows}
+        limits = [limit for check in checks if (limit := _limit(check))]
+        self._y = {
+            column: nice_range(
+                [
+                    *(value for rows in self._samples.values() for row in rows.get(column, ()) for value in row[1:]),
+                    *(limits if column == "power_w" else ()),
+                ],
+                least,
+                from_zero,
+            )
+            for column, _, _, least, from_zero in _COLUMNS
+        }
+
+    def legend(self) -> tuple[tuple[str, str], ...]:
+        """Style class and name of each stretch."""
+        return tuple((css, name) for name, css in self._css.items())
+
+    def _cut(self, uuid: str) -> dict[str, list[tuple[float, float, float, float]]]:
+        """Samples of a GPU around the check by column: (moment, mean, lowest, highest)."""
+        gpu = self._series["gpus"].get(uuid)
+        if not gpu:
+            return {}
+        cut = {}
+        for column, *_ in _COLUMNS:
+            mean = gpu["columns"].get(column, ())
+            low, high = (gpu.get(part, {}).get(column, mean) for part in ("low", "high"))
+            cut[column] = [
+                (moment, *values)
+                for moment, *values in zip(gpu["t_s"], mean, low, high, strict=False)
+                if None not in values and self._x[0] <= moment <= self._x[1]
+            ]
+        return cut
+
+    def _bands(self, check: Mapping[str, Any]) -> Iterator[tuple[float, float, str]]:
+        """The stretches of a GPU: start and end in seconds since the run began, and their name."""
+        started_s = self._series["started_monotonic_s"]
+        # A stretch after the last check is none of this run.
+        ended_s = max((window["end_s"] for window in self._series["windows"]), default=0.0) + _AROUND_LEAST_S
+        coverage = check["coverage"]
+        found = mapping_of(coverage, "waves")
+        named = [(entry, f"{number(number_of(entry, 'frequency_hz'))} Hz") for entry in rows_of(found, "frequencies")]
+        for entry, name in [*named, (mapping_of(coverage, "mixed"), "mixed load")]:
+            start, end = number_of(entry, "started_s"), number_of(entry, "ended_s")
+            if start is not None and end is not None and 0.0 <= start - started_s < end - started_s <= ended_s:
+                yield start - started_s, end - started_s, name
+
+    def figures(self, check: Mapping[str, Any]) -> Iterator[Figure]:
+        """The plots of one GPU; what was not sampled has none."""
+        uuid = check["gpu"]
+        bands = [Band(start, end, self._css[name], name) for start, end, name in self._stretches[uuid]]
+        bands += self._load(uuid)
+        limit = _limit(check)
+        for column, title, unit, _, _ in _COLUMNS:
+            rows = self._samples.get(uuid, {}).get(column, [])
+            if not rows:
+                continue
+            t_s, mean, low, high = zip(*rows, strict=True)
+            line = Line("line0", f"{title} {unit}", t_s, mean, low, high)
+            levels = [Level(limit, f"limit {number(limit)} W")] if limit and column == "power_w" else []
+            note = f"{from_to(round(min(low)), round(max(high)))} {unit}"
+            span = self._x[1] - self._x[0]
+            y = self._y[column]
+            frame = Frame(*_SIZE, self._x, y, nice_step(span, 6), 1.0, "s", nice_step(y[1] - y[0], 4))
+            spoken = f"{gpu_name(self._report, uuid)}: {title} in {unit} over the waves, {note}"
+            over = [*bands, *(self._slowed(uuid) if column == "clock_sm_mhz" else ())]
+            yield Figure(title, unit, note, plot(frame, spoken, [line], over, levels=levels))
+
+    def _slowed(self, uuid: str) -> Iterator[Band]:
+        """The stretches around the check in which the GPU slowed itself down."""
+        samples = self._series["gpus"].get(uuid)
+        for band in slowed(samples) if samples else ():
+            if band.end > self._x[0] and band.start < self._x[1]:
+                yield band
+
+    def _load(self, uuid: str) -> Iterator[Band]:
+        """The stretches in which the load was on, where they are wide enough to be told apart."""
+        narrowest = (self._x[1] - self._x[0]) * _NARROWEST
+        for item in self._series["rates"]:
+            if item["gpu"] == uuid and item["check"] == "power" and item["name"] == WAVE_LOAD:
+                for start, end, value in zip(item["t_s"], item["t_s"][1:], item["values"], strict=False):
+                    if value and value > 0.5 and end - start >= narrowest:
+                        yield Band(start, end, "load", "")
+
+
+def told(report: Report) -> Iterator[str]:
+    """What the power check ran and reached, in sentences."""
+    checks = _checks(report)
+    found = [mapping_of(check["coverage"], "waves") for check in checks]
+    ran = [waves for waves in found if waves.get("run") is True]
+    if ran:
+        hertz = list(dict.fromkeys(number(value) for waves in ran for value in numbers_of(waves, "frequencies_hz")))
+        edges = sum(number_of(waves, "edges") or 0 for waves in ran)
+        products = sum(number_of(waves, "products_verified") or 0 for waves in ran)
+        skew = max((number_of(waves, "start_skew_s") or 0.0 for waves in ran), default=0.0)
+        told = [f"All loads went on and off together on {len(ran)} GPU{'s' * (len(ran) > 1)} at {', '.join(hertz)} Hz"]
+        told += [f"{number(edges)} edges"] * bool(edges)
+        told += [f"{number(products)} exact products verified on them"] * bool(products)
+        told += [f"the GPUs started at most {number(skew * 1e3)} ms apart"] * bool(skew)
+        yield ", ".join(told) + "."
+    for why in dict.fromkeys(text_of(waves, "why") for waves in found if waves.get("run") is False):
+        yield f"The waves did not run: {why or 'no reason was given'}."
+    reached = [
+        (item["value"] / limit, gpu_name(report, check["gpu"]), item["value"], limit)
+        for check in checks
+        for item in check["measurements"]
+        if item["name"] == "power_reached_w" and item["value"] is not None and (limit := _limit(check))
+    ]
+    if reached:
+        share, name, value, limit = min(reached)
+        of_limit = f"{number(round(value))} W of a limit of {number(limit)} W ({share:.0%})"
+        yield f"Power reached: lowest on {name}, {of_limit}."
+
+
+def made_in_words(report: Report) -> str:
+    """Which waves were made, in a few words; empty where the power check gave no result."""
+    found = [mapping_of(check["coverage"], "waves") for check in _checks(report)]
+    hertz = list(dict.fromkeys(number(value) for waves in found for value in numbers_of(waves, "frequencies_hz")))
+    return f"waves of {', '.join(hertz)} Hz" if hertz else "no waves" if found else ""
