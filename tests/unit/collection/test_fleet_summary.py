@@ -84,3 +84,26 @@ def test_ssh_targets_leave_out_what_the_inventory_does_not_say() -> None:
         {"name": "a", "address": "198.18.0.1", "port": 2222, "fingerprint": "SHA256:x"},
         {"name": "b"},
     ]
+
+
+def test_hosts_with_new_gpus_are_named_with_the_command_unless_they_are_simulated() -> None:
+    warning = {"code": "EXTENDED_WANTED", "message": "GPU 0 (serial 1) has not been through an extended burn-in"}
+    found = variables()
+    assert "extended" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    found["gpu-1"]["__gpu_burnin_result"] |= {"burnin_warnings": [warning], "simulated": True}
+    assert "extended" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    found["gpu-1"]["__gpu_burnin_result"]["simulated"] = False
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert "gpu-1 has GPUs that want an extended burn-in once" in text
+    assert "playbooks/burnin.yml -l gpu-1 -e gpu_burnin_retest_level=extended" in text
+    found["gpu-1"]["__gpu_burnin_result"]["burnin_warnings"] = [{"code": "SLOW", "message": "x"}]
+    assert "extended" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+
+
+def test_of_many_hosts_with_new_gpus_a_few_are_named() -> None:
+    hosts = [f"gpu-{number:02}" for number in range(12)]
+    result = {"verdict": "PASS", "reasons": [], "burnin_warnings": [{"code": "EXTENDED_WANTED", "message": "x"}]}
+    common = {"fleet_state_dir": "/state", "ansible_inventory_sources": ["inventory/prod"]}
+    found = {host: {**common, "__gpu_burnin_result": result} for host in hosts} | {"localhost": {}}
+    text = fleet_summary(hosts, found, {"gpu_nodes": hosts}, hosts)
+    assert "gpu-00, gpu-01, gpu-02, gpu-03, gpu-04 and 7 more have GPUs" in text

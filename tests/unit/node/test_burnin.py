@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import burnin
 
@@ -137,6 +138,24 @@ def test_only_extended_has_a_length() -> None:
     assert command[-4:] == ["--level", "extended", "--for", "7200s"]
 
 
+def test_the_level_and_the_wait_are_left_to_the_host_where_nothing_is_said() -> None:
+    command = burnin.run_command("gpu-burnin", None, 7200, "u.service", "p.service")
+    assert command[-2:] == ["gpu-burnin", "run"]
+    assert burnin.wave_options("", None) == []
+    leave = burnin.wave_options("granted", 900)
+    command = burnin.run_command("gpu-burnin", "quick", 7200, "u.service", "p.service", leave)
+    assert command[-6:] == ["--level", "quick", "--waves", "granted", "--wave-wait", "900s"]
+
+
+def test_warnings_of_the_report_are_returned(tmp_path: Path) -> None:
+    put_run(tmp_path, 1)
+    found = burnin.newest_evidence(tmp_path)
+    assert found is not None
+    assert burnin.summary(found, gate_open=True, gate_message="")["burnin_warnings"] == [], "0.1.0 had none"
+    warned = replace(found, warnings=({"code": "EXTENDED_WANTED"},))
+    assert burnin.summary(warned, gate_open=True, gate_message="")["burnin_warnings"] == [{"code": "EXTENDED_WANTED"}]
+
+
 def test_summary_names_the_report() -> None:
     result = burnin.summary(evidence(path="/var/lib/x"), gate_open=False, gate_message="closed")
     assert result["report"] == "/var/lib/x/report.json"
@@ -153,5 +172,17 @@ def test_summary_names_the_page_of_a_run_that_left_one(tmp_path: Path) -> None:
 
 def test_the_boot_unit_stops_the_run_alone() -> None:
     lines = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text().splitlines()
-    assert "ExecStart={{ __gpu_burnin_program }} run" in lines
+    run = next(line for line in lines if line.startswith("ExecStart="))
+    assert run.startswith("ExecStart={{ __gpu_burnin_program }} run")
     assert "KillMode=mixed" in lines, "workers that systemd kills look like workers that died"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "command"), [("granted", "run --waves never"), ("never", "run --waves never"), ("always", "run")]
+)
+def test_a_power_cut_does_not_make_a_row_of_machines_swing(allowed: str, command: str) -> None:
+    """The run at boot makes no power waves, unless they are allowed at any time."""
+    template = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text()
+    variables = {"gpu_burnin_power_waves": allowed, "__gpu_burnin_program": "gpu-burnin", "ansible_managed": "x"}
+    lines = jinja2.Environment().from_string(template).render(variables).splitlines()
+    assert f"ExecStart=gpu-burnin {command}" in lines

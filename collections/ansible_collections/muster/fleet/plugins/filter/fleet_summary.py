@@ -54,6 +54,8 @@ ROLES = {
 }
 # A reason is a sentence; on the screen its beginning is enough, the report has the rest.
 REASON_CHARS = 110
+# So many hosts are named where there may be hundreds.
+NAMED_HOSTS = 5
 
 
 def fleet_summary(
@@ -75,7 +77,9 @@ def fleet_summary(
     lines += [""]
     for host in held:
         lines += _why(host, hostvars, admitted)
-    lines += _next(hostvars, names, held)
+    new = [host for host in names if _new_gpus(_burnin(host, hostvars))]
+    lines += _wanted(new)
+    lines += _next(hostvars, names, held, new)
     return "\n".join(lines)
 
 
@@ -137,7 +141,24 @@ def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[
     return [*lines, ""]
 
 
-def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str]) -> list[str]:
+def _new_gpus(burnin: Mapping[str, Any]) -> bool:
+    """Whether a host's burn-in warns of GPUs that are new to it; simulated ones need no more than they had."""
+    codes = {warning["code"] for warning in burnin.get("burnin_warnings", [])}
+    return "EXTENDED_WANTED" in codes and not burnin.get("simulated")
+
+
+def _wanted(new: list[str]) -> list[str]:
+    if not new:
+        return []
+    more = f" and {len(new) - NAMED_HOSTS} more" if len(new) > NAMED_HOSTS else ""
+    have = "has" if len(new) == 1 else "have"
+    return [
+        f"{', '.join(new[:NAMED_HOSTS])}{more} {have} GPUs that want an extended burn-in once (EXTENDED_WANTED)",
+        "",
+    ]
+
+
+def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str], new: list[str]) -> list[str]:
     variables = hostvars[names[0]]
     state = variables["fleet_state_dir"]
     inventory = " ".join(f"-i {source}" for source in variables.get("ansible_inventory_sources", []))
@@ -147,6 +168,9 @@ def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str]) -> lis
         if _burnin(host, hostvars).get("page"):
             lines.append(f"  {state}/reports/{host}/report.html    (the same with plots, for a browser)")
         lines.append(f"  ansible-playbook {inventory} playbooks/burnin.yml -l {host}    (after the repair)")
+    for host in [host for host in new if host not in held][:1]:
+        retest = f"playbooks/burnin.yml -l {host} -e gpu_burnin_retest_level=extended"
+        lines.append(f"  ansible-playbook {inventory} {retest}    (its new GPUs; drain it first)")
     return lines
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 LEVELS = ("quick", "standard", "extended")
+WAVES = ("always", "granted", "never")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # The names gpu_burnin.store gives to runs: UTC time, then the sequence. The sequence orders them, not the clock.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 
@@ -33,6 +36,7 @@ class Evidence:
     action: str
     reasons: tuple[Mapping[str, Any], ...]
     problem: str = ""
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def newest_evidence(state_dir: Path) -> Evidence | None:
             finished_at=str(statement["finished_at"]),
             action=str(report["action"]),
             reasons=tuple(report["reasons"]),
+            warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
         )
     except FileNotFoundError as error:
         return _unreadable(sequence, path, f"{error.filename} is missing")
@@ -132,11 +137,82 @@ def is_busy(properties: Mapping[str, str]) -> bool:
     return properties.get("ActiveState") in {"active", "activating", "deactivating", "reloading"}
 
 
-def run_command(program: str, level: str, extended_s: int, unit: str, publish_unit: str) -> list[str]:
+@dataclass(frozen=True)
+class WaveRequest:
+    """What the host's burn-in says of its power waves (`gpu_burnin.waves` writes it).
+
+    `state` is waiting, running, over or given_up; none when no burn-in that lives has asked. `waves_s` is how long
+    the waves take, in seconds; times are RFC 3339 UTC, None before they come.
+    """
+
+    state: str = "none"
+    asked_at: str = ""
+    waves_s: float = 0.0
+    granted_at: str | None = None
+    over_at: str | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the waves are yet to come or under way."""
+        return self.state in ("waiting", "running")
+
+
+def wave_request(state_dir: Path, boot_id: str, proc: Path = Path("/proc")) -> WaveRequest:
+    """The request of this host; one that a burn-in left which has ended in between is none.
+
+    Raises ValueError for a file that is no request, OSError for one that cannot be read.
+    """
+    path = state_dir / "waves" / "request.json"
+    try:
+        found = json.loads(path.read_bytes())
+        request = WaveRequest(
+            str(found["state"]),
+            str(found["asked_at"]),
+            float(found["waves_s"]),
+            found.get("granted_at"),
+            found.get("over_at"),
+        )
+        gone = found["boot_id"] != boot_id or not (proc / str(int(found["pid"]))).exists()
+    except FileNotFoundError:
+        return WaveRequest()
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no request for power waves ({type(error).__name__}: {error})") from error
+    return WaveRequest() if gone and request.open else request
+
+
+def grant_waves(state_dir: Path, request: WaveRequest) -> None:
+    """Give leave to exactly this request. A reader sees the whole grant or none."""
+    path = state_dir / "waves" / "grant"
+    temporary = path.with_name(f".grant.{os.getpid()}")
+    temporary.write_text(f"{request.asked_at}\n")
+    temporary.chmod(0o600)
+    temporary.replace(path)
+
+
+def duration_s(text: str) -> int:
+    """Seconds of a time like 90s, 30m, 2h or 1d; 0 for an empty one. Raises ValueError."""
+    if not text:
+        return 0
+    match = re.fullmatch(r"(\d+)\s*([smhd])", text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a duration; write it as 90s, 30m, 2h or 1d")
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def wave_options(waves: str, wait_s: int | None) -> list[str]:
+    """Options of `gpu-burnin run` on power waves; what is empty or None is left to the host's configuration."""
+    wait = ["--wave-wait", f"{wait_s}s"] if wait_s is not None else []
+    return [*(["--waves", waves] if waves else []), *wait]
+
+
+def run_command(
+    program: str, level: str | None, extended_s: int, unit: str, publish_unit: str, waves: Sequence[str] = ()
+) -> list[str]:
     """The systemd-run command line of one burn-in, independent of the SSH session that starts it.
 
-    FAIL and INCONCLUSIVE (exit codes 1 and 3) are results: the unit counts as failed only on a usage or
-    configuration error. At its end, however it ends, the evidence is published when the node is in the cluster.
+    `level` None leaves it to the host's configuration; `waves` are options on power waves. FAIL and INCONCLUSIVE (exit
+    codes 1 and 3) are results: the unit counts as failed only on a usage or configuration error. At its end, however
+    it ends, the evidence is published when the node is in the cluster.
     """
     return [
         "systemd-run",
@@ -151,11 +227,21 @@ def run_command(program: str, level: str, extended_s: int, unit: str, publish_un
         f"--property=ExecStopPost=-/usr/bin/systemctl --no-block try-restart {publish_unit}",
         program,
         "run",
-        "--level",
-        level,
+        *(["--level", level] if level else []),
         # Only the level extended has a length of its own.
         *(["--for", f"{extended_s}s"] if level == "extended" else []),
+        *waves,
     ]
+
+
+def sequence_of(evidence: Evidence | None) -> int:
+    """The number of a result, 0 for none."""
+    return evidence.sequence if evidence is not None else 0
+
+
+def asked_for_waves(why: str, before: int) -> dict[str, Any]:
+    """What the module returns of a run that stops at its power waves; `before` numbers the newest result then."""
+    return {"changed": True, "ran": False, "why": why, "waves": "waiting", "sequence_before": before}
 
 
 def summary(evidence: Evidence, *, gate_open: bool, gate_message: str) -> dict[str, Any]:
@@ -164,6 +250,7 @@ def summary(evidence: Evidence, *, gate_open: bool, gate_message: str) -> dict[s
     return {
         "verdict": evidence.verdict,
         "reasons": [dict(reason) for reason in evidence.reasons],
+        "burnin_warnings": [dict(warning) for warning in evidence.warnings],
         "action": evidence.action,
         "run_id": evidence.run_id,
         "level": evidence.level,

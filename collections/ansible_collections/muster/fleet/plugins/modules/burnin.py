@@ -5,20 +5,29 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.burnin import (
     LEVELS,
+    WAVES,
     Decision,
     Evidence,
+    WaveRequest,
+    asked_for_waves,
     decide,
+    duration_s,
+    grant_waves,
     is_busy,
     newest_evidence,
     parse_show,
     run_command,
+    sequence_of,
     summary,
+    wave_options,
+    wave_request,
 )
 
 DOCUMENTATION = r"""
@@ -31,8 +40,19 @@ description:
     and waits for its end. A run found in progress (started by an earlier play or by the boot) is joined.
   - FAIL and INCONCLUSIVE are results, not failures of the task. It fails when the run cannot start, leaves no
     evidence, or is still going on after I(timeout_s).
+  - With I(waves=granted) the run stops before the load of all GPUs swings together, and asks for leave. So that few
+    nodes swing at once, a play has three tasks, with I(phase) run, waves and end, the middle one with C(throttle). A
+    run that is granted nothing goes on without waves after I(wave_wait_s).
   - In check mode nothing is started; C(changed) says whether a run would be.
 options:
+  phase:
+    description:
+      - C(all) is the whole run; it grants power waves as soon as they are asked for, without regard to other hosts.
+      - C(run) ends with a result or when the run asks for power waves. C(waves) grants them and waits until they are
+        over, if any are asked for. C(end) waits for the end of the run and returns its result.
+    type: str
+    choices: [all, run, waves, end]
+    default: all
   level:
     description: The level to run, and the lowest level of a pass that stands.
     type: str
@@ -47,9 +67,27 @@ options:
     type: int
     default: 7200
   timeout_s:
-    description: Longest time to wait for the end of a run, in seconds; I(extended_s) comes on top where it applies.
+    description: Longest time to wait in each phase, in seconds; I(extended_s) or the length of the waves come on top.
     type: int
     default: 1800
+  extended_for_new:
+    description:
+      - A time such as 2h when the host's configuration makes a run with a new GPU an extended one of that length. Then
+        the level is left to it, and the time to wait is longer.
+    type: str
+    default: ""
+  waves:
+    description: When a run started here may make power waves; empty, as the host's configuration says.
+    type: str
+    choices: ["", always, granted, never]
+    default: ""
+  wave_wait_s:
+    description: Seconds that a run waits for leave to make power waves; not set, as the host's configuration says.
+    type: int
+  after_sequence:
+    description: With I(phase=end), the number of the newest result before the run; a result that is not newer is none.
+    type: int
+    default: 0
   state_dir:
     description: The burn-in's state directory.
     type: path
@@ -58,8 +96,7 @@ options:
     description: The gpu-burnin command.
     type: path
     default: /usr/local/bin/gpu-burnin
-author:
-  - Muster (@muster)
+author: [Muster (@muster)]
 """
 
 EXAMPLES = r"""
@@ -70,6 +107,19 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+waves:
+  description: What became of the power waves, one of none (nothing was asked), waiting, running, over and given_up.
+  returned: success, but for check mode
+  type: str
+sequence_before:
+  description: Number of the newest result before this run, for I(after_sequence).
+  returned: when the run asks for power waves
+  type: int
+burnin_warnings:
+  description: What the report warns of (code, check, gpu, message, evidence), such as C(EXTENDED_WANTED).
+  returned: when there is evidence
+  type: list
+  elements: dict
 why:
   description: Why it ran, or why it did not, as one clause.
   returned: success
@@ -128,7 +178,12 @@ class Host:
         self.program: str = module.params["program"]
         self.level: str = module.params["level"]
         self.extended_s: int = module.params["extended_s"]
-        self.timeout_s: int = module.params["timeout_s"] + (self.extended_s if self.level == "extended" else 0)
+        try:
+            self.new_s = duration_s(module.params["extended_for_new"])
+        except ValueError as error:
+            self.fail(f"extended_for_new: {error}")
+        longer_s = max(self.extended_s if self.level == "extended" else 0, self.new_s)
+        self.timeout_s: int = module.params["timeout_s"] + longer_s
         self.deadline = time.monotonic() + self.timeout_s
 
     def fail(self, message: str) -> NoReturn:
@@ -147,18 +202,43 @@ class Host:
         """The unit that runs a burn-in now, if any."""
         return next((unit for unit in (RUN_UNIT, BOOT_UNIT) if is_busy(self.show(unit))), None)
 
-    def wait(self, unit: str) -> None:
-        """Wait for the end of a unit; ends the task when it failed or the deadline passes."""
+    def waves(self) -> WaveRequest:
+        """What the burn-in says of its power waves."""
+        try:
+            return wave_request(self.state_dir, self.boot_id())
+        except (OSError, ValueError) as error:
+            self.fail(f"{error}; remove it")
+
+    def grant(self, request: WaveRequest) -> None:
+        """Give leave to the request."""
+        try:
+            grant_waves(self.state_dir, request)
+        except OSError as error:
+            self.fail(f"power waves cannot be granted: {error}; make room or mend {self.state_dir}/waves")
+
+    def wait(self, unit: str, asked: Callable[[WaveRequest], bool]) -> bool:
+        """Wait for the end of a unit; True before that when `asked` says so of a request that waits.
+
+        Ends the task when the unit failed or the deadline passes.
+        """
         while is_busy(properties := self.show(unit)):
-            if time.monotonic() >= self.deadline:
-                self.fail(
-                    f"the burn-in in {unit} has not ended after {self.timeout_s} s and goes on; "
-                    f"see `journalctl -u {unit}`, then run the play again, which joins it, "
-                    "or raise gpu_burnin_timeout_s"
-                )
-            time.sleep(POLL_S)
+            request = self.waves()
+            if request.state == "waiting" and asked(request):
+                return True
+            self.pause(unit)
         if properties.get("ActiveState") == "failed":
             self.fail(f"{unit} failed ({properties.get('Result')}): {self.last_words(unit)}")
+        return False
+
+    def pause(self, unit: str) -> None:
+        """Until the next look; ends the task when the deadline has passed."""
+        if time.monotonic() >= self.deadline:
+            self.fail(
+                f"the burn-in in {unit} has not ended after {self.timeout_s} s and goes on; "
+                f"see `journalctl -u {unit}`, then run the play again, which joins it, "
+                "or raise gpu_burnin_timeout_s"
+            )
+        time.sleep(POLL_S)
 
     def last_words(self, unit: str) -> str:
         """The last lines a unit wrote."""
@@ -183,30 +263,41 @@ class Host:
         if self.show(RUN_UNIT).get("ActiveState") == "failed":
             # A unit left failed by an earlier configuration error would keep its name occupied.
             self.module.run_command(["systemctl", "reset-failed", RUN_UNIT], check_rc=True)
-        command = run_command(self.program, self.level, self.extended_s, RUN_UNIT, PUBLISH_UNIT)
+        level = None if self.new_s else self.level
+        leave = wave_options(self.module.params["waves"], self.module.params["wave_wait_s"])
+        command = run_command(self.program, level, self.extended_s, RUN_UNIT, PUBLISH_UNIT, leave)
         code, _, err = self.module.run_command(command)
         if code != 0:
             self.fail(f"systemd-run cannot start the burn-in: {err.strip()}")
 
-
-def run_and_wait(host: Host, before: Evidence | None) -> Evidence:
-    """One burn-in from start to evidence; ends the task when it leaves none."""
-    host.start()
-    host.wait(RUN_UNIT)
-    evidence = newest_evidence(host.state_dir)
-    if evidence is None or (before is not None and evidence.sequence <= before.sequence):
-        host.fail(f"the burn-in ended without evidence: {host.last_words(RUN_UNIT)}")
-    if evidence.problem:
-        host.fail(f"the burn-in left evidence that cannot be used: {evidence.problem}")
-    return evidence
+    def left_by_run(self, before: int) -> Evidence:
+        """The evidence of a run that has ended; ends the task when there is none newer than `before`."""
+        evidence = newest_evidence(self.state_dir)
+        if evidence is None or evidence.sequence <= before:
+            self.fail(f"the burn-in ended without evidence: {self.last_words(RUN_UNIT)}")
+        if evidence.problem:
+            self.fail(f"the burn-in left evidence that cannot be used: {evidence.problem}")
+        return evidence
 
 
 def bring_to_result(host: Host) -> dict[str, Any]:
-    """Join or start what is needed, and give the task's result; in check mode only say what would be done."""
+    """Join or start what is needed, and give the task's result; in check mode only say what would be done.
+
+    In the phase run it comes back early when the run asks for power waves.
+    """
     check_mode, retest = host.module.check_mode, host.module.params["retest"]
+
+    def asked(request: WaveRequest) -> bool:
+        if host.module.params["phase"] == "run":
+            return True
+        host.grant(request)
+        return False
+
     busy = host.busy_unit()
     if busy is not None and not check_mode:
-        host.wait(busy)
+        before = sequence_of(newest_evidence(host.state_dir))
+        if host.wait(busy, asked):
+            return asked_for_waves(f"joined the run in {busy}", before)
         # What just ended is as fresh as any retest.
         retest = False
     evidence = newest_evidence(host.state_dir)
@@ -223,23 +314,74 @@ def bring_to_result(host: Host) -> dict[str, Any]:
         decision = Decision(False, f"a burn-in is going on in {busy}")
     ran = not check_mode and (busy is not None or decision.run)
     if decision.run and not check_mode:
-        evidence = run_and_wait(host, evidence)
+        host.start()
+        if host.wait(RUN_UNIT, asked):
+            return asked_for_waves(decision.why, sequence_of(evidence))
+        evidence = host.left_by_run(sequence_of(evidence))
         gate_open, gate_message = host.gate()
     why = f"joined the run in {busy}; {decision.why}" if busy is not None and not check_mode else decision.why
     result = {"changed": decision.run or ran, "ran": ran, "why": why}
-    if evidence is not None and not evidence.problem:
+    if not check_mode:
+        result["waves"] = host.waves().state if ran else "none"
+    if evidence and not evidence.problem:
         result |= summary(evidence, gate_open=gate_open, gate_message=gate_message)
     return result
+
+
+def let_swing(host: Host) -> dict[str, Any]:
+    """Grant the power waves that are asked for and wait until they are over; nothing on a host that does not ask."""
+    request = host.waves()
+    unit = host.busy_unit()
+    if unit is None or not request.open:
+        return {"changed": False, "ran": False, "why": "no burn-in asks for power waves", "waves": request.state}
+    if host.module.check_mode:
+        return {"changed": True, "ran": False, "why": "a burn-in asks for power waves"}
+    host.deadline += request.waves_s
+    granted = ""
+    while request.open:
+        # A worker that dies is followed by another, which asks anew.
+        if request.state == "waiting" and request.asked_at != granted:
+            host.grant(request)
+            granted = request.asked_at
+        host.pause(unit)
+        request = host.waves()
+    return {"changed": True, "ran": False, "why": "a burn-in asked for power waves", "waves": request.state}
+
+
+def result_of_run(host: Host) -> dict[str, Any]:
+    """Wait for the end of the run that is under way and give its result."""
+    unit = host.busy_unit()
+    if host.module.check_mode:
+        return {"changed": False, "ran": False, "why": "a run is waited for"}
+    if unit is not None:
+        host.wait(unit, lambda _: False)
+    evidence = host.left_by_run(host.module.params["after_sequence"])
+    gate_open, gate_message = host.gate()
+    result = {"changed": True, "ran": True, "why": "a run has ended", "waves": host.waves().state}
+    return result | summary(evidence, gate_open=gate_open, gate_message=gate_message)
+
+
+PHASES: dict[str, Callable[[Host], dict[str, Any]]] = {
+    "all": bring_to_result,
+    "run": bring_to_result,
+    "waves": let_swing,
+    "end": result_of_run,
+}
 
 
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
+            "phase": {"type": "str", "choices": list(PHASES), "default": "all"},
             "level": {"type": "str", "choices": list(LEVELS), "default": "standard"},
             "retest": {"type": "bool", "default": False},
             "extended_s": {"type": "int", "default": 7200},
             "timeout_s": {"type": "int", "default": 1800},
+            "extended_for_new": {"type": "str", "default": ""},
+            "waves": {"type": "str", "choices": ["", *WAVES], "default": ""},
+            "wave_wait_s": {"type": "int"},
+            "after_sequence": {"type": "int", "default": 0},
             "state_dir": {"type": "path", "default": "/var/lib/gpu-burnin"},
             "program": {"type": "path", "default": "/usr/local/bin/gpu-burnin"},
         },
@@ -250,8 +392,7 @@ def main() -> None:
         if module.check_mode:
             module.exit_json(changed=True, ran=False, why="gpu-burnin is not installed on this host yet")
         host.fail(f"{host.program} is not installed; apply the role gpu_burnin to the whole host")
-    result = bring_to_result(host)
-    module.exit_json(**result)
+    module.exit_json(**PHASES[module.params["phase"]](host))
 
 
 if __name__ == "__main__":
