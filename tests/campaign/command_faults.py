@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpu_burnin.checks import USUAL_CHECKS
 from gpu_burnin.types import Verdict
 
 FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -44,10 +45,10 @@ _INJECTED = "INJECTED"
 
 
 def _inject(spec: str, codes: str, verdict: Verdict = FAIL, also: str = "") -> CommandFault:
-    """A fault of --inject: found like a real one, and the run says that it was put in."""
+    """A fault of --inject: found like a real one, and the run, of this check alone, says that it was put in."""
     return CommandFault(
         f"--inject {spec}", f"{codes} {_INJECTED}", verdict, arguments=("--inject", f"{spec}:gpu={{t}}"),
-        node_codes=_INJECTED, also=also,
+        node_codes=_INJECTED, also=also, settings={"checks": ["state", spec.split(":")[0]]},
     )  # fmt: skip
 
 
@@ -79,6 +80,24 @@ COMMAND_FAULTS: dict[str, CommandFault] = {
         _inject("gemm:low_mantissa", "GEMM_MISMATCH"),
         _inject("sm:stuck_bit", "SM_MISMATCH"),
         _inject("hbm:stuck", "HBM_BIT_ERROR"),
+        *(_inject(f"hbm:{fault}", "HBM_BIT_ERROR") for fault in ("alias", "lane", "row_burst", "coupling")),
+        _inject("pcie:corrupted", "PCIE_DATA"),
+        _inject("pcie:reordered", "PCIE_DATA"),
+        _inject("nccl:wrong_element", "NCCL_DATA"),
+        _inject("nccl:stale", "NCCL_DATA"),
+        _inject("power:wrong_edge", "POWER_MISMATCH"),
+        _inject("power:wrong_transfer", "PCIE_DATA"),
+        CommandFault("peer access switched off", "P2P_UNAVAILABLE", FAIL,
+                     {f"gpu{{t}}.p2p_{what}_status": 4 for what in ("read", "write", "nvlink")}),
+        CommandFault("mig on", "MIG_MISMATCH P2P_UNAVAILABLE", FAIL,
+                     {"gpu{t}.mig_current": "yes", "gpu{t}.mig_pending": "yes",
+                      **{f"gpu{{t}}.p2p_{what}_status": 5 for what in ("read", "write", "nvlink")}}),
+        CommandFault("power brake during the run", "THROTTLED", FAIL, {"gpu{t}.clocks_event_reasons@0.1s": "0x80"},
+                     also="POWER_BRAKE"),
+        CommandFault("counters vanish during the run", "COUNTER_LOST", INCONCLUSIVE,
+                     {"gpu{t}.error.nvmlDeviceGetMemoryErrorCounter@0.3s": "not_supported"}),
+        CommandFault("dcgm asked for and absent", "DCGM_MISSING", INCONCLUSIVE, on_gpu=False,
+                     settings={"checks": [*USUAL_CHECKS, "dcgm"]}),
         _inject("gemm:crash", "WORKER_DIED"),
         _inject("sm:crash_once", "WORKER_DIED", INCONCLUSIVE),
         _inject("hbm:out_of_memory", "OUT_OF_MEMORY", INCONCLUSIVE),

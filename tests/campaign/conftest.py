@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def nvml(fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A process that reads scenarios through the fake library."""
     with NvmlChild(fake_nvml, tmp_path_factory.mktemp("scenario")) as child:
         yield child
+
+
+@pytest.fixture(scope="session")
+def host_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh host key for the evidence."""
+    path = tmp_path_factory.mktemp("key") / "ssh_host_ed25519_key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
 
 
 @pytest.fixture

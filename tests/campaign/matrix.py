@@ -11,14 +11,17 @@ from typing import Any
 from gpu_burnin.files import write_atomic
 from tests.campaign.model import NOT_TESTED, SEEN
 
-PEERS = ("gpu-burn", "dcgm")
-AREAS = ("state", "compute", "telemetry", "executor", "command", "healthy")
+PEERS = ("gpu-burn", "dcgm", "nvbandwidth", "nccl-tests")
+AREAS = (
+    "state", "compute", "memory", "transfers", "collectives", "power", "opinion", "telemetry", "executor", "command",
+    "healthy",
+)  # fmt: skip
 _LEGEND = """\
 muster: cases with the right code, the right GPU and the right verdict, of all cases. The peers' columns are their
 published detection rules (tests/campaign/peers.py) on the same fault: in the outputs of this project's product and in
-those of their own operands; a case counts for a peer when its rule sees it in either. "-": the rule does not look
-there (a precision that the tool does not multiply in, a state that the rule does not read). What DCGM's other plugins
-and health watches say of a node's state is not restated here."""
+those of their own operands, in memory, copies and collectives with their own patterns; a case counts for a peer when
+its rule sees it in either. "-": the rule does not look there (a precision that the tool does not multiply in, a state
+that the rule does not read). What DCGM's health watches say of a node's state is not restated here."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,15 @@ def _peer(group: Sequence[Case], peer: str) -> str:
 
 def render(cases: Sequence[Case]) -> str:
     """The whole matrix as text."""
-    table = [("area", "fault", "muster", "gpu-burn rule", "dcgm rule", "codes")]
+    table = [("area", "fault", "muster", *(f"{peer} rule" for peer in PEERS), "codes")]
     table += [
-        (line.area, line.fault, f"{line.right}/{line.cases}", line.peers["gpu-burn"], line.peers["dcgm"], line.codes)
+        (line.area, line.fault, f"{line.right}/{line.cases}", *(line.peers[peer] for peer in PEERS), line.codes)
         for line in lines(cases)
     ]
-    widths = [max(len(row[column]) for row in table) for column in range(5)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
     text = ["", _LEGEND, ""]
     for row in table:
-        text.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]))
+        text.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     return "\n".join([*text, "", *_totals(cases)])
 
 

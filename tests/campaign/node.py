@@ -16,11 +16,14 @@ from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.telemetry.state import NodeState, to_gpu
-from gpu_burnin.types import CheckResult, Gpu, SelftestResult
+from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
 from gpu_burnin.verdict import Judgement, KernelLogFindings, Observations, judge
 
 # Small products and little memory: the detectors are the same, a case takes milliseconds.
-SHAPES = {"gemm_m": 64, "gemm_n": 64, "gemm_k": 64, "hbm_bytes": 1 << 16}
+SHAPES = {
+    "gemm_m": 64, "gemm_n": 64, "gemm_k": 64, "hbm_bytes": 1 << 16, "transfer_bytes": 1 << 14,
+    "collective_bytes": 1 << 14,
+}  # fmt: skip
 
 
 def gpus_of(node: NodeState) -> tuple[Gpu, ...]:
@@ -127,15 +130,22 @@ def context_of(
     precisions: tuple[str, ...] | None = None,
     inject: tuple[str, ...] = (),
     shapes: Mapping[str, int] = SHAPES,
+    level: str = "quick",
+    options: Mapping[str, JSON] | None = None,
+    budget_s: float = 0.0,
 ) -> CheckContext:
-    """What the worker of one GPU gives to a check: one round on the CPU backend, or on the backend given."""
+    """What the worker of one GPU gives to a check: one round on the CPU backend, or on the backend given.
+
+    An exchange has no other members; together.py gives it some.
+    """
     chosen = backend or CpuBackend()
     chosen.open(gpus[index])
     if precisions is not None:
         chosen.precisions = precisions
     return CheckContext(
-        seed=seed, level="quick", budget_s=0.0, gpus=gpus, gpu=gpus[index], backend=chosen, shapes=shapes, inject=inject
-    )
+        seed=seed, level=level, budget_s=budget_s, gpus=gpus, gpu=gpus[index], backend=chosen, shapes=shapes,
+        inject=inject, options=options or {}, exchange=lambda data: {gpus[index].uuid: data},
+    )  # fmt: skip
 
 
 def verdict(seen: Observations) -> Judgement:

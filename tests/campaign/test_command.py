@@ -3,88 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from gpu_burnin.report import model
-from gpu_burnin.store import Store
-from gpu_burnin.types import Action, Gpu, Reason, Verdict
+from gpu_burnin.types import Action, Gpu, Verdict
 from gpu_burnin.verdict import Judgement
 from tests.campaign.command_faults import COMMAND_FAULTS, CommandFault
+from tests.campaign.command_node import GPUS, Node, judgement_of
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import gpus_of
-from tests.campaign.nvml_child import ROOT, SCENARIO_VARIABLE, NvmlChild
+from tests.campaign.nvml_child import NvmlChild
 
 SEEDS = 1
-GPUS = 3
 NO_PEERS = {"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED}
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
-_SHAPES = {"gemm_m": 32, "gemm_n": 32, "gemm_k": 32, "hbm_bytes": 65536}
 _FULL = "full disk"
 
 
-@pytest.fixture(scope="session")
-def host_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh host key for the evidence."""
-    path = tmp_path_factory.mktemp("key") / "ssh_host_ed25519_key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-    return path
-
-
-class Node:
-    """A node with configuration, state, kernel log and scenario of its own."""
-
-    def __init__(self, directory: Path, library: Path, host_key: Path, scenario: str) -> None:
-        self._directory, self._library = directory, library
-        self.kernel_log = directory / "kmsg"
-        self.store = Store(directory / "state")
-        self._scenario = directory / "node.scenario"
-        self._scenario.write_text(scenario)
-        self.settings: dict[str, Any] = {
-            "level": "quick", "backend": "cpu", "allow_simulated": True, "node_name": "gpu-1", "expect_gpus": GPUS,
-            "shapes": _SHAPES, "host_key": str(host_key), "kernel_log": str(self.kernel_log),
-            "state_dir": str(self.store.root),
-        }  # fmt: skip
-
-    def start(self, *arguments: str, most_bytes: int | None = None) -> subprocess.Popen[str]:
-        """`gpu-burnin run`; with `most_bytes` no file may grow further, as on a full disk."""
-        path = self._directory / "config.yaml"
-        path.write_text(yaml.safe_dump(self.settings))
-        limit = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
-        environment = {
-            **os.environ, "LD_LIBRARY_PATH": str(self._library), SCENARIO_VARIABLE: str(self._scenario),
-            "PYTHONPATH": str(ROOT),
-        }  # fmt: skip
-        return subprocess.Popen(
-            [*limit, sys.executable, "-m", "gpu_burnin", "run", "--json", "--config", str(path), *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._directory,
-        )  # fmt: skip
-
-
-def judgement_of(report: Mapping[str, Any]) -> Judgement:
-    """What a report says, as the verdict's own type."""
-    reasons = tuple(
-        Reason(
-            code=item["code"], check=item["check"], message=item["message"], gpu=item["gpu"],
-            action=Action(item.get("action", "none")), severity=Verdict(item.get("severity", "FAIL")),
-        )
-        for item in report["reasons"]
-    )  # fmt: skip
-    gpus = {gpu["uuid"]: Verdict(gpu["verdict"]) for gpu in report["gpus"] if gpu.get("verdict")}
-    return Judgement(Verdict(report["verdict"]), Action(report["action"]), reasons, gpus)
-
-
-def _prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], sick: int) -> None:
+def prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], sick: int) -> None:
+    """Write the kernel log and the journal of the run before."""
     node.settings |= fault.settings
     if not fault.no_log:
         bus = gpus[sick].pci_bus_id.rpartition(".")[0]
@@ -118,7 +61,7 @@ def test_command_fault(
     gpus = gpus_of(nvml.node(start))
     lines = {key.format(t=sick): value for key, value in fault.lines.items()}
     node = Node(tmp_path, fake_nvml, host_key, start + "".join(f"{key} = {value}\n" for key, value in lines.items()))
-    _prepare(node, fault, gpus, sick)
+    prepare(node, fault, gpus, sick)
     arguments = [argument.format(t=sick) for argument in fault.arguments]
     code, out, err = _finish(node.start("--seed", str(seed), *arguments), fault.interrupt_at)
     assert out, f"exit code {code}, no report: {err}"
@@ -146,7 +89,7 @@ def test_full_disk(
     seed = case_seed("command", _FULL, most_bytes)
     scenario = f"identity = full\ngpus = {GPUS}\n"
     node = Node(tmp_path, fake_nvml, host_key, scenario)
-    _prepare(node, COMMAND_FAULTS["simulated, and not allowed to pass"], gpus_of(nvml.node(scenario)), 0)
+    prepare(node, COMMAND_FAULTS["simulated, and not allowed to pass"], gpus_of(nvml.node(scenario)), 0)
     code, out, err = _finish(node.start("--seed", str(seed), most_bytes=most_bytes), "")
     judged = Judgement(Verdict.INCONCLUSIVE, Action.RETEST, ())
     record(row("command", _FULL, seed, judged, variant=f"{most_bytes} bytes", peers=NO_PEERS))
@@ -162,7 +105,7 @@ def test_healthy_node_passes(nvml: NvmlChild, fake_nvml: Path, host_key: Path, t
     scenario = f"identity = healthy\ngpus = {GPUS}\n"
     node = Node(tmp_path, fake_nvml, host_key, scenario)
     gpus = gpus_of(nvml.node(scenario))
-    _prepare(node, CommandFault("healthy", "", Verdict.PASS), gpus, 0)
+    prepare(node, CommandFault("healthy", "", Verdict.PASS), gpus, 0)
     code, out, err = _finish(node.start("--seed", "1"), "")
     assert out, err
     demand(Expect(frozenset(), Verdict.PASS), judgement_of(json.loads(out)), gpus, err[-800:])

@@ -1,32 +1,36 @@
 """Healthy nodes of every kind: none of them may fail, all of them pass.
 
 Model, number of GPUs, driver, temperatures, corrected errors, replays, clocks, kernel log, seeds and shapes are drawn
-at random. State goes through the fake NVML library; one GPU of each node really runs all checks and self-tests with
-the case's own seed and shapes, and the others give the same; telemetry and log go through the records and readers of a
-run.
+at random. State goes through the fake NVML library; one GPU of each node really runs the checks of single GPUs and all
+self-tests with the case's own seed and shapes, and the others give the same; the checks of GPUs together run on all of
+them; telemetry and log go through the records and readers of a run.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, SELFTESTED
+from gpu_burnin.checks import REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
-from gpu_burnin.types import CheckResult, Gpu, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
-from tests.campaign.node import SHAPES, context_of, gpus_of, observe, plan_of, sampled, verdict
+from tests.campaign.node import SHAPES, context_of, gpus_of, made_up_gpus, observe, plan_of, sampled, verdict
 from tests.campaign.nvml_child import NvmlChild
 from tests.campaign.profile import make_profile
+from tests.campaign.together import judge_group, run_group
 
-RUNS = 200
+RUNS, TOGETHER_RUNS = 200, 2
+# Checks of GPUs together take most of the time of a case: they are part of every fourth.
+TOGETHER_EACH = 4
 _SIZES = (16, 32, 48, 64, 80, 96)
 # Lines of a healthy machine, some of which look like trouble to a careless reader.
 _LINES = (
@@ -80,19 +84,21 @@ def _telemetry(source: random.Random, gpus: tuple[Gpu, ...]) -> TelemetryFinding
     return sampled(gpus, found)
 
 
-def _results(gpus: tuple[Gpu, ...], tested: int, seed: int, shapes: dict[str, int]) -> tuple[
-    list[CheckResult], list[SelftestResult]
-]:  # fmt: skip
-    """Every check, run here and now on one GPU and the same for all."""
+def _results(
+    names: Sequence[str], gpus: tuple[Gpu, ...], tested: int, seed: int, shapes: dict[str, int]
+) -> tuple[list[CheckResult], list[SelftestResult]]:
+    """The named checks of GPUs, here and now."""
     results: list[CheckResult] = []
     tests: list[SelftestResult] = []
-    for name in (name for name in CHECK_NAMES if name not in PER_NODE):
+    for name in (name for name in names if ROWS[name].scope.per_gpu):
         context = context_of(gpus, tested, seed=seed, shapes=shapes)
-        result = REGISTRY[name].run(context)
+        if ROWS[name].scope is Scope.TOGETHER:
+            results += run_group(name, gpus, seed, shapes=shapes)
+        else:
+            result = REGISTRY[name].run(context)
+            results += [replace(result, gpu=gpu.uuid) for gpu in gpus]
         own = REGISTRY[name].selftest(context) if name in SELFTESTED else ()
-        for gpu in gpus:
-            results.append(replace(result, gpu=gpu.uuid))
-            tests += [replace(test, gpu=gpu.uuid) for test in own]
+        tests += [replace(test, gpu=gpu.uuid) for gpu in gpus for test in own]
     return results, tests
 
 
@@ -104,9 +110,11 @@ def test_healthy_run_passes(index: int, nvml: NvmlChild, tmp_path: Path, record:
     state = nvml.check(profile.scenario(), gpus, {"expect_gpus": profile.gpus})
     m, n, k = (source.choice(_SIZES) for _ in range(3))
     shapes = {**SHAPES, "gemm_m": m, "gemm_n": n, "gemm_k": k, "hbm_bytes": 4096 * source.randint(1, 32)}
-    results, tests = _results(gpus, source.randrange(len(gpus)), seed, shapes)
+    shapes |= {name: 4096 * source.randint(1, 8) for name in ("transfer_bytes", "collective_bytes")}
+    names = [name for name in USUAL_CHECKS if index % TOGETHER_EACH == 0 or ROWS[name].scope is not Scope.TOGETHER]
+    results, tests = _results(names, gpus, source.randrange(len(gpus)), seed, shapes)
     seen = observe(
-        plan_of(gpus, *CHECK_NAMES, seed=seed),
+        plan_of(gpus, *names, seed=seed),
         [state, *results],
         tests,
         kernel_log=_log(source, tmp_path / "kmsg"),
@@ -119,3 +127,18 @@ def test_healthy_run_passes(index: int, nvml: NvmlChild, tmp_path: Path, record:
             peers={"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED})
     )  # fmt: skip
     demand(Expect(frozenset(), Verdict.PASS), judged, gpus, f"seed {seed:#x}, {note}")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("index", range(TOGETHER_RUNS))
+def test_healthy_gpus_together(count: int, index: int, record: Record) -> None:
+    """The checks of GPUs together as a standard run has them, with waves: nothing fails and nothing is told."""
+    seed = case_seed("healthy together", count, index)
+    gpus = made_up_gpus(count)
+    for name in (name for name in USUAL_CHECKS if ROWS[name].scope is Scope.TOGETHER):
+        options: dict[str, JSON] = {"power_waves": "always"}
+        results = run_group(name, gpus, seed, level="standard", options=options)
+        judged = judge_group(name, gpus, seed, results)
+        variant = f"{name}, {count} GPUs"
+        record(row("healthy", f"together: {name}", seed, judged, variant=variant, peers={}))
+        demand(Expect(frozenset(), Verdict.PASS), judged, gpus, f"{name}, {count} GPUs, seed {seed:#x}")

@@ -11,16 +11,33 @@ import pytest
 
 from gpu_burnin.checks import REGISTRY
 from gpu_burnin.compute.backend import Buffer
+from gpu_burnin.compute.collectives import Collectives, Operation, Outcome
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.faults import FAULTS
+from gpu_burnin.compute.host_link import HostLink, Verified
+from gpu_burnin.compute.memory import MemoryTester
+from gpu_burnin.compute.memory_cpu import CpuMemory
+from gpu_burnin.compute.patterns import MemoryFaults, Pattern
+from gpu_burnin.compute.peer import PeerPort, PieceFault
+from gpu_burnin.compute.sm_faults import FAULT_NAMES as SM_FAULTS
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.types import Action, Reason, Verdict
 from gpu_burnin.verdict import Judgement
 from tests.campaign.matrix import Case, lines, render, summary
+from tests.campaign.memory_faults import MEMORY_FAULTS
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.plugin import repeat_command, row_of
+from tests.campaign.power_faults import POWER_FAULTS
+from tests.campaign.sick_link import SickHostLink, SickPeers
+from tests.campaign.sick_ring import WrongElement
+from tests.campaign.state_faults import STATE_FAULTS
 from tests.campaign.striking import StrikingBackend, always
+from tests.campaign.test_collectives import RING_FAULTS
+from tests.campaign.test_opinion import OPINIONS
+from tests.campaign.test_transfers import PEER_FAULTS
+from tests.campaign.together import judge_group, run_group
+from tests.campaign.wires import SICK_WIRES, StuckLine
 
 GPUS = made_up_gpus(3)
 SICK = GPUS[1]
@@ -103,6 +120,80 @@ def test_a_blind_detector_fails_a_case(backend: CpuBackend | None, missed: bool)
     assert any("not seen: GEMM_MISMATCH" in problem for problem in problems(EXPECT, judged, GPUS)) is missed
 
 
+class _BlindLink(SickHostLink):
+    def verify(self) -> Verified:
+        return Verified()
+
+
+class _BlindPeers(SickPeers):
+    def verify(self, uuid: str, key: int) -> tuple[PieceFault, ...]:
+        return ()
+
+
+class _BlindRing(WrongElement):
+    def verify(self, op: Operation) -> Outcome:
+        return replace(super().verify(op), wrong=0, recorded=())
+
+
+class _BlindMemory(CpuMemory):
+    def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
+        super().verify(pattern, invert, downwards)
+        return MemoryFaults()
+
+
+class _BlindBackend(CpuBackend):
+    """Sick in everything, and nothing that verifies says so."""
+
+    def host_link(self) -> HostLink:
+        return _BlindLink({"h2d": StuckLine(1)})
+
+    def peers(self) -> PeerPort:
+        return _BlindPeers({(GPUS[0].uuid, "read"): StuckLine(1)})
+
+    def collectives(self) -> Collectives:
+        return _BlindRing(1, once=False)
+
+    def memory(self) -> MemoryTester:
+        return _BlindMemory()
+
+
+class _SickBackend(_BlindBackend):
+    """As sick, and seen."""
+
+    def host_link(self) -> HostLink:
+        return SickHostLink({"h2d": StuckLine(1)})
+
+    def peers(self) -> PeerPort:
+        return SickPeers({(GPUS[0].uuid, "read"): StuckLine(1)})
+
+    def collectives(self) -> Collectives:
+        return WrongElement(1, once=False)
+
+
+@pytest.mark.parametrize("check", ["pcie", "nvlink", "nccl"])
+@pytest.mark.parametrize(("backend", "missed"), [(_BlindBackend, True), (_SickBackend, False)])
+def test_a_blind_detector_of_checks_together_fails_a_case(check: str, backend: type[CpuBackend], missed: bool) -> None:
+    judged = judge_group(check, GPUS, 1, run_group(check, GPUS, 1, backends={1: backend()}))
+    assert (judged.verdict is Verdict.PASS) is missed
+
+
+def test_a_blind_selftest_is_told() -> None:
+    """The self-tests of a backend that verifies nothing: none of them may have seen its fault."""
+    for check in ("hbm", "pcie", "nvlink", "nccl"):
+        tests = REGISTRY[check].selftest(context_of(GPUS, 1, seed=1, backend=_BlindBackend()))
+        assert tests and not any(test.detected for test in tests), check
+
+
+def test_each_check_has_faults_in_the_campaign() -> None:
+    """A check that nobody strikes would be a check that nobody knows to be able to fail."""
+    tables: dict[str, Any] = {
+        "state": STATE_FAULTS, "sm": SM_FAULTS, "gemm": FAULTS, "hbm": MEMORY_FAULTS, "pcie": SICK_WIRES,
+        "nvlink": PEER_FAULTS, "nccl": RING_FAULTS, "power": POWER_FAULTS, "dcgm": OPINIONS,
+    }  # fmt: skip
+    assert set(tables) == set(REGISTRY)
+    assert all(tables.values())
+
+
 def _row(fault: str, peer: str, area: str = "compute") -> Row:
     return Row(area, fault, 5, codes=("GEMM_MISMATCH",), peers={"gpu-burn": peer, "dcgm": NOT_TESTED})
 
@@ -111,7 +202,8 @@ def test_the_matrix_counts_cases_and_leaves_out_what_a_peer_does_not_test() -> N
     rows = [_row("nan", MISSED), _row("nan", SEEN), _row("nan", NOT_TESTED), _row("h100", NOT_TESTED, "healthy")]
     cases = [Case(row.to_json(), right=index != 0, test="t") for index, row in enumerate(rows)]
     nan, _ = lines(cases)
-    assert (nan.right, nan.cases, nan.peers) == (2, 3, {"gpu-burn": "1/2", "dcgm": "-"})
+    unseen = dict.fromkeys(("dcgm", "nvbandwidth", "nccl-tests"), "-")
+    assert (nan.right, nan.cases, nan.peers) == (2, 3, {"gpu-burn": "1/2", **unseen})
     assert summary(cases) == "1 faults, 2 of 3 cases detected; 1 healthy runs, 0 of them not passed"
     assert "nan" in render(cases)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cuda import CudaBackend
+from tests.bench.gpu.nccl import measure_all_gpus
 from tests.bench.gpu.table import markdown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,6 +56,10 @@ def quick_run() -> dict[str, Any]:
 def measurements() -> dict[str, Any]:
     """Everything that needs the backend. Raises BackendError when there is no usable GPU."""
     from tests.bench.gpu import measure
+    from tests.bench.gpu.host_link import measure_host_link
+    from tests.bench.gpu.memory import measure_memory
+    from tests.bench.gpu.nccl import measure_one_rank
+    from tests.bench.gpu.power import measure_power
 
     backend = CudaBackend()
     backend.open(None)
@@ -72,6 +77,10 @@ def measurements() -> dict[str, Any]:
             result["detection"].append(asdict(measure.detection(backend, cupy, precision)))
             cupy.get_default_memory_pool().free_all_blocks()
         result["shape"] = asdict(measure.RATE_SHAPE)
+        result["memory"] = measure_memory(backend, cupy)
+        result["nccl"] = measure_one_rank(backend)
+        result["power"] = measure_power(backend, cupy)
+        result["host_link"] = measure_host_link(backend, cupy)
     finally:
         backend.close()
     return result
@@ -91,7 +100,10 @@ def driver() -> str:
 
 def wheels() -> dict[str, str]:
     """Versions of the packages that matter."""
-    names = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas", "nvidia-cublas-cu12", "numpy", "ml-dtypes")
+    names = (
+        "cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+        "numpy", "ml-dtypes",
+    )  # fmt: skip
     found = {}
     for name in names:
         try:
@@ -114,6 +126,7 @@ def main() -> int:
         if not options.no_tests:
             result["tests"] = run_tests(out)
         result["quick"] = quick_run()
+        result["nccl_all"] = measure_all_gpus()
         result |= measurements()
         result["driver"] = driver()
     except BackendError as error:

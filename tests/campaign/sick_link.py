@@ -1,0 +1,129 @@
+"""CPU backends whose copies go over sick wires (wires.py): below the checks' filling and verifying."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.compute.exact import U64
+from gpu_burnin.compute.host_link import WAYS, Direction, Geometry, HostLink
+from gpu_burnin.compute.host_link_cpu import CpuHostLink
+from gpu_burnin.compute.peer import PIECES, PeerPort, PeerUnavailable
+from gpu_burnin.compute.peer import Direction as PeerDirection
+from gpu_burnin.compute.peer_cpu import CpuPeers
+from gpu_burnin.types import JSON
+from tests.campaign.wires import Wire
+
+# Copies that a slow link takes for one: NVLink beside PCIe.
+SLOWER = 96
+
+
+class SickHostLink(CpuHostLink):
+    """Each way that has a wire goes over it."""
+
+    def __init__(self, wires: Mapping[str, Wire]) -> None:
+        super().__init__()
+        self._wires = wires
+        self._slots = 0
+
+    def open(self, size_bytes: int) -> Geometry:
+        made = super().open(size_bytes)
+        self._slots = made.slots
+        return made
+
+    def begin(self, direction: Direction, copies: int) -> None:
+        wires = [self._wires[way] for way in WAYS[direction] if way in self._wires]
+        for wire in wires:
+            wire.batch(copies, self._slots)
+        super().begin(direction, copies)
+        for wire in wires:
+            wire.end()
+
+    def _copy(self, way: str, copy: int, destination: U64, source: U64) -> None:
+        if way in self._wires:
+            self._wires[way].carry(destination, source)
+        else:
+            super()._copy(way, copy, destination, source)
+
+
+class _NoPinnedMemory(CpuHostLink):
+    """The kernel refuses to pin memory: RLIMIT_MEMLOCK."""
+
+    def _pin(self, size_bytes: int) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+class NoPinnedBackend(CpuBackend):
+    """A host that pins no memory for this GPU's worker."""
+
+    def host_link(self) -> HostLink:
+        return _NoPinnedMemory()
+
+
+class SickLinkBackend(CpuBackend):
+    """A device at the end of sick wires: `wires` by the way of a copy, "h2d" or "d2h". The link that is asked for
+    first has them, which is the one for large copies."""
+
+    def __init__(self, wires: Mapping[str, Wire]) -> None:
+        super().__init__()
+        self._wires = wires
+        self._asked = False
+
+    def host_link(self) -> HostLink:
+        wires, self._asked = ({} if self._asked else self._wires), True
+        return SickHostLink(wires)
+
+
+class SickPeers(CpuPeers):
+    """Copies of this GPU with another go over the wire of (UUID, direction) where there is one; `slow` are UUIDs to
+    which each copy takes SLOWER copies' time, `dead` those that cannot be reached."""
+
+    def __init__(
+        self,
+        wires: Mapping[tuple[str, str], Wire],
+        slow: frozenset[str] = frozenset(),
+        dead: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._wires, self._slow, self._dead = wires, slow, dead or {}
+
+    def attach(self, uuid: str, handle: JSON) -> None:
+        if uuid in self._dead:
+            raise PeerUnavailable(self._dead[uuid])
+        super().attach(uuid, handle)
+
+    def _transfer(self, uuid: str, direction: PeerDirection, source: U64, target: U64, times: int) -> None:
+        wire = self._wires.get((uuid, direction))
+        if wire is None:
+            super()._transfer(uuid, direction, source, target, times)
+            return
+        # Only what the last of several equal copies brings is still there to be looked at.
+        if times > 1:
+            super()._transfer(uuid, direction, source, target, times - 1)
+        sources, targets = source.reshape(PIECES, -1), target.reshape(PIECES, -1)
+        wire.batch(PIECES, PIECES)
+        for piece in range(PIECES):
+            wire.carry(targets[piece], sources[piece])
+        wire.end()
+
+    def _copy(self, uuid: str, direction: PeerDirection, place: int, target: U64, source: U64) -> None:
+        for _ in range(SLOWER if uuid in self._slow else 1):
+            super()._copy(uuid, direction, place, target, source)
+
+
+class SickPeersBackend(CpuBackend):
+    """A device with sick links to other GPUs, as SickPeers has them."""
+
+    def __init__(
+        self,
+        wires: Mapping[tuple[str, str], Wire] | None = None,
+        slow: frozenset[str] = frozenset(),
+        dead: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._wires, self._slow, self._dead = wires or {}, slow, dead
+
+    def peers(self) -> PeerPort:
+        return SickPeers(self._wires, self._slow, self._dead)

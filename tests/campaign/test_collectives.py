@@ -1,0 +1,201 @@
+"""Collectives: sick ranks below the real nccl check; ranks that die or hang as real processes; NCCL's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.checks import ROWS
+from gpu_burnin.checks.nccl_judge import transport_reasons
+from gpu_burnin.compute.nccl_log import read_log
+from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
+from gpu_burnin.verdict import Judgement
+from tests.campaign import sick_ring
+from tests.campaign.conftest import Record
+from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
+from tests.campaign.node import made_up_gpus
+from tests.campaign.sick_ring import RingBackend, SickRing
+from tests.campaign.struck_workers import STRIKES, run_struck
+from tests.campaign.together import judge_group, node_of, run_group
+from tests.campaign.traces import Traces
+
+SEEDS = 2
+FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
+# nccl-tests compares one operation of each size, with new data and a receive buffer that was cleared
+# (initData and CheckData in src/common.cu, NVIDIA/nccl-tests d2d40cc): what is wrong in that one it counts as #wrong,
+# what is wrong in one of the timed ones it does not look at. What is slow passes unless NCCL_TESTS_MIN_BW is set, and a
+# rank that hangs is waited for unless -T is given. DCGM's plugin runs it without arguments and above level 2 only.
+_ALWAYS = {"nccl-tests": SEEN, "dcgm": NOT_TESTED, "gpu-burn": NOT_TESTED}
+_ONCE = {"nccl-tests": MISSED, "dcgm": NOT_TESTED, "gpu-burn": NOT_TESTED}
+
+
+@dataclass(frozen=True)
+class RingFault:
+    """One sick rank. `alone`: only its own result is wrong; otherwise what it gives to others is, and `kinds` of
+    attribution say how well that can be told."""
+
+    name: str
+    make: Callable[[int, bool], SickRing]
+    once: bool
+    alone: bool = True
+
+
+_KINDS = {
+    "wrong element": sick_ring.WrongElement,
+    "lowest bit of an element": sick_ring.LowBit,
+    "result never came": sick_ring.LostResult,
+    "result of the operation before": sick_ring.StaleResult,
+    "result shifted by one": sick_ring.ShiftedResult,
+}
+_GIVEN = {"wrong in the send buffer": sick_ring.WrongSource, "wrong on the way to the next": sick_ring.SickWay}
+RING_FAULTS = {
+    fault.name: fault
+    for once, word in ((True, "once"), (False, "always"))
+    for fault in (
+        *(RingFault(f"{name}, {word}", make, once) for name, make in _KINDS.items()),
+        *(RingFault(f"{name}, {word}", make, once, alone=False) for name, make in _GIVEN.items()),
+    )
+}
+
+
+def _attributed(judged: Judgement) -> set[str]:
+    """UUIDs that the reasons name as at fault; all of them must name the same."""
+    named = {tuple(dict(reason.evidence["attributed"])["gpus"]) for reason in judged.reasons}  # type: ignore[arg-type]
+    assert len(named) == 1, f"not of one mind: {named}"
+    return set(next(iter(named)))
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+@pytest.mark.parametrize("name", RING_FAULTS)
+def test_sick_rank(name: str, index: int, record: Record) -> None:
+    fault, seed = RING_FAULTS[name], case_seed("collectives", name, index)
+    gpus, sick = node_of("nccl", name, index, least=3, most=5)
+    ring = fault.make(seed, fault.once)
+    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(ring)})
+    judged = judge_group("nccl", gpus, seed, results)
+    record(row("collectives", name, seed, judged, variant=f"{len(gpus)} GPUs", peers=_ONCE if fault.once else _ALWAYS))
+    note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {ring.struck} times"
+    assert judged.verdict is FAIL, note
+    assert {reason.code for reason in judged.reasons} == {"NCCL_DATA"}, note
+    own = gpus[sick].uuid
+    assert own in _attributed(judged), f"{note}: {[reason.message for reason in judged.reasons]}"
+    if fault.alone:
+        demand(Expect(frozenset({"NCCL_DATA"}), FAIL, frozenset({sick})), judged, gpus, note)
+    elif _attributed(judged) == {own}:
+        failed = {uuid for uuid, verdict in judged.gpus.items() if verdict is FAIL}
+        assert failed == {own}, f"{note}: {failed} are FAIL"
+
+
+@pytest.mark.parametrize(
+    "name", ["slow rank", *(f"injected: {name}" for name in ("wrong_element", "stale", "slow_rank"))]
+)
+def test_rank_named_by_the_check(name: str, record: Record) -> None:
+    """A slow rank is no fault of data: it is named, and passes; faults of --inject are found like real ones."""
+    seed = case_seed("collectives", name)
+    gpus, sick = node_of("nccl", name, least=3, most=4)
+    inject = {sick: (name.removeprefix("injected: "),)} if name.startswith("injected") else None
+    backends = None if inject else {sick: RingBackend(sick_ring.SlowRank(seed, once=False))}
+    results = run_group("nccl", gpus, seed, backends=backends, inject=inject)
+    judged = judge_group("nccl", gpus, seed, results)
+    slow = "slow" in name
+    record(row("collectives", name, seed, judged, peers=_ONCE))
+    codes = frozenset() if slow else frozenset({"NCCL_DATA"})
+    expect = Expect(codes, PASS if slow else FAIL, frozenset() if slow else frozenset({sick}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, sick GPU {sick}")
+    if slow:
+        assert {result.coverage["latest_gpu"] for result in results} == {gpus[sick].uuid}
+
+
+_LIBRARIES = {
+    "library missing in one worker": (sick_ring.NoLibrary, "NCCL_MISSING"),
+    "another version in one worker": (sick_ring.OtherVersion, "NCCL_VERSION"),
+    "not the version of its package": (sick_ring.OldPackage, "NCCL_VERSION"),
+}
+
+
+@pytest.mark.parametrize("name", _LIBRARIES)
+def test_library_is_not_the_right_one(name: str, record: Record) -> None:
+    """No GPU's fault, and no PASS: all say which worker has what."""
+    (make, code), seed = _LIBRARIES[name], case_seed("collectives", name)
+    gpus, sick = node_of("nccl", name, least=2, most=4)
+    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(make(seed))})
+    judged = judge_group("nccl", gpus, seed, results)
+    record(row("collectives", name, seed, judged))
+    assert judged.verdict is INCONCLUSIVE
+    assert {reason.code for reason in judged.reasons} == {code}
+    assert {reason.gpu for reason in judged.reasons} == {gpu.uuid for gpu in gpus}
+
+
+# --- what NCCL says of its ways ---
+
+_INFO = "node:1:1 [0] NCCL INFO "
+_FALLBACKS = {
+    "over the network": ("Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0",),
+    "over host memory": ("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",),
+    "around by a third GPU": ("Channel 00/0 : 0[0] -> 1[1] via P2P/indirect/2[2]",),
+    "one of many over host memory": (
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 02 : 0[0] -> 7[7] via SHM/direct/direct",
+    ),
+    "not said at all": ("comm 0x1 rank 0 nRanks 8 - Init COMPLETE",),
+    "without multicast": (
+        "NVLS multicast support is not available on dev 0",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    ),
+}
+
+
+def _said(gpu: Gpu, lines: tuple[str, ...]) -> CheckResult:
+    reasons = tuple(
+        transport_reasons(
+            gpu.uuid, "default", read_log(_INFO + line for line in lines), ranks=8, nvlink=True, multicast=True
+        )
+    )
+    return CheckResult("nccl", gpu.uuid, verdict_of(reasons), 1.0, reasons=reasons)
+
+
+_GOOD = ("NVLS multicast support is available on dev 0", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+
+
+@pytest.mark.parametrize("name", _FALLBACKS)
+def test_fallback_is_refused(name: str, record: Record) -> None:
+    """Recorded lines of one worker's library; the others go over NVLink."""
+    seed = case_seed("collectives", "fallback", name)
+    gpus = made_up_gpus(8)
+    sick = case_random("collectives", "fallback", name).randrange(8)
+    results = [_said(gpu, _FALLBACKS[name] if gpu.index == sick else _GOOD) for gpu in gpus]
+    judged = judge_group("nccl", gpus, seed, results)
+    record(row("collectives", f"fallback {name}", seed, judged, peers=_ONCE))
+    demand(Expect(frozenset({"NCCL_FALLBACK"}), INCONCLUSIVE, frozenset({sick})), judged, gpus, name)
+
+
+# --- real workers ---
+
+
+@pytest.mark.parametrize("name", STRIKES)
+def test_struck_worker(name: str, tmp_path: Path, record: Record) -> None:
+    """A real worker is killed, stopped or written into while it works with others; nothing blocks, nothing is left."""
+    strike, seed = STRIKES[name], case_seed("collectives", name)
+    gpus, sick = node_of("struck", name, least=3, most=3)
+    with Traces(tmp_path) as traces:
+        judged, plan = run_struck(strike, gpus, sick, seed, traces.variables)
+        assert traces.left() == []
+    peers = {"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED, "nccl-tests": strike.nccl_tests}
+    record(row("collectives" if strike.check == "nccl" else "transfers", name, seed, judged, peers=peers))
+    codes = {reason.code for reason in judged.reasons if reason.gpu == gpus[sick].uuid}
+    note = f"{[(r.code, r.gpu, r.message) for r in judged.reasons]}"
+    assert judged.verdict is strike.verdict, note
+    assert strike.code in codes, note
+    assert {reason.code for reason in judged.reasons} <= {strike.code, *strike.also}, note
+    for gpu in plan.gpus:
+        if gpu.index != sick and not strike.spreads:
+            assert judged.gpus[gpu.uuid] is not FAIL, note
+
+
+def test_faults_of_inject_are_all_in_the_campaign() -> None:
+    """Those that end a worker are in test_command.py and above as real ones."""
+    assert set(ROWS["nccl"].faults) == {"wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"}

@@ -1,0 +1,86 @@
+"""Memory: sick cells below the real hbm check, one GPU sick, the others well; and what the peers' patterns see."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_burnin.checks import REGISTRY, ROWS, hbm
+from gpu_burnin.types import CheckResult, Gpu, Verdict
+from gpu_burnin.verdict import Judgement
+from tests.campaign.cells import SICK, Cells, Fading
+from tests.campaign.conftest import Record
+from tests.campaign.memory_faults import MEMORY_FAULTS, WORDS, SickBackend, wrong_words
+from tests.campaign.memory_view import dcgm_memory_sees, gpu_burn_sees, memory_view
+from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
+from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
+
+SEEDS = 4
+FAIL = Verdict.FAIL
+_SHAPES = {"gemm_m": 64, "gemm_n": 64, "gemm_k": 64, "hbm_bytes": 8 * WORDS}
+# Seconds that a fading row keeps its data, and for how long the check has it keep them.
+_RETENTION_S = 0.5
+
+
+def _place(*case: object) -> tuple[tuple[Gpu, ...], int]:
+    source = case_random("place", *case)
+    gpus = made_up_gpus(source.randint(2, 8))
+    return gpus, source.randrange(len(gpus))
+
+
+def _judge(gpus: tuple[Gpu, ...], sick: int, result: CheckResult) -> Judgement:
+    """The verdict when the sick GPU gave this result and the others are well; its self-test was well before."""
+    found = [clean("hbm", gpu) for gpu in gpus]
+    results = [result if index == sick else own for index, (own, _) in enumerate(found)]
+    return verdict(observe(plan_of(gpus, "hbm"), results, [test for _, tests in found for test in tests]))
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+@pytest.mark.parametrize("name", MEMORY_FAULTS)
+def test_sick_cells(name: str, index: int, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault, seed = MEMORY_FAULTS[name], case_seed("memory", name, index)
+    monkeypatch.setattr(hbm.Check, "retention_s", _RETENTION_S)
+    gpus, sick = _place("memory", name, index)
+    cells = fault.make(WORDS, seed)
+    context = context_of(gpus, sick, seed=seed, backend=SickBackend(cells), shapes=_SHAPES, level=fault.level)
+    result = REGISTRY["hbm"].run(context)
+    judged = _judge(gpus, sick, result)
+    peers = memory_view(fault.make(WORDS, seed), fault.make(WORDS, seed))
+    record(row("memory", name, seed, judged, variant=fault.level, peers=peers))
+    note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, word {cells.word}, bit {cells.bit}: {result.coverage}"
+    demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({sick})), judged, gpus, note)
+    words = wrong_words(result.errors)
+    assert words and all(fault.place(cells, word) for word in words), f"named {words}; {note}"
+    assert str(result.coverage["shape_words"]).startswith(fault.shape.format(bit=cells.bit, next=(cells.bit + 1) % 64))
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+@pytest.mark.parametrize("name", ROWS["hbm"].faults)
+def test_injected_memory_faults(name: str, index: int, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faults of --inject, which strike below the comparison too."""
+    monkeypatch.setattr(hbm.Check, "retention_s", _RETENTION_S)
+    seed = case_seed("memory", "inject", name, index)
+    gpus, sick = _place("memory", "inject", name, index)
+    level = "extended" if name == "fade" else "quick"
+    context = context_of(gpus, sick, seed=seed, inject=(name,), shapes=_SHAPES, level=level)
+    judged = _judge(gpus, sick, REGISTRY["hbm"].run(context))
+    none = {"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED}
+    record(row("memory", f"injected: {name}", seed, judged, variant=level, peers=none))
+    demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({sick})), judged, gpus, f"seed {seed:#x}")
+
+
+def test_healthy_cells_pass_and_no_peer_sees_anything() -> None:
+    """What the faults above are measured against: the same way through memory, with cells that keep what they hold."""
+    gpus = made_up_gpus(2)
+    context = context_of(gpus, 1, seed=5, backend=SickBackend(Cells(WORDS, 5)), shapes=_SHAPES)
+    demand(Expect(frozenset(), Verdict.PASS), _judge(gpus, 1, REGISTRY["hbm"].run(context)), gpus, "healthy cells")
+    assert not gpu_burn_sees(Cells(WORDS, 5))
+    assert not dcgm_memory_sees(Cells(WORDS, 5))
+
+
+def test_what_is_known_of_the_peers_patterns() -> None:
+    """Stuck cells show under 0x00 or 0xFF; equal bytes everywhere hide an address line; nothing waits for a fade."""
+    for seed in range(20):
+        assert dcgm_memory_sees(SICK["cell stuck at 0"](WORDS, seed))
+        assert dcgm_memory_sees(SICK["cell stuck at 1"](WORDS, seed))
+        assert not dcgm_memory_sees(SICK["address line stuck"](WORDS, seed))
+        assert not dcgm_memory_sees(Fading(WORDS, seed))
