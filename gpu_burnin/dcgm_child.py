@@ -1,9 +1,9 @@
-"""Runs one command for the dcgm check and sees to its end: python -m gpu_burnin.dcgm_child SECONDS COMMAND...
+"""Runs one command for the dcgm check and sees to its end: python -m gpu_burnin.dcgm_child SECONDS PARENT COMMAND...
 
 The command's tests are done by DCGM's host engine, a service: a dcgmi that is killed leaves them running. dcgmi stops
 them when it gets SIGTERM (dcgmi/Diag.cpp, handle_signal_during_diag), so that comes first, and SIGKILL for all that
-is left of the process group later: when the time is over, on SIGTERM, and when the worker that started this dies.
-Standard library only.
+is left of the process group later: when the time is over, on SIGTERM, and when the worker that started this (process
+PARENT) dies. Standard library only.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.pcie_phases import SMALL_BYTES, Session, Tally
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.host_link import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.compute.host_link import FAULTS, MOST_COPY_BYTES, Direction, HostLink, Kind, Verified
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.selftest import injected
 from gpu_burnin.telemetry.pci import read_link
@@ -35,7 +35,7 @@ class Check:
         started = time.monotonic()
         group = Group(ctx)
         with closing(ctx.backend.host_link()) as link, closing(ctx.backend.host_link()) as small:
-            geometry = link.open(ctx.shapes["transfer_bytes"])
+            geometry = link.open(min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES))
             small.open(SMALL_BYTES)
             session = Session(ctx, group, link, small)
             session.run(geometry)
@@ -116,7 +116,7 @@ def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSO
         }
     return {
         "link": link,
-        "transfer_bytes": ctx.shapes["transfer_bytes"],
+        "transfer_bytes": min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES),
         "small_copy_bytes": SMALL_BYTES,
         "copies_moved": tally.copies,
         "copies_verified": tally.verified.copies,

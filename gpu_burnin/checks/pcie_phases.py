@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import ROWS, CheckContext
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.exact import mix
 from gpu_burnin.compute.host_link import FAULTS, Direction, Geometry, HostLink, Verified, WrongCopy
@@ -19,7 +19,7 @@ from gpu_burnin.types import JSON, Measurement, Series
 ROUND_S = 30.0
 # Shares of a round: the turns of all GPUs together, and both directions of all GPUs at once. The rest is for filling
 # and verifying, which the host does.
-_TURNS_SHARE, _ALL_SHARE = 0.4, 0.25
+_TURNS_SHARE, _ALL_SHARE = ROWS["pcie"].in_turns, 0.25
 # Without less than this, the GPUs' batches would hardly overlap; simulated ones need not.
 _LEAST_ALL_S = 0.25
 # A batch of all at once is one of many copies, so that nothing but copies happens in it.
@@ -29,6 +29,8 @@ _SMALL_COPIES = 256
 MAX_ERRORS = 16
 
 ALONE: tuple[Direction, ...] = ("h2d", "d2h", "duplex")
+# An idle link may be trained down and takes a while to come up: it is read in the last batches of a turn only.
+_LINK_READ_IN = "duplex"
 AT_ONCE: tuple[Direction, ...] = ("h2d", "d2h")
 
 
@@ -164,7 +166,7 @@ class Session:
 
     def _move(self, link: HostLink, direction: Direction, copies: int, timed: str | None) -> None:
         link.begin(direction, copies)
-        under_load = (None, None) if link.simulated or timed is None else self._read_link()
+        under_load = self._read_link() if timed == _LINK_READ_IN and not link.simulated else (None, None)
         moved = link.finish()
         tally = self.tally
         tally.copies += copies * (2 if direction == "duplex" else 1)

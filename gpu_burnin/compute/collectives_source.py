@@ -6,24 +6,16 @@ for the host.
 
 from __future__ import annotations
 
+from gpu_burnin.compute.cuda_words import WORDS
+
 THREADS = 256
 # Codes of the types, shared by host and device.
 KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 
 SOURCE = (
     f"#define THREADS {THREADS}\n"
+    + WORDS
     + r"""
-typedef unsigned long long u64;
-typedef long long i64;
-typedef unsigned int u32;
-
-__device__ u64 random_word(u64 key, u64 place) {
-    u64 z = (place + 1) * 0x9E3779B97F4A7C15ULL + key;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-}
-
 // Bits of an integer that the type holds exactly.
 __device__ u64 bits_of(i64 value, int kind) {
     switch (kind) {

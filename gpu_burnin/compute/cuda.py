@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpu_burnin.compute import cublaslt
 from gpu_burnin.compute.backend import STORAGE, BackendError, Buffer, Collected, Observed, to_logical
-from gpu_burnin.compute.cuda_device import NEEDED_CAPABILITY, Device, import_cupy, open_device
+from gpu_burnin.compute.cuda_device import NEEDED_CAPABILITY, Device, few_blocks, import_cupy, open_device
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.compute.cuda_source import SOURCE, STORAGE_CODE, THREADS, UNROLL
 from gpu_burnin.compute.exact import FORMATS, PRIME, U64, Digest, Operand, Scale
@@ -51,12 +51,6 @@ def divider(divisor: int) -> tuple[np.uint32, np.uint32]:
     """
     shift = 31 + (divisor - 1).bit_length()
     return np.uint32((1 << shift) // divisor + 1), np.uint32(shift)
-
-
-def digest_blocks(loads: int) -> int:
-    """Blocks for the digest of a small result: so few that most of it is read UNROLL loads at a time, as large ones
-    are, and the rest one by one. The self-test and the light phase thus try the code that reads large results."""
-    return max(1, loads * 3 // (4 * UNROLL * THREADS))
 
 
 def _loads(size_bytes: int) -> int:
@@ -186,7 +180,11 @@ class CudaBackend:
         self._begin()
         stream = self._cupy.cuda.get_current_stream().ptr
         problem = self._problem(precision, a, b, c)
-        self._lt().matmul(problem, a.data.data.ptr, b.data.data.ptr, c.data.data.ptr, stream)
+        try:
+            self._lt().matmul(problem, a.data.data.ptr, b.data.data.ptr, c.data.data.ptr, stream)
+        except BackendError:
+            self.synchronize()  # cublasLt says that it failed, the device itself may say why
+            raise
         with self._errors("counting a product"):
             self._kernels["count_launch"]((1,), (1,), (self._state,))
 
@@ -313,7 +311,7 @@ class CudaBackend:
         if scale is not None and c.cols % per_load != 0:
             raise BackendError(f"a scaled result needs a multiple of {per_load} columns, not {c.cols}: use such shapes")
         magic, shift = divider(max(1, c.cols // per_load))
-        blocks = min(self._all_blocks, digest_blocks(-(-c.elements // per_load)))
+        blocks = min(self._all_blocks, few_blocks(-(-c.elements // per_load), THREADS, UNROLL))
         rows, cols = self._exponents(scale)
         if expected is not None:
             self._make_room(c.size_bytes)

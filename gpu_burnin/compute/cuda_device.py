@@ -24,6 +24,12 @@ NEEDED_CAPABILITY: dict[str, tuple[int, int]] = {
 }
 
 
+def few_blocks(accesses: int, threads: int, unroll: int) -> int:
+    """Blocks for a small piece of memory: so few that most of it is read `unroll` accesses at a time by each thread, as
+    large ones are, and the rest one by one. The self-tests thus try the code that reads large pieces."""
+    return max(1, accesses * 3 // (4 * unroll * threads))
+
+
 @dataclass(frozen=True)
 class Device:
     """The GPU in use."""

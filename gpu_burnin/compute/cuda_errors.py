@@ -88,3 +88,9 @@ class DeviceErrors:
         except self._device as error:
             text, code = explain(error, what, self._runtime), _FAULTS.get(getattr(error, "status", None) or 0)
             raise (BackendError(text) if code is None else DeviceFault(text, code)) from error
+        except RuntimeError as error:  # of CuPy: a library that it cannot load, or NVRTC's own
+            said = " ".join(str(error).split())[:300]
+            raise BackendError(
+                f"CuPy failed while {what} ({said}): install gpu-burnin[cuda12] or [cuda13] with all that it "
+                "needs, NVRTC among them"
+            ) from error

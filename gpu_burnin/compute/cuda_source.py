@@ -7,6 +7,7 @@ meaning in exact.py does, integer for integer.
 from __future__ import annotations
 
 from gpu_burnin.compute.cuda_source_digest import SOURCE_DIGEST
+from gpu_burnin.compute.cuda_words import WORDS
 
 # Threads of a block, for every kernel but the launch counter.
 THREADS = 256
@@ -20,18 +21,8 @@ _COMMON = (
 #define THREADS {THREADS}
 #define UNROLL {UNROLL}
 """
+    + WORDS
     + r"""
-typedef unsigned long long u64;
-typedef long long i64;
-typedef unsigned int u32;
-
-__device__ u64 random_word(u64 key, u64 place) {
-    u64 z = (place + 1) * 0x9E3779B97F4A7C15ULL + key;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-}
-
 // 2^e as a double, -1022 <= e <= 1023.
 __device__ double power_of_two(int e) { return __longlong_as_double((i64)(1023 + e) << 52); }
 

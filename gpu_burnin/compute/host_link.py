@@ -19,6 +19,9 @@ from gpu_burnin.types import JSON
 WORD_BYTES = 8
 # Windows of the source lie a page apart, so that every copy starts as well aligned as the first.
 STRIDE_BYTES = 4096
+# The longest copy of the pcie check, whatever transfer_bytes says: it takes 1.2 ms at PCIe 5.0 x16, longer ones are not
+# faster, and the host compares all that came back while the other GPUs wait for their turn.
+MOST_COPY_BYTES = 64 << 20
 # Name of the stream of random words that both sources are filled with.
 STREAM = "host link"
 # What slots hold before the first copy: each byte of it.

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpu_burnin.compute import memory_source as source
 from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.cuda_device import few_blocks
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.compute.exact import MASK64, U64
 from gpu_burnin.compute.memory import Taken
@@ -161,7 +162,7 @@ class CudaMemory:
             np.uint64(MASK64 if pattern.inverted else 0),
             *more,
         )
-        blocks = min(self._blocks, blocks_for(units))
+        blocks = min(self._blocks, few_blocks(units, source.THREADS, source.UNROLL))
         self._kernels[f"{action}_{pattern.kind}"]((blocks,), (source.THREADS,), arguments)
 
     def _touch(self, size_bytes: int, at_end: bool) -> None:
@@ -193,12 +194,6 @@ class CudaMemory:
             if low < high:
                 part = words[(low - offset_bytes) // WORD_BYTES : (high - offset_bytes) // WORD_BYTES]
                 yield piece.pointer + low - piece.offset_bytes, part
-
-
-def blocks_for(units: int) -> int:
-    """Blocks for a piece of `units` accesses: so few that most of a small one is compared UNROLL accesses at a time, as
-    large ones are, and the rest one by one. The self-test thus tries the code that goes over all of the memory."""
-    return max(1, units * 3 // (4 * source.UNROLL * source.THREADS))
 
 
 def faults_of(result: U64) -> MemoryFaults:

@@ -142,7 +142,13 @@ def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
 
 
 def prepare_environment(log: str, environment: Any = os.environ) -> None:
-    """Have the library tell of its transports and algorithms in a file; set before it is called for the first time."""
+    """Have the library tell of its transports and algorithms in a file; set before it is called for the first time.
+
+    The ranks of one node find each other over the loopback interface, and no network card has a part in the check:
+    neither a firewall nor a broken card nor a missing network may stop it.
+    """
+    environment["NCCL_SOCKET_IFNAME"] = "=lo"
+    environment["NCCL_IB_DISABLE"] = "1"
     environment["NCCL_DEBUG"] = "INFO"
     environment["NCCL_DEBUG_SUBSYS"] = "INIT,GRAPH,TUNING,P2P,SHM,NET,NVLS"
     environment["NCCL_DEBUG_FILE"] = log

@@ -24,6 +24,9 @@ WORD_BYTES = 8
 # Every inbox is filled with this before a round: what is found still there was never copied.
 EMPTY_KEY = 0x454D505459
 
+# cudaErrorTooManyPeers (driver_types.h).
+TOO_MANY_PEERS = 711
+
 Direction: TypeAlias = Literal["write", "read"]
 DIRECTIONS: tuple[Direction, ...] = ("write", "read")
 # What can be done to the pieces of a transfer, below the detector.
@@ -33,11 +36,14 @@ STRUCK = 5
 
 
 class PeerUnavailable(BackendError):
-    """This GPU cannot reach the memory of that one. `code` is the CUDA error, None on the CPU backend."""
+    """This GPU cannot reach the memory of that one. `code` is the CUDA error, None on the CPU backend.
 
-    def __init__(self, message: str, code: int | None = None) -> None:
+    `by_host`: the host, its driver or its container refuses, so that nothing is known of the way between the two.
+    """
+
+    def __init__(self, message: str, code: int | None = None, *, by_host: bool = False) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.by_host = code, by_host
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ _WHY: Mapping[int, str] = {
     800: "it is not permitted (cudaErrorNotPermitted): run as root",
     801: "this driver has no interprocess handles (cudaErrorNotSupported), as in some virtual machines",
 }
+# Those of them that are no matter of the two GPUs.
+_BY_HOST = frozenset({1, 304, 800, 801})
 
 
 @dataclass
@@ -247,9 +249,10 @@ class CudaPeers:
                 arguments = (np.uint64(address), np.uint64(words), np.uint64(key), out[row])
                 self._kernels["peer_compare"]((self._blocks,), (THREADS,), arguments)
             found = [(int(count), int(first), int(compared)) for count, first, compared in out.get()]
-        if any(compared != words for _, _, compared in found):
+        counts = {compared for _, _, compared in found}
+        if counts != {words}:
             raise BackendError(
-                f"the comparison of what {self._own} received looked at {min(c for _, _, c in found)} of {words} words: "
+                f"the comparison of what {self._own} received looked at {min(counts)} of {words} words: "
                 "a kernel did not run to its end; see the kernel log for an XID"
             )
         return [(count, first) for count, first, _ in found]
@@ -264,4 +267,5 @@ class CudaPeers:
 def _unavailable(what: str, error: Exception) -> PeerUnavailable:
     code = getattr(error, "status", None)
     text = " ".join(str(error).split())[:200]
-    return PeerUnavailable(f"{what}: {_WHY.get(code or 0, f'CUDA says {text}: see the kernel log')}", code)
+    why = _WHY.get(code or 0, f"CUDA says {text}: see the kernel log")
+    return PeerUnavailable(f"{what}: {why}", code, by_host=code in _BY_HOST)

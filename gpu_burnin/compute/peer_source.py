@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from gpu_burnin.compute.cuda_words import WORDS
+
 THREADS = 256
 
 SOURCE = (
     f"#define THREADS {THREADS}\n"
+    + WORDS
     + r"""
-typedef unsigned long long u64;
-
-// exact.random_words
-__device__ u64 random_word(u64 key, u64 place) {
-    u64 z = (place + 1) * 0x9E3779B97F4A7C15ULL + key;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return z ^ (z >> 31);
-}
-
 extern "C" __global__ void peer_fill(u64* out, u64 words, u64 key) {
     const u64 step = (u64)gridDim.x * THREADS;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < words; i += step) out[i] = random_word(key, i);

@@ -46,12 +46,14 @@ class SmRunner:
             values, smid, ids, scratch,
             np.uint64(kernel_key(seed, kernel)), np.int32(rounds), np.uint32(self.shared_bytes // 4),
         )  # fmt: skip
+        # Uploaded: a fill of CuPy's own is compiled from CUDA headers, which a node need not have.
+        unwritten = np.full((blocks, row), MASK64, dtype=np.uint64), np.full((blocks,), UNWRITTEN, dtype=np.int32)
         runs: list[tuple[Any, Any]] = []
         seen: set[int] = set()
         while len(runs) < _LEAST_LAUNCHES or (len(seen) < blocks and len(runs) < _MOST_LAUNCHES):
             # What an earlier launch left must not pass for the work of this one.
-            values.fill(np.uint64(MASK64))
-            smid.fill(np.int32(UNWRITTEN))
+            values.set(unwritten[0])
+            smid.set(unwritten[1])
             if fault is None or fault.name != "skipped_launch" or not fault.hits(kernel):
                 function((blocks,), (THREADS,), arguments, shared_mem=self.shared_bytes)
             nsmid = int(ids.get()[0])

@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 # What the unit tests of the backend share with these: the cases and the small helpers.
 sys.path.insert(0, str(HERE.parent / "unit" / "engine"))
-pytest.register_assert_rewrite("cuda_cases")
+pytest.register_assert_rewrite("cuda_cases", "memory_cases")
 
 from gpu_burnin.compute.cuda import CudaBackend  # noqa: E402 its tests' folder has to be known first
 
@@ -28,7 +28,12 @@ def missing_gpu() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test in this folder, and skip it where there is no GPU."""
+    """Mark every test in this folder, and skip it where there is no GPU.
+
+    Whole burn-ins come first: the context that other tests open stays until this process ends, and a burn-in takes it
+    for a foreign process on the GPU.
+    """
+    items.sort(key=lambda item: item.path.name != "test_run.py")
     reason = missing_gpu()
     for item in items:
         if HERE in item.path.parents:

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_helpers import context
+from numpy.typing import NDArray
 
 from gpu_burnin.checks.nccl import Check
 from gpu_burnin.compute import nccl
@@ -42,7 +44,7 @@ def port(backend: CudaBackend) -> Iterator[CudaCollectives]:
     made.close()
 
 
-def _put(port: CudaCollectives, op: Operation, bits: np.ndarray) -> None:  # type: ignore[type-arg]
+def _put(port: CudaCollectives, op: Operation, bits: NDArray[Any]) -> None:
     """Write a receive buffer."""
     port._recv[: op.recv_bytes].set(bits.view(np.uint8))
 

@@ -149,3 +149,14 @@ def test_all_memory_is_given_back(backend: CudaBackend) -> None:
     assert cupy.cuda.runtime.memGetInfo()[0] < free
     port.close()
     assert cupy.cuda.runtime.memGetInfo()[0] >= free
+
+
+def test_what_another_may_have_mapped_is_not_freed_when_it_goes_wrong(backend: CudaBackend) -> None:
+    import cupy
+
+    port = backend.peers()
+    port.export("GPU-a", ["GPU-b"], _SIZE)
+    free = cupy.cuda.runtime.memGetInfo()[0]
+    port.abandon()
+    port.close()
+    assert cupy.cuda.runtime.memGetInfo()[0] <= free

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.gpu [--out DIR] [--no-tests]`: the tests on a real GPU, then the measurements.
+"""`python -m tests.bench.gpu [--out DIR] [--no-tests] [--standard]`: the tests on a real GPU, then the measurements.
 
 Prints the table of docs/verified-hardware.md and one JSON object; both, and the tests' JUnit file, go to --out too.
 Exit code 1 when a test fails. Nothing is asserted of the figures: a person compares them with the goals in the table.
@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +19,11 @@ from typing import Any
 
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cuda import CudaBackend
+from tests.bench.gpu.burnin import burn_in
 from tests.bench.gpu.nccl import measure_all_gpus
 from tests.bench.gpu.table import markdown
 
 ROOT = Path(__file__).resolve().parents[3]
-# A fresh process of a burn-in needs the GPU for itself, so these come before the backend is opened here.
-_QUICK = ("-m", "gpu_burnin", "run", "--level", "quick", "--backend", "cuda")
 
 
 def run_tests(out: Path) -> dict[str, Any]:
@@ -37,20 +35,14 @@ def run_tests(out: Path) -> dict[str, Any]:
     return {"exit_code": done.returncode, "seconds": time.monotonic() - started}
 
 
-def quick_run() -> dict[str, Any]:
-    """Wall time of a quick burn-in, its verdict and the codes of its reasons."""
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, *_QUICK, "--out", folder], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        seconds = time.monotonic() - started
-        found = [line.removeprefix("report: ") for line in done.stderr.splitlines() if line.startswith("report: ")]
-        if not found:
-            return {"exit_code": done.returncode, "seconds": seconds, "error": done.stderr.strip()[-500:]}
-        report = json.loads((Path(found[0]) / "report.json").read_text())
-    reasons = sorted({f"{reason['code']} ({reason['check']})" for reason in report["reasons"]})
-    return {"exit_code": done.returncode, "seconds": seconds, "verdict": report["verdict"], "reasons": reasons}
+def whole_run(level: str) -> dict[str, Any]:
+    """Wall time of a burn-in, its verdict and the codes of its reasons."""
+    ran = burn_in("--level", level)
+    found: dict[str, Any] = {"exit_code": ran.exit_code, "seconds": ran.seconds}
+    if ran.report is None:
+        return {**found, "error": ran.errors.strip()[-500:]}
+    seconds = {check["name"]: check["seconds"] for check in ran.report["checks"]}
+    return {**found, "verdict": ran.report["verdict"], "reasons": ran.reasons, "check_seconds": seconds}
 
 
 def measurements() -> dict[str, Any]:
@@ -118,6 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder for JSON, table and JUnit")
     parser.add_argument("--no-tests", action="store_true", help="measure only")
+    parser.add_argument("--standard", action="store_true", help="also a whole run of the level standard: 5 minutes")
     options = parser.parse_args()
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -125,7 +118,10 @@ def main() -> int:
     try:
         if not options.no_tests:
             result["tests"] = run_tests(out)
-        result["quick"] = quick_run()
+        # A burn-in needs the GPU for itself, so these come before the backend is opened here.
+        result["quick"] = whole_run("quick")
+        if options.standard:
+            result["standard"] = whole_run("standard")
         result["nccl_all"] = measure_all_gpus()
         result |= measurements()
         result["driver"] = driver()

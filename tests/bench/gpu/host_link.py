@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.host_link import Direction, HostLink
+from gpu_burnin.compute.host_link import MOST_COPY_BYTES, Direction, HostLink
 from gpu_burnin.plan import CUDA_SHAPES
 
 _LEAST_S = 1.0
@@ -19,7 +19,7 @@ def measure_host_link(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
 
     `verified_share` is verified to moved copies; `small_copy_s` are seconds of one 4 KiB copy among many.
     """
-    size_bytes = CUDA_SHAPES["transfer_bytes"]
+    size_bytes = min(CUDA_SHAPES["transfer_bytes"], MOST_COPY_BYTES)
     found: dict[str, Any] = {
         "size_bytes": size_bytes,
         "plain": _plain(cupy, size_bytes),

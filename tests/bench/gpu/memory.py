@@ -6,6 +6,7 @@ All times are CUDA events'. Figures of one run on one machine: printed, never as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpu_burnin.checks import CheckContext
@@ -51,13 +52,13 @@ def _shares(backend: CudaBackend, copy: float) -> dict[str, float]:
         shares = {}
         for kind in KINDS:
             pattern = Pattern(kind, 5)
-            shares[f"write {kind}"] = size / _best(memory, [lambda p=pattern: memory.write(p)]) / copy
-            shares[f"read {kind}"] = size / _best(memory, [lambda p=pattern: memory.verify(p)]) / copy
+            shares[f"write {kind}"] = size / _best(memory, [partial(memory.write, pattern)]) / copy
+            shares[f"read {kind}"] = size / _best(memory, [partial(memory.verify, pattern)]) / copy
             # There and back again, so that each finds what it expects.
             back = pattern.complement()
             both = [
-                lambda p=pattern: memory.verify(p, invert=True),
-                lambda p=back: memory.verify(p, invert=True),
+                partial(memory.verify, pattern, invert=True),
+                partial(memory.verify, back, invert=True),
             ]
             shares[f"read and rewrite {kind}"] = 4 * size / _best(memory, both) / copy
     finally:

@@ -6,21 +6,16 @@ events'. Figures of one run on one machine: printed, never asserted.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from gpu_burnin.compute.collectives import COLLECTIVES, KINDS, operation
 from gpu_burnin.compute.cuda import CudaBackend
+from tests.bench.gpu.burnin import burn_in
 
 _BYTES = 1 << 30
 _TIMES, _LIMIT_S = 20, 120.0
-_ROOT = Path(__file__).resolve().parents[3]
-_ALL = ("-m", "gpu_burnin", "run", "--level", "standard", "--backend", "cuda", "--checks", "nccl")
 
 
 def measure_one_rank(backend: CudaBackend) -> dict[str, Any]:
@@ -54,15 +49,12 @@ def measure_all_gpus() -> dict[str, Any]:
     """The nccl check of the level standard on all GPUs: verdict, seconds, curves. Of one GPU nothing."""
     if len(list(Path("/dev").glob("nvidia[0-9]*"))) < 2:
         return {"why": "one GPU"}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, *_ALL, "--out", folder]
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-        found = list(Path(folder).rglob("report.json"))
-        if not found:
-            return {"why": done.stderr.strip()[-500:]}
-        checks = [check for check in json.loads(found[0].read_text())["checks"] if check["name"] == "nccl"]
+    ran = burn_in("--level", "standard", "--checks", "nccl")
+    if ran.report is None:
+        return {"why": ran.errors.strip()[-500:]}
+    checks = [check for check in ran.report["checks"] if check["name"] == "nccl"]
     return {
-        "exit_code": done.returncode,
+        "exit_code": ran.exit_code,
         "verdicts": [check["verdict"] for check in checks],
         "seconds": max(check["seconds"] for check in checks),
         "version": checks[0]["coverage"].get("version"),

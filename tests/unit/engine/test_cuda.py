@@ -60,7 +60,7 @@ def _product(backend: CudaBackend, storage: str = "bf16", result: str = "fp32") 
 def test_small_results_are_read_in_both_ways_of_large_ones(elements: int, per_load: int) -> None:
     """The self-test's results are small, and what it tries has to be the code that reads the large ones."""
     loads = elements // per_load
-    threads = cuda.digest_blocks(loads) * cuda.THREADS
+    threads = cuda_device.few_blocks(loads, cuda.THREADS, cuda.UNROLL) * cuda.THREADS
     unrolled = loads // (cuda.UNROLL * threads) * cuda.UNROLL * threads
     assert loads / 2 < unrolled < loads
 
@@ -368,6 +368,26 @@ def test_damage_that_the_gpu_reports_is_a_fault_and_no_lack(
     with pytest.raises(BackendError, match="XID") as raised:
         backend.synchronize()
     assert raised.value.reason_code == code
+
+
+def test_a_product_that_fails_of_damage_is_told_by_the_device(fake: FakeCupy, backend: CudaBackend) -> None:
+    """cublasLt gives one status for all errors of the device (CUBLAS_STATUS_EXECUTION_FAILED, 13)."""
+    a, b = backend.allocate("fp32", 16, 16), backend.allocate("fp32", 16, 16, transposed=True)
+    c = backend.allocate("fp32", 16, 16)
+    backend._lt()._library.statuses["cublasLtMatmul"] = 13
+    with pytest.raises(BackendError, match="cublasLtMatmul for fp32 16 x 16 x 16: status 13") as raised:
+        backend.gemm("fp32", a, b, c)
+    assert raised.value.reason_code is None
+    fake.failures["deviceSynchronize"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error")
+    with pytest.raises(BackendError, match="uncorrectable ECC error") as raised:
+        backend.gemm("fp32", a, b, c)
+    assert raised.value.reason_code == "ECC_UNCORRECTED"
+
+
+def test_a_library_that_cupy_cannot_load_names_what_to_install(fake: FakeCupy, backend: CudaBackend) -> None:
+    fake.failures["deviceSynchronize"] = RuntimeError("CuPy failed to load libnvrtc.so.13: OSError: no such file")
+    with pytest.raises(BackendError, match=r"while waiting .*libnvrtc\.so\.13.*install gpu-burnin\[cuda12\]"):
+        backend.synchronize()
 
 
 def test_a_failed_launch_is_named(fake: FakeCupy, backend: CudaBackend) -> None:

@@ -155,7 +155,7 @@ def test_a_comparison_that_did_not_happen_is_no_clean_memory(kernels: ctypes.CDL
 def test_little_memory_is_read_by_both_loops_of_the_kernel(size_bytes: int) -> None:
     """Most of it UNROLL accesses at a time, as all of a GPU's memory is, and the rest one by one."""
     units = size_bytes // source.ACCESS_BYTES
-    together = source.UNROLL * source.THREADS * memory_cuda.blocks_for(units)
+    together = source.UNROLL * source.THREADS * memory_cuda.few_blocks(units, source.THREADS, source.UNROLL)
     assert 0 < units % together < units / 2 < units // together * together
 
 

@@ -56,6 +56,15 @@ def test_all_copies_of_a_run_without_a_budget_are_verified() -> None:
         assert [series.name for series in result.series] == [f"pcie {name}" for name in RATES]
 
 
+def test_copies_are_no_longer_than_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host compares every byte that came back while all other GPUs wait: long copies would cost time."""
+    monkeypatch.setattr(pcie, "MOST_COPY_BYTES", 8192)
+    long, short = (one(shapes={**SHAPES, "transfer_bytes": size}) for size in (1 << 16, 4096))
+    assert (long.coverage["transfer_bytes"], short.coverage["transfer_bytes"]) == (8192, 4096)
+    moved, copies = long.coverage["pcie_bytes_moved"], long.coverage["copies_moved"]
+    assert moved == 4 * 256 * 4096 + (copies - 4 * 256) * 8192  # type: ignore[operator]
+
+
 def test_the_report_says_what_was_copied() -> None:
     result = one()
     assert "copied between host and GPU, 1,122 copies verified word by word" in covered(result)

@@ -49,6 +49,22 @@ def test_generation_and_width_are_read_while_copies_are_under_way(
     assert "link at generation 4 x8 under load" in covered(result)
 
 
+def test_a_link_that_has_yet_to_come_up_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It idles at generation 1 until it has carried copies for a while."""
+    under_way: list[Direction] = []
+    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.0)
+    monkeypatch.setattr(pcie_phases, "current_link", lambda address: (5 if "d2h" in under_way else 1, 16))
+
+    class Noted(Real):
+        def begin(self, direction: Direction, count: int) -> None:
+            under_way.extend([direction] if 1 < count < 256 else [])  # neither a warm-up nor small copies
+            super().begin(direction, count)
+
+    monkeypatch.setattr(pcie, "read_link", lambda address: type("Link", (), {"max_generation": 5, "max_width": 16}))
+    link = one(Noted).coverage["link"]
+    assert isinstance(link, dict) and link["generation"] == 5
+
+
 def test_the_worst_link_that_was_seen_is_kept_and_what_is_not_readable_is_left_out(tmp_path: Path) -> None:
     tally = Tally()
     for seen in ((None, None), (5, 16), (4, None), (5, 8), (None, None)):
