@@ -9,7 +9,9 @@ the upper quartile, which one GPU that is slow in everything cannot pull down ev
 What can be told from that:
 - A GPU whose transfers in one role (its writes, its reads, writes to it, reads from it) are nearly all bad, two or more
   of them, is to blame, and the roles say which way: its writes and the reads from it both send its data out; writes to
-  it and its own reads both bring data in; its writes and its reads are made by its own copy engines.
+  it and its own reads both bring data in; its writes and its reads are made by its own copy engines. Nearly all of one
+  class suffice where they are not few of the role: a PCIe link at half its width shows neither over an NVLink bridge
+  nor between sockets, where all are slower.
 - What is left over is a link: the two ends are named, and neither is accused.
 - When all transfers among three or more GPUs are bad, it is the node: a setting, the fabric, the driver.
 - With two GPUs there is one link and nothing to compare: a bad transfer is the link's, and none is slow.
@@ -22,7 +24,7 @@ What can be told from that:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -37,6 +39,8 @@ SLOW_SHARE = 0.8
 SLOW_SHARE_SIMULATED = 0.08
 # Part of the transfers in one role that must be bad for the GPU to be blamed, and how many at least.
 _ROLE_SHARE, _LEAST_IN_ROLE = 0.75, 2
+# Or of those of one class in one role, when they are at least this part of the role.
+_LEAST_OF_ROLE = 0.4
 _QUARTILE = 0.75
 # Standard deviations of the good rates of this node that a slow one has to be below them: 480 rates of 16 GPUs and
 # many runs leave nothing to chance.
@@ -61,7 +65,7 @@ _WORDS = {
 @dataclass(frozen=True)
 class Cell:
     """One transfer of the matrix. `rate` is None where it was not made; `why` then says why it could not be, and is ""
-    when only the worker of the other GPU ended."""
+    when only the worker of the other GPU ended or the host refused."""
 
     rate: float | None
     kind: str
@@ -87,8 +91,10 @@ def roles(copier: str, other: str, direction: Direction) -> tuple[tuple[str, str
     return (copier, own), (other, "writes to it" if direction == "write" else "reads from it")
 
 
-def blame(bad: Iterable[Transfer], made: Iterable[Transfer]) -> tuple[Blame, ...]:
-    """The fewest GPUs and links, or the node, that explain the `bad` among all transfers `made`."""
+def blame(
+    bad: Iterable[Transfer], made: Iterable[Transfer], classes: Mapping[Transfer, str] | None = None
+) -> tuple[Blame, ...]:
+    """The fewest GPUs and links, or the node, that explain the `bad` among all transfers `made`, of some `classes`."""
     left = set(bad)
     of_role: dict[tuple[str, str], set[Transfer]] = defaultdict(set)
     for transfer in {*made, *left}:
@@ -106,7 +112,7 @@ def blame(bad: Iterable[Transfer], made: Iterable[Transfer]) -> tuple[Blame, ...
             # Transfers with a GPU that is to blame already say nothing of this one.
             own = {t for t in transfers if not blamed & {t[0], t[1]}}
             bad_here = own & left
-            if uuid not in blamed and len(bad_here) >= max(_LEAST_IN_ROLE, _ROLE_SHARE * len(own)):
+            if uuid not in blamed and _nearly_all(bad_here, own, classes or {}):
                 explained[uuid] |= bad_here
                 named[uuid].add(role)
         if not explained:
@@ -120,6 +126,16 @@ def blame(bad: Iterable[Transfer], made: Iterable[Transfer]) -> tuple[Blame, ...
     for transfer in sorted(left):
         links[tuple(sorted(transfer[:2]))].append(transfer)
     return (*found, *(Blame("link", ends, tuple(transfers)) for ends, transfers in links.items()))
+
+
+def _nearly_all(bad: Set[Transfer], own: Set[Transfer], classes: Mapping[Transfer, str]) -> bool:
+    """Whether the bad ones are nearly all of a GPU's `own` transfers in one role, or of those of one class."""
+    if len(bad) >= max(_LEAST_IN_ROLE, _ROLE_SHARE * len(own)):
+        return True
+    if len(bad) < max(_LEAST_IN_ROLE, _LEAST_OF_ROLE * len(own)):
+        return False
+    struck = {classes.get(transfer, "") for transfer in bad}
+    return len(bad) >= _ROLE_SHARE * sum(classes.get(transfer, "") in struck for transfer in own)
 
 
 def _way(named: set[str]) -> str:
@@ -171,7 +187,7 @@ def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
                     rate=float(rate) if isinstance(rate, int | float) else None,
                     kind=str(row.get("class")),
                     expected=row.get("expected") is True,
-                    why="" if row.get("worker_ended") is True else str(row.get("why") or ""),
+                    why="" if row.get("worker_ended") or row.get("refused_by_host") else str(row.get("why") or ""),
                 )
     return {transfer: replace(cell, wrong=wrong.get(transfer, 0)) for transfer, cell in found.items()}
 
@@ -186,27 +202,28 @@ def attributed(
     """
     listed = [result for result in results if result.name == CHECK]
     cells, labels = cells_of(listed), {gpu.uuid: gpu.label for gpu in gpus}
+    classes = {transfer: cell.kind for transfer, cell in cells.items()}
     floors = _floors(listed)
     reasons: list[Reason] = []
     notices: list[Notice] = []
 
     wrong = [t for t, cell in cells.items() if cell.wrong]
     copied = [t for t, cell in cells.items() if cell.rate is not None or cell.wrong]
-    for one in blame(wrong, copied):
+    for one in blame(wrong, copied, classes):
         count = sum(cells[t].wrong for t in one.transfers)
         message = f"{_who(one, labels)} brought wrong data in {count} transfers{_with(one, labels)}"
         reasons.append(_reason("P2P_CORRUPTED", one, "wrong", message, {"wrong_transfers": count}))
 
     dead = [t for t, cell in cells.items() if cell.rate is None and cell.why]
     needed = [t for t in dead if cells[t].expected]
-    for one in blame(needed, [*copied, *needed]):
+    for one in blame(needed, [*copied, *needed], classes):
         why = cells[one.transfers[0]].why
         message = f"{_who(one, labels)} cannot copy{_with(one, labels)} and should: {why}"
         reasons.append(_reason("P2P_UNAVAILABLE", one, "dead", message, {"why": why}))
     notices += _not_promised([t for t in dead if not cells[t].expected], cells, labels)
 
     usual = slow_transfers(cells, SLOW_SHARE_SIMULATED if simulated else SLOW_SHARE)
-    for one in blame(usual, [t for t in copied if not cells[t].wrong]):
+    for one in blame(usual, [t for t in copied if not cells[t].wrong], classes):
         rate, reached = min((cells[t].rate or 0.0, usual[t]) for t in one.transfers)
         message = (
             f"{_who(one, labels)} is slow{_with(one, labels)}: {rate / 1e9:.4g} GB/s, "

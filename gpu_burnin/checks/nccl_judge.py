@@ -145,9 +145,7 @@ def transport_reasons(
         message = f"NCCL goes from rank {first.rank} to {first.peer} via {first.via} and not over {should}: {_LOOK}"
         yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence={**evidence, "routes": listed})
     if nvlink and not wrong and transports.ring_path not in (None, *_NVLINK_PATHS):
-        message = (
-            f"NCCL's rings go from GPU to GPU over PCIe or the host ({transports.ring_path}) and not over NVLink: {_LOOK}"
-        )
+        message = f"NCCL's rings go over PCIe or the host ({transports.ring_path}) and not over NVLink: {_LOOK}"
         path: dict[str, JSON] = {**evidence, "ring_path": transports.ring_path}
         yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence=path)
     if multicast and transports.multicast is not True:
@@ -233,7 +231,7 @@ def data_reasons(
             if first
             else ""
         )
-        message = f"{count} elements came back wrong{example}; {verdict}"
+        message = f"{count} element{'s' if count > 1 else ''} came back wrong{example}; {verdict}"
     else:
         message = f"elements that this GPU gave were wrong on {', '.join(g for g, n in wrong.items() if n)}; {verdict}"
     evidence: dict[str, JSON] = {

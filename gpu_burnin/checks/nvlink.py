@@ -11,25 +11,35 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import ROWS, CheckContext
 from gpu_burnin.checks import nvlink_selftest as own_selftest
 from gpu_burnin.checks.nvlink_phases import Phases
 from gpu_burnin.checks.nvlink_rows import Row, expected, measurements, moved_bytes, nvlink_to_all
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.peer import DATA_FAULTS, LinkFaults, PeerPort, PeerUnavailable
+from gpu_burnin.compute.peer import (
+    DATA_FAULTS,
+    PIECES,
+    TOO_MANY_PEERS,
+    WORD_BYTES,
+    LinkFaults,
+    PeerPort,
+    PeerUnavailable,
+)
 from gpu_burnin.hardware import load_skus, make_reason
-from gpu_burnin.telemetry.topology import PairTopology, read_topology, why_not
+from gpu_burnin.telemetry.topology import PairTopology, bar1_bytes, read_topology, why_not
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 
 NAME = "nvlink"
 # How often a copy of a slow link is repeated (fault injection).
 _SLOW_TIMES = 64
 # Share of the budget for the pairs in peace.
-_PEACE_SHARE = 0.5
+_PEACE_SHARE = ROWS[NAME].in_turns
+# Bytes per second of 16 lanes of PCIe 6.0 one way: what copies no faster may not have gone over NVLink.
+_PCIE_MOST = 128e9
 _NO_PAIR = "no pair of GPUs: one GPU has none to copy to"
 
 
@@ -58,11 +68,12 @@ class Check:
         port = backend.peers()
         try:
             rows = _rows(ctx, backend.simulated)
-            attached = _attach(ctx, group, port, rows, backend.simulated)
+            size_bytes = _size_bytes(ctx, group, rows)
+            attached = _attach(ctx, group, port, rows, size_bytes, backend.simulated)
             for fault in DATA_FAULTS:
                 if fault in ctx.inject:
                     port.strike(_victim(ctx), fault)
-            phases = Phases(ctx, group, port, rows, attached)
+            phases = Phases(ctx, group, port, rows, attached, size_bytes)
             phases.in_peace(started + _PEACE_SHARE * group.budget_s)
             while phases.continues(started + group.budget_s):
                 phases.disjoint_pairs()
@@ -77,8 +88,10 @@ class Check:
                 port.abandon()
             raise
         port.close()
-        reasons = tuple(
-            _wrong_data(ctx.gpu.uuid, row, phases.errors) for row in rows.values() if any(row.wrong.values())
+        reasons = (
+            *(_wrong_data(ctx.gpu.uuid, row, phases.errors) for row in rows.values() if any(row.wrong.values())),
+            *_refused(ctx.gpu.uuid, [row for row in rows.values() if row.by_host]),
+            *_unproven(ctx.gpu.uuid, [row for row in rows.values() if row.path_unproven(_PCIE_MOST)]),
         )
         return CheckResult(
             name=NAME,
@@ -122,17 +135,28 @@ def _rows(ctx: CheckContext, simulated: bool) -> dict[str, Row]:
     return rows
 
 
+def _size_bytes(ctx: CheckContext, group: Group, rows: Mapping[str, Row]) -> int:
+    """Size of one transfer, the same for all. Over PCIe a window is reached through BAR1, which small cards have little
+    of: no more than half of it is taken."""
+    size_bytes = ctx.shapes["transfer_bytes"]
+    aperture = None if all(row.path in ("nvlink", "nvswitch") for row in rows.values()) else bar1_bytes(group.uuid)
+    if aperture is not None:
+        unit = PIECES * WORD_BYTES
+        size_bytes = max(unit, min(size_bytes, aperture // 2 // (2 * len(rows)) // unit * unit))
+    return min(int(str(size)) for size in group.gather(size_bytes).values())
+
+
 def _attach(
-    ctx: CheckContext, group: Group, port: PeerPort, rows: Mapping[str, Row], simulated: bool
+    ctx: CheckContext, group: Group, port: PeerPort, rows: Mapping[str, Row], size_bytes: int, simulated: bool
 ) -> dict[str, tuple[str, ...]]:
     """Map the memory of all others that can be reached; returns for each GPU those whose memory it has mapped."""
     uuids = [gpu.uuid for gpu in ctx.gpus]
     offer: dict[str, JSON] = {}
     try:
         peers = [uuid for uuid in uuids if uuid != group.uuid and uuid in group.members]
-        offer["handle"] = port.export(group.uuid, peers, ctx.shapes["transfer_bytes"], _link_faults(ctx))
+        offer["handle"] = port.export(group.uuid, peers, size_bytes, _link_faults(ctx))
     except PeerUnavailable as error:
-        offer["why"] = str(error)
+        offer = {"why": str(error), "by_host": error.by_host}
     offers = group.gather(offer)
     for uuid, row in rows.items():
         theirs = offers.get(uuid)
@@ -140,14 +164,18 @@ def _attach(
             row.why, row.ended = "its worker ended before the copies began", True
             continue
         try:
-            if "why" in offer or "why" in theirs:
-                raise PeerUnavailable(str(offer.get("why") or theirs.get("why")))
+            for one in (offer, theirs):
+                if "why" in one:
+                    raise PeerUnavailable(str(one["why"]), by_host=one["by_host"] is True)
             # Memory of the host can always be reached: what NVML says of the GPUs stands for it.
             if simulated and row.pair.possible is False:
                 raise PeerUnavailable("the simulated GPUs do not reach each other")
             port.attach(uuid, theirs["handle"])
         except PeerUnavailable as error:
-            row.why = why_not(row.pair, str(error), row.by_nvlink)
+            row.why = str(error) if error.by_host else why_not(row.pair, str(error), row.by_nvlink)
+            row.by_host = error.by_host
+            # A limit of every GPU where many are not on switches.
+            row.expected = row.expected and error.code != TOO_MANY_PEERS
     reached: list[JSON] = [uuids.index(uuid) for uuid, row in rows.items() if not row.why]
     found = group.gather(reached)
     return {uuid: tuple(uuids[index] for index in _numbers(indices)) for uuid, indices in found.items()}
@@ -203,6 +231,27 @@ def _coverage(ctx: CheckContext, group: Group, phases: Phases) -> dict[str, JSON
 def _moved_with(mine: int, entries: JSON) -> int:
     pairs: Any = entries if isinstance(entries, list | tuple) else ()
     return next((int(moved) for index, moved in pairs if index == mine), 0)
+
+
+def _refused(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
+    """COVERAGE_LOW for all copies that the host does not let anybody make."""
+    if rows:
+        message = f"copies with {len(rows)} other GPUs could not be tested, which is no fault of them: {rows[0].why}"
+        peers: list[JSON] = [row.peer for row in rows]
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence={"peers": peers, "why": rows[0].why})
+
+
+def _unproven(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
+    """COVERAGE_LOW for NVLinks of which only NVML says that the copies went over them."""
+    if rows:
+        best = max(rate for row in rows for rate in row.rates.values())
+        message = (
+            f"copies with {len(rows)} other GPUs reached {best / 1e9:.4g} GB/s, which PCIe carries too, so NVLink was "
+            "not shown to work: see nvidia-smi nvlink -s and the fabric manager"
+        )
+        peers: list[JSON] = [row.peer for row in rows]
+        evidence: dict[str, JSON] = {"peers": peers, "best_bytes_per_s": best}
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence=evidence)
 
 
 def _wrong_data(gpu: str, row: Row, errors: list[dict[str, JSON]]) -> Reason:

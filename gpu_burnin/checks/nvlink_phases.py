@@ -22,7 +22,8 @@ _LEAST_SLOT_S = 2e-3
 class Phases:
     """Makes the copies of all phases and keeps what came of them. All members call the same methods in step.
 
-    `attached` has for each GPU those whose memory it has mapped: who can write here and be read from.
+    `attached` has for each GPU those whose memory it has mapped: who can write here and be read from. `size_bytes` is
+    that of one transfer.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Phases:
         port: PeerPort,
         rows: Mapping[str, Row],
         attached: Mapping[str, Sequence[str]],
+        size_bytes: int,
     ) -> None:
         self._ctx, self._group, self._port, self._attached = ctx, group, port, attached
         self.rows = rows
@@ -41,7 +43,7 @@ class Phases:
         self.disjoint_rate: float | None = None
         self.all_rate: float | None = None
         self._round = 0
-        self._size_bytes = ctx.shapes["transfer_bytes"]
+        self._size_bytes = size_bytes
 
     def in_peace(self, until_s: float) -> None:
         """One pair at a time, this GPU writing to and then reading from each other one: rates and data."""
@@ -101,15 +103,18 @@ class Phases:
         """GPUs whose data has come here: those that could write, or those that could be read."""
         if direction == "read":
             return self._reachable()
-        mine = self._group.uuid
-        return tuple(uuid for uuid in self._group.members if uuid != mine and mine in self._attached.get(uuid, ()))
+        return tuple(uuid for uuid in self._group.members if uuid != self._group.uuid and self._reaches(uuid))
+
+    def _reaches(self, uuid: str) -> bool:
+        """Whether that GPU has mapped the memory of this one."""
+        return self._group.uuid in self._attached.get(uuid, ())
 
     def _prepare(self) -> None:
         """New data for everybody, and nothing of the old left where it arrives."""
         self._round += 1
         for uuid in self.rows:
-            # Also for a GPU that cannot be reached from here: it may reach this one, and read.
-            if uuid in self._group.members:
+            # Also for a GPU that cannot be reached from here but reaches this one: it will read.
+            if uuid in self._group.members and (not self.rows[uuid].why or self._reaches(uuid)):
                 self._port.fill(uuid, transfer_key(self._ctx.seed, self._group.uuid, uuid, self._round))
                 self._port.clear(uuid)
 

@@ -20,7 +20,8 @@ class Row:
 
     `by_nvlink`: both models have NVLink to all others. `rates` by direction in B/s. `checked` and `wrong` count the
     transfers into this GPU that were verified, by who copied: "write" the other one, "read" this one. `why` it was not
-    covered, or ""; `ended`: because the other's worker did, which says nothing of a link.
+    covered, or ""; `ended`: because the other's worker did, `by_host`: because host or driver refuse, both of which say
+    nothing of a link.
     """
 
     peer: str
@@ -30,6 +31,7 @@ class Row:
     expected: bool
     why: str = ""
     ended: bool = False
+    by_host: bool = False
     rates: dict[Direction, float] = field(default_factory=dict)
     checked: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
     wrong: dict[Direction, int] = field(default_factory=lambda: dict.fromkeys(DIRECTIONS, 0))
@@ -41,10 +43,23 @@ class Row:
         timed = [self.rates.get(direction, 0.0) > 0 for direction in DIRECTIONS]
         return not self.why and all(timed) and all(self.checked.values())
 
+    def path_unproven(self, pcie_bytes_per_s: float) -> bool:
+        """Whether models with NVLink to all others copied no faster than PCIe could."""
+        by_links = self.by_nvlink and self.path in ("nvlink", "nvswitch")
+        return by_links and bool(self.rates) and max(self.rates.values()) < pcie_bytes_per_s
+
     @property
     def wrong_by_copier(self) -> dict[str, JSON]:
         """Wrong transfers from that GPU: those it wrote, those this one read."""
         return {str(direction): count for direction, count in self.wrong.items()}
+
+    @property
+    def _class(self) -> str:
+        """By the number of NVLinks between the two, or by where their PCIe paths meet. Behind switches all are alike: a
+        GPU with a link less than the others must not become a class of its own."""
+        if self.path == "nvlink":
+            return f"nvlink/{self.pair.links}"
+        return self.path if self.path in ("nvswitch", "host memory") else f"{self.path}/{self.pair.level}"
 
     def to_json(self) -> dict[str, JSON]:
         """An entry of coverage["p2p"]: path, rates in B/s, whether what came in was right, and why not covered.
@@ -60,7 +75,8 @@ class Row:
             "why": self.why or None,
             "expected": self.expected,
             "worker_ended": self.ended,
-            "class": f"{self.path}/{self.pair.links}/{self.pair.level if self.path == 'pcie' else None}",
+            "refused_by_host": self.by_host,
+            "class": self._class,
             "transfers_checked": {str(direction): count for direction, count in self.checked.items()},
             "transfers_wrong": self.wrong_by_copier,
             "topology": self.pair.to_json(),

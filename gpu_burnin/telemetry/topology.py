@@ -8,7 +8,7 @@ Services); Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ LEVELS: Mapping[int, str] = {
     0: "one board", 10: "one PCIe switch", 20: "several PCIe switches", 30: "one host bridge", 40: "one NUMA node",
     50: "across NUMA nodes",
 }  # fmt: skip
+_ACROSS_NODES = 50
 _READ, _WRITE, _NVLINK = 0, 1, 2
 _SWITCH = 2
 _ACS_CAPABILITY = 0x000D
@@ -80,19 +81,24 @@ class Seen:
     mig: bool
 
 
-def pair_from(seen: Seen, redirecting: Iterable[str] = (), iommu: Iterable[str] = ()) -> PairTopology:
-    """The path of a pair by what NVML says of it."""
+def pair_from(
+    seen: Seen, redirecting: Iterable[str] = (), iommu: Iterable[str] = (), sockets: Sequence[int | None] = ()
+) -> PairTopology:
+    """The path of a pair by what NVML says of it. `sockets` are those of the two: a processor can be many NUMA nodes,
+    between which copies are faster than between processors."""
     statuses = {name: _status(getattr(seen, name)) for name in ("read", "write", "nvlink")}
     path, links = "", None
     if seen.direct_links:
         path, links = "nvlink", seen.direct_links
     elif statuses["nvlink"] == "ok":
-        path, links = ("nvswitch" if seen.switched else "nvlink"), seen.active_links
+        path, links = ("nvswitch", seen.active_links) if seen.switched else ("nvlink", None)
     elif statuses["read"] == statuses["write"] == "ok":
         path = "pcie"
     elif statuses["read"] is not None and statuses["write"] is not None:
         path = "none"
     level = None if seen.level is None else LEVELS.get(seen.level, f"level {seen.level}")
+    if seen.level == _ACROSS_NODES and sockets and None not in sockets:
+        level = "across sockets" if len(set(sockets)) > 1 else "across NUMA nodes of one socket"
     return PairTopology(
         path, links, level, **statuses, redirecting=tuple(redirecting), iommu=tuple(iommu), mig=seen.mig
     )
@@ -155,6 +161,24 @@ def read_topology(own: str, others: Iterable[str], sys_root: Path = SYS) -> dict
         pynvml.nvmlShutdown()
 
 
+def bar1_bytes(own: str) -> int | None:
+    """Bytes of the window onto the memory of a GPU (UUID) that other PCIe devices have, BAR1; None if not known."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return int(pynvml.nvmlDeviceGetBAR1MemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(own)).bar1Total)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def _read_pair(nvml: Any, own: str, other: str, sys_root: Path | None) -> PairTopology | None:
     def number(call: Any, *arguments: Any) -> int | None:
         try:
@@ -180,7 +204,10 @@ def _read_pair(nvml: Any, own: str, other: str, sys_root: Path | None) -> PairTo
     )
     if sys_root is None:
         return pair_from(seen)
-    return pair_from(seen, redirecting_bridges(addresses[0], addresses[1], sys_root), iommu_types(addresses, sys_root))
+    one_address, other_address = addresses
+    redirecting = redirecting_bridges(one_address, other_address, sys_root)
+    iommu = iommu_types(addresses, sys_root)
+    return pair_from(seen, redirecting, iommu, [socket_of(address, sys_root) for address in addresses])
 
 
 def _links(nvml: Any, handle: Any, peer_address: str) -> tuple[bool, int, int]:
@@ -263,3 +290,13 @@ def iommu_types(addresses: Iterable[str], sys_root: Path = SYS) -> tuple[str, ..
         except OSError:
             continue
     return tuple(sorted(found))
+
+
+def socket_of(address: str, sys_root: Path = SYS) -> int | None:
+    """The processor package next to a PCI device, by its first near CPU; None where it cannot be read."""
+    try:
+        near = (sys_root / "bus/pci/devices" / address / "local_cpulist").read_text(encoding="ascii")
+        cpu = f"cpu{int(near.strip().replace('-', ',').split(',')[0])}"
+        return int((sys_root / "devices/system/cpu" / cpu / "topology/physical_package_id").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

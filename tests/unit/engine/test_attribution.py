@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from engine_helpers import gpu
 
 from gpu_burnin.attribution import Transfer, attributed, blame, cells_of, slow_transfers
+from gpu_burnin.checks.nvlink_rows import Row
+from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import JSON, CheckResult, Measurement, Verdict
 
 GOOD = 400e9
@@ -27,6 +29,8 @@ class Matrix:
     expected: bool = True
     floor: float | None = None
     confidence: str = "vendor"
+    # Class of a pair by the numbers of its GPUs.
+    classes: Callable[[int, int], str] = lambda one, two: "nvswitch"
 
     def results(self) -> list[CheckResult]:
         """As the nvlink check gives them."""
@@ -36,7 +40,7 @@ class Matrix:
     def _result(self, uuid: str, peers: list[str]) -> CheckResult:
         rows: list[Mapping[str, JSON]] = [
             {
-                "peer": peer, "class": "nvswitch/18/None", "expected": self.expected,
+                "peer": peer, "class": self.classes(int(uuid[4:]), int(peer[4:])), "expected": self.expected,
                 "write_bytes_per_s": self.rates[uuid, peer, "write"],
                 "read_bytes_per_s": self.rates[uuid, peer, "read"],
                 "why": None if self.rates[uuid, peer, "write"] else "the platform does not allow it",
@@ -227,6 +231,117 @@ def test_pairs_of_another_class_are_not_compared() -> None:
             if (result.gpu, row["peer"], "write") in across:  # type: ignore[index,call-overload]
                 row["class"] = "pcie/None/across NUMA nodes"  # type: ignore[index,call-overload]
     assert slow_transfers(cells_of(results)) == {}
+
+
+# --- nodes with more than one kind of way between their GPUs ---
+
+
+def _bridged(one: int, two: int) -> str:
+    """PCIe cards with NVLink bridges in pairs, half of them at each processor."""
+    if one // 2 == two // 2:
+        return "nvlink/12"
+    return "pcie/one NUMA node" if one // 4 == two // 4 else "pcie/across sockets"
+
+
+def _switched(one: int, two: int) -> str:
+    """PCIe cards, two at each switch, half of them at each processor."""
+    if one // 2 == two // 2:
+        return "pcie/one PCIe switch"
+    return "pcie/one NUMA node" if one // 4 == two // 4 else "pcie/across sockets"
+
+
+_MIXED_RATES = {
+    "nvlink/12": 280e9, "pcie/one PCIe switch": 26e9, "pcie/one NUMA node": 22e9, "pcie/across sockets": 13e9,
+}  # fmt: skip
+
+
+def _mixed(draw: random.Random, classes: Callable[[int, int], str], noise: float = NOISE) -> dict[Transfer, float]:
+    return {
+        (a, b, d): _MIXED_RATES[classes(int(a[4:]), int(b[4:]))] * (1.0 if d == "write" else 0.8) * draw.gauss(1, noise)
+        for a, b, d in _healthy(8, draw)
+    }
+
+
+@pytest.mark.parametrize("classes", [_bridged, _switched])
+def test_mixed_nodes_are_attributed_by_what_is_alike(classes: Callable[[int, int], str]) -> None:
+    draw = random.Random(11)
+    right = total = 0
+    for number in range(300):
+        rates = _mixed(draw, classes)
+        one, two = sorted(draw.sample(range(8), 2))
+        want: list[Any] = []
+        if number % 3 == 1:
+            for transfer in _link(f"GPU-{one}", f"GPU-{two}"):
+                rates[transfer] *= draw.uniform(0.3, 0.7)
+            want = [("P2P_LINK_SLOW", "link", (f"GPU-{one}", f"GPU-{two}"))]
+        elif number % 3 == 2:
+            for transfer in _gpu(rates, f"GPU-{one}", draw.choice(["send", "receive", "both"])):
+                if "nvlink" not in classes(int(transfer[0][4:]), int(transfer[1][4:])):
+                    rates[transfer] *= draw.uniform(0.3, 0.7)
+            want = [("P2P_GPU_SLOW", "gpu", (f"GPU-{one}",))]
+        reasons, notices = _told(Matrix(8, dict(rates), classes=classes))
+        assert reasons == []
+        if not want:
+            assert notices == []
+        total += 1
+        right += notices == want
+    assert right >= 0.99 * total
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_pcie_link_at_half_width_is_its_gpu_even_where_bridge_and_sockets_hide_it(count: int) -> None:
+    rates = {t: r for t, r in _mixed(random.Random(4), _bridged).items() if max(int(t[0][4:]), int(t[1][4:])) < count}
+    for transfer in _gpu(rates, "GPU-1", "both"):
+        # Between sockets all have 13 GB/s, which half a link still gives.
+        if _bridged(int(transfer[0][4:]), int(transfer[1][4:])) == "pcie/one NUMA node":
+            rates[transfer] *= 0.5
+    reasons, notices = _told(Matrix(count, dict(rates), classes=_bridged))
+    want = "gpu" if count == 4 else "link"
+    # Two of seven are too few to name a GPU: then the ways are named, all of which end at it.
+    assert reasons == [] and {one[1] for one in notices} == {want}
+    assert all("GPU-1" in one[2] for one in notices)
+
+
+def test_a_way_between_sockets_is_not_held_against_one_within() -> None:
+    rates = {t: r / (4 if _switched(int(t[0][4:]), int(t[1][4:])).endswith("sockets") else 1)
+             for t, r in _mixed(random.Random(4), _switched).items()}  # fmt: skip
+    assert _told(Matrix(8, dict(rates), classes=_switched)) == ([], [])
+
+
+@pytest.mark.parametrize("role", ["its writes", "its reads", "writes to it", "reads from it"])
+def test_a_gpu_bad_in_one_role_only_is_named(role: str) -> None:
+    rates = _healthy(8, random.Random(6))
+    own, direction = role.startswith("its"), "write" if "writes" in role else "read"
+    for transfer in rates:
+        if transfer[2] == direction and transfer[0 if own else 1] == "GPU-5":
+            rates[transfer] = GOOD * 0.5
+    _, (notice,) = attributed(Matrix(8, rates).results(), [gpu(i) for i in range(8)], simulated=False)
+    assert (notice.code, notice.gpu) == ("P2P_GPU_SLOW", "GPU-5")
+    assert f"in {role}" in notice.message
+
+
+def test_one_direction_of_one_link_is_that_link() -> None:
+    draw = random.Random(12)
+    for number in range(200):
+        rates = _healthy(8, draw)
+        one, two = sorted(draw.sample([f"GPU-{index}" for index in range(8)], 2))
+        source, target = (one, two) if number % 2 else (two, one)
+        # Data from source to target: what the one writes, and what the other reads.
+        for transfer in ((source, target, "write"), (target, source, "read")):
+            rates[transfer] = (rates[transfer] or 0) * 0.6  # type: ignore[index]
+        assert _told(Matrix(8, rates)) == ([], [("P2P_LINK_SLOW", "link", (one, two))])
+
+
+def test_a_gpu_with_fewer_links_to_the_switches_is_compared_with_the_others() -> None:
+    rows = {
+        links: Row("GPU-1", PairTopology("nvswitch", links, "across sockets"), "nvswitch", True, True)
+        for links in (18, 9)
+    }
+    assert rows[18].to_json()["class"] == rows[9].to_json()["class"]
+    bridges = [Row("GPU-1", PairTopology("nvlink", links), "nvlink", True, True).to_json() for links in (18, 9)]
+    assert bridges[0]["class"] != bridges[1]["class"]
+    levels = [Row("GPU-1", PairTopology("pcie", None, level), "pcie", False, True) for level in ("a", "b")]
+    assert levels[0].to_json()["class"] != levels[1].to_json()["class"]
 
 
 def test_noise_hides_no_link_that_is_far_slower() -> None:

@@ -163,7 +163,8 @@ def test_a_communicator_that_only_adds_in_the_switch_connects_no_rings() -> None
 
 
 @pytest.mark.parametrize(
-    ("ranks", "size_bytes", "held"), [(8, 8 << 30, True), (8, 1 << 30, False), (4, 8 << 30, False), (16, 8 << 30, False)]
+    ("ranks", "size_bytes", "held"),
+    [(8, 8 << 30, True), (8, 1 << 30, False), (4, 8 << 30, False), (16, 8 << 30, False)],
 )
 def test_floors_of_8_gpus_and_large_messages_judge_only_such(ranks: int, size_bytes: int, held: bool) -> None:
     assert (why_no_floor(ranks, size_bytes) is None) is held

@@ -86,6 +86,7 @@ def test_why_a_handle_cannot_be_opened(peer_kernels: ctypes.CDLL, code: int, wor
     with pytest.raises(PeerUnavailable, match=words) as caught:
         one.attach(B, two.export(B, [A], SIZE))
     assert caught.value.code == code and B in str(caught.value)
+    assert caught.value.by_host is (code == 801)
     one.close()
     assert "close" not in _names(host)  # what was never mapped is not unmapped
 

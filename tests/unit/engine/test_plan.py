@@ -88,13 +88,11 @@ def test_the_schedule_of_a_level_fills_its_time_and_no_more(level: str) -> None:
     assert all(step.budget_s >= step.check.least_s for step in schedule(made))
 
 
-def test_waiting_for_a_grant_is_no_lateness() -> None:
-    """A check that may wait for leave is not ended while it does; one that may not has no more time than others."""
-    for waves, extra_s in (("granted", 900.0), ("always", 0.0), ("never", 0.0)):
-        made = _make(options={"power_waves": waves, "wave_wait_s": 900.0, "wave_dir": "/none"})
-        slack_s = {check.name: check.slack_s for check in made.checks}
-        assert slack_s.pop("power", SLACK_S + extra_s) == SLACK_S + extra_s
-        assert set(slack_s.values()) == {SLACK_S}
+@pytest.mark.parametrize("waves", ["granted", "always", "never"])
+def test_a_check_that_hangs_is_found_as_soon_where_it_may_wait_for_a_grant(waves: str) -> None:
+    """The time of waiting is told by the check itself (power_leave); a day of it must not hide a hang."""
+    made = _make(options={"power_waves": waves, "wave_wait_s": 86400.0, "wave_dir": "/none"})
+    assert {check.slack_s for check in made.checks} == {SLACK_S}
 
 
 def test_the_cpu_backend_has_little_time() -> None:
@@ -196,3 +194,24 @@ def test_verdicts_rank() -> None:
     assert [a.rank for a in Action] == list(range(7))
     with pytest.raises(ValueError, match="PASS"):
         Reason("X", "gemm", "m", severity=Verdict.PASS)
+
+
+def test_the_time_of_a_check_that_has_nothing_to_do_goes_to_all_others() -> None:
+    """One GPU has no pair: its links need no time."""
+    one, two = (
+        {step.check.name: step for step in schedule(_make("standard", backend="cuda", gpus=gpus))}
+        for gpus in ([gpu(0)], [gpu(0), gpu(1)])
+    )
+    assert (one["nvlink"].seconds, two["nvlink"].seconds > 0) == (0, True)
+    for name in ("sm", "gemm", "hbm", "pcie", "nccl", "power"):
+        assert one[name].seconds > 1.05 * two[name].seconds, name
+    assert one["power"].begins_s + one["power"].seconds == pytest.approx(300 - CLOSING_S)
+
+
+def test_a_run_that_could_not_keep_its_time_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"duration 60 s is too short: these checks take \d+ s at least"):
+        _make("extended", backend="cuda", duration_s=60.0)
+    for kept in (_make("extended", backend="cuda", duration_s=120.0), _make("extended", duration_s=60.0)):
+        steps = [step for step in schedule(kept) if step.check.scope is not Scope.AFTER]
+        assert sum(step.seconds for step in steps) + CLOSING_S <= kept.total_s + 1e-6
+    assert _make("extended", backend="cuda", duration_s=60.0, checks=["state", "gemm"]).total_s == 60

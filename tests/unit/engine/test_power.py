@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,12 +15,13 @@ from together_helpers import contexts, run_together
 
 from gpu_burnin.checks import CheckContext, power, power_mixed, power_waves
 from gpu_burnin.checks.power import Check
-from gpu_burnin.checks.power_load import FALLING, RISING, Burst
+from gpu_burnin.checks.power_load import FALLING, RISING, Burst, Load
 from gpu_burnin.checks.together import Group
-from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.backend import BackendError, DeviceFault
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.host_link_cpu import CpuHostLink
 from gpu_burnin.compute.peer import PeerUnavailable
+from gpu_burnin.compute.peer_cpu import CpuPeers
 from gpu_burnin.compute.wave import Clock, Wave
 from gpu_burnin.types import CheckResult, Verdict
 
@@ -205,8 +208,6 @@ def test_no_pinned_memory_is_said_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_gpus_without_a_way_to_each_other_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_burnin.compute.peer_cpu import CpuPeers
-
     def refuse(self: CpuPeers, uuid: str, handle: Any) -> None:
         raise PeerUnavailable("no way between these GPUs", 217)
 
@@ -217,6 +218,45 @@ def test_gpus_without_a_way_to_each_other_are_no_fault(monkeypatch: pytest.Monke
             "run": False, "why": "no way between these GPUs", "bytes_moved": 0, "bytes_per_s": None,
             "copies_verified": 0, "copies_wrong": 0,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "call"), [(CpuHostLink, "open"), (CpuPeers, "export")])
+def test_a_gpu_that_reports_its_own_damage_is_no_lack_of_copies(
+    part: type, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: Any) -> None:
+        raise DeviceFault("uncorrectable ECC error", "ECC_UNCORRECTED")
+
+    monkeypatch.setattr(part, call, damaged)
+    made = contexts(2, level="quick", options=ALWAYS)
+    found = run_together(lambda ctx: Check().run(ctx), made)
+    assert all(isinstance(one, DeviceFault) for one in found.values()), found
+
+
+def test_memory_that_another_gpu_may_still_have_mapped_is_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error on the way nobody knows who has detached."""
+    called: list[str] = []
+    rounds = power_mixed.MixedLoad._rounds
+
+    def fails(load: power_mixed.MixedLoad, until_s: float) -> None:
+        if load._group.uuid == "GPU-0":
+            raise BackendError("the launch failed")
+        rounds(load, until_s)
+
+    def noted(name: str, own: Callable[[CpuPeers], None]) -> Callable[[CpuPeers], None]:
+        def call(port: CpuPeers) -> None:
+            called.append(name)
+            own(port)
+
+        return call
+
+    monkeypatch.setattr(power_mixed.MixedLoad, "_rounds", fails)
+    for name in ("abandon", "close"):
+        monkeypatch.setattr(CpuPeers, name, noted(name, getattr(CpuPeers, name)))
+    found = run_together(lambda ctx: Check().run(ctx), contexts(2, level="quick", options=ALWAYS))
+    assert isinstance(found["GPU-0"], BackendError)
+    assert isinstance(found["GPU-1"], CheckResult)
+    assert called.count("abandon") == 1
 
 
 def test_a_check_without_a_backend_is_refused() -> None:
@@ -249,8 +289,8 @@ class Hands:
         self.now_s += seconds
 
 
-class Device:
-    """Bursts that take their time on the clock: a stand-in for power_load.Load on a real GPU."""
+class Device(Load):
+    """Bursts that take their time on the clock, as on a real GPU; `extra_s` is lost after each, by its number."""
 
     backend: Any = type("Real", (), {"simulated": False})()
 
@@ -262,9 +302,17 @@ class Device:
 
     def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
         seconds = products * self.product_s
-        self.hands.now_s += seconds + self.extra_s(self.bursts)
-        self.bursts += 1
+        self.hands.now_s += seconds
         return Burst(products, seconds, ())
+
+    def burst_for(
+        self, seconds: float, faults: tuple[str, ...] = (), now: Callable[[], float] = time.monotonic
+    ) -> Burst:
+        assert not gc.isenabled(), "the collector of garbage could take an edge"
+        done = super().burst_for(seconds, faults, now)
+        self.hands.now_s += self.extra_s(self.bursts)
+        self.bursts += 1
+        return done
 
 
 def on_device(
@@ -289,6 +337,7 @@ def test_a_fast_gpu_makes_all_waves() -> None:
     assert [record.made for record in done.records] == [2, 5, 10]
     loads = [record.to_json()["load_share"] for record in done.records]
     assert all(0.85 <= float(str(load)) <= 0.9 for load in loads)
+    assert gc.isenabled()
 
 
 def test_a_gpu_that_is_too_slow_for_a_frequency_does_not_claim_it() -> None:

@@ -10,7 +10,7 @@ from together_helpers import contexts
 
 from gpu_burnin.checks import CheckContext, power_load
 from gpu_burnin.checks.power import Check
-from gpu_burnin.checks.power_load import FALLING, HIGH, RISING, Load
+from gpu_burnin.checks.power_load import FALLING, HIGH, RISING, Burst, Load
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.host_link_cpu import CpuHostLink
 
@@ -99,3 +99,51 @@ def test_a_blind_verification_of_copies_is_found_out(monkeypatch: pytest.MonkeyP
 
 def test_without_a_backend_there_is_nothing_to_prove() -> None:
     assert Check().selftest(replace(contexts(1)[0], backend=None)) == ()
+
+
+# --- long bursts, piece by piece ---
+
+
+class _Slow:
+    """A GPU that comes to its power limit: after the first products each takes twice as long. And its clock."""
+
+    def __init__(self, load: Load, product_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.made = 0.0, 0
+        load.product_s = product_s
+        run = Load.burst
+
+        def burst(own: Load, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
+            done = run(own, min(products, 4), faults, edge)
+            seconds = sum(product_s * (1 if self.made + n < 50 else 2) for n in range(products))
+            self.made, self.now_s = self.made + products, self.now_s + seconds
+            own.product_s = seconds / products
+            return replace(done, products=products, seconds=seconds)
+
+        monkeypatch.setattr(Load, "burst", burst)
+
+    def now(self) -> float:
+        return self.now_s
+
+
+def test_a_gpu_that_slows_down_in_a_long_burst_still_ends_at_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = load_of(contexts(1)[0])
+    slow = _Slow(load, 0.001, monkeypatch)
+    burst = load.burst_for(0.9, now=slow.now)
+    assert slow.now_s == pytest.approx(0.9, abs=0.05)
+    assert (burst.products, burst.wrong) == (slow.made, ())
+    assert burst.seconds == pytest.approx(slow.now_s)
+
+
+def test_only_the_ends_of_a_long_burst_are_at_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = load_of(contexts(1)[0])
+    slow = _Slow(load, 0.001, monkeypatch)
+    assert [wrong.edge for wrong in load.burst_for(0.3, ("bitflip",), slow.now).wrong] == [FALLING]
+    pieces, run = [], Load.burst
+
+    def second(own: Load, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
+        pieces.append(products)
+        return run(own, products, ("bitflip",) if len(pieces) == 2 else (), edge)
+
+    monkeypatch.setattr(Load, "burst", second)
+    assert [wrong.edge for wrong in load.burst_for(0.3, now=slow.now).wrong] == [HIGH]
+    assert len(pieces) == 2, "a wrong product ends the burst"

@@ -30,7 +30,7 @@ def run(directory: Path, slack_s: float = 30.0, wait_s: float = 20.0, **settings
         "standard", backend="cpu", gpus=[gpu(0), gpu(1)], seed=1, checks=("power",), shapes=SHAPES,
         options=options, selftest=False, **settings,
     )  # fmt: skip
-    assert made.checks[0].slack_s == SLACK_S + wait_s
+    assert made.checks[0].slack_s == SLACK_S, "a GPU that hangs is found as soon as in any other check"
     checks = tuple(replace(check, slack_s=slack_s, weight=0.0, least_s=0.0) for check in made.checks)
     return execute(replace(made, checks=checks), limits=LIMITS)
 
@@ -67,16 +67,17 @@ def test_workers_wait_for_leave_and_make_their_waves(tmp_path: Path) -> None:
         assert made["run"] is True
         waited_s = result.coverage["waited_s"]
         assert isinstance(waited_s, float)
-        assert waited_s > _SLACK_S
+        assert _SLACK_S < waited_s < result.seconds
         assert active_s(result) == pytest.approx(result.seconds - waited_s), "waiting is no test"
         assert missed_fault_rate(result) == pytest.approx(RULE_OF_THREE / (result.seconds - waited_s))
     assert waves.state(tmp_path).state is State.OVER
 
 
-def test_a_deadline_without_the_wait_in_it_ends_the_worker_that_looks_for_the_grant(tmp_path: Path) -> None:
-    found = run(tmp_path, slack_s=_SLACK_S, wait_s=1.0 + 2 * _SLACK_S)
-    by_gpu = {result.gpu: result for result in found.results}
-    assert told(by_gpu["GPU-0"]) == [("HUNG", Verdict.FAIL)]
+def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None:
+    found = run(tmp_path, slack_s=2.0, wait_s=5.0)
+    assert [told(result) for result in found.results] == [[], []]
+    for result in found.results:
+        assert result.seconds > 5.0
 
 
 def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
@@ -87,4 +88,4 @@ def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
     for result in found.results:
         made = result.coverage["waves"]
         assert isinstance(made, dict)
-        assert made["why"] == "no leave for power waves was granted within 0.2 s"
+        assert made["why"] == "no grant for power waves came within 0.2 s"

@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from engine_helpers import plan
 from executor_helpers import LIMITS, gone, told
 
+from gpu_burnin.compute.backend import BackendError, DeviceFault
 from gpu_burnin.compute.exact import PRECISIONS
+from gpu_burnin.coverage import active_s
 from gpu_burnin.executor import execute
+from gpu_burnin.messages import Failed, parse
 from gpu_burnin.types import Verdict
-from gpu_burnin.worker import Progress
+from gpu_burnin.worker import Progress, _failure
 from gpu_burnin.worker_process import worker_environment
 
 
@@ -45,6 +49,12 @@ def test_real_worker_without_memory_says_so() -> None:
     assert [told(r) for r in result.results] == [[("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)], []]
 
 
+def test_what_the_device_says_of_itself_reaches_the_supervisor() -> None:
+    told = parse(_failure(DeviceFault("uncorrectable", "ECC_UNCORRECTED")), "check", "gemm", "GPU-0")
+    assert told == Failed("uncorrectable", False, "ECC_UNCORRECTED")
+    assert parse(_failure(BackendError("lacking")), "check", "gemm", "GPU-0") == Failed("lacking", False)
+
+
 def test_real_worker_goes_first_when_memory_runs_out() -> None:
     scores: list[int] = []
 
@@ -64,6 +74,15 @@ def test_a_check_that_tells_too_much_is_passed_on_now_and_then_but_an_error_at_o
         progress.tell({"phase": "x", "errors": errors})
     assert [message["data"]["errors"] for message in sent] == [0, 1, 1]
     assert all(message["type"] == "progress" for message in sent)
+
+
+def test_time_of_waiting_is_told_each_time() -> None:
+    """The supervisor adds it to the check's deadline: what is left out would be missing there."""
+    sent: list[Any] = []
+    progress = Progress(sent.append, lambda: 0.0)
+    for _ in range(3):
+        progress.tell({"phase": "waiting", "waited_s": 0.1})
+    assert len(sent) == 3
 
 
 def test_real_worker_that_wedges_is_killed() -> None:
@@ -93,3 +112,16 @@ def test_the_environment_of_a_worker_is_clean() -> None:
     assert not {k for k in cpu if k.startswith(("CUDA", "CUBLAS", "NVIDIA", "NCCL"))}
     assert cpu["PYTHONPATH"] == str(Path(__file__).parents[3])
     assert worker_environment(base, "cuda", "GPU-1")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+def test_a_gpu_that_waits_for_the_turns_of_others_is_not_tested_meanwhile() -> None:
+    """Copies of four GPUs, one after the other: each waits for three."""
+    made = plan("pcie", gpus=4)
+    result = execute(made)
+    for one in result.results:
+        waited_s = one.coverage["waited_s"]
+        assert isinstance(waited_s, float)
+        assert 0 < waited_s < one.seconds
+        assert active_s(one) == pytest.approx(one.seconds - waited_s)
+    (alone,) = execute(plan("gemm")).results
+    assert "waited_s" not in alone.coverage

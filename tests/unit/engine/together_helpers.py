@@ -8,9 +8,9 @@ from engine_helpers import SHAPES, gpu
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.cpu import CpuBackend
-from tests.meeting import Meeting, run_together
+from tests.meeting import run_together
 
-__all__ = ["Meeting", "contexts", "run_together"]
+__all__ = ["contexts", "run_together"]
 
 
 def contexts(count: int, budget_s: float = 0.0, **changes: object) -> list[CheckContext]:
