@@ -37,7 +37,7 @@ _LAZY: Mapping[str, tuple[str, str, str]] = {
     "host": ("gpu_burnin.fleet.cli", "host", "Run a burn-in on HOST and bring its report back."),
     "plan": ("gpu_burnin.plan_cli", "plan", "Say what a run would do here, and how long it takes."),
     "selftest": ("gpu_burnin.selftest_cli", "selftest", "Prove this node's detectors with injected faults."),
-    "waves": ("gpu_burnin.waves_cli", "waves", "Show or grant the leave for power waves."),
+    "waves": ("gpu_burnin.waves_cli", "waves", "Show or grant this node's request for power waves."),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
 WAVES = ("always", "granted", "never")
-# How long a run waits for leave to swing its power, where nothing else is said.
+# How long a run waits for a grant of its power waves, where nothing else is said.
 WAVE_WAIT_S = 1800.0
 SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes", "transfer_bytes", "collective_bytes")
 _VERSION_FORM = "a version in quotes, such as '2.28.3'"
@@ -72,12 +73,14 @@ class _Reader:
         if not isinstance(document, dict):
             raise GpuBurninError(f"{path}: {prefix.rstrip('.') or 'the file'} must be a mapping of keys to values")
         self._left: dict[object, object] = dict(document)
+        self._known: set[str] = set()
 
     def _bad(self, key: str, wanted: str) -> GpuBurninError:
         return GpuBurninError(f"{self._path}: {self._prefix}{key} must be {wanted}")
 
     def take(self, key: str, kind: type[_T], wanted: str, default: _T) -> _T:
         """The value of `key`, which must be exactly a `kind`, or the default when absent or null."""
+        self._known.add(key)
         value = self._left.pop(key, None)
         if value is None:
             return default
@@ -106,6 +109,7 @@ class _Reader:
 
     def count(self, key: str) -> int | None:
         """A whole number of 1 or more."""
+        self._known.add(key)
         if self._left.get(key) is None:
             self._left.pop(key, None)
             return None
@@ -143,13 +147,16 @@ class _Reader:
 
     def mapping(self, key: str) -> _Reader:
         """The reader of a nested mapping, empty when absent."""
+        self._known.add(key)
         return _Reader(self._path, f"{self._prefix}{key}.", self._left.pop(key, None) or {})
 
     def end(self) -> None:
         """Refuse what nobody asked for."""
         if self._left:
             key = sorted(str(key) for key in self._left)[0]
-            raise GpuBurninError(f"{self._path}: unknown key {self._prefix}{key}; remove it or correct its name")
+            near = difflib.get_close_matches(key, sorted(self._known), 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise GpuBurninError(f"{self._path}: unknown key {self._prefix}{key}{hint}; remove it or correct its name")
 
 
 def _publish(reader: _Reader) -> PublishConfig:
@@ -193,8 +200,9 @@ def parse_config(document: object, path: Path) -> Config:
         shapes=_shapes(reader.mapping("shapes")),
         publish=_publish(reader.mapping("publish")),
     )
-    if found.extended_for_new_s is not None and not 60 <= found.extended_for_new_s <= 30 * 86400:
-        raise GpuBurninError(f"{path}: extended_for_new must be from 60s to 30d")
+    # A shorter one would not make a GPU known (known_gpus.LEAST_EXTENDED_S), and come again with each run.
+    if found.extended_for_new_s is not None and not 1800 <= found.extended_for_new_s <= 30 * 86400:
+        raise GpuBurninError(f"{path}: extended_for_new must be from 30m to 30d")
     if found.kernel_log != "auto" and not Path(found.kernel_log).is_absolute():
         raise GpuBurninError(f"{path}: kernel_log must be auto or an absolute path")
     reader.end()

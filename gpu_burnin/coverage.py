@@ -38,16 +38,25 @@ LEAST_SHARE: Mapping[str, Share] = {
 def missed_fault_rate(result: CheckResult) -> float | None:
     """Upper 95 % bound, per second, of a fault rate with which this result would still have been clean.
 
-    None for a check of the node (a snapshot, no time on the hardware) and where a fault was seen.
+    None for a check of the node (a snapshot, no time on the hardware), where a fault was seen, and where there was
+    nothing to test, such as pairs of a single GPU.
     """
-    if result.gpu is None or result.verdict is not Verdict.PASS or active_s(result) <= 0:
+    if result.gpu is None or result.verdict is not Verdict.PASS or active_s(result) <= 0 or _nothing(result):
         return None
     return RULE_OF_THREE / active_s(result)
 
 
+def _nothing(result: CheckResult) -> bool:
+    wanted = LEAST_SHARE.get(result.name)
+    return wanted is not None and wanted.none_ok and result.coverage.get(wanted.whole) == 0
+
+
 def active_s(result: CheckResult) -> float:
-    """Seconds in which the check exercised its GPU: without those in which it waited for leave (`waited_s`)."""
-    return result.seconds - _number(result.coverage.get("waited_s"))
+    """Seconds in which the check exercised its GPU: without those in which it waited (`waited_s`).
+
+    A GPU waits for the turns of others in a check of all together, and for the grant of power waves.
+    """
+    return max(0.0, result.seconds - _number(result.coverage.get("waited_s")))
 
 
 def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:

@@ -153,6 +153,9 @@ class Lane:
         if self.waiting or self.offering:
             raise ProtocolError("a message of a worker that has to wait")
         if isinstance(message, Progress):
+            # Of the time for which a check has waited for somebody outside, its clock stood still.
+            waited_s = message.data.get("waited_s")
+            self.until += waited_s if isinstance(waited_s, float) else 0.0
             self._emit("progress", **{**message.data, "check": step.name})
             return
         if isinstance(message, Share):

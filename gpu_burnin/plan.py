@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,8 +27,8 @@ SELFTEST_DEADLINE_S = 120.0
 FULL_SELFTEST_DEADLINE_S = 1800.0
 
 # Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
-# hbm_bytes 0: all that is free. transfer_bytes: one copy between host and GPU or between two GPUs. collective_bytes:
-# the largest message of a collective operation.
+# hbm_bytes 0: all that is free. transfer_bytes: one copy between two GPUs, and at most 64 MiB of it between host and
+# GPU (host_link.MOST_COPY_BYTES). collective_bytes: the largest message of a collective operation.
 CUDA_SHAPES: Mapping[str, int] = {
     "gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0, "transfer_bytes": 256 << 20,
     "collective_bytes": 8 << 30,
@@ -66,11 +67,11 @@ class Level:
 
 
 # Which checks, for how long. Their order and what runs in peace (Scope) are in checks.ROWS. `--for` replaces the time
-# of extended.
+# of extended. The least times are what a check is estimated to need on 8 H200s (docs/verified-hardware.md has the sum).
 LEVELS: Mapping[str, Level] = {
     "quick": Level(60.0, 1.0, {
-        "state": Slot(0.0, 5.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
-        "pcie": Slot(0.5, 3.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 3.0), "power": Slot(1.0, 2.0),
+        "state": Slot(0.0, 2.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
+        "pcie": Slot(0.5, 3.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 5.0), "power": Slot(1.0, 3.0),
         "dcgm": Slot(0.0, 600.0),
     }),
     "standard": Level(300.0, 30.0, {
@@ -215,9 +216,11 @@ def make_plan(
     _check_injections(inject, names, gpus)
     on_cpu, chosen = backend == "cpu", LEVELS[level]
     total_s = chosen.cpu_total_s if on_cpu else chosen.total_s
-    return Plan(
+    if duration_s is not None:
+        total_s = _duration(level, duration_s)
+    made = Plan(
         level=level,
-        total_s=total_s if duration_s is None else _duration(level, duration_s),
+        total_s=total_s,
         seed=secrets.randbits(64) if seed is None else seed,
         backend=backend,
         gpus=tuple(gpus),
@@ -227,16 +230,33 @@ def make_plan(
                 row.scope,
                 slot.weight,
                 min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s,
-                SLACK_S + _wait_s(name, options or {}),
             )
             for name, row in ROWS.items()
-            if name in names and (slot := chosen.slots.get(name))
+            if name in names and (slot := _slot(chosen, name, len(gpus)))
         ),
         shapes=_shapes(backend, shapes or {}),
         options=dict(options or {}),
         inject=tuple(inject),
         selftest=selftest,
     )
+    if duration_s is not None:
+        _refuse_too_short(made)
+    return made
+
+
+def _slot(level: Level, name: str, gpus: int) -> Slot | None:
+    """The time of a check; a check that has nothing to do leaves it to all others."""
+    return level.slots.get(name) if gpus >= ROWS[name].least_gpus else Slot(0.0, 0.0)
+
+
+def _refuse_too_short(plan: Plan) -> None:
+    """Checks get their least however little time there is: a shorter run would take longer than it says."""
+    least_s = sum(check.least_s for check in plan.checks if check.scope is not Scope.AFTER) + CLOSING_S
+    if plan.total_s < least_s:
+        raise PlanError(
+            f"duration {plan.total_s:g} s is too short: these checks take {math.ceil(least_s)} s at least; "
+            "give more time, or skip some"
+        )
 
 
 def _check_names(checks: Sequence[str] | None) -> tuple[str, ...]:
@@ -265,12 +285,6 @@ def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
         if shapes[key] % 4096:
             raise PlanError(f"shape {key} is {shapes[key]}: give a multiple of 4096 bytes")
     return shapes
-
-
-def _wait_s(check: str, options: Mapping[str, JSON]) -> float:
-    """Seconds that a check may wait for leave, on top of all others: the power waves, where they need a grant."""
-    waits = check == "power" and options.get("power_waves") == "granted"
-    return float(str(options["wave_wait_s"])) if waits else 0.0
 
 
 def _duration(level: str, duration_s: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_burnin.checks import ROWS, Scope
 from gpu_burnin.compute.exact import PRECISIONS
+from gpu_burnin.compute.host_link import MOST_COPY_BYTES
 from gpu_burnin.compute.wave import waves_for
 from gpu_burnin.coverage import LEAST_SHARE, RULE_OF_THREE
 from gpu_burnin.hardware.skus import SkuTable
@@ -54,7 +55,7 @@ def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Seque
         "shapes": dict(plan.shapes),
         "power_waves": plan.options.get("power_waves"),
         "checks": [_check_json(plan, step, skus) for step in steps],
-        "missed_fault_rate_upper95_per_s": _rate(sum(step.budget_s for step in steps if _bounded(step))),
+        "missed_fault_rate_upper95_per_s": _rate(sum(_active_s(plan, step) for step in steps)),
     }
 
 
@@ -72,13 +73,18 @@ def _check_json(plan: Plan, step: Expected, skus: SkuTable) -> dict[str, Any]:
         "seconds_are": "a share of the time" if step.check.weight else "a limit",
         "covers": dict(covers.facts),
         "covers_in_words": covers.words,
-        "missed_fault_rate_upper95_per_s": _rate(step.budget_s) if _bounded(step) else None,
+        "missed_fault_rate_upper95_per_s": _rate(_active_s(plan, step)),
     }
 
 
-def _bounded(step: Expected) -> bool:
-    """Whether time on a GPU bounds a rate of faults: a look at the node, or another's program, does not."""
-    return step.check.per_gpu
+def _active_s(plan: Plan, step: Expected) -> float:
+    """Seconds in which each GPU is exercised, which bound a rate of faults: 0 for a look at the node.
+
+    Where GPUs take turns, each waits for the turns of the others.
+    """
+    if not step.check.per_gpu:
+        return 0.0
+    return step.budget_s * (1 - ROWS[step.check.name].in_turns * (1 - 1 / max(1, len(plan.gpus))))
 
 
 def _rate(seconds: float) -> float | None:
@@ -111,22 +117,25 @@ def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequenc
 
 
 def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str, str]:
-    limit = "" if step.check.weight else "up to "
-    bound = f"every {duration(step.budget_s / RULE_OF_THREE)}" if _bounded(step) else "-"
+    limit = "" if step.check.weight or not step.seconds else "up to "
+    active_s = _active_s(plan, step)
+    bound = f"every {duration(active_s / RULE_OF_THREE)}" if active_s else "-"
     words = _covers(plan, step, skus).words + ("; optional" if ROWS[step.check.name].optional else "")
     return step.check.name, _ON[step.check.scope], limit + duration(step.seconds), bound, words
 
 
 def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
     texts = []
-    on_gpus_s = sum(step.budget_s for step in steps if _bounded(step))
+    on_gpus_s = sum(_active_s(plan, step) for step in steps)
     if on_gpus_s:
         texts.append(
             f"Missed faults: one that comes at least this often would show (95 %). "
             f"Over all checks of a GPU: every {duration(on_gpus_s / RULE_OF_THREE)}."
         )
+    if plan.backend == "cpu":
+        texts.append("The CPU does every check once at the least, however long that takes.")
     texts.append(
-        "The time of start and self-tests, and of a check that is over early, comes off or goes to those that follow."
+        "Start and self-tests take a little of these times; what a check does not use goes to those that follow."
     )
     if after_s := sum(step.seconds for step in steps if step.check.scope is Scope.AFTER):
         texts.append(f"What runs last is not part of the {duration(plan.total_s)}: up to {duration(after_s)} more.")
@@ -152,7 +161,7 @@ def _state(plan: Plan, skus: SkuTable) -> Covers:
 
 def _sm(plan: Plan, skus: SkuTable) -> Covers:
     share = LEAST_SHARE["sm"].least
-    return Covers({"sms_least_share": share}, "every SM" if share == 1 else f"{share:.0%} of the SMs")
+    return Covers({"sms_least_share": share}, "every SM" if share == 1 else f"{share * 100:.0f} % of the SMs")
 
 
 def _gemm(plan: Plan, skus: SkuTable) -> Covers:
@@ -175,11 +184,11 @@ def _hbm(plan: Plan, skus: SkuTable) -> Covers:
     of = f" of {size(smallest)}" if smallest else ""
     facts: dict[str, JSON] = {"memory_bytes": [int(least * whole) for whole in memory], "least_share": least}
     retention = ", retention" if plan.level == "extended" else ""
-    return Covers(facts, f"at least {least:.0%}{of}: address, inversions, walking bits, modulo 20{retention}")
+    return Covers(facts, f"at least {least * 100:.0f} %{of}: address, inversions, walking bits, modulo 20{retention}")
 
 
 def _pcie(plan: Plan, skus: SkuTable) -> Covers:
-    copy = plan.shapes["transfer_bytes"]
+    copy = min(plan.shapes["transfer_bytes"], MOST_COPY_BYTES)
     words = f"host to GPU, back, both at once, in peace and all GPUs together; copies of {size(copy)}, compared"
     return Covers({"directions": ["h2d", "d2h", "duplex"], "transfer_bytes": copy}, words)
 
@@ -190,7 +199,10 @@ def _nvlink(plan: Plan, skus: SkuTable) -> Covers:
     facts: dict[str, JSON] = {"pairs": pairs, "transfer_bytes": copy}
     if not pairs:
         return Covers(facts, "nothing: a pair takes two GPUs")
-    return Covers(facts, f"{pairs} pairs (each direction), then all at once; copies of {size(copy)}, compared")
+    return Covers(
+        facts,
+        f"{pairs // 2} pair{'s' * (pairs > 2)} in each direction, then all at once; copies of {size(copy)}, compared",
+    )
 
 
 def _nccl(plan: Plan, skus: SkuTable) -> Covers:
@@ -208,8 +220,8 @@ def _power(plan: Plan, skus: SkuTable) -> Covers:
     facts: dict[str, JSON] = {"power_waves": waves, "frequencies_hz": hz}
     if not hz:
         return Covers(facts, f"{mixed}; no power waves {'at this level' if waves != 'never' else '(never)'}")
-    leave = ", once they are granted" if waves == "granted" else ""
-    span = f"power waves on all GPUs at once, {min(hz):g} to {max(hz):g} Hz{leave}"
+    when = ", once they are granted" if waves == "granted" else ""
+    span = f"power waves on all GPUs at once, {min(hz):g} to {max(hz):g} Hz{when}"
     return Covers(facts, f"{span}; {mixed}")
 
 

@@ -37,10 +37,11 @@ _WITH_TIME_LEFT = frozenset({"check_started", "check_finished"})
 _STATUS_EVERY_S = 30.0
 # Columns of the live view; the first two are words, the others numbers. The results follow them.
 _HEADINGS = ("", "doing", "time", "done", "rate", "temp", "power", "errors")
-_LEFT_COLUMNS, _ERRORS = 2, 7
+_LEFT_COLUMNS, _DOING, _ERRORS = 2, 1, 7
 # A narrow terminal loses these columns first, one after the other: errors and results have to be seen.
 _LEAST_WANTED = (6, 2, 3, 5, 4)
-_COLOURS = {"PASS": "green", "FAIL": "bold red", "INCONCLUSIVE": "yellow"}
+# The worst verdict first: it is seen even where a terminal cuts the line.
+_COLOURS = {"FAIL": "bold red", "INCONCLUSIVE": "yellow", "PASS": "green"}
 
 
 def line_of(event: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
@@ -197,8 +198,14 @@ def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -
     return show
 
 
+def _results(row: Row) -> list[tuple[str, str]]:
+    """The checks of each verdict, the worst verdict first: ("FAIL", "FAIL gemm"), ("PASS", "PASS sm hbm")."""
+    found = {verdict: [check for check, said in row.done if said == verdict] for verdict in _COLOURS}
+    return [(verdict, f"{verdict} {' '.join(checks)}") for verdict, checks in found.items() if checks]
+
+
 def _results_width(row: Row) -> int:
-    return sum(len(check) + len(verdict) + 3 for check, verdict in row.done) or len("results")
+    return sum(len(text) + 2 for _, text in _results(row)) or len("results")
 
 
 class LiveTable:
@@ -242,17 +249,22 @@ class LiveTable:
             self._widths = [
                 max(width, *(len(cells[at]) for cells, _ in table)) for at, width in enumerate(self._widths)
             ]
-            columns = self._fitting(max(_results_width(row) for _, row in table))
+            results_width = max(_results_width(row) for _, row in table)
+            columns = self._fitting(results_width)
+            widths = [*self._widths]
+            # Where even that is too wide, what is done now takes the room that it needs now.
+            over = results_width + sum(widths[at] + 2 for at in columns) - self._console.width
+            widths[_DOING] = max(widths[_DOING] - max(over, 0), *(len(cells[_DOING]) for cells, _ in table))
             # Text, not markup: a phase is what a worker says.
             view = Text("", no_wrap=True, overflow="ellipsis").append(f"{head}\n", "bold")
             for place, (cells, row) in enumerate(table):
                 for column in columns:
-                    cell, width = cells[column], self._widths[column]
+                    cell, width = cells[column], widths[column]
                     text = f"{cell:<{width}}  " if column < _LEFT_COLUMNS else f"{cell:>{width}}  "
                     wrong = column == _ERRORS and row.errors
                     view.append(text, "dim" if place == 0 else "bold red" if wrong else "bold" if column == 0 else "")
-                for check, verdict in row.done:
-                    view.append(f"{check} {verdict}  ", _COLOURS.get(verdict, ""))
+                for verdict, text in _results(row):
+                    view.append(f"{text}  ", _COLOURS[verdict])
                 view.append("results\n" if place == 0 else "\n", "dim")
             view.rstrip()
             return view

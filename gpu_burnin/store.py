@@ -23,7 +23,7 @@ REPORT_TEXT = "report.txt"
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"
-# Where a run asks for leave to swing its power.
+# Where a run asks for a grant of its power waves.
 WAVE_DIR = "waves"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")

@@ -1,9 +1,9 @@
-"""Leave for power waves: a site's supply may not stand many nodes whose GPUs swing at once. Standard library only.
+"""Grants of power waves: a site's supply may not stand many nodes whose GPUs swing at once. Standard library only.
 
 Two small files in a directory of the node's state. `request.json` is written by the power check (one worker, for the
 node): when it asked (`asked_at`, RFC 3339 UTC with microseconds: also the name of the request), `boot_id`, `pid` of
 the burn-in, how long it waits (`wait_s`), how long its waves take (`waves_s`), and `state`: waiting, then running
-and over, or given_up when no leave came in time. `grant` is written by the controller: the `asked_at` of the request
+and over, or given_up when no grant came in time. `grant` is written by the controller: the `asked_at` of the request
 it grants. A grant that names another request never counts, so one that is left of an earlier run is without effect.
 `granted_at` and `over_at` (the same form, null before) stay in the request's file until the next one.
 """
@@ -39,7 +39,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A request for leave; times in seconds."""
+    """A request for power waves; times in seconds."""
 
     asked_at: str
     boot_id: str
@@ -64,7 +64,7 @@ def ask(directory: Path, wait_s: float, waves_s: float, state: State = State.WAI
 
     Raises GpuBurninError when the directory cannot be written.
     """
-    # Workers come and go; it is their burn-in, the parent, that has the leave.
+    # Workers come and go; it is their burn-in, the parent, that has the grant.
     now = _now()
     request = Request(now, _boot_id(), os.getppid(), wait_s, waves_s, state, now if state is State.RUNNING else None)
     try:
@@ -124,6 +124,8 @@ def state(directory: Path) -> Request:
         )
     except FileNotFoundError:
         return NO_REQUEST
+    except PermissionError as error:
+        raise GpuBurninError(f"{path} cannot be read; run as root") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GpuBurninError(f"{path} is no request for power waves ({error}): remove it") from error
     ended = request.boot_id != _boot_id() or not Path(f"/proc/{request.pid}").exists()
@@ -131,10 +133,10 @@ def state(directory: Path) -> Request:
 
 
 def grant(directory: Path) -> Request:
-    """Give leave to the request that waits. Raises GpuBurninError when none does."""
+    """Grant the request that waits. Raises GpuBurninError when none does."""
     request = state(directory)
     if request.state is not State.WAITING:
-        raise GpuBurninError(f"no burn-in of this node waits for leave to make power waves (state: {request.state})")
+        raise GpuBurninError(f"no burn-in of this node waits for a grant of power waves (state: {request.state})")
     try:
         write_atomic(directory / GRANT, f"{request.asked_at}\n".encode())
     except OSError as error:

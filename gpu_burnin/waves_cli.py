@@ -1,4 +1,4 @@
-"""`gpu-burnin waves`: whether this node's burn-in waits for leave to make power waves, and giving it."""
+"""`gpu-burnin waves`: whether this node's burn-in waits for a grant of its power waves, and giving it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 _WORDS = {
     "none": "no burn-in asks for power waves",
-    "waiting": "a burn-in waits for leave to make {waves_s:.0f} s of power waves; give it with: gpu-burnin waves grant",
+    "waiting": "a burn-in waits for a grant of {waves_s:.0f} s of power waves; give it with: gpu-burnin waves grant",
     "running": "power waves are under way, {waves_s:.0f} s in all",
     "over": "the last power waves are over",
-    "given_up": "the last burn-in waited {wait_s:.0f} s for leave and went on without power waves",
+    "given_up": "the last burn-in waited {wait_s:.0f} s for a grant and went on without power waves",
 }
 
 
@@ -27,10 +27,10 @@ _WORDS = {
 @click.option("--json", "as_json", is_flag=True, help="Print the request as JSON.")
 @click.pass_context
 def waves(context: click.Context, config_path: Path | None, state_dir: Path | None, as_json: bool) -> None:
-    """Show whether this node's burn-in waits for leave to make power waves.
+    """Show whether this node's burn-in waits for a grant of its power waves.
 
     Exit code 0 whatever the state is. With power_waves: granted in the configuration, a burn-in asks before the load
-    of all GPUs swings together, and goes on without waves when no leave comes in time.
+    of all GPUs swings together, and goes on without waves when no grant comes in time.
     """
     directory = _directory(config_path, state_dir)
     context.obj = (directory, as_json)
@@ -41,13 +41,17 @@ def waves(context: click.Context, config_path: Path | None, state_dir: Path | No
 
 
 @waves.command()
+@host_options
+@click.option("--json", "as_json", is_flag=True, help="Print the request as JSON.")
 @click.pass_obj
-def grant(found: tuple[Path, bool]) -> None:
-    """Give leave to the request that waits; exit code 2 when none does."""
-    from gpu_burnin import waves as permission
+def grant(before: tuple[Path, bool], config_path: Path | None, state_dir: Path | None, as_json: bool) -> None:
+    """Grant the request that waits; exit code 2 when none does."""
+    from gpu_burnin import waves as requests
 
-    directory, as_json = found
-    request = permission.grant(directory)
+    # The options may stand before `grant` as well as behind it.
+    directory, asked = before
+    as_json = as_json or asked
+    request = requests.grant(_directory(config_path, state_dir) if config_path or state_dir else directory)
     if as_json:
         _say(request, as_json)
     else:

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.children import die_with_parent
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.plan import Plan, plan_from_json
-from gpu_burnin.types import JSON
+from gpu_burnin.types import JSON, CheckResult
 from gpu_burnin.wire import encode, to_json
 
 OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
@@ -43,7 +44,8 @@ class Progress:
     def tell(self, data: Mapping[str, JSON]) -> None:
         """Send, or leave out what comes too soon."""
         now, errors = self._clock(), data.get("errors", self._errors)
-        if errors == self._errors and now - self._last_s < _PROGRESS_EVERY_S:
+        soon = errors == self._errors and now - self._last_s < _PROGRESS_EVERY_S
+        if soon and "waited_s" not in data:  # which the supervisor counts
             return
         self._last_s, self._errors = now, errors
         self._send({"type": "progress", "data": data})
@@ -62,6 +64,7 @@ class Worker:
         self._plan, self._send, self._receive = plan, send, receive
         self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
         self._backend: Any = None
+        self._waited_s = 0.0  # of the check under way, in exchanges
 
     def open(self) -> Mapping[str, JSON]:
         """Open the backend for the GPU; the node's worker needs none. Raises BackendError."""
@@ -81,7 +84,9 @@ class Worker:
             return {"type": "selftest", "results": to_json(check.selftest(self._context(0.0, ())))}
         inject = self._plan.injections(check.name, self._gpu)
         _worker_fault(inject, int(message["attempt"]))
-        return {"type": "result", "result": to_json(check.run(self._context(float(message["budget_s"]), inject)))}
+        self._waited_s = 0.0
+        result = check.run(self._context(float(message["budget_s"]), inject))
+        return {"type": "result", "result": to_json(_with_waiting(result, self._waited_s))}
 
     def _context(self, budget_s: float, inject: tuple[str, ...]) -> CheckContext:
         return CheckContext(
@@ -101,12 +106,23 @@ class Worker:
 
     def _exchange(self, data: JSON) -> Mapping[str, JSON]:
         """Give `data` to the workers of the other GPUs in this check and wait for theirs."""
+        began_s = time.monotonic()
         self._send({"type": "share", "data": data})
         answer = self._receive()
+        self._waited_s += time.monotonic() - began_s
         if answer is None:
             raise GpuBurninError("the supervisor went away during an exchange between workers; start the run again")
         offers: Mapping[str, JSON] = answer["data"]
         return offers
+
+
+def _with_waiting(result: CheckResult, waited_s: float) -> CheckResult:
+    """The result with the time for which its GPU waited for the others' turns: no test of it (coverage.active_s)."""
+    if not waited_s:
+        return result
+    own = result.coverage.get("waited_s")  # what the check itself knows of, such as waiting for a grant
+    total_s = waited_s + (float(own) if isinstance(own, int | float) else 0.0)
+    return replace(result, coverage={**result.coverage, "waited_s": round(total_s, 3)})
 
 
 def _worker_fault(inject: tuple[str, ...], attempt: int) -> None:

@@ -35,12 +35,18 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """What the machinery knows of a check. `faults` are those --inject knows; an `optional` one has to be asked for."""
+    """What the machinery knows of a check. `faults` are those --inject knows; an `optional` one has to be asked for.
+
+    `in_turns` is the part of its budget in which the GPUs take turns, each in peace while the others wait. With fewer
+    than `least_gpus` it has nothing to do.
+    """
 
     scope: Scope
     selftested: bool = False
     faults: tuple[str, ...] = ()
     optional: bool = False
+    in_turns: float = 0.0
+    least_gpus: int = 1
 
 
 # Modules under gpu_burnin.checks that hold a class named Check. Order is the order of a run.
@@ -65,10 +71,11 @@ ROWS: Mapping[str, Row] = {
         faults=("bitflip", "stuck", "flipping", "coupling", "alias", "lane", "row_burst", "fade"),
     ),
     "pcie": Row(
-        Scope.TOGETHER, selftested=True, faults=("corrupted", "stale", "dropped", "duplicated", "reordered"),
+        Scope.TOGETHER, selftested=True, in_turns=0.4,
+        faults=("corrupted", "stale", "dropped", "duplicated", "reordered"),
     ),
     "nvlink": Row(
-        Scope.TOGETHER, selftested=True,
+        Scope.TOGETHER, selftested=True, in_turns=0.5, least_gpus=2,
         faults=("corrupted", "dropped", "duplicated", "reordered", "slow_link", "dead_link", "slow_gpu"),
     ),
     "nccl": Row(
@@ -97,7 +104,8 @@ class CheckContext:
     of faults instead of the few of a run.
 
     `progress` sends a small mapping to the supervisor for the live display, all keys optional: phase (text), rate
-    (float) with rate_unit ("TFLOP/s", "TOP/s", "GB/s"), errors (int), done (0 to 1). `exchange` is for a check
+    (float) with rate_unit ("TFLOP/s", "TOP/s", "GB/s"), errors (int), done (0 to 1), and waited_s (float): seconds in
+    which the check waited for somebody outside, which are not of the time it may take. `exchange` is for a check
     that runs on all GPUs together: it gives JSON values to the other workers in the same check and returns those
     of all that are still in it, by UUID, when the last has called.
     """

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext, power_leave, power_waves
+from gpu_burnin.checks.power_leave import Leave
 from gpu_burnin.checks.power_load import FALLING, RISING, Burst, Load, Wrong
 from gpu_burnin.checks.power_mixed import Mixed, MixedLoad
 from gpu_burnin.checks.power_waves import Waves, run_waves
@@ -56,11 +57,9 @@ class Check:
         load = Load(ctx, ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
         early = _early(load)
         prepared_s = time.monotonic() - began_s
-        waves, why, leave = self._waves(ctx, group, load, wanted)
-        wave_s = waves.ended_s - waves.started_s if waves else 0.0
-        # What was waited for leave is neither of the budget nor time in which the GPU was tested.
-        spent_s = prepared_s + wave_s
-        waited_s = time.monotonic() - began_s - spent_s
+        waves, leave = self._waves(ctx, group, load, wanted)
+        # The time of waiting for the grant is not of the budget.
+        spent_s = prepared_s + (waves.ended_s - waves.started_s if waves else 0.0)
         mixed_s = _mixed_s(ctx.level, ctx.backend.simulated, group.budget_s - spent_s)
         # The members began to prepare at different moments, but have to end together.
         mixed_s = min(float(str(value)) for value in group.gather(mixed_s).values())
@@ -77,7 +76,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - began_s,
             measurements=_measurements(load, mixed),
-            coverage={**_coverage(load, bool(wanted), waves, why, leave, mixed), "waited_s": round(waited_s, 3)},
+            coverage=_coverage(load, bool(wanted), waves, leave, mixed),
             errors=tuple(errors),
             reasons=tuple(reasons),
             series=power_waves.series(waves) if waves else (),
@@ -85,15 +84,15 @@ class Check:
 
     def _waves(
         self, ctx: CheckContext, group: Group, load: Load, wanted: tuple[Wave, ...]
-    ) -> tuple[Waves | None, str | None, dict[str, JSON]]:
-        """The waves, or None and why there are none; with them when leave was asked and given."""
+    ) -> tuple[Waves | None, Leave]:
+        """The waves, or None where there are none, and what became of the leave for them."""
         if not wanted:
-            return None, f"the level {ctx.level} has no waves", {}
-        leave = power_leave.ask(group, ctx.options, total_s(wanted))
+            return None, Leave(False, f"the level {ctx.level} has no waves")
+        leave = power_leave.ask(group, ctx.options, total_s(wanted), ctx.progress)
         if not leave.run:
-            return None, leave.why, {}
+            return None, leave
         done = run_waves(ctx, group, load, wanted, self._clock)
-        return done, None, power_leave.over(group, leave).to_json()
+        return done, power_leave.over(group, leave)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong product on either edge, a launch that gets lost, a copy that comes wrong: each has to be seen."""
@@ -178,13 +177,11 @@ def _mixed_low(ctx: CheckContext, mixed: Mixed, wrong_before: bool) -> list[Reas
     return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, evidence={"pcie": mixed.host.to_json()})]
 
 
-def _coverage(
-    load: Load, wanted: bool, waves: Waves | None, why: str | None, leave: dict[str, JSON], mixed: Mixed
-) -> dict[str, JSON]:
+def _coverage(load: Load, wanted: bool, waves: Waves | None, leave: Leave, mixed: Mixed) -> dict[str, JSON]:
     shape = load.unit.shape
-    made: dict[str, JSON] = {"run": False, "why": why} if waves is None else power_waves.coverage(waves)
+    made: dict[str, JSON] = {"run": False, "why": leave.why} if waves is None else power_waves.coverage(waves)
     return {
-        "waves": {"wanted": wanted, **made, **leave},
+        "waves": {"wanted": wanted, **made, **leave.to_json()},
         "mixed": mixed.coverage(),
         "precision": load.precision,
         "shape": [shape.m, shape.n, shape.k],
@@ -194,4 +191,6 @@ def _coverage(
         "pcie_bytes_moved": mixed.host.bytes,
         "peer_bytes_moved": mixed.peer.bytes,
         "simulated": load.backend.simulated,
+        # What is waited in exchanges, the worker adds.
+        **({"waited_s": round(leave.looked_s, 3)} if leave.looked_s else {}),
     }

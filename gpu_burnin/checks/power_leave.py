@@ -1,21 +1,23 @@
 """Whether the power check may make synchronised waves: the site's word, asked for by one worker for the node.
 
-A check's deadline runs while its worker works, and stands still while it waits in an exchange. So the worker that
-looks for the grant is the only one whose time runs; the supervisor gives the check `wave_wait_s` more when leave is
-needed (plan.make_plan), and the budget of the check begins after the wait.
+A check's deadline runs while its worker works, and stands still while it waits in an exchange. The worker that looks
+for the grant tells the supervisor for how long it has done so: that is no time of the check's either, neither of its
+deadline nor of its budget.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_burnin import waves
 from gpu_burnin.checks.together import Group
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON
+
+Tell = Callable[[Mapping[str, JSON]], None]
 
 ALWAYS, GRANTED, NEVER = "always", "granted", "never"
 # Between two looks at the directory, and between two exchanges, by which the others hear that one still waits.
@@ -25,12 +27,16 @@ _WAIT, _YES, _NO = "wait", "yes", "no"
 
 @dataclass(frozen=True)
 class Leave:
-    """Whether waves may be made, and if not, why. `request` is what was asked, None where nothing had to be."""
+    """Whether waves may be made, and if not, why. `request` is what was asked, None where nothing had to be.
+
+    `looked_s`: seconds for which this worker looked for the grant itself, beside those it waited in exchanges.
+    """
 
     run: bool
     why: str | None
     directory: Path | None = None
     request: waves.Request | None = None
+    looked_s: float = 0.0
 
     def to_json(self) -> dict[str, JSON]:
         """When it was asked, granted and over, for the report."""
@@ -40,10 +46,18 @@ class Leave:
         return {"asked_at": request.asked_at, "granted_at": request.granted_at, "over_at": request.over_at}
 
 
-def ask(group: Group, options: Mapping[str, JSON], waves_s: float, now: Callable[[], float] = time.monotonic) -> Leave:
+def ask(
+    group: Group,
+    options: Mapping[str, JSON],
+    waves_s: float,
+    tell: Tell = lambda _: None,
+    now: Callable[[], float] = time.monotonic,
+) -> Leave:
     """The site's word on waves of `waves_s` seconds; all members call it and get the same answer.
 
-    A plan that does not say may make none. Where leave has to be granted, the first member asks and waits; when it
+    `tell` is CheckContext.progress.
+
+    A plan that does not say may make none. Where waves have to be granted, the first member asks and waits; when it
     dies, the next one asks anew, within the same time.
     """
     mode = options.get("power_waves", NEVER)
@@ -52,8 +66,8 @@ def ask(group: Group, options: Mapping[str, JSON], waves_s: float, now: Callable
     if mode == ALWAYS:
         return _tell(group, directory, waves_s)
     if mode != GRANTED or directory is None:
-        return Leave(False, "the configuration of this host says power_waves: never")
-    return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, now)
+        return Leave(False, "they were not asked for (--waves never, or power_waves: never in the configuration)")
+    return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell, now)
 
 
 def over(group: Group, leave: Leave) -> Leave:
@@ -61,13 +75,13 @@ def over(group: Group, leave: Leave) -> Leave:
     if leave.directory is None or leave.request is None or group.rank != 0:
         return leave
     try:
-        return Leave(True, None, leave.directory, waves.move(leave.directory, leave.request, waves.State.OVER))
+        return replace(leave, request=waves.move(leave.directory, leave.request, waves.State.OVER))
     except GpuBurninError as error:
-        return Leave(True, str(error), leave.directory, leave.request)
+        return replace(leave, why=str(error))
 
 
 def _tell(group: Group, directory: Path | None, waves_s: float) -> Leave:
-    """No leave is needed; who asks is told that waves are under way."""
+    """No grant is needed; who asks is told that waves are under way."""
     if directory is None:
         return Leave(True, None)
     said: JSON = None
@@ -80,23 +94,28 @@ def _tell(group: Group, directory: Path | None, waves_s: float) -> Leave:
     return Leave(True, None, directory, _request(answer) if isinstance(answer, Mapping) else None)
 
 
-def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, now: Callable[[], float]) -> Leave:
+def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Tell, now: Callable[[], float]) -> Leave:
     until_s = now() + wait_s
     request: waves.Request | None = None
+    looked_s = 0.0
     while True:
         said: JSON = None
         if group.rank == 0:
+            began_s = now()
             try:
                 request = request or waves.ask(directory, wait_s, waves_s)
                 said = _look(directory, request, until_s, now)
             except GpuBurninError as error:
                 said = {"answer": _NO, "why": str(error)}
+            waited_s = now() - began_s
+            looked_s += waited_s
+            tell({"phase": "waiting for the grant of power waves", "waited_s": waited_s})
         answer = _first(group, said)
         if not isinstance(answer, Mapping) or answer.get("answer") == _WAIT:
             continue
         if answer["answer"] == _NO:
-            return Leave(False, str(answer["why"]))
-        return Leave(True, None, directory, _request(answer))
+            return Leave(False, str(answer["why"]), looked_s=looked_s)
+        return Leave(True, None, directory, _request(answer), looked_s)
 
 
 def _look(directory: Path, request: waves.Request, until_s: float, now: Callable[[], float]) -> JSON:
@@ -112,7 +131,7 @@ def _look(directory: Path, request: waves.Request, until_s: float, now: Callable
     if now() < until_s:
         return {"answer": _WAIT}
     waves.move(directory, request, waves.State.GIVEN_UP)
-    return {"answer": _NO, "why": f"no leave for power waves was granted within {request.wait_s:g} s"}
+    return {"answer": _NO, "why": f"no grant for power waves came within {request.wait_s:g} s"}
 
 
 def _first(group: Group, said: JSON) -> JSON:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm_errors import describe
@@ -25,6 +27,9 @@ _PROBE_PRODUCTS = 8
 _WARM_S, _WARM_SIMULATED_S = 0.2, 0.005
 # Without a GPU the products are as small as they can be: it is the logic that is run.
 _SIDE_SIMULATED = 64
+# A GPU slows down within a second of full load when it comes to its power limit: what is launched at a time is short,
+# so that it still ends at the edge.
+_PIECE_S = 0.05
 RISING, FALLING, HIGH = "rising", "falling", "high"
 _DROPPED = FAULTS["skipped_launch"]
 
@@ -114,6 +119,22 @@ class Load:
             return Burst(products, first.seconds + rest.seconds, wrong, first.changed_bits)
         return self._run(products, fault)
 
+    def burst_for(
+        self, seconds: float, faults: tuple[str, ...] = (), now: Callable[[], float] = time.monotonic
+    ) -> Burst:
+        """A burst that lasts `seconds` of the clock `now`, launched piece by piece; `faults` strike its last product.
+
+        It ends early after a piece with a wrong product.
+        """
+        end_s = now() + seconds
+        pieces: list[Burst] = []
+        last = False
+        while not last and not (pieces and pieces[-1].wrong):
+            left_s = end_s - now()
+            last = left_s <= 1.5 * _PIECE_S
+            pieces.append(self.burst(self.count_for(left_s if last else _PIECE_S), faults if last else ()))
+        return _joined(pieces, complete=last)
+
     def lost_burst(self, products: int) -> Burst:
         """A burst of which every launch is lost on its way (--inject idle)."""
         bursts = [self._run(1, _DROPPED, RISING if n == 0 else FALLING) for n in range(min(products, 2))]
@@ -148,3 +169,14 @@ class Load:
             gpu=found.gpu,
             evidence={**found.evidence, **numbers},
         )
+
+
+def _joined(pieces: Sequence[Burst], complete: bool) -> Burst:
+    """One burst of its pieces: only the first begins at an edge, and only the last of a complete one ends at one."""
+    wrong: list[Wrong] = []
+    for number, piece in enumerate(pieces):
+        edges = {RISING} if number == 0 else set()
+        edges |= {FALLING} if complete and piece is pieces[-1] else set()
+        wrong += [one if one.edge in edges else replace(one, edge=HIGH) for one in piece.wrong]
+    products, seconds = sum(piece.products for piece in pieces), sum(piece.seconds for piece in pieces)
+    return Burst(products, seconds, tuple(wrong), pieces[-1].changed_bits)

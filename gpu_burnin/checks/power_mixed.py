@@ -6,22 +6,25 @@ one by one, copies at the end: the last ones that lie in memory. Not yet run on 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power_load import Load
 from gpu_burnin.checks.together import Group
-from gpu_burnin.compute.backend import Backend, BackendError
+from gpu_burnin.compute.backend import Backend, BackendError, DeviceFault
 from gpu_burnin.compute.host_link import HostLink, Kind, Moved
 from gpu_burnin.compute.peer import PeerPort, PeerUnavailable, transfer_key
 from gpu_burnin.compute.wave import Clock
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
 
-# Products of one round: long enough that the host is never in the way, short enough to end in time.
-_ROUND_S, _ROUND_SIMULATED_S = 0.25, 0.01
-# Copies of the first round; from then on as many as fit into a round.
-_FIRST_COPIES, _MOST_COPIES = 2, 4096
+# Products of one round: long enough that the host is never in the way, short enough to end in time, and so that the
+# copies beside them are few.
+_ROUND_S, _ROUND_SIMULATED_S = 0.1, 0.01
+# Copies of the first round; from then on as many as fit into a round. A driver takes some thousand launches and then
+# keeps the host until there is room: products that come after more copies would begin when the copies are nearly over.
+_FIRST_COPIES, _MOST_COPIES = 2, 512
 _LEAD_S = 0.02
 # Larger copies draw no more power, but take longer to fill and to pin.
 _MOST_BYTES = 64 << 20
@@ -108,8 +111,12 @@ class MixedLoad:
             if self._port is not None:
                 self._port.detach_all()
             self._group.barrier()  # nobody takes away what another still has mapped
-        finally:
-            self._close()
+        except BaseException:
+            # What went wrong first says more than that giving back failed as well.
+            with contextlib.suppress(BackendError):
+                self._close(abandon=True)
+            raise
+        self._close()
         return self.done
 
     # --- opening ---
@@ -119,6 +126,8 @@ class MixedLoad:
             self._link = self._backend.host_link()
             self._link.open(self._size_bytes)
             self._link.fill(self._ctx.seed)
+        except DeviceFault:
+            raise  # the GPU itself: no reason to go on without copies
         except BackendError as error:
             self._no_link(str(error))
         self._open_peers()
@@ -139,6 +148,8 @@ class MixedLoad:
             try:
                 self._port = self._backend.peers()
                 handle = self._port.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
+            except DeviceFault:
+                raise
             except BackendError as error:
                 self.done.peer.why = str(error)
         handles = self._group.gather(handle)
@@ -239,9 +250,13 @@ class MixedLoad:
         self.done.errors += entries[:_MOST_ERRORS]
         self.done.reasons.append(make_reason(code, "power", words, gpu=self._group.uuid, evidence=entries[0]))
 
-    def _close(self) -> None:
-        """Also after an error on the way; what stays mapped elsewhere ends with its own worker."""
-        if self._link is not None:
-            self._link.close()
-        if self._port is not None:
-            self._port.close()
+    def _close(self, abandon: bool = False) -> None:
+        """Give back; `abandon` after an error on the way, when another worker may still have the memory mapped."""
+        try:
+            if self._port is not None and abandon:
+                self._port.abandon()
+            elif self._port is not None:
+                self._port.close()
+        finally:
+            if self._link is not None:
+                self._link.close()

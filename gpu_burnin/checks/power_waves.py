@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CheckContext
@@ -53,16 +55,29 @@ def run_waves(ctx: CheckContext, group: Group, load: Load, waves: Sequence[Wave]
     done.started_s = group.start_s(_LEAD_SIMULATED_S if load.backend.simulated else _LEAD_S)
     at_s = starts(waves, done.started_s)
     limits = WITHOUT_DEVICE if load.backend.simulated else ON_DEVICE
-    for index, (wave, start_s) in enumerate(zip(waves, at_s, strict=True)):
-        record = WaveRecord(wave, start_s, limits, stopped=bool(done.reasons))
-        done.records.append(record)
-        if not record.stopped:
-            _show(ctx, wave, index, len(waves))
-            _run_wave(ctx, load, record, done, clock)
+    with _no_collection():
+        for index, (wave, start_s) in enumerate(zip(waves, at_s, strict=True)):
+            record = WaveRecord(wave, start_s, limits, stopped=bool(done.reasons))
+            done.records.append(record)
+            if not record.stopped:
+                _show(ctx, wave, index, len(waves))
+                _run_wave(ctx, load, record, done, clock)
     done.ended_s = clock.now()
     firsts = group.gather([record.first_edge_s for record in done.records])
     done.skew_s = skews(waves, firsts)
     return done
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the collector of garbage: a full run of it takes longer than a half period of a fast wave."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _show(ctx: CheckContext, wave: Wave, index: int, count: int) -> None:
@@ -85,12 +100,12 @@ def _run_wave(ctx: CheckContext, load: Load, record: WaveRecord, done: Waves, cl
 def _load_period(ctx: CheckContext, load: Load, record: WaveRecord, period: Period, done: Waves, clock: Clock) -> None:
     """The loaded half of one period: products for most of it, then rest until the next edge up."""
     wave = record.wave
-    count = load.count_for(record.limits.fill * wave.half_s)
     began_s = clock.now()
+    seconds = period.rise_s + record.limits.fill * wave.half_s - began_s  # a late edge up moves no edge down
     if "idle" in ctx.inject:
-        burst = load.lost_burst(count)
+        burst = load.lost_burst(load.count_for(seconds))
     else:
-        burst = load.burst(count, ("bitflip",) if "wrong_edge" in ctx.inject else ())
+        burst = load.burst_for(seconds, ("bitflip",) if "wrong_edge" in ctx.inject else (), clock.now)
     ended_s = clock.now()
     record.add(period, began_s, ended_s, burst.seconds, burst.products)
     edges = {wrong.edge for wrong in burst.wrong}

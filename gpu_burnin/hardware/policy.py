@@ -44,12 +44,16 @@ class Meaning:
 
 @dataclass(frozen=True)
 class ThrottleRule:
-    """A clocks event reason: applies when the bit was set in `least_samples` samples or more."""
+    """A clocks event reason: applies when the bit was set in `least_samples` samples or more.
+
+    With `outside_waves` those in which the power check's waves ran do not count.
+    """
 
     bit: int
     text: str
     least_samples: int
     meaning: Meaning
+    outside_waves: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,14 +182,15 @@ def _one_of(value: Located, entry: dict[str, Located], keys: tuple[str, ...]) ->
 
 
 def _throttle(value: Located) -> ThrottleRule:
-    entry = value.mapping(("bit", "meaning", *_MEANING), ("least_samples", *_MEANING_OPTIONAL))
+    entry = value.mapping(("bit", "meaning", *_MEANING), ("least_samples", "outside_waves", *_MEANING_OPTIONAL))
     bit = entry["bit"].integer()
     if bit <= 0 or bit & (bit - 1):
         raise entry["bit"].error(f"must be a single bit, not {bit:#x}")
     least = entry["least_samples"].integer() if "least_samples" in entry else 1
     if least < 1:
         raise entry["least_samples"].error("must be 1 or more")
-    return ThrottleRule(bit, entry["meaning"].text(), least, _meaning(value, entry))
+    outside = entry["outside_waves"].flag() if "outside_waves" in entry else False
+    return ThrottleRule(bit, entry["meaning"].text(), least, _meaning(value, entry), outside)
 
 
 def _thermal(value: Located) -> ThermalRule:

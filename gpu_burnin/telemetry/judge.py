@@ -10,6 +10,8 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.policy import CounterRule, Meaning, Quantity, TelemetryPolicy, Weight
 from gpu_burnin.telemetry.counters import base_name
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
+from gpu_burnin.telemetry.power_judge import CHECK as POWER
+from gpu_burnin.telemetry.power_judge import WAVES, Phase, outside, phases_of
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import Unsupported
 from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason
@@ -50,7 +52,7 @@ def judge_telemetry(
         counters = [counter for counter in findings.counters if counter.gpu == gpu.uuid]
         reasons += _lost(gpu, own, counters, findings.sources, policy)
         found = [
-            *_throttled(own, policy),
+            *_throttled(own, _waves_of(own, done), policy),
             *_hot(own, medians.get(gpu.uuid), policy),
             *_slow_link(own, gpu.uuid, done, policy),
             *_counted(counters, gpu.uuid, done, policy),
@@ -129,9 +131,11 @@ def _incomparable(counter: Counter, judged: set[str]) -> bool:
 # --- rules ---
 
 
-def _throttled(series: GpuSeries, policy: TelemetryPolicy) -> Iterator[_Finding]:
+def _throttled(series: GpuSeries, waves: Phase | None, policy: TelemetryPolicy) -> Iterator[_Finding]:
     for bit, samples in series.reason_samples.items():
         rule = policy.throttle.get(bit)
+        if rule is not None and rule.outside_waves and waves is not None:
+            samples = outside(series, waves, bit)
         if rule is not None and (rule.meaning.weight is Weight.NORMAL or samples < rule.least_samples):
             continue
         meaning = rule.meaning if rule else _UNKNOWN_BIT
@@ -143,6 +147,11 @@ def _throttled(series: GpuSeries, policy: TelemetryPolicy) -> Iterator[_Finding]
             {"clocks_event_reason": bit, "samples": samples, "of_samples": series.samples, "seconds": seconds,
              "first_seen_monotonic_s": _first_seen(series, bit)},
         )  # fmt: skip
+
+
+def _waves_of(series: GpuSeries, results: Iterable[CheckResult]) -> Phase | None:
+    own = (result for result in results if (result.name, result.gpu) == (POWER, series.gpu))
+    return next((phases_of(series, result.coverage).get(WAVES) for result in own), None)
 
 
 _UNKNOWN_BIT = Meaning(Weight.WARN, "THROTTLED", None, "not described in policy.yaml")

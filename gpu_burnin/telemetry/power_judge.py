@@ -47,6 +47,8 @@ class Phase:
     """One phase on one GPU. `clock_mhz` are the means of whole seconds, `bits` the seconds in which each was seen."""
 
     name: str
+    started_s: float
+    ended_s: float
     energy: Energy
     power_w: float | None
     source: str | None
@@ -152,6 +154,8 @@ def _phase(name: str, series: GpuSeries, start_s: float, end_s: float, limit_w: 
     explained = [n for n in whole if n < len(bits) and int(bits[n] or 0) & _EXPLAINS]
     return Phase(
         name,
+        start_s,
+        end_s,
         energy,
         power_w,
         source,
@@ -188,6 +192,19 @@ def _bit_seconds(
             found[lowest] = found.get(lowest, 0.0) + seconds
             bits ^= lowest
     return found
+
+
+def outside(series: GpuSeries, phase: Phase, bit: int) -> int:
+    """In how many samples a bit was set outside a phase, at the least: a bucket does not say which of its were."""
+    values = series.columns.get("clocks_event_reasons", ())
+    buckets = [
+        (begin, end)
+        for begin, end, bits in zip(_begins(series), series.t_s, values, strict=False)
+        if int(bits or 0) & bit
+    ]
+    within = [end - begin for begin, end in buckets if end > phase.started_s and begin < phase.ended_s]
+    apart = series.reason_samples.get(bit, 0) - round(sum(within) / series.interval_s)
+    return max(len(buckets) - len(within), apart)
 
 
 def energy_over(series: GpuSeries, start_s: float, end_s: float, limit_w: float) -> Energy:

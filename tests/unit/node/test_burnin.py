@@ -12,6 +12,8 @@ import jinja2
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import burnin
 
+from gpu_burnin.durations import parse_duration
+
 ROOT = Path(__file__).resolve().parents[3]
 BOOT = "11111111-2222-3333-4444-555555555555"
 OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
@@ -130,6 +132,7 @@ def test_run_survives_the_controller_and_verdicts_are_no_failures() -> None:
     assert "--service-type=exec" in command
     assert "--property=SuccessExitStatus=1 3" in command
     assert "--property=KillMode=mixed" in command, "workers that systemd kills look like workers that died"
+    assert "--property=OOMPolicy=continue" in command, "systemd would end the run with the worker that the kernel took"
     assert command[-4:] == ["/usr/local/bin/gpu-burnin", "run", "--level", "quick"]
 
 
@@ -175,6 +178,7 @@ def test_the_boot_unit_stops_the_run_alone() -> None:
     run = next(line for line in lines if line.startswith("ExecStart="))
     assert run.startswith("ExecStart={{ __gpu_burnin_program }} run")
     assert "KillMode=mixed" in lines, "workers that systemd kills look like workers that died"
+    assert "OOMPolicy=continue" in lines
 
 
 @pytest.mark.parametrize(
@@ -186,3 +190,11 @@ def test_a_power_cut_does_not_make_a_row_of_machines_swing(allowed: str, command
     variables = {"gpu_burnin_power_waves": allowed, "__gpu_burnin_program": "gpu-burnin", "ansible_managed": "x"}
     lines = jinja2.Environment().from_string(template).render(variables).splitlines()
     assert f"ExecStart=gpu-burnin {command}" in lines
+
+
+def test_durations_of_the_role_are_those_of_the_program() -> None:
+    for text in ("90s", "30m", "2h", "1d"):
+        assert burnin.duration_s(text) == parse_duration(text)
+    assert burnin.duration_s("") == 0
+    with pytest.raises(ValueError, match="'soon' is not a duration"):
+        burnin.duration_s("soon")

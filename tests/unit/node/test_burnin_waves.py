@@ -276,6 +276,19 @@ def test_waves_of_a_burn_in_that_dies_are_waited_for_no_longer(tmp_path: Path, s
     assert phase("waves", tmp_path)["waves"] == "none"
 
 
+def test_a_check_that_breaks_off_does_not_keep_the_turn(
+    tmp_path: Path, steps: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request stays as it was until the run ends, which may go on for hours without waves."""
+    now = iter(range(0, 1000, 10))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(now)))
+    request(tmp_path / "waves", waves_s=30.0)
+    steps += [lambda: request(tmp_path / "waves", waves_s=30.0, state="running"), *[lambda: None] * 50]
+    assert phase("waves", tmp_path)["waves"] == "running"
+    assert next(now) <= 30 + module.WAVES_SLACK_S + 60
+    assert steps
+
+
 def test_waves_that_do_not_end_fail_the_task_with_what_to_do(tmp_path: Path) -> None:
     request(tmp_path / "waves", waves_s=0.0)
     with pytest.raises(Answer, match=r"has not ended after 0 s and goes on.*run the play again"):
@@ -384,13 +397,3 @@ def test_a_damaged_request_is_named(text: str, tmp_path: Path) -> None:
     request(tmp_path / "waves").write_text(text)
     with pytest.raises(ValueError, match=r"request\.json is no request for power waves"):
         burnin.wave_request(tmp_path, BOOT_ID)
-
-
-def test_durations_of_the_role_are_those_of_the_program() -> None:
-    from gpu_burnin.durations import parse_duration
-
-    for text in ("90s", "30m", "2h", "1d"):
-        assert burnin.duration_s(text) == parse_duration(text)
-    assert burnin.duration_s("") == 0
-    with pytest.raises(ValueError, match="'soon' is not a duration"):
-        burnin.duration_s("soon")

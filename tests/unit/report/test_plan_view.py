@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from run_helpers import GPUS, plan
 
-from gpu_burnin.checks import CHECK_NAMES, USUAL_CHECKS
+from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS
 from gpu_burnin.cli import cli
 from gpu_burnin.coverage import RULE_OF_THREE
 from gpu_burnin.discover import Found
@@ -58,12 +58,26 @@ def test_the_json_follows_the_schedule_and_the_rule_of_three() -> None:
         assert check["seconds"] == pytest.approx(step.seconds, abs=1e-3)
         assert check["begins_s"] == pytest.approx(step.begins_s, abs=1e-3)
         if step.check.per_gpu:
-            assert check["missed_fault_rate_upper95_per_s"] == pytest.approx(RULE_OF_THREE / step.budget_s)
+            # In turns on eight GPUs each waits for seven eighths of that part.
+            active_s = step.budget_s * (1 - ROWS[step.check.name].in_turns * 7 / 8)
+            assert check["missed_fault_rate_upper95_per_s"] == pytest.approx(RULE_OF_THREE / active_s)
         else:
             assert check["missed_fault_rate_upper95_per_s"] is None
         assert check["covers_in_words"], check["name"]
-    on_gpus_s = sum(step.budget_s for step in schedule(made) if step.check.per_gpu)
-    assert told["missed_fault_rate_upper95_per_s"] == pytest.approx(3 / on_gpus_s)
+    rates = [check["missed_fault_rate_upper95_per_s"] for check in told["checks"]]
+    assert 3 / told["missed_fault_rate_upper95_per_s"] == pytest.approx(sum(3 / rate for rate in rates if rate))
+
+
+def test_gpus_that_wait_for_their_turns_are_not_tested_meanwhile() -> None:
+    made = every_check()
+    alone = make_plan("standard", backend="cuda", gpus=EIGHT[:1], options=made.options)
+    of_one = {check["name"]: check for check in document(alone, load_skus())["checks"]}
+    of_eight = {check["name"]: check for check in document(made, load_skus())["checks"]}
+    for name in ("pcie", "nvlink"):
+        assert of_eight[name]["missed_fault_rate_upper95_per_s"] > 1.5 * RULE_OF_THREE / of_eight[name]["seconds"]
+    assert of_one["pcie"]["missed_fault_rate_upper95_per_s"] == pytest.approx(3 / of_one["pcie"]["seconds"], rel=1e-3)
+    assert of_one["nvlink"]["missed_fault_rate_upper95_per_s"] is None, "one GPU has no pair"
+    assert (of_one["nvlink"]["seconds"], of_one["nvlink"]["seconds_on_each_gpu"]) == (0, 0)
 
 
 def test_a_longer_run_misses_less() -> None:
@@ -89,6 +103,7 @@ def test_what_is_covered_is_counted_for_the_hardware() -> None:
 def test_what_gpus_cover_together_is_counted(name: str, key: str, value: object) -> None:
     found = {check["name"]: check["covers"] for check in document(every_check(), load_skus())["checks"]}
     assert found[name][key] == value
+    assert "28 pairs in each direction" in render(every_check(), load_skus())
 
 
 @pytest.mark.parametrize(
@@ -113,6 +128,7 @@ def test_a_plan_without_a_gpu_says_that_it_is_simulated_and_why() -> None:
     text = render(made, load_skus(), "no driver here")
     assert "Simulated: no driver here." in text
     assert "host memory, no GPU memory" in text
+    assert "The CPU does every check once at the least" in text
     told = document(made, load_skus(), "no driver here")
     assert (told["simulated"], told["why_simulated"]) == (True, "no driver here")
 

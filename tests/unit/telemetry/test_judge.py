@@ -15,7 +15,7 @@ from gpu_burnin.telemetry.findings import Counter, GpuEvent, GpuSeries, Source, 
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.power_judge import PowerJudgement
 from gpu_burnin.telemetry.sampling_record import SAMPLES
-from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason, Verdict
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
 SICK = GPUS[1]
@@ -194,6 +194,31 @@ def test_throttling_says_how_long_and_since_when() -> None:
     assert "thermal slowdown by hardware (clocks event reason 0x40) in 7 of 20 samples, about 0.7 s" in reason.message
     (observed,) = reason.evidence["observed"]  # type: ignore[misc]
     assert (observed["first_seen_monotonic_s"], observed["seconds"]) == (2.0, 0.7)  # type: ignore[call-overload, index]
+
+
+@pytest.mark.parametrize(
+    ("seen", "samples", "code"),
+    [
+        ((4.0, 12.0, 12.0, 12.0, 4.0, 4.0), 12, []),  # for moments of the waves, in which the clocks change
+        ((4.0, 12.0, 12.0, 12.0, 4.0, 12.0), 33, []),  # and once outside: less than the rule asks for
+        ((4.0, 4.0, 4.0, 4.0, 12.0, 12.0), 20, ["THROTTLED"]),  # after them
+        ((12.0, 12.0, 12.0, 12.0, 12.0, 12.0), 60, ["THROTTLED"]),  # all the time
+    ],
+)
+def test_a_hardware_slowdown_in_moments_of_power_waves_is_no_fault(
+    seen: tuple[float, ...], samples: int, code: list[str]
+) -> None:
+    """0x8 may show while the clocks change (nvml.h); the power check itself tells of it as a warning."""
+    watched = series(SICK, t_s=tuple(range(1, 7)), samples=60, reason_samples={4: 60, 8: samples})
+    columns = {"temperature_c": (60.0,) * 6, "clocks_event_reasons": seen}
+    waves: dict[str, JSON] = {"run": True, "started_s": 1.2, "ended_s": 3.9}
+    power = CheckResult("power", SICK.uuid, Verdict.PASS, 5.0, (), {"waves": waves})
+    found = judge_telemetry(findings(replace(watched, columns=columns)), GPUS, (power,), POLICY)
+    assert [reason.code for reason in found[0]] == code
+    brake = replace(watched, columns={**columns, "clocks_event_reasons": (4.0, 132.0, 4.0, 4.0, 4.0, 4.0)})
+    brake = replace(brake, reason_samples={4: 60, 0x80: 1})
+    reasons, _ = judge_telemetry(findings(brake), GPUS, (power,), POLICY)
+    assert [reason.code for reason in reasons] == ["THROTTLED"], "a power brake is none of the clocks' own"
 
 
 def test_a_clocks_event_reason_nobody_described_is_told() -> None:

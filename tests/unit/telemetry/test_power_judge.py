@@ -326,10 +326,10 @@ def test_a_gpu_without_samples_is_left_to_the_rules_of_telemetry() -> None:
 
 
 def test_waves_that_were_not_made_are_told_once_for_the_node() -> None:
-    judged = judge(waves={"wanted": True, "run": False, "why": "no leave was granted"})
+    judged = judge(waves={"wanted": True, "run": False, "why": "no grant came"})
     assert judged.reasons == ()
     assert [(one.code, one.gpu) for one in judged.notices] == [("WAVES_NOT_RUN", None)]
-    assert "no leave was granted" in judged.notices[0].message
+    assert "no grant came" in judged.notices[0].message
     assert set(power_of(judged)["phases"]) == {MIXED}
 
 

@@ -16,11 +16,13 @@ from gpu_burnin.telemetry.topology import (
     PairTopology,
     Seen,
     acs_control,
+    bar1_bytes,
     iommu_types,
     pair_from,
     read_topology,
     redirecting_bridges,
     redirects,
+    socket_of,
     why_not,
 )
 
@@ -122,7 +124,8 @@ def _seen(**change: Any) -> Seen:
         ({}, "pcie", None, True),
         ({"direct_links": 4, "active_links": 12}, "nvlink", 4, True),
         ({"nvlink": 0, "switched": True, "active_links": 18}, "nvswitch", 18, True),
-        ({"nvlink": 0, "active_links": 2}, "nvlink", 2, True),
+        # Whose links these are is not known.
+        ({"nvlink": 0, "active_links": 2}, "nvlink", None, True),
         ({"read": 3, "write": 3}, "none", None, False),
         ({"write": 99}, "none", None, False),
         ({"read": None}, "", None, None),
@@ -255,3 +258,50 @@ def test_without_nvml_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pynvml, "nvmlInit", fails)
     assert read_topology("GPU-a", ["GPU-b"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "sockets", "text"),
+    [
+        (50, [0, 1], "across sockets"),
+        (50, [1, 1], "across NUMA nodes of one socket"),
+        (50, [0, None], "across NUMA nodes"),
+        (50, [], "across NUMA nodes"),
+        (40, [0, 0], "one NUMA node"),
+    ],
+)
+def test_numa_nodes_of_one_socket_are_nearer_than_sockets(level: int, sockets: list[int | None], text: str) -> None:
+    assert pair_from(_seen(level=level), sockets=sockets).level == text
+
+
+@pytest.mark.parametrize(("near", "socket"), [("32-47,96-111\n", 1), ("5\n", 0), ("\n", None), (None, None)])
+def test_the_socket_of_a_gpu_is_that_of_the_cpus_next_to_it(tmp_path: Path, near: str | None, socket: int) -> None:
+    device = tmp_path / "bus/pci/devices/0000:1b:00.0"
+    device.mkdir(parents=True)
+    if near is not None:
+        (device / "local_cpulist").write_text(near)
+    for cpu, package in ((32, 1), (5, 0)):
+        topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{package}\n")
+    assert socket_of("0000:1b:00.0", tmp_path) == socket
+
+
+def test_the_window_over_pcie_is_read_or_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    ended: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: ended.append("shutdown"))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetBAR1MemoryInfo", lambda handle: type("Info", (), {"bar1Total": 256 << 20})()
+    )
+    assert bar1_bytes("GPU-a") == 256 << 20
+
+    def refuses(handle: str) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetBAR1MemoryInfo", refuses)
+    assert bar1_bytes("GPU-a") is None
+    assert ended == ["shutdown"] * 2

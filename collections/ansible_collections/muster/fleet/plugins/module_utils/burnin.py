@@ -181,7 +181,7 @@ def wave_request(state_dir: Path, boot_id: str, proc: Path = Path("/proc")) -> W
 
 
 def grant_waves(state_dir: Path, request: WaveRequest) -> None:
-    """Give leave to exactly this request. A reader sees the whole grant or none."""
+    """Grant exactly this request. A reader sees the whole grant or none."""
     path = state_dir / "waves" / "grant"
     temporary = path.with_name(f".grant.{os.getpid()}")
     temporary.write_text(f"{request.asked_at}\n")
@@ -224,6 +224,8 @@ def run_command(
         "--property=SuccessExitStatus=1 3",
         # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
         "--property=KillMode=mixed",
+        # When memory runs out the kernel takes a worker, of which the run tells: systemd shall not end the run for it.
+        "--property=OOMPolicy=continue",
         f"--property=ExecStopPost=-/usr/bin/systemctl --no-block try-restart {publish_unit}",
         program,
         "run",

@@ -40,7 +40,7 @@ description:
     and waits for its end. A run found in progress (started by an earlier play or by the boot) is joined.
   - FAIL and INCONCLUSIVE are results, not failures of the task. It fails when the run cannot start, leaves no
     evidence, or is still going on after I(timeout_s).
-  - With I(waves=granted) the run stops before the load of all GPUs swings together, and asks for leave. So that few
+  - With I(waves=granted) the run stops before the load of all GPUs swings together, and asks for a grant. So that few
     nodes swing at once, a play has three tasks, with I(phase) run, waves and end, the middle one with C(throttle). A
     run that is granted nothing goes on without waves after I(wave_wait_s).
   - In check mode nothing is started; C(changed) says whether a run would be.
@@ -82,7 +82,7 @@ options:
     choices: ["", always, granted, never]
     default: ""
   wave_wait_s:
-    description: Seconds that a run waits for leave to make power waves; not set, as the host's configuration says.
+    description: Seconds that a run waits for a grant of its power waves; not set, as the host's configuration says.
     type: int
   after_sequence:
     description: With I(phase=end), the number of the newest result before the run; a result that is not newer is none.
@@ -167,6 +167,8 @@ RUN_UNIT = "gpu-burnin-run.service"
 BOOT_UNIT = "gpu-burnin-boot.service"
 PUBLISH_UNIT = "gpu-burnin-publish.service"
 POLL_S = 0.5
+# How much longer than they should power waves may take, from when they were granted.
+WAVES_SLACK_S, NEVER_S = 60.0, float("inf")
 
 
 class Host:
@@ -210,7 +212,7 @@ class Host:
             self.fail(f"{error}; remove it")
 
     def grant(self, request: WaveRequest) -> None:
-        """Give leave to the request."""
+        """Grant the request."""
         try:
             grant_waves(self.state_dir, request)
         except OSError as error:
@@ -293,8 +295,7 @@ def bring_to_result(host: Host) -> dict[str, Any]:
         host.grant(request)
         return False
 
-    busy = host.busy_unit()
-    if busy is not None and not check_mode:
+    if (busy := host.busy_unit()) is not None and not check_mode:
         before = sequence_of(newest_evidence(host.state_dir))
         if host.wait(busy, asked):
             return asked_for_waves(f"joined the run in {busy}", before)
@@ -302,13 +303,9 @@ def bring_to_result(host: Host) -> dict[str, Any]:
         retest = False
     evidence = newest_evidence(host.state_dir)
     gate_open, gate_message = host.gate() if evidence is not None else (False, "")
+    revoked = (host.state_dir / "revoked").exists()
     decision = decide(
-        evidence,
-        boot_id=host.boot_id(),
-        level=host.level,
-        retest=retest,
-        gate_open=gate_open,
-        revoked=(host.state_dir / "revoked").exists(),
+        evidence, boot_id=host.boot_id(), level=host.level, retest=retest, gate_open=gate_open, revoked=revoked
     )
     if busy is not None and check_mode:
         decision = Decision(False, f"a burn-in is going on in {busy}")
@@ -337,12 +334,15 @@ def let_swing(host: Host) -> dict[str, Any]:
     if host.module.check_mode:
         return {"changed": True, "ran": False, "why": "a burn-in asks for power waves"}
     host.deadline += request.waves_s
-    granted = ""
-    while request.open:
+    granted, over_by = "", NEVER_S
+    while request.open and time.monotonic() < over_by:
         # A worker that dies is followed by another, which asks anew.
         if request.state == "waiting" and request.asked_at != granted:
             host.grant(request)
-            granted = request.asked_at
+            granted, over_by = request.asked_at, NEVER_S
+        # A check that broke off does not say so; others wait for the turn.
+        if request.state == "running" and over_by == NEVER_S:
+            over_by = time.monotonic() + request.waves_s + WAVES_SLACK_S
         host.pause(unit)
         request = host.waves()
     return {"changed": True, "ran": False, "why": "a burn-in asked for power waves", "waves": request.state}
