@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,8 @@ RING_FAULTS = {
 
 def _attributed(judged: Judgement) -> set[str]:
     """UUIDs that the reasons name as at fault; all of them must name the same."""
-    named = {tuple(dict(reason.evidence["attributed"])["gpus"]) for reason in judged.reasons}  # type: ignore[arg-type]
+    blamed: list[Any] = [reason.evidence["attributed"] for reason in judged.reasons]
+    named = {tuple(blame["gpus"]) for blame in blamed}
     assert len(named) == 1, f"not of one mind: {named}"
     return set(next(iter(named)))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from gpu_burnin.checks import ROWS, nvlink
 from gpu_burnin.compute.backend import Backend
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import Gpu, Verdict
+from gpu_burnin.types import Gpu, Notice, Reason, Verdict
 from gpu_burnin.verdict import Judgement
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_seed, demand, row
@@ -170,11 +171,12 @@ def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: PeerFault, en
     uuids = {gpus[index].uuid for index in ends}
     if judged.verdict is not fault.verdict:
         found.append(f"verdict {judged.verdict}, expected {fault.verdict}")
-    told = [item for item in (*judged.reasons, *judged.notices) if "attributed" in item.evidence]
+    said: tuple[Reason | Notice, ...] = (*judged.reasons, *judged.notices)
+    told = [item for item in said if "attributed" in item.evidence]
     kind = "gpu" if fault.whole_gpu else "link"
     for item in told:
-        blame = dict(item.evidence["attributed"])  # type: ignore[arg-type]
-        named = (item.code, blame["kind"], set(blame["gpus"]), blame["problem"])  # type: ignore[arg-type]
+        blame: Any = item.evidence["attributed"]
+        named = (item.code, blame["kind"], set(blame["gpus"]), blame["problem"])
         if named != (fault.code, kind, uuids, fault.problem):
             found.append(f"named {named}, expected {(fault.code, kind, uuids, fault.problem)}")
     if len(told) != 1:
@@ -254,7 +256,7 @@ def test_no_way_between_gpus(name: str, sku: str, record: Record, monkeypatch: p
     promised = sku == "h200-sxm" or pair.possible is True
     none = {"gpu-burn": NOT_TESTED, "dcgm": MISSED, "nvbandwidth": MISSED}
     record(row("transfers", f"no way between gpus: {name}", seed, judged, variant=sku, peers=none))
-    told = [*judged.reasons, *(notice for notice in judged.notices if notice.check == "nvlink")]
+    told: list[Reason | Notice] = [*judged.reasons, *(n for n in judged.notices if n.check == "nvlink")]
     assert {item.code for item in told} == {"P2P_UNAVAILABLE"}, told
     fixes = {fix, _NVLINK} if sku == "h200-sxm" and fix == "PCIe switch" else {fix}
     assert all(any(words in item.message for words in fixes) for item in told), told

@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from gpu_burnin.checks import REGISTRY, ROWS, CheckContext
 from gpu_burnin.compute.backend import Backend, BackendError
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
 from gpu_burnin.verdict import Judgement
 from tests.campaign.model import case_random
 from tests.campaign.node import SHAPES, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.meeting import run_together
-
-
-class Gone(Exception):
-    """A worker that has died: the executor finds it gone and tells of it."""
 
 
 def node_of(*case: object, least: int = 2, most: int = 4) -> tuple[tuple[Gpu, ...], int]:
@@ -56,14 +52,10 @@ def run_group(
 def _as_result(check: str, gpu: Gpu, outcome: CheckResult | Exception) -> CheckResult:
     if isinstance(outcome, CheckResult):
         return outcome
-    if isinstance(outcome, Gone):
-        code, severity = "WORKER_DIED", Verdict.FAIL
-    elif isinstance(outcome, BackendError):
-        code, severity = "CHECK_ERROR", Verdict.INCONCLUSIVE
-    else:
+    if not isinstance(outcome, BackendError):
         raise outcome
-    reason = make_reason(code, check, f"{check} could not run: {outcome}", gpu=gpu.uuid, severity=severity)
-    return CheckResult(check, gpu.uuid, severity, 0.0, reasons=(reason,))
+    reason = make_reason("CHECK_ERROR", check, f"{check} could not run: {outcome}", gpu=gpu.uuid)
+    return CheckResult(check, gpu.uuid, reason.severity, 0.0, reasons=(reason,))
 
 
 def selftests(check: str, gpus: Sequence[Gpu], seed: int) -> list[SelftestResult]:
