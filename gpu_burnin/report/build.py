@@ -152,6 +152,8 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
     for check in seen.left_out:
         yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
     planned = {check.name for check in seen.plan.checks}
+    busy = any(reason.code == "GPU_BUSY" for reason in judged.reasons)
+    unasked = "a foreign process uses a GPU" if busy else "not among the checks of the configuration"
     for check, row in ROWS.items():
-        if row.optional and check not in planned and check not in seen.left_out:
-            yield {"check": check, "gpu": None, "why": "optional, and not asked for"}
+        if check not in planned and check not in seen.left_out:
+            yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else unasked}

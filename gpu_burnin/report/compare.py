@@ -11,6 +11,7 @@ from typing import Any
 from gpu_burnin.report import curves, peers
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import measured, without_name
+from gpu_burnin.report.values import mapping_of
 from gpu_burnin.report.words import rate
 
 SCHEMA = "muster-comparison/v1"
@@ -215,9 +216,13 @@ def _software(before: Report, after: Report) -> Iterator[Change]:
     for field in ("kernel", "boot_id"):
         yield from _differing("software", field, {"node": before["host"][field]}, {"node": after["host"][field]})
     yield from _differing("software", "level", {"node": before["level"]}, {"node": after["level"]})
-    for field in ("backend", "shapes", "options"):
-        old, new = {"node": before["plan"].get(field)}, {"node": after["plan"].get(field)}
-        yield from _differing("software", field, old, new)
+    old, new = {"node": before["plan"].get("backend")}, {"node": after["plan"].get("backend")}
+    yield from _differing("software", "backend", old, new)
+    for group in ("shapes", "options"):
+        was, became = mapping_of(before["plan"], group), mapping_of(after["plan"], group)
+        # Where the grant of the waves is looked for is no setting of the test.
+        for field in dict.fromkeys(name for name in (*was, *became) if name != "wave_dir"):
+            yield from _differing("software", field, {"node": was.get(field)}, {"node": became.get(field)})
 
 
 def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Change]:

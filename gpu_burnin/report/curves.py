@@ -40,7 +40,10 @@ class CurvePlot:
 
 @dataclass(frozen=True)
 class Curves:
-    """The section: versions and ranks in words, plots, legend (style class, mark, name), ways of the data, gaps."""
+    """The section: versions and ranks in words, plots, legend (style class, mark, name), ways of the data, gaps.
+
+    `floors`: some plot has a floor.
+    """
 
     about: str
     plots: tuple[CurvePlot, ...]
@@ -48,6 +51,7 @@ class Curves:
     ways: tuple[tuple[str, str], ...]
     missing: tuple[str, ...]
     latest: str
+    floors: bool
 
 
 # By collective and algorithm: bytes per second by message size in bytes.
@@ -87,25 +91,28 @@ def curves(report: Report) -> Curves | None:
         for collective in dict.fromkeys(collective for collective, _ in found)
     )  # fmt: skip
     legend = tuple((f"line{index % 6} dash{index % 6}", key_of(index), name) for index, name in enumerate(algorithms))
-    return Curves(_about(checks), plots, legend, tuple(_ways(checks)), tuple(_missing(checks)), _latest(report, checks))
+    floors = any(_floor(checks, collective) is not None for collective, _ in found)
+    return Curves(
+        _about(checks), plots, legend, tuple(_ways(checks)), tuple(_missing(checks)), _latest(report, checks), floors
+    )
 
 
 def _checks(report: Report) -> list[dict[str, Any]]:
     return [check for check in report["checks"] if check["name"] == "nccl" and check["gpu"] is not None]
 
 
+def _floor(checks: list[dict[str, Any]], collective: str) -> float | None:
+    """What the bus bandwidth of a collective is judged by, None where there is no floor."""
+    floors = (
+        item["floor"] for check in checks for item in check["measurements"] if item["name"] == f"{collective}_busbw"
+    )
+    return next((floor for floor in floors if floor is not None), None)
+
+
 def _plot(
     report: Report, collective: str, found: Mapping[str, dict[float, float]], algorithms: list[str], sizes: list[float]
 ) -> CurvePlot:
-    floor = next(
-        (
-            item["floor"]
-            for check in _checks(report)
-            for item in check["measurements"]
-            if item["name"] == f"{collective}_busbw" and item["floor"] is not None
-        ),
-        None,
-    )
+    floor = _floor(_checks(report), collective)
     lines, dots = [], []
     for name, points in found.items():
         group, ordered = algorithms.index(name), sorted(points.items())

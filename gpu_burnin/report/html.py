@@ -19,7 +19,7 @@ from gpu_burnin.report.links import opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import peers
-from gpu_burnin.report.said import said_of
+from gpu_burnin.report.said import has_bad_link, said_of
 from gpu_burnin.report.units import gpu_label, gpu_name
 from gpu_burnin.report.waves import waves
 
@@ -57,6 +57,7 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         waves=waves(report, series),
         opinion=opinion(report),
         said_of=functools.partial(said_of, report),
+        has_bad_link=has_bad_link,
         peaks=page.peaks(report, series),
         started_s=series["started_monotonic_s"],
         css=Markup(css),  # our own file; a style element knows no escapes

@@ -13,8 +13,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import link_of
-from gpu_burnin.report.units import gpu_label, gpu_name
+from gpu_burnin.report.said import link_of, units_of
+from gpu_burnin.report.units import gpu_label
 
 # Characters that XML 1.0 cannot hold, not even escaped (XML 1.0, section 2.2).
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -163,8 +163,8 @@ def _run(report: Report, others: list[_Case]) -> Iterator[_Case]:
     for reason in reasons:
         check, unit = reason["check"], gpu_label(report, reason["gpu"])
         if check not in of_node and (check, unit) not in told:
-            ends = [gpu_name(report, uuid) for uuid in link_of(reason)]
-            strays.setdefault((check, " and ".join(ends) or unit), []).append(reason)
+            ends = units_of(report, reason) if reason["gpu"] is None and link_of(reason) else [unit]
+            strays.setdefault((check, " and ".join(ends)), []).append(reason)
     for (check, unit), found in strays.items():
         kind, message, text = _why(found)
         severity = "FAIL" if any(reason["severity"] == "FAIL" for reason in found) else "INCONCLUSIVE"

@@ -10,10 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.hardware import load_reasons
+from gpu_burnin.report.headline import headline, listed
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import failed_links, link_of, units_of
+from gpu_burnin.report.said import link_of, units_of
 from gpu_burnin.report.units import checks_on_gpus, gpu_name, measured, without_name
-from gpu_burnin.report.words import bound, duration, next_step, number, rate, size
+from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
@@ -93,24 +94,7 @@ class Page:
     @property
     def sentence(self) -> str:
         """What came out, in one sentence."""
-        report, gpus = self.report, self.report["gpus"]
-        count = f"{len(gpus)} GPU" + "s" * (len(gpus) != 1)
-        bad = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] == "FAIL"]
-        if report["verdict"] == "PASS":
-            return f"No fault was seen on {count} in {self.took}."
-        links = failed_links(report)
-        if report["verdict"] == "FAIL" and links and len(bad) < len(gpus):
-            listed = _listed([*bad, *links])
-            return f"{listed[:1].upper()}{listed[1:]} failed, out of {count}."
-        if report["verdict"] == "FAIL" and not bad:
-            return "The node failed; no single GPU is to blame."
-        if report["verdict"] == "FAIL":
-            if len(bad) == len(gpus):
-                return f"{'All ' if len(gpus) > 1 else ''}{count} failed."
-            return f"{_listed(bad)} failed, out of {count}."
-        if not gpus:
-            return "No GPU was tested, so this run says nothing of the node."
-        return f"No fault was proved, but this run cannot vouch for the {count} either. The reasons are below."
+        return headline(self.report, self.took)
 
     @property
     def caveats(self) -> list[str]:
@@ -201,8 +185,9 @@ class Page:
         known = [item["value"] for item in items.values() if item["value"] is not None]
         middle = statistics.median(known) if known else 0.0
         spread = f"{(max(known) - min(known)) / abs(middle):.1%}" if len(known) > 1 and middle else ""
-        scaled = 1e9 if unit == "B/s" else 1.0
-        suffix, shown_unit = _UNITS.get(unit, ("", unit))
+        brief = unit == "s" and bool(known) and max(known) < SHORT_S
+        scaled = 1e9 if unit == "B/s" else 1e-6 if brief else 1.0
+        suffix, shown_unit = ("", "µs") if brief else _UNITS.get(unit, ("", unit))
         first: Mapping[str, Any] = next((item for item in items.values() if item["floor"] is not None), {})
         confidence = first.get("floor_confidence")
         return Row(
@@ -273,6 +258,8 @@ class Page:
         bounds = [unit["missed_fault_rate_upper95_per_s"] for unit in units]
         if units[0]["gpu"] is None:
             said = "looked once: no bound"
+        elif None in bounds and all(self.verdict_on(check, str(unit["gpu"])) == "PASS" for unit in units):
+            said = "nothing to test here: no bound"
         elif None in bounds:
             said = "a fault was seen or something is open: no bound"
         else:
@@ -286,8 +273,8 @@ class Page:
         if len(found) > 1 and len(found) == len(self.report["gpus"]):
             return f"all {len(found)} GPUs"
         if len(found) > 1 and all(name.startswith("GPU ") for name in found):
-            return f"GPUs {_listed([name.removeprefix('GPU ') for name in found])}"
-        return _listed(found)
+            return f"GPUs {listed([name.removeprefix('GPU ') for name in found])}"
+        return listed(found)
 
     @property
     def not_run(self) -> list[tuple[str, str]]:
@@ -379,10 +366,6 @@ def _merged(texts: list[str]) -> str:
         ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}")
     parts = _NUMBER.split(texts[0])
     return "".join(part + number for part, number in zip(parts, [*ranges, ""], strict=True))
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))
 
 
 def _plain(value: object) -> str:

@@ -28,8 +28,19 @@ def link_of(item: Mapping[str, Any]) -> list[str]:
 
 
 def units_of(report: Report, item: Mapping[str, Any]) -> list[str]:
-    """What a reason or warning speaks of: a GPU, both GPUs of a link, or the node."""
-    return [gpu_name(report, uuid) for uuid in (link_of(item) if item["gpu"] is None else []) or [item["gpu"]]]
+    """What a reason or warning speaks of: a GPU, both GPUs of a link (in the report's order), or the node."""
+    link = link_of(item) if item["gpu"] is None else []
+    order = [gpu["uuid"] for gpu in report["gpus"]]
+    link.sort(key=lambda uuid: order.index(uuid) if uuid in order else len(order))
+    return [gpu_name(report, uuid) for uuid in link or [item["gpu"]]]
+
+
+def has_bad_link(report: Report, check: str, uuid: str) -> bool:
+    """Whether a check failed the node for a link of this GPU, which the GPU's own results do not show."""
+    return any(
+        reason["check"] == check and reason["gpu"] is None and reason["severity"] == "FAIL" and uuid in link_of(reason)
+        for reason in report["reasons"]
+    )
 
 
 def said_of(report: Report, check: str) -> list[Said]:

@@ -11,7 +11,7 @@ from gpu_burnin.report import peers, waves
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import units_of
+from gpu_burnin.report.said import has_bad_link, units_of
 from gpu_burnin.report.units import checks_on_gpus, gpu_name, without_name
 from gpu_burnin.report.words import duration, rate
 
@@ -154,7 +154,12 @@ def _gpus(report: Report) -> list[str]:
     rows = [["GPU", "PCI", *([] if alike else ["model"]), "serial", "uuid", "verdict", *names]]
     for gpu in report["gpus"]:
         of_gpu = [check for check in report["checks"] if check["gpu"] == gpu["uuid"]]
-        verdicts = [_verdict_of(check for check in of_gpu if check["name"] == name) for name in names]
+        verdicts = [
+            "LINK"
+            if has_bad_link(report, name, gpu["uuid"])
+            else _verdict_of(check for check in of_gpu if check["name"] == name)
+            for name in names
+        ]
         identity = [str(gpu["index"]), gpu["pci_bus_id"], *([] if alike else [gpu["sku"] or gpu["name"]])]
         # The verdict of the GPU has the whole word; columns of checks would grow by it.
         short = [verdict.replace("INCONCLUSIVE", "INCONCL") for verdict in verdicts]
@@ -170,7 +175,8 @@ def _checks(report: Report) -> list[str]:
         checks = [check for check in report["checks"] if check["name"] == name]
         on = "node" if checks[0]["gpu"] is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
         seconds = max(check["seconds"] for check in checks)
-        told = "; ".join(filter(None, (_lowest(checks), more.get(name))))
+        lowest = "" if name == "nvlink" and name in more and not _has_floor(checks) else _lowest(checks)
+        told = "; ".join(filter(None, (lowest, more.get(name))))
         # What the judge held against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
         verdict = _worst({*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)})
@@ -185,7 +191,12 @@ def _cut(told: str) -> str:
 def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
     """Checks with what no single measurement says: the slowest pair, wrong words, waves, another's opinion."""
     if found := peers.slowest(report):
-        yield "nvlink", f"slowest {rate(found.bytes_per_s, 'B/s')}, {peers.in_words(report, found)}"
+        ways = {(pair.gpu, pair.peer) for pair in peers.pairs(report)}
+        dead = {(pair.gpu, pair.peer) for pair in peers.pairs(report) if not pair.bytes_per_s}
+        none = f"; none in {len(dead)} of {len(ways)} directions" if dead else ""
+        yield "nvlink", f"slowest {rate(found.bytes_per_s, 'B/s')}, {peers.in_words(report, found)}{none}"
+    elif len(report["gpus"]) == 1:
+        yield "nvlink", "one GPU: there is no pair to test"
     if wrong := [f"{row.gpu}: {row.wrong}" for row in memory_rows(report) if row.is_wrong]:
         yield "hbm", ", ".join(wrong)
     if made := waves.made_in_words(report):
@@ -193,6 +204,10 @@ def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
     if (second := opinion(report)) is not None:
         results = Counter(result for _, result, *_ in second.tests)
         yield "dcgm", f"{second.about}: {', '.join(f'{count} {result}' for result, count in results.items())}"
+
+
+def _has_floor(checks: list[dict[str, Any]]) -> bool:
+    return any(item["floor"] is not None for check in checks for item in check["measurements"])
 
 
 def _lowest(checks: list[dict[str, Any]]) -> str:

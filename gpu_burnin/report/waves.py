@@ -40,13 +40,17 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Waves:
-    """The section: what ran in words, a row of the table and a row of plots for each GPU, the stretches' legend."""
+    """The section: what ran in words, a row of the table and a row of plots for each GPU, the stretches' legend.
+
+    `limits`: a power limit is drawn; `made`: waves were made.
+    """
 
     told: tuple[str, ...]
     drawn: tuple[Drawn, ...]
     gpus: tuple[GpuFigures, ...]
     legend: tuple[tuple[str, str], ...]
     limits: bool
+    made: bool
 
 
 def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
@@ -61,7 +65,8 @@ def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
     judged = [check for check in checks if mapping_of(check["coverage"], "power")]
     places = {number_of(mapping_of(check["coverage"], "power"), "temperature_rank") for check in judged}
     drawn = tuple(_drawn(report, check, len(places) > 1) for check in judged)
-    return Waves(tuple(told(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)))
+    made = any(mapping_of(check["coverage"], "waves").get("run") is True for check in checks)
+    return Waves(tuple(told(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)), made)
 
 
 def _checks(report: Report) -> list[dict[str, Any]]:
@@ -118,7 +123,7 @@ class _Shown:
     ) -> None:
         self._report, self._series = report, series
         self._stretches = {check["gpu"]: list(self._bands(check)) for check in checks}
-        # A check may wait long for leave before its waves: that is not shown.
+        # A check may wait long for a grant before its waves: that is not shown.
         spans = [(start, end) for bands in self._stretches.values() for start, end, _ in bands]
         spans = spans or [(window["start_s"], window["end_s"]) for window in windows]
         start, end = min((s for s, _ in spans), default=0.0), max((e for _, e in spans), default=1.0)
@@ -221,13 +226,15 @@ def told(report: Report) -> Iterator[str]:
         edges = sum(number_of(waves, "edges") or 0 for waves in ran)
         products = sum(number_of(waves, "products_verified") or 0 for waves in ran)
         skew = max((number_of(waves, "start_skew_s") or 0.0 for waves in ran), default=0.0)
-        told = [f"All loads went on and off together on {len(ran)} GPU{'s' * (len(ran) > 1)} at {', '.join(hertz)} Hz"]
+        who = f"All loads went on and off together on {len(ran)} GPUs" if len(ran) > 1 else "The load went on and off"
+        told = [f"{who} at {', '.join(hertz)} Hz"]
         told += [f"{number(edges)} edges"] * bool(edges)
         told += [f"{number(products)} exact products verified on them"] * bool(products)
         told += [f"the GPUs started at most {number(skew * 1e3)} ms apart"] * bool(skew)
         yield ", ".join(told) + "."
-    for why in dict.fromkeys(text_of(waves, "why") for waves in found if waves.get("run") is False):
-        yield f"The waves did not run: {why or 'no reason was given'}."
+    if not any(item["code"] == "WAVES_NOT_RUN" for item in (*report["reasons"], *report["warnings"])):  # says it
+        for why in dict.fromkeys(text_of(waves, "why") for waves in found if waves.get("run") is False):
+            yield f"The waves did not run: {why or 'no reason was given'}."
     reached = [
         (item["value"] / limit, gpu_name(report, check["gpu"]), item["value"], limit)
         for check in checks

@@ -18,6 +18,8 @@ ACTIONS: Mapping[str, str] = {
     "repair": "Repair: have the hardware checked or replaced",
     "hold": "Keep the node out until a person has looked at it",
 }
+# Times below are told in microseconds.
+SHORT_S = 0.01
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -60,9 +62,11 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None, unit: str) -> str:
-    """A number with its unit; bytes per second in the unit people use."""
+    """A number with its unit; bytes per second and short times in the units people use."""
     if unit == "B/s" and value is not None:
         return f"{number(value / 1e9)} GB/s"
+    if unit == "s" and value is not None and 0 < abs(value) < SHORT_S:
+        return f"{number(float(f'{value * 1e6:.4g}'))} µs"
     return f"{number(value)} {unit}" if unit not in ("", "1") else number(value)
 
 

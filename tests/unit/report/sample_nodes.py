@@ -182,7 +182,7 @@ def no_waves_1() -> Sample:
 
     def changed(seen: Observations) -> Observations:
         def without(result: CheckResult) -> CheckResult:
-            why = "no permission came within 600 s; grant it with gpu-burnin waves grant"
+            why = "no grant for power waves came within 600 s"
             coverage: dict[str, Any] = {**result.coverage, "waves": {"wanted": True, "run": False, "why": why}}
             return replace(result, coverage=coverage, series=())
 

@@ -332,6 +332,8 @@ def test_a_gpu_in_use_is_named_and_nothing_else_is_started(node: Node) -> None:
         assert [check["name"] for check in report["checks"]] == ["state"]
         assert report["selftest"] == [test for test in report["selftest"] if test["check"] not in SELFTESTED]
         assert "gemm" not in err
+        gap = {"check": "gemm", "gpu": None, "why": "a foreign process uses a GPU"}
+        assert gap in report["coverage"]["not_run"]
         assert "since a foreign process uses a GPU" in " ".join(reason["message"] for reason in report["reasons"])
     code, out, err = node.call("selftest")
     assert (code, out) == (3, "")

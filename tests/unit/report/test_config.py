@@ -73,7 +73,8 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("levle: quick", "unknown key levle"),
+        ("levle: quick", "unknown key levle (did you mean level?); remove it"),
+        ("zzz: 1", "unknown key zzz; remove it"),
         ("publish: {sever: x}", "unknown key publish.sever"),
         ("shapes: {gemm: 1}", "unknown key shapes.gemm"),
         ("level: fast", "level must be one of quick, standard, extended"),
@@ -84,8 +85,8 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("wave_wait: 1800", "wave_wait must be a duration such as 90s, 30m, 2h or 1d"),
         ("wave_wait: 0s", "wave_wait must be a duration"),
         ("extended_for_new: soon", "extended_for_new must be a duration"),
-        ("extended_for_new: 10s", "extended_for_new must be from 60s to 30d"),
-        ("extended_for_new: 31d", "extended_for_new must be from 60s to 30d"),
+        ("extended_for_new: 29m", "extended_for_new must be from 30m to 30d"),
+        ("extended_for_new: 31d", "extended_for_new must be from 30m to 30d"),
         ("expect_nccl: 2.28", "expect_nccl must be a version in quotes"),
         ("expect_nccl: newest", "expect_nccl must be a version in quotes"),
         ("backend: tpu", "backend must be one of"),

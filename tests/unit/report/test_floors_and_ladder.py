@@ -74,6 +74,13 @@ def test_simulated_hardware_and_unknown_models_have_no_floors() -> None:
     assert with_floors([of_node], [GPU]) == (of_node,)
 
 
+def test_a_rate_that_was_not_measured_as_its_floor_was_is_not_held_against_it() -> None:
+    slow = replace(result(1.0), coverage={"no_floor_why": "the floors are those of 8 GPUs"})
+    assert with_floors([slow], [GPU], skus=table(Confidence.VENDOR)) == (slow,)
+    like_it = replace(slow, coverage={"no_floor_why": None})
+    assert judge_floors(with_floors([like_it], [GPU], skus=table(Confidence.VENDOR)))[0]
+
+
 def test_every_floor_of_the_gemm_check_is_in_the_unit_it_measures_in() -> None:
     for sku in load_skus().skus.values():
         for name, floor in sku.floors.items():

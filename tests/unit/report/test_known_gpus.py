@@ -18,6 +18,7 @@ from gpu_burnin.hardware import load_reasons, load_xids
 from gpu_burnin.known_gpus import (
     CODE,
     KNOWN_GPUS,
+    LEAST_EXTENDED_S,
     KnownGpu,
     RecordError,
     makes_known,
@@ -117,6 +118,8 @@ def test_only_a_whole_extended_run_makes_a_gpu_known() -> None:
         return makes_known(make_plan(level, backend="cuda", gpus=GPUS, seed=1, **settings))  # type: ignore[arg-type]
 
     assert made("extended")
+    assert made("extended", duration_s=LEAST_EXTENDED_S)
+    assert not made("extended", duration_s=LEAST_EXTENDED_S - 1)
     assert not made("standard")
     assert not made("extended", checks=["state"])
     assert not made("extended", inject=["gemm:nan"])
@@ -137,6 +140,10 @@ def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> No
     assert "GPU 0 (GPU-0) has not been through" in one.message
     assert "--for 2h" in one.message
     assert wanted_notice(()) is None
+    many = wanted_notice(tuple(replace(GPUS[0], index=index, serial=str(index)) for index in range(8)))
+    assert many is not None
+    assert many.message.startswith("8 GPUs (0, 1, 2, 3, 4, 5, 6, 7) have not been through")
+    assert "'serial': '7'" in str(many.evidence)
 
 
 def test_a_new_gpu_makes_a_run_extended_where_the_host_wants_it_and_nobody_said_otherwise(tmp_path: Path) -> None:

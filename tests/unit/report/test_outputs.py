@@ -40,6 +40,19 @@ def test_report_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_page_that_cannot_be_made_loses_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise ValueError("<no axis>")
+
+    monkeypatch.setattr(outputs.html, "render", broken)
+    report, series = sick_8()
+    outputs.write(tmp_path, report, series)
+    assert model.load(tmp_path) == report
+    page = (tmp_path / "report.html").read_text()
+    assert "report.json" in page
+    assert "&lt;no axis&gt;" in page
+
+
 def test_full_disk_leaves_no_half_file_and_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 

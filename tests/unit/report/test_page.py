@@ -21,7 +21,7 @@ from sample_nodes import SAMPLES
 from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.report import charts, html
+from gpu_burnin.report import charts, html, text
 from gpu_burnin.report.page import Page
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
@@ -286,6 +286,36 @@ def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
 )
 def test_sentence_says_what_came_out(name: str, sentence: str) -> None:
     assert Page(SAMPLES[name]()[0]).sentence == sentence
+
+
+def test_sentence_of_a_doubtful_run_names_what_it_cannot_vouch_for() -> None:
+    report, _ = SAMPLES["doubtful-8"]()
+    for gpu in report["gpus"]:
+        gpu["verdict"] = "PASS"
+    assert "cannot vouch for the node, although its 8 GPUs passed." in Page(report).sentence
+    report["gpus"][5]["verdict"] = "INCONCLUSIVE"
+    assert "cannot vouch for GPU 5, out of 8 GPUs." in Page(report).sentence
+    report["reasons"] = [{**report["reasons"][0], "code": "INJECTED"}]
+    assert Page(report).sentence == "Faults were injected on purpose, so this run says nothing of the 8 GPUs."
+
+
+def test_failed_link_shows_on_the_tiles_and_in_the_tables_of_both_gpus() -> None:
+    report, series = SAMPLES["slow-link-8"]()
+    page = html.render(report, series)
+    assert page.count("<small>link</small>") == 2
+    assert page.count('class="tile INCONCLUSIVE"') == 2
+    rows = [line.split() for line in text.render(report, lambda code: None).splitlines() if "LINK" in line.split()]
+    assert [row[0] for row in rows] == ["2", "5"]
+
+
+def test_check_that_passed_with_nothing_to_test_has_no_bound_and_no_fault() -> None:
+    report, _ = healthy_1()
+    for unit in report["coverage"]["units"]:
+        if unit["check"] == "nvlink":
+            unit["missed_fault_rate_upper95_per_s"] = None
+    assert "one GPU: there is no pair to test" in text.render(report, lambda code: None)
+    (row,) = [row for row in Page(report).coverage if row.check == "nvlink"]
+    assert row.bound == "nothing to test here: no bound"
 
 
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:

@@ -133,18 +133,26 @@ def test_live_row_forgets_the_last_check_but_not_its_errors(clock: Clock) -> Non
     view = View(clock)
     view(RUN, started(), told(phase="bf16", rate=1.0, errors=2), finished(verdict="FAIL"))
     shown = view(started("hbm"), told(rate=3.5, rate_unit="GB/s", errors=1))
-    assert shown[3] == "GPU 0 hbm 0 s 3.5 GB/s 3 gemm FAIL"
+    assert shown[3] == "GPU 0 hbm 0 s 3.5 GB/s 3 FAIL gemm"
 
 
 def test_a_narrow_terminal_still_shows_errors_and_results(clock: Clock) -> None:
     sample = {"event": "sample", "gpu": A, "temperature_c": 71, "power_w": 688.4}
     events = [RUN, started(), finished("sm"), finished("gemm"), started("hbm"), sample]
     events += [told(phase="memory patterns", rate=1812.4, rate_unit="GB/s", errors=2, done=0.42)]
-    wide, narrow = View(clock)(*events), View(clock, 72)(*events)
+    wide, narrow = View(clock)(*events), View(clock, 66)(*events)
     assert wide[1] == "doing time done rate temp power errors results"
     assert narrow[1] == "doing rate errors results"
-    assert narrow[3] == "GPU 0 hbm memory patterns 1,812 GB/s 2 sm PASS gemm PASS"
-    assert View(clock, 82)(*events)[1] == "doing done rate temp errors results"
+    assert narrow[3] == "GPU 0 hbm memory patterns 1,812 GB/s 2 PASS sm gemm"
+    assert View(clock, 76)(*events)[1] == "doing done rate temp errors results"
+
+
+def test_all_checks_of_a_run_fit_a_usual_terminal_and_the_worst_verdict_comes_first(clock: Clock) -> None:
+    names = ("sm", "gemm", "hbm", "pcie", "nvlink", "nccl")
+    done = [finished(name, A, "FAIL" if name == "pcie" else "PASS") for name in names]
+    long = (started(), told(phase="fp8_e4m3 unit_filled_with_words"))
+    shown = View(clock, 80)(RUN, *long, *done, started("power"), told(phase="mixed load"))
+    assert shown[3] == "GPU 0 power mixed load 0 FAIL pcie PASS sm gemm hbm nvlink nccl"
 
 
 def test_columns_do_not_jump_from_phase_to_phase(clock: Clock) -> None:
@@ -182,7 +190,7 @@ def test_interruption_is_timed_from_its_own_beginning(clock: Clock) -> None:
     view = View(clock)
     view(RUN, started("state", None), finished("state", None))
     clock.now += 40
-    assert view({"event": "interrupted"})[2] == "node interrupted, ending the workers 0 s state PASS"
+    assert view({"event": "interrupted"})[2] == "node interrupted, ending the workers 0 s PASS state"
 
 
 def test_worker_that_hangs_is_said(clock: Clock) -> None:

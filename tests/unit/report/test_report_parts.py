@@ -19,7 +19,7 @@ from gpu_burnin.report.curves import busbw, curves
 from gpu_burnin.report.links import ALONE, opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.waves import waves
+from gpu_burnin.report.waves import told, waves
 
 
 def checks_of(report: Report, name: str) -> list[dict[str, Any]]:
@@ -246,7 +246,14 @@ def test_waves_that_were_not_made_are_told_with_the_reason() -> None:
     report, series = no_waves_1()
     found = waves(report, series)
     assert found is not None
-    assert "The waves did not run: no permission came within 600 s" in found.told[0]
+    page = html.render(report, series)
+    # The warning says it in the section; no second sentence does.
+    assert "no grant for power waves came within 600 s" in page
+    assert "The waves did not run" not in page
+    assert "waves of more than 0.5 Hz look flat" not in page
+    level = copy.deepcopy(report)
+    level["warnings"] = []
+    assert "The waves did not run: no grant for power waves came within 600 s." in list(told(level))
     assert [name for _, name in found.legend] == ["mixed load"]
     assert "WAVES_NOT_RUN" in {warning["code"] for warning in report["warnings"]}
 

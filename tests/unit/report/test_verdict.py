@@ -12,7 +12,7 @@ from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Action, Measurement, SelftestResult, Verdict
+from gpu_burnin.types import Action, CheckResult, Measurement, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings, Observations, judge, killed_by_run
 
 XIDS = load_xids()
@@ -296,3 +296,11 @@ def test_a_pair_that_need_not_copy_is_a_notice() -> None:
     judged = judge(_copies(pairs_total=0, pairs_covered=0, p2p=[row]), XIDS)
     assert judged.verdict is Verdict.PASS
     assert [notice.code for notice in judged.notices] == ["P2P_UNAVAILABLE"]
+
+
+def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
+    """One GPU has no pair: its moment in the check says nothing of links."""
+    alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage={"pairs_total": 0, "pairs_covered": 0})
+    assert missed_fault_rate(alone) is None
+    pair = replace(alone, seconds=3.0, coverage={"pairs_total": 1, "pairs_covered": 1, "waited_s": 1.5})
+    assert missed_fault_rate(pair) == pytest.approx(2.0)

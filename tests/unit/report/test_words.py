@@ -40,6 +40,8 @@ def test_rates_and_sizes() -> None:
     assert words.rate(4.1e12, "B/s") == "4,100 GB/s"
     assert words.rate(812.4, "TFLOP/s") == "812.4 TFLOP/s"
     assert words.rate(3, "1") == "3"
+    assert words.rate(1.3684e-06, "s") == "1.368 µs"
+    assert words.rate(0.5, "s") == "0.5 s"
     assert words.size(141 * 2**30) == "141 GiB"
     assert words.size(512) == "512 B"
 
