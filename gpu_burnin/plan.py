@@ -18,9 +18,10 @@ BACKENDS: tuple[str, ...] = ("cpu", "cuda")
 CPU_LEAST_S = 0.1
 # Kept for ending the workers, the kernel log, the verdict and the report.
 CLOSING_S = 3.0
-# A check is overdue at DEADLINE_FACTOR times the budget it was given plus SLACK_S (imports, library start, a
-# busy host).
+# A check is overdue at DEADLINE_FACTOR times the budget it was given, but no later than LATEST_S after its end, plus
+# SLACK_S (imports, library start, a busy host).
 DEADLINE_FACTOR = 3.0
+LATEST_S = 900.0
 SLACK_S = 60.0
 SELFTEST_DEADLINE_S = 120.0
 # The whole table of faults, as `gpu-burnin selftest` runs it.
@@ -109,7 +110,7 @@ class CheckPlan:
 
     def deadline_s(self, budget_s: float) -> float:
         """Seconds after which its worker is ended."""
-        return DEADLINE_FACTOR * budget_s + self.slack_s
+        return budget_s + min((DEADLINE_FACTOR - 1) * budget_s, LATEST_S) + self.slack_s
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ def test_checks_come_in_their_order_with_deadlines_after_budgets() -> None:
     assert [c.name for c in made.checks] == ["state", "hbm"]
     assert [c.per_gpu for c in made.checks] == [False, True]
     assert all(c.deadline_s(budget_s) > budget_s for c in made.checks for budget_s in (0.0, 10.0, 7200.0))
+    day_s = 86400.0
+    assert made.checks[0].deadline_s(day_s) < day_s + 1000, "a hang in a long run is not found hours later"
     assert [c.name for c in _make().checks] == list(USUAL_CHECKS)
     assert [c.name for c in _make(checks=CHECK_NAMES).checks] == list(CHECK_NAMES)
 
