@@ -38,10 +38,14 @@ class Node:
         }  # fmt: skip
 
     def start(
-        self, *arguments: str, most_bytes: int | None = None, variables: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        most_bytes: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        program: tuple[str, ...] = ("gpu_burnin",),
     ) -> subprocess.Popen[str]:
         """`gpu-burnin run` with more `variables` in its environment; with `most_bytes` no file may grow further, as
-        on a full disk."""
+        on a full disk. `program` is the module that is run, and what comes before its arguments."""
         path = self._directory / "config.yaml"
         path.write_text(yaml.safe_dump(self.settings))
         limit = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
@@ -50,7 +54,7 @@ class Node:
             "PYTHONPATH": str(ROOT), **(variables or {}),
         }  # fmt: skip
         return subprocess.Popen(
-            [*limit, sys.executable, "-m", "gpu_burnin", "run", "--json", "--config", str(path), *arguments],
+            [*limit, sys.executable, "-m", *program, "run", "--json", "--config", str(path), *arguments],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._directory,
         )  # fmt: skip
 
