@@ -30,7 +30,8 @@ from typing import Literal, TypeAlias
 
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.floors import FAILING
-from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason
+from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Gpu, Notice, Reason
+from gpu_burnin.values import mapping_of, number_of, rows_of
 
 CHECK = "nvlink"
 # Good GPUs spread by 5 to 8 % (stas00/ml-engineering, accelerator README): a fifth less is no noise.
@@ -50,10 +51,8 @@ _CLEAR_SHARE = 0.5
 _LEAST_TO_COMPARE = 4
 _ONE_PAIR = 2
 
-Direction: TypeAlias = Literal["write", "read"]
 # Copier, other GPU, direction; GPUs are UUIDs.
-Transfer: TypeAlias = tuple[str, str, Direction]
-_DIRECTIONS: tuple[Direction, ...] = ("write", "read")
+Transfer: TypeAlias = tuple[str, str, CopyDirection]
 _WORDS = {
     frozenset({"its writes", "reads from it"}): "in what it sends",
     frozenset({"writes to it", "its reads"}): "in what it receives",
@@ -85,7 +84,7 @@ class Blame:
     way: str = ""
 
 
-def roles(copier: str, other: str, direction: Direction) -> tuple[tuple[str, str], tuple[str, str]]:
+def roles(copier: str, other: str, direction: CopyDirection) -> tuple[tuple[str, str], tuple[str, str]]:
     """The role that a transfer is for each of its GPUs: (UUID, role) of the copier, and of the other."""
     own = "its writes" if direction == "write" else "its reads"
     return (copier, own), (other, "writes to it" if direction == "write" else "reads from it")
@@ -175,16 +174,14 @@ def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
     for result in results:
         if result.name != CHECK or result.gpu is None:
             continue
-        for row in _mappings(result.coverage.get("p2p")):
-            peer, counts = str(row.get("peer")), row.get("transfers_wrong")
-            counted = counts if isinstance(counts, Mapping) else {}
+        for row in rows_of(result.coverage, "p2p"):
+            peer, counts = str(row.get("peer")), mapping_of(row, "transfers_wrong")
             # The receiver sees it: what the other wrote to it, and what it read itself.
-            wrong[peer, result.gpu, "write"] = _whole(counted.get("write"))
-            wrong[result.gpu, peer, "read"] = _whole(counted.get("read"))
-            for direction in _DIRECTIONS:
-                rate = row.get(f"{direction}_bytes_per_s")
+            wrong[peer, result.gpu, "write"] = int(number_of(counts, "write") or 0)
+            wrong[result.gpu, peer, "read"] = int(number_of(counts, "read") or 0)
+            for direction in COPY_DIRECTIONS:
                 found[result.gpu, peer, direction] = Cell(
-                    rate=float(rate) if isinstance(rate, int | float) else None,
+                    rate=number_of(row, f"{direction}_bytes_per_s"),
                     kind=str(row.get("class")),
                     expected=row.get("expected") is True,
                     why="" if row.get("worker_ended") or row.get("refused_by_host") else str(row.get("why") or ""),
@@ -299,13 +296,3 @@ def _attributed(one: Blame, problem: str) -> dict[str, JSON]:
         "way": one.way or None,
         "transfers": [[*transfer] for transfer in one.transfers],
     }
-
-
-def _mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
-    for item in value if isinstance(value, list | tuple) else ():
-        if isinstance(item, Mapping):
-            yield item
-
-
-def _whole(value: JSON) -> int:
-    return value if isinstance(value, int) else 0

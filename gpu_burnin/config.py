@@ -12,13 +12,16 @@ from typing import TypeVar
 from gpu_burnin.durations import FORM, parse_duration
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.store import DEFAULT_STATE_DIR
+from gpu_burnin.waves import MODES
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
-WAVES = ("always", "granted", "never")
 # How long a run waits for a grant of its power waves, where nothing else is said.
 WAVE_WAIT_S = 1800.0
+# An extended run that is shorter has hardly looped and makes no GPU known: our own figure.
+LEAST_EXTENDED_S = 1800.0
+_MOST_EXTENDED_S = 30 * 86400.0
 SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes", "transfer_bytes", "collective_bytes")
 _VERSION_FORM = "a version in quotes, such as '2.28.3'"
 _T = TypeVar("_T")
@@ -185,7 +188,7 @@ def parse_config(document: object, path: Path) -> Config:
         level=reader.choice("level", LEVELS, None),
         checks=reader.names("checks"),
         dcgm=reader.take("dcgm", bool, "true or false", default.dcgm),
-        power_waves=reader.choice("power_waves", WAVES, None),
+        power_waves=reader.choice("power_waves", MODES, None),
         wave_wait_s=reader.duration("wave_wait") or default.wave_wait_s,
         extended_for_new_s=reader.duration("extended_for_new"),
         expect_nccl=reader.version("expect_nccl"),
@@ -200,8 +203,8 @@ def parse_config(document: object, path: Path) -> Config:
         shapes=_shapes(reader.mapping("shapes")),
         publish=_publish(reader.mapping("publish")),
     )
-    # A shorter one would not make a GPU known (known_gpus.LEAST_EXTENDED_S), and come again with each run.
-    if found.extended_for_new_s is not None and not 1800 <= found.extended_for_new_s <= 30 * 86400:
+    # A shorter one would come again with each run.
+    if found.extended_for_new_s is not None and not LEAST_EXTENDED_S <= found.extended_for_new_s <= _MOST_EXTENDED_S:
         raise GpuBurninError(f"{path}: extended_for_new must be from 30m to 30d")
     if found.kernel_log != "auto" and not Path(found.kernel_log).is_absolute():
         raise GpuBurninError(f"{path}: kernel_log must be auto or an absolute path")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpu_burnin.hardware import SkuTable, make_reason
 from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from gpu_burnin.values import number_of
 
 # With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
 # Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
@@ -33,6 +34,9 @@ LEAST_SHARE: Mapping[str, Share] = {
     # One GPU has no pair, and pairs that cannot and need not reach each other are none.
     "nvlink": Share("pairs_covered", "pairs_total", 1.0, none_ok=True),
 }
+# Memory faults hide from single patterns: stuck cells show in their complement, joined address lines only where words
+# differ, coupled neighbours only beside their opposite.
+LEAST_PATTERNS = 4
 
 
 def missed_fault_rate(result: CheckResult) -> float | None:
@@ -56,7 +60,7 @@ def active_s(result: CheckResult) -> float:
 
     A GPU waits for the turns of others in a check of all together, and for the grant of power waves.
     """
-    return max(0.0, result.seconds - _number(result.coverage.get("waited_s")))
+    return max(0.0, result.seconds - (number_of(result.coverage, "waited_s") or 0.0))
 
 
 def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:
@@ -80,6 +84,8 @@ def coverage_reasons(
         if result.verdict is not Verdict.PASS:
             continue
         yield from _share(result)
+        if result.name == "hbm":
+            yield from _patterns(result)
         if result.name == "gemm":
             sku = skus.skus.get(models.get(result.gpu or "", ""))
             yield from _precisions(result, sku.precisions if sku else ())
@@ -89,19 +95,26 @@ def _share(result: CheckResult) -> Iterator[Reason]:
     wanted = LEAST_SHARE.get(result.name)
     if wanted is None:
         return
-    covered, whole = result.coverage.get(wanted.covered), result.coverage.get(wanted.whole)
-    if wanted.none_ok and whole == 0:
+    told = {key: result.coverage.get(key) for key in (wanted.covered, wanted.whole)}
+    if wanted.none_ok and told[wanted.whole] == 0:
         return
-    share = _number(covered) / _number(whole) if _number(whole) > 0 else 0.0
+    # What was not counted was not covered.
+    covered, whole = (number_of(told, key) or 0 for key in (wanted.covered, wanted.whole))
+    share = covered / whole if whole > 0 else 0.0
     if share < wanted.least:
         message = f"{share:.1%} was covered, at least {wanted.least:.0%} must be"
-        evidence = {wanted.covered: covered, wanted.whole: whole, "least_share": wanted.least}
+        evidence: dict[str, JSON] = {**told, "least_share": wanted.least}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
 
 
-def _number(value: JSON) -> float:
-    """A number as it is, 0 for anything else: what was not counted was not covered."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+def _patterns(result: CheckResult) -> Iterator[Reason]:
+    """Memory must have gone through enough patterns; the check names those that went over all of it."""
+    told = result.coverage.get("patterns")
+    patterns: list[JSON] = [*told] if isinstance(told, list | tuple) else []
+    if len(patterns) < LEAST_PATTERNS:
+        message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are wanted"
+        evidence: dict[str, JSON] = {"patterns": patterns, "least_patterns": LEAST_PATTERNS}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
 
 
 def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpu_burnin.checks import USUAL_CHECKS
+from gpu_burnin.config import LEAST_EXTENDED_S
 from gpu_burnin.durations import write_duration
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.files import write_atomic
@@ -23,8 +24,6 @@ from gpu_burnin.types import Gpu, Notice
 KNOWN_GPUS = "known-gpus.json"
 SCHEMA = "muster-known-gpus/v1"
 CODE = "EXTENDED_WANTED"
-# A shorter one has hardly looped: our own figure. The CPU backend covers nothing however long it runs.
-LEAST_EXTENDED_S = 1800.0
 # More GPUs than these are named by their index alone.
 _MOST_NAMED = 2
 
@@ -74,6 +73,7 @@ def makes_known(plan: Plan) -> bool:
     """Whether a PASS of this plan is the extended burn-in that a new GPU should get: that level, at least half an hour
     on real GPUs, no check missing."""
     names = {check.name for check in plan.checks}
+    # The CPU backend covers nothing however long it runs.
     long_enough = plan.backend == "cpu" or plan.total_s >= LEAST_EXTENDED_S
     return plan.level == "extended" and long_enough and not plan.inject and names >= set(USUAL_CHECKS)
 

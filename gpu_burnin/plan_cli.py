@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from gpu_burnin.cli_options import complete_checks, duration, gpu_names, host_config, host_options, names
-from gpu_burnin.config import BACKENDS, LEVELS, WAVES
+from gpu_burnin.config import BACKENDS, LEVELS
 from gpu_burnin.discover import Found, choose_backend, discover
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.known_gpus import read_known
 from gpu_burnin.plan_view import document, render
 from gpu_burnin.prepare import RunOptions, planned
+from gpu_burnin.waves import MODES
 
 
 @click.command()
@@ -25,7 +26,7 @@ from gpu_burnin.prepare import RunOptions, planned
 @click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
 @click.option("--backend", type=click.Choice(BACKENDS), help="What would compute.  [default: auto]")
-@click.option("--waves", type=click.Choice(WAVES), help="Whether the power waves would run.")
+@click.option("--waves", type=click.Choice(MODES), help="Whether the power waves would run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @host_options
 def plan(

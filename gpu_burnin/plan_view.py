@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.checks import ROWS, Scope
+from gpu_burnin.compute.collectives import COLLECTIVES
 from gpu_burnin.compute.exact import PRECISIONS
 from gpu_burnin.compute.host_link import MOST_COPY_BYTES
 from gpu_burnin.compute.wave import waves_for
-from gpu_burnin.coverage import LEAST_SHARE, RULE_OF_THREE
+from gpu_burnin.coverage import LEAST_PATTERNS, LEAST_SHARE, RULE_OF_THREE
 from gpu_burnin.hardware.skus import SkuTable
 from gpu_burnin.plan import Expected, Plan, schedule
 from gpu_burnin.report.words import duration, size
 from gpu_burnin.types import JSON
+from gpu_burnin.waves import GRANTED, NEVER
 
 SCHEMA = "muster-plan/v1"
 WIDTH = 100
@@ -140,7 +142,7 @@ def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
     if after_s := sum(step.seconds for step in steps if step.check.scope is Scope.AFTER):
         texts.append(f"What runs last is not part of the {duration(plan.total_s)}: up to {duration(after_s)} more.")
     names = {step.check.name for step in steps}
-    waits = plan.options.get("power_waves") == "granted" and waves_for(plan.level, plan.total_s)
+    waits = plan.options.get("power_waves") == GRANTED and waves_for(plan.level, plan.total_s)
     if "power" in names and waits:
         wait_s = float(str(plan.options["wave_wait_s"]))
         texts.append(f"The power waves wait up to {duration(wait_s)} for a grant, which comes on top.")
@@ -182,7 +184,8 @@ def _hbm(plan: Plan, skus: SkuTable) -> Covers:
     memory = [gpu.memory_bytes for gpu in plan.gpus]
     smallest = min(memory, default=0)
     of = f" of {size(smallest)}" if smallest else ""
-    facts: dict[str, JSON] = {"memory_bytes": [int(least * whole) for whole in memory], "least_share": least}
+    reached: list[JSON] = [int(least * whole) for whole in memory]
+    facts: dict[str, JSON] = {"memory_bytes": reached, "least_share": least, "least_patterns": LEAST_PATTERNS}
     retention = ", retention" if plan.level == "extended" else ""
     return Covers(facts, f"at least {least * 100:.0f} %{of}: address, inversions, walking bits, modulo 20{retention}")
 
@@ -206,7 +209,7 @@ def _nvlink(plan: Plan, skus: SkuTable) -> Covers:
 
 
 def _nccl(plan: Plan, skus: SkuTable) -> Covers:
-    names, largest = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"], plan.shapes["collective_bytes"]
+    names, largest = [*COLLECTIVES], plan.shapes["collective_bytes"]
     ranks = len(plan.gpus)
     words = f"{', '.join(names)} over {ranks} rank{'s' * (ranks != 1)}, up to {size(largest)}, exact"
     return Covers({"ranks": ranks, "collectives": names, "collective_bytes": largest}, words)
@@ -214,13 +217,13 @@ def _nccl(plan: Plan, skus: SkuTable) -> Covers:
 
 def _power(plan: Plan, skus: SkuTable) -> Covers:
     mixed = "products, copies and links under load together"
-    waves = str(plan.options.get("power_waves", "never"))
-    made = waves_for(plan.level, plan.total_s, plan.backend == "cpu") if waves != "never" else ()
+    waves = str(plan.options.get("power_waves", NEVER))
+    made = waves_for(plan.level, plan.total_s, plan.backend == "cpu") if waves != NEVER else ()
     hz = [wave.frequency_hz for wave in made]
     facts: dict[str, JSON] = {"power_waves": waves, "frequencies_hz": hz}
     if not hz:
-        return Covers(facts, f"{mixed}; no power waves {'at this level' if waves != 'never' else '(never)'}")
-    when = ", once they are granted" if waves == "granted" else ""
+        return Covers(facts, f"{mixed}; no power waves {'at this level' if waves != NEVER else '(never)'}")
+    when = ", once they are granted" if waves == GRANTED else ""
     span = f"power waves on all GPUs at once, {min(hz):g} to {max(hz):g} Hz{when}"
     return Covers(facts, f"{span}; {mixed}")
 

@@ -21,6 +21,7 @@ from gpu_burnin.plan import Plan, PlanError, make_plan
 from gpu_burnin.store import WAVE_DIR
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.types import JSON, Gpu
+from gpu_burnin.waves import ALWAYS
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def plan_options(options: RunOptions) -> dict[str, JSON]:
     config = options.config
     expect_gpus = options.expect_gpus or config.expect_gpus
     return {
-        "power_waves": options.waves or config.power_waves or "always",
+        "power_waves": options.waves or config.power_waves or ALWAYS,
         "wave_dir": str(config.state_dir / WAVE_DIR),
         "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
         **({} if expect_gpus is None else {"expect_gpus": expect_gpus}),
@@ -190,10 +191,10 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     asked = options.config.level
     if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
         yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
-    # Where waves need a grant, a run without them is what the configuration allows; only "always" is broken by less.
+    # Where waves need a grant, a run without them is what the configuration allows; only ALWAYS is broken by less.
     waves = plan.options["power_waves"]
     planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
-    if planned_waves and options.config.power_waves == "always" != waves:
+    if planned_waves and options.config.power_waves == ALWAYS != waves:
         yield f"power waves were {waves} to run, and this host's configuration asks for them always"
     testable = {gpu.uuid for gpu in found.gpus} - found.lost
     rest = len(testable) - len(plan.gpus)

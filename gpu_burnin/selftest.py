@@ -26,7 +26,7 @@ def injected(
     return SelftestResult(
         fault=fault,
         check=check,
-        gpu=ctx.gpu.uuid if ctx.gpu else None,
+        gpu=ctx.uuid,
         injected=True,
         detected=detected,
         latency_s=latency_s,

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 # JSON values as they appear in reports, journals and on the worker pipes.
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
+
+
+# How one GPU copies with another: it writes into its memory or reads from it.
+CopyDirection: TypeAlias = Literal["write", "read"]
+COPY_DIRECTIONS: tuple[CopyDirection, ...] = ("write", "read")
+
+
+def word_text(value: int, size_bytes: int = 8) -> str:
+    """A word of data as results have it: hexadecimal, with the digits of all its bytes."""
+    return f"{value:#0{2 + 2 * size_bytes}x}"
 
 
 class Verdict(StrEnum):

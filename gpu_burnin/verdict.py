@@ -23,7 +23,7 @@ from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.power_judge import judge_power
-from gpu_burnin.telemetry.xids import is_own, judge_xids
+from gpu_burnin.telemetry.xids import XidFindings, is_own, judge_xids
 from gpu_burnin.types import (
     JSON,
     Action,
@@ -118,24 +118,14 @@ def judge(
     `skus` and `policy` are the shipped ones unless given.
     """
     models, rules = skus or load_skus(), policy or load_policy()
-    gaps, log = tuple(missing_results(seen.plan, seen.results)), seen.kernel_log
+    gaps = tuple(missing_results(seen.plan, seen.results))
     results = with_floors(seen.results, seen.gpus, simulated=seen.simulated, skus=models)
     power = judge_power(results, seen.telemetry, seen.plan.gpus, rules)
     results = power.results
     slow, slow_notices = judge_floors(results)
     links, link_notices = attributed(results, seen.gpus, simulated=seen.simulated)
     telemetry, telemetry_notices = judge_telemetry(seen.telemetry, _watched(seen), results, rules)
-    logged = judge_xids(
-        log.events,
-        seen.gpus,
-        log.gaps,
-        log.source if log.alive else "",
-        xids,
-        seen.killed_pids,
-        before=log.before,
-        users_ran=seen.passed_this_boot,
-        reported=seen.telemetry.xids,
-    )
+    logged = _logged(seen, xids)
     reasons = _in_order(
         escalated(reason, seen.last_reasons, seen.restarted)
         for reason in (
@@ -170,6 +160,21 @@ def judge(
             *logged.notices,
         ),
         results=results,
+    )
+
+
+def _logged(seen: Observations, xids: XidTable) -> XidFindings:
+    log = seen.kernel_log
+    return judge_xids(
+        log.events,
+        seen.gpus,
+        log.gaps,
+        log.source if log.alive else "",
+        xids,
+        seen.killed_pids,
+        before=log.before,
+        users_ran=seen.passed_this_boot,
+        reported=seen.telemetry.xids,
     )
 
 

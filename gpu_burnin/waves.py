@@ -23,6 +23,8 @@ from typing import Any
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.files import write_atomic
 
+# When a node's power waves may run: at once, when they are granted, not at all.
+MODES = (ALWAYS, GRANTED, NEVER) = ("always", "granted", "never")
 REQUEST, GRANT = "request.json", "grant"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -53,6 +55,20 @@ class Request:
     def to_json(self) -> dict[str, Any]:
         """As the file and `gpu-burnin waves --json` have it."""
         return {**asdict(self), "state": str(self.state)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Request:
+        """The inverse of to_json. Raises KeyError, TypeError or ValueError."""
+        return cls(
+            str(found["asked_at"]),
+            str(found["boot_id"]),
+            int(found["pid"]),
+            float(found["wait_s"]),
+            float(found["waves_s"]),
+            State(found["state"]),
+            found.get("granted_at"),
+            found.get("over_at"),
+        )
 
 
 _ENDS = (State.OVER, State.GIVEN_UP)
@@ -111,17 +127,7 @@ def state(directory: Path) -> Request:
     """
     path = directory / REQUEST
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text())
-        request = Request(
-            str(found["asked_at"]),
-            str(found["boot_id"]),
-            int(found["pid"]),
-            float(found["wait_s"]),
-            float(found["waves_s"]),
-            State(found["state"]),
-            found.get("granted_at"),
-            found.get("over_at"),
-        )
+        request = Request.from_json(json.loads(path.read_text()))
     except FileNotFoundError:
         return NO_REQUEST
     except PermissionError as error:

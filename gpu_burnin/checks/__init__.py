@@ -87,8 +87,6 @@ ROWS: Mapping[str, Row] = {
 CHECK_NAMES: tuple[str, ...] = tuple(ROWS)
 # Those of a run of which nothing else was said.
 USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in ROWS.items() if not row.optional)
-# Checks that judge the whole node in one go; the others run on each GPU.
-PER_NODE: frozenset[str] = frozenset(name for name, row in ROWS.items() if not row.scope.per_gpu)
 # Checks whose detectors have to see injected faults in each run.
 SELFTESTED: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.selftested)
 
@@ -122,6 +120,25 @@ class CheckContext:
     selftest_full: bool = False
     progress: Callable[[Mapping[str, JSON]], None] = lambda _: None
     exchange: Callable[[JSON], Mapping[str, JSON]] = lambda _: {}
+
+    @property
+    def uuid(self) -> str | None:
+        """UUID of the GPU under test; None for a check of the whole node."""
+        return self.gpu.uuid if self.gpu else None
+
+
+def needed_backend(ctx: CheckContext, check: str) -> Backend:
+    """The backend, for a check that computes. Raises BackendError without one."""
+    if ctx.backend is None:
+        from gpu_burnin.compute.backend import BackendError
+
+        raise BackendError(f"the {check} check needs a backend: this is a fault of the caller")
+    return ctx.backend
+
+
+def done_share(spent_s: float, budget_s: float) -> float:
+    """`done` of CheckContext.progress: the part of a budget that is spent."""
+    return min(1.0, spent_s / budget_s) if budget_s > 0 else 1.0
 
 
 class Check(Protocol):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from gpu_burnin import dcgm
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, done_share
 from gpu_burnin.children import child_environment
 from gpu_burnin.dcgm import NAME, DcgmUnknown
 from gpu_burnin.hardware.reasons import make_reason
@@ -110,7 +110,7 @@ def _run(ctx: CheckContext, command: Sequence[str], level: int) -> Answer:
         ) as process:
             while process.poll() is None:
                 seconds = time.monotonic() - started
-                done = min(1.0, seconds / ctx.budget_s) if ctx.budget_s > 0 else 1.0
+                done = done_share(seconds, ctx.budget_s)
                 ctx.progress({"phase": f"dcgmi diag level {level}", "done": done})
                 try:
                     process.wait(1.0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_burnin.checks import CheckContext, gemm_selftest
+from gpu_burnin.checks import CheckContext, gemm_selftest, needed_backend
 from gpu_burnin.checks.gemm_phases import Session
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.probe import DataPath, judge_path, simulated_path
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
 
 
 class Check:
@@ -20,21 +19,20 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Every phase at least once, then more while time is left. Raises BackendError without a backend."""
-        if ctx.backend is None:
-            raise BackendError("the gemm check needs a backend: this is a fault of the caller")
-        session = Session(ctx, ctx.backend)
+        backend = needed_backend(ctx, self.name)
+        session = Session(ctx, backend)
         session.run()
-        sku = None if ctx.backend.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
+        sku = None if backend.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
         paths = data_paths(session, sku)
         wanted = exact.PRECISIONS if sku is None else sku.precisions
         # A probe alone covers nothing: its product is not verified.
         missing = [precision for precision in wanted if precision not in session.tally.ranges]
         reasons = [*session.tally.reasons]
-        if not ctx.backend.simulated:
+        if not backend.simulated:
             reasons += _coverage_reasons(ctx, paths, missing)
         return CheckResult(
             name=self.name,
-            gpu=ctx.gpu.uuid if ctx.gpu else None,
+            gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=session.seconds,
             measurements=tuple(session.tally.measurements()),
@@ -68,7 +66,7 @@ def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: li
     if not said:
         return []
     evidence: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
-    gpu = ctx.gpu.uuid if ctx.gpu else None
+    gpu = ctx.uuid
     return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, evidence=evidence)]
 
 
@@ -85,7 +83,7 @@ def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) 
         "precisions_not_covered": list(missing),
         "data_path": {precision: path.to_json() for precision, path in paths.items()},
         "random_digests": {
-            precision: [f"{digests[i]:#018x}" for i in sorted(digests)]
+            precision: [word_text(digests[i]) for i in sorted(digests)]
             for precision, digests in tally.random_digests.items()
         },
         "algorithms": dict(tally.algorithms),

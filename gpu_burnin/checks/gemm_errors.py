@@ -11,7 +11,7 @@ from gpu_burnin.compute.backend import read_matrix
 from gpu_burnin.compute.locate import bit_entry, case_entry, first_places, locate
 from gpu_burnin.compute.product import Outcome, Pair, ProductUnit
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, Reason
+from gpu_burnin.types import JSON, Reason, word_text
 
 _REPEAT_WORDS = {"right": "right", "same": "wrong in the same way", "other": "wrong in another way"}
 
@@ -35,7 +35,7 @@ def _reason(ctx: CheckContext, outcome: Outcome, entries: list[dict[str, JSON]],
         what = "was not computed"
     evidence: dict[str, JSON] = {
         **entries[0],
-        "digest": f"{outcome.digest.value:#018x}",
+        "digest": word_text(outcome.digest.value),
         "nonfinite": outcome.digest.nonfinite,
         "noninteger": outcome.digest.noninteger,
     }
@@ -43,7 +43,7 @@ def _reason(ctx: CheckContext, outcome: Outcome, entries: list[dict[str, JSON]],
         "GEMM_NONFINITE" if nonfinite else "GEMM_MISMATCH",
         "gemm",
         f"{outcome.case.precision} product {what}, {_place(entries[0])}; a repeat came out {_REPEAT_WORDS[repeat]}",
-        gpu=ctx.gpu.uuid if ctx.gpu else None,
+        gpu=ctx.uuid,
         evidence=evidence,
     )
 
@@ -73,7 +73,7 @@ def describe_unstable(
         for i, j in first_places(got != again)
     ]
     entries = entries or [common]
-    evidence: dict[str, JSON] = {**entries[0], "first_digest": f"{first:#018x}", "digest": f"{digest:#018x}"}
+    evidence: dict[str, JSON] = {**entries[0], "first_digest": word_text(first), "digest": word_text(digest)}
     message = f"{unit.precision} product of random operands gave other bits than before, {_place(entries[0])}"
-    reason = make_reason("GEMM_UNSTABLE", "gemm", message, gpu=ctx.gpu.uuid if ctx.gpu else None, evidence=evidence)
+    reason = make_reason("GEMM_UNSTABLE", "gemm", message, gpu=ctx.uuid, evidence=evidence)
     return entries, reason

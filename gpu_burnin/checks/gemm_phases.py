@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, done_share
 from gpu_burnin.checks.gemm_errors import Found, describe, describe_unstable
 from gpu_burnin.checks.gemm_tally import Tally, rate_unit
 from gpu_burnin.compute import exact
@@ -306,7 +306,7 @@ class Session:
         if now - self._shown < _PROGRESS_EVERY_S and not at_once:
             return
         self._shown = now
-        done = min(1.0, self.seconds / self.ctx.budget_s) if self.ctx.budget_s > 0 else 1.0
+        done = done_share(self.seconds, self.ctx.budget_s)
         message: dict[str, JSON] = {"phase": phase, "errors": self.tally.wrong, "done": done}
         if precision is not None and precision in self.tally.rates:
             message |= {"rate": self.tally.rates[precision].last, "rate_unit": rate_unit(precision)}

@@ -6,11 +6,9 @@ Errors that ECC corrects do not show here: the run watches its counters, over al
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from gpu_burnin.checks import CheckContext, hbm_selftest
+from gpu_burnin.checks import CheckContext, done_share, hbm_selftest, needed_backend
 from gpu_burnin.checks.hbm_patterns import Scan, steps, tests_of
-from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.memory import MemoryTester, Taken
 from gpu_burnin.compute.memory_faults import FAULTS, FaultyMemory
 from gpu_burnin.compute.patterns import WORD_BYTES
@@ -38,10 +36,9 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises BackendError without a backend or without memory for the test."""
-        if ctx.backend is None:
-            raise BackendError("the hbm check needs a backend: this is a fault of the caller")
+        backend = needed_backend(ctx, self.name)
         started = time.monotonic()
-        memory = ctx.backend.memory()
+        memory = backend.memory()
         try:
             taken = memory.take(ctx.shapes["hbm_bytes"])
             scan = Scan(_with_faults(ctx, memory, taken), taken.size_bytes)
@@ -95,12 +92,12 @@ def _shown(ctx: CheckContext, scan: Scan, seconds: float) -> dict[str, JSON]:
         "rate": scan.rates[-1][1] / 1e9 if scan.rates else 0.0,
         "rate_unit": "GB/s",
         "errors": scan.damage.words,
-        "done": min(1.0, seconds / ctx.budget_s) if ctx.budget_s > 0 else 1.0,
+        "done": done_share(seconds, ctx.budget_s),
     }
 
 
 def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float, seconds: float) -> CheckResult:
-    gpu = ctx.gpu.uuid if ctx.gpu else None
+    gpu = ctx.uuid
     reasons = (*_wrong(gpu, scan), *_not_reached(gpu, ctx, scan, taken))
     rate = Measurement("hbm_rate", scan.moved_bytes / max(scan.memory.seconds, 1e-9), "B/s")
     times = tuple(at for at, _ in scan.rates)
@@ -153,8 +150,7 @@ def _not_reached(gpu: str | None, ctx: CheckContext, scan: Scan, taken: Taken) -
 
 def _missing(ctx: CheckContext, scan: Scan) -> tuple[str, ...]:
     wanted: dict[str, int] = {}
-    no_wait: Callable[[], None] = lambda: None  # noqa: E731 the steps are only counted
-    for step in steps(ctx.seed, ctx.level, 0, 0.0, no_wait):
+    for step in steps(ctx.seed, ctx.level, 0, 0.0, lambda: None):
         wanted[step.test] = wanted.get(step.test, 0) + 1
     return tuple(test for test, times in wanted.items() if scan.reached.get(test, 0) < times)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.compute.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern
-from gpu_burnin.types import JSON
+from gpu_burnin.types import JSON, word_text
 
 # Entries of the report's error list.
 MAX_ENTRIES = 64
@@ -59,8 +59,8 @@ class Damage:
                     "offset_bytes": word.offset_bytes,
                     "bit_lanes": lanes_of(word.mask),
                     "pattern": pattern.name,
-                    "expected": f"{word.expected:#018x}",
-                    "got": f"{word.got:#018x}",
+                    "expected": word_text(word.expected),
+                    "got": word_text(word.got),
                 }
             else:
                 self.more = True

@@ -7,11 +7,10 @@ names of their own and are judged by no floor.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, needed_backend
 from gpu_burnin.checks.nccl_judge import (
     algorithm_reasons,
     blame,
@@ -25,10 +24,12 @@ from gpu_burnin.checks.nccl_judge import (
     vias,
     why_no_floor,
 )
-from gpu_burnin.checks.nccl_session import Session, Stopped, Tally, settled
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.nccl_session import Session, Stopped, settled
+from gpu_burnin.checks.nccl_tally import Tally
+from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import Backend, BackendError
-from gpu_burnin.compute.collectives import KINDS, Transports, bus_factor
+from gpu_burnin.compute.collectives import KINDS, bus_factor
+from gpu_burnin.compute.collectives_port import Transports
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
 from gpu_burnin.selftest import injected
@@ -54,22 +55,17 @@ class Check:
         port = backend.collectives()
         session = Session(ctx, group, port)
         members, version, found = group.members, "", _Found(ctx, gpu, group.members)
-        try:
-            hellos = session.hello()
-            version = hellos[gpu.uuid].version or ""
-            expected = ctx.options.get("expect_nccl")
-            found.reasons += library_reasons(gpu.uuid, hellos, str(expected) if expected else None)
-            if not found.reasons:
-                session.run(ctx.shapes["collective_bytes"] if found.nvlink else _MOST_BYTES_WITHOUT_NVLINK)
-        except Stopped as stopped:
-            reason = broken_reason(gpu.uuid, found.names, stopped.lost, stopped.reports, stopped.what)
-            found.reasons += (reason,) if reason else ()
-        except BaseException:
-            # What went wrong first says more than that giving back failed as well.
-            with contextlib.suppress(BackendError):
-                port.close()
-            raise
-        port.close()
+        with given_back(port.close, port.close):
+            try:
+                hellos = session.hello()
+                version = hellos[gpu.uuid].version or ""
+                expected = ctx.options.get("expect_nccl")
+                found.reasons += library_reasons(gpu.uuid, hellos, str(expected) if expected else None)
+                if not found.reasons:
+                    session.run(ctx.shapes["collective_bytes"] if found.nvlink else _MOST_BYTES_WITHOUT_NVLINK)
+            except Stopped as stopped:
+                reason = broken_reason(gpu.uuid, found.names, stopped.lost, stopped.reports, stopped.what)
+                found.reasons += (reason,) if reason else ()
         found.judge(session.tally, group)
         return CheckResult(
             name=self.name,
@@ -166,9 +162,10 @@ class _Found:
 
 
 def _needed(ctx: CheckContext) -> tuple[Backend, Gpu]:
-    if ctx.backend is None or ctx.gpu is None:
-        raise BackendError("the nccl check needs a GPU and a backend: this is a fault of the caller")
-    return ctx.backend, ctx.gpu
+    backend = needed_backend(ctx, Check.name)
+    if ctx.gpu is None:
+        raise BackendError("the nccl check needs a GPU: this is a fault of the caller")
+    return backend, ctx.gpu
 
 
 def _list(value: JSON) -> list[JSON]:

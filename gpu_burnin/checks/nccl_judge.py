@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_burnin.compute.collectives import Transports
+from gpu_burnin.compute.collectives_port import Transports
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku
 from gpu_burnin.types import JSON, Action, Gpu, Reason, Verdict
@@ -90,7 +90,7 @@ def nvlink_expected(sku: Sku | None, ranks: int, links: JSON = None) -> bool:
     """
     if sku is None:
         return isinstance(links, int) and links > 0
-    return (links if isinstance(links, int) else sku.nvlink_links) > 0 and (sku.fabric or ranks <= 2)
+    return sku.links(links) > 0 and (sku.fabric or ranks <= 2)
 
 
 def why_no_floor(ranks: int, largest_bytes: int) -> str | None:

@@ -11,31 +11,25 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, done_share
 from gpu_burnin.checks.nccl_judge import Hello, Report
+from gpu_burnin.checks.nccl_tally import SMALLEST_BYTES, Curve, Point, Tally, sizes
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.collectives import (
     COLLECTIVES,
     KINDS,
-    CollectiveFailed,
-    Collectives,
-    CollectivesMissing,
-    CollectiveTimeout,
     Operation,
-    Transports,
     Wrong,
     bus_factor,
     expected_bits,
     explain,
     operation,
 )
+from gpu_burnin.compute.collectives_port import CollectiveFailed, Collectives, CollectivesMissing, CollectiveTimeout
 from gpu_burnin.compute.exact import mix, stream_key
-from gpu_burnin.types import JSON
+from gpu_burnin.types import JSON, word_text
 
-_SMALLEST_BYTES = 4096
-_STEP = 8
 # Operations of one timed point at most: nccl-tests runs 20.
 _MOST_TIMES = 20
 # Errors listed in the result; all are counted.
@@ -46,6 +40,7 @@ _JOIN_S, _STEP_S = 30.0, 10.0
 _MOST_WAIT_S = 60.0
 # Of the budget: for curves, and for everything with the first algorithm where there are others.
 _CURVES_SHARE, _FIRST_SHARE = 0.4, 0.6
+# What a slow rank (fault injection) is late by at each operation.
 _SLOW_S = 0.02
 # The operation that an injected fault strikes, counted from 0: one that all ranks have come to.
 _STRUCK = 2
@@ -59,51 +54,6 @@ class Stopped(Exception):
     def __init__(self, what: str, lost: tuple[str, ...], reports: Mapping[str, Report]) -> None:
         super().__init__(what)
         self.what, self.lost, self.reports = what, lost, reports
-
-
-@dataclass
-class Point:
-    """One size of one curve: seconds of one operation on this rank."""
-
-    size_bytes: int
-    seconds: float
-
-
-@dataclass
-class Curve:
-    """Bandwidth by size of one collective with one algorithm."""
-
-    collective: str
-    algorithm: str
-    points: list[Point] = field(default_factory=list)
-
-
-@dataclass
-class Tally:
-    """What this rank has found and covered."""
-
-    curves: list[Curve] = field(default_factory=list)
-    transports: dict[str, Transports] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    durations: list[Mapping[str, float]] = field(default_factory=list)
-    errors: list[Mapping[str, JSON]] = field(default_factory=list)
-    sources: dict[str, None] = field(default_factory=dict)
-    kinds: dict[str, None] = field(default_factory=dict)
-    operations: int = 0  # with a result that was compared
-    launched: int = 0  # all, with those whose result the next one of a timed row has overwritten
-    elements: int = 0
-    wrong: int = 0
-    memory_bytes: int = 0
-    wire_bytes: float = 0.0
-
-
-def sizes(largest_bytes: int) -> tuple[int, ...]:
-    """Sizes of a curve in bytes, from small to the largest."""
-    found, size = [], _SMALLEST_BYTES
-    while size < largest_bytes:
-        found.append(size)
-        size *= _STEP
-    return (*found, largest_bytes)
 
 
 class Session:
@@ -140,8 +90,8 @@ class Session:
         """
         most = min(most_bytes, self._ctx.shapes["collective_bytes"])
         room = self._step("the start", lambda: min(most, self._port.room_bytes()))
-        self.largest_bytes = max(_SMALLEST_BYTES, min(int(str(given)) for given in room.values()) // 4096 * 4096)
-        self._port.open(max(self.largest_bytes, _SMALLEST_BYTES * self.ranks))
+        self.largest_bytes = max(SMALLEST_BYTES, min(int(str(given)) for given in room.values()) // 4096 * 4096)
+        self._port.open(max(self.largest_bytes, SMALLEST_BYTES * self.ranks))
         known = self._port.algorithms
         wanted = known[:1] if self._ctx.level == "quick" else known
         self.tally.left_out.update(dict.fromkeys(known[len(wanted) :], "not part of the level quick"))
@@ -290,7 +240,7 @@ class Session:
         return seconds
 
     def _record(self, op: Operation, found: Sequence[Wrong]) -> None:
-        digits = 2 * KINDS[op.kind].size_bytes
+        size_bytes = KINDS[op.kind].size_bytes
         for wrong in found:
             kind, source = explain(op, wrong)
             uuid = None if source is None else self._members[source]
@@ -306,8 +256,8 @@ class Session:
                         "element": wrong.position,
                         "source_rank": source,
                         "source_gpu": uuid,
-                        "expected": f"0x{int(expected_bits(op, wrong.position, 1)[0]):0{digits}x}",
-                        "got": f"0x{wrong.got:0{digits}x}",
+                        "expected": word_text(int(expected_bits(op, wrong.position, 1)[0]), size_bytes),
+                        "got": word_text(wrong.got, size_bytes),
                         "kind": kind,
                     }
                 )
@@ -343,15 +293,8 @@ class Session:
             self._port.forget(op)
 
     def _tell(self, phase: str) -> None:
-        budget_s = self._group.budget_s
-        spent_s = time.monotonic() - self._started
-        self._ctx.progress(
-            {
-                "phase": phase,
-                "errors": self.tally.wrong,
-                "done": min(1.0, spent_s / budget_s) if budget_s > 0 else 1.0,
-            }
-        )
+        done = done_share(time.monotonic() - self._started, self._group.budget_s)
+        self._ctx.progress({"phase": phase, "errors": self.tally.wrong, "done": done})
 
 
 def _numbers(given: JSON) -> list[float]:

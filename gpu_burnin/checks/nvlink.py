@@ -9,16 +9,15 @@ these phases say nothing of a pair.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpu_burnin.checks import ROWS, CheckContext
+from gpu_burnin.checks import ROWS, CheckContext, needed_backend
 from gpu_burnin.checks import nvlink_selftest as own_selftest
 from gpu_burnin.checks.nvlink_phases import Phases
 from gpu_burnin.checks.nvlink_rows import Row, expected, measurements, moved_bytes, nvlink_to_all
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.peer import (
     DATA_FAULTS,
@@ -30,7 +29,7 @@ from gpu_burnin.compute.peer import (
     PeerUnavailable,
 )
 from gpu_burnin.hardware import load_skus, make_reason
-from gpu_burnin.telemetry.topology import PairTopology, bar1_bytes, read_topology, why_not
+from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 
 NAME = "nvlink"
@@ -52,9 +51,9 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises BackendError without a backend, without memory, or when the device fails."""
-        backend = ctx.backend
-        if backend is None or ctx.gpu is None:
-            raise BackendError("the nvlink check needs a backend and a GPU: this is a fault of the caller")
+        backend = needed_backend(ctx, NAME)
+        if ctx.gpu is None:
+            raise BackendError("the nvlink check needs a GPU: this is a fault of the caller")
         started = time.monotonic()
         if len(ctx.gpus) < 2:
             facts: dict[str, JSON] = {"p2p": [], "pairs_total": 0, "pairs_covered": 0, "why": _NO_PAIR}
@@ -66,7 +65,7 @@ class Check:
         if len(group.members) < 2:
             return _alone(ctx, backend.simulated, time.monotonic() - started)
         port = backend.peers()
-        try:
+        with given_back(port.close, port.abandon):
             rows = _rows(ctx, backend.simulated)
             size_bytes = _size_bytes(ctx, group, rows)
             attached = _attach(ctx, group, port, rows, size_bytes, backend.simulated)
@@ -82,12 +81,6 @@ class Check:
             # Nobody may give back memory that another still has mapped.
             port.detach_all()
             group.barrier()
-        except BaseException:
-            # What went wrong first says more than that giving back failed as well.
-            with contextlib.suppress(BackendError):
-                port.abandon()
-            raise
-        port.close()
         reasons = (
             *(_wrong_data(ctx.gpu.uuid, row, phases.errors) for row in rows.values() if any(row.wrong.values())),
             *_refused(ctx.gpu.uuid, [row for row in rows.values() if row.by_host]),
@@ -124,8 +117,7 @@ def _rows(ctx: CheckContext, simulated: bool) -> dict[str, Row]:
     assert ctx.gpu is not None
     others = [gpu for gpu in ctx.gpus if gpu.uuid != ctx.gpu.uuid]
     topology = read_topology(ctx.gpu.uuid, [gpu.uuid for gpu in others])
-    option, skus = ctx.options.get("nvlink_links"), load_skus()
-    links = option if isinstance(option, int) and not isinstance(option, bool) else None
+    links, skus = ctx.options.get("nvlink_links"), load_skus()
     rows: dict[str, Row] = {}
     for other in others:
         pair = topology.get(other.uuid, PairTopology())
@@ -139,11 +131,11 @@ def _size_bytes(ctx: CheckContext, group: Group, rows: Mapping[str, Row]) -> int
     """Size of one transfer, the same for all. Over PCIe a window is reached through BAR1, which small cards have little
     of: no more than half of it is taken."""
     size_bytes = ctx.shapes["transfer_bytes"]
-    aperture = None if all(row.path in ("nvlink", "nvswitch") for row in rows.values()) else bar1_bytes(group.uuid)
+    aperture = None if all(row.path in NVLINK_PATHS for row in rows.values()) else bar1_bytes(group.uuid)
     if aperture is not None:
         unit = PIECES * WORD_BYTES
         size_bytes = max(unit, min(size_bytes, aperture // 2 // (2 * len(rows)) // unit * unit))
-    return min(int(str(size)) for size in group.gather(size_bytes).values())
+    return int(group.least(size_bytes))
 
 
 def _attach(

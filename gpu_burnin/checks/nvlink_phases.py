@@ -61,8 +61,8 @@ class Phases:
 
     def continues(self, end_s: float) -> bool:
         """Whether there is another round: all members find the same answer. There is a first one in any case."""
-        left = self._group.gather(end_s - time.monotonic())
-        if self.rounds and min(float(str(value)) for value in left.values()) <= 0:
+        left_s = self._group.least(end_s - time.monotonic())
+        if self.rounds and left_s <= 0:
             return False
         self.rounds += 1
         return True
@@ -141,7 +141,7 @@ class Phases:
         slot_s = max(slot_s, _LEAST_SLOT_S)
         fit = slot_s / (_TIMED + 1) / first.seconds if first.seconds > 0 else _MOST_COPIES
         copies = min(_MOST_COPIES, max(1, math.ceil(fit)))
-        best = first.bytes / first.seconds if first.seconds > 0 else 0.0
+        best = first.bytes_per_s
         for _ in range(1 if first.seconds > slot_s else _TIMED):
             self._begin(uuid, direction, copies)
             best = max(best, self._finish())
@@ -152,8 +152,7 @@ class Phases:
         self.rows[uuid].moved_bytes += copies * self._size_bytes
 
     def _finish(self) -> float:
-        moved = self._port.finish()
-        return moved.bytes / moved.seconds if moved.seconds > 0 else 0.0
+        return self._port.finish().bytes_per_s
 
     def _tell(self, phase: str, rate: float) -> None:
         self._ctx.progress(

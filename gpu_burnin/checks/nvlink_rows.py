@@ -8,7 +8,7 @@ from statistics import median
 
 from gpu_burnin.compute.peer import DIRECTIONS, Direction, PieceFault
 from gpu_burnin.hardware import SkuTable
-from gpu_burnin.telemetry.topology import PairTopology
+from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology
 from gpu_burnin.types import JSON, Gpu, Measurement
 
 MOST_ERRORS = 64
@@ -45,7 +45,7 @@ class Row:
 
     def path_unproven(self, pcie_bytes_per_s: float) -> bool:
         """Whether models with NVLink to all others copied no faster than PCIe could."""
-        by_links = self.by_nvlink and self.path in ("nvlink", "nvswitch")
+        by_links = self.by_nvlink and self.path in NVLINK_PATHS
         return by_links and bool(self.rates) and max(self.rates.values()) < pcie_bytes_per_s
 
     @property
@@ -83,10 +83,10 @@ class Row:
         }
 
 
-def nvlink_to_all(gpu: Gpu, skus: SkuTable, links: int | None) -> bool:
+def nvlink_to_all(gpu: Gpu, skus: SkuTable, links: JSON) -> bool:
     """Whether the GPU's model has NVLink to all others of its board; `links` overrides the model's number of them."""
     sku = skus.skus.get(gpu.sku)
-    return sku is not None and sku.fabric and (sku.nvlink_links if links is None else links) > 0
+    return sku is not None and sku.fabric and sku.links(links) > 0
 
 
 def expected(pair: PairTopology, by_nvlink: bool, simulated: bool) -> bool:
@@ -98,23 +98,12 @@ def expected(pair: PairTopology, by_nvlink: bool, simulated: bool) -> bool:
         return True
     if pair.possible is None:
         return simulated
-    return pair.possible or pair.path in ("nvlink", "nvswitch")
+    return pair.possible or pair.path in NVLINK_PATHS
 
 
 def error_entry(peer: str, direction: Direction, phase: str, fault: PieceFault) -> dict[str, JSON]:
     """An entry of a result's errors: data that came from `peer` and is not what it should be."""
-    return {
-        "peer": peer,
-        "direction": direction,
-        "phase": phase,
-        "copy": fault.piece,
-        "offset_bytes": fault.offset_bytes,
-        "expected": f"{fault.expected:#018x}",
-        "got": f"{fault.got:#018x}",
-        "kind": fault.kind,
-        "wrong_words": fault.wrong_words,
-        "found_copy": fault.found_piece,
-    }
+    return {"peer": peer, "direction": direction, "phase": phase, **fault.to_json()}
 
 
 def measurements(rows: Iterable[Row]) -> tuple[Measurement, ...]:
@@ -131,7 +120,7 @@ def moved_bytes(rows: Iterable[Row], moved_by_peers: Mapping[str, int], own: Map
     nvlink = pcie = 0
     for row in rows:
         total = own.get(row.peer, 0) + moved_by_peers.get(row.peer, 0)
-        if row.path in ("nvlink", "nvswitch"):
+        if row.path in NVLINK_PATHS:
             nvlink += total
         elif row.path == "pcie":
             pcie += total

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 
 from gpu_burnin.checks import CheckContext
+from gpu_burnin.compute.host_link import Kind
 from gpu_burnin.compute.peer import DATA_FAULTS, DIRECTIONS, Direction, PeerPort, transfer_key
 from gpu_burnin.selftest import injected
 from gpu_burnin.types import SelftestResult
 
-_RUN_FAULTS = ("corrupted", "dropped")
+_RUN_FAULTS = (Kind.CORRUPTED, Kind.DROPPED)
 _MOST_BYTES = 1 << 20
 
 
@@ -42,13 +43,13 @@ def _faults(ctx: CheckContext, port: PeerPort, own: str, size_bytes: int) -> Ite
             seen = trusted and kinds == {fault}
             yield injected(
                 ctx, "nvlink", f"{fault} {direction}", seen, time.perf_counter() - started,
-                changed_bits=changed_bits if fault == "corrupted" else None,
+                changed_bits=changed_bits if fault is Kind.CORRUPTED else None,
             )  # fmt: skip
 
 
 def _copied(
     ctx: CheckContext, port: PeerPort, own: str, direction: Direction, turn: int
-) -> tuple[set[str], int | None]:
+) -> tuple[set[Kind], int | None]:
     """Kinds of fault seen in one copy from this GPU to itself, and how many bits differ in the first wrong word."""
     key = transfer_key(ctx.seed, own, own, turn)
     port.fill(own, key)

@@ -6,10 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, needed_backend
 from gpu_burnin.checks.pcie_phases import SMALL_BYTES, Session, Tally
 from gpu_burnin.checks.together import Group
-from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.host_link import FAULTS, MOST_COPY_BYTES, Direction, HostLink, Kind, Verified
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.selftest import injected
@@ -30,11 +29,10 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """One round at least. Raises BackendError without a backend, or when (pinned) memory is refused."""
-        if ctx.backend is None:
-            raise BackendError("the pcie check needs a backend: this is a fault of the caller")
+        backend = needed_backend(ctx, self.name)
         started = time.monotonic()
         group = Group(ctx)
-        with closing(ctx.backend.host_link()) as link, closing(ctx.backend.host_link()) as small:
+        with closing(backend.host_link()) as link, closing(backend.host_link()) as small:
             geometry = link.open(min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES))
             small.open(SMALL_BYTES)
             session = Session(ctx, group, link, small)

@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gpu_burnin.checks import ROWS, CheckContext
+from gpu_burnin.checks import ROWS, CheckContext, done_share
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.exact import mix
-from gpu_burnin.compute.host_link import FAULTS, Direction, Geometry, HostLink, Verified, WrongCopy
+from gpu_burnin.compute.host_link import FAULTS, Direction, Geometry, HostLink, Moved, Verified, WrongCopy
 from gpu_burnin.telemetry.pci import current_link
 from gpu_burnin.types import JSON, Measurement, Series
 
@@ -43,9 +43,16 @@ class Rate:
     times_s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
 
-    def measurement(self, name: str) -> Measurement:
-        """Bytes per second over all batches."""
-        return Measurement(name, self.bytes / self.seconds if self.seconds > 0 else 0.0, "B/s")
+    def add(self, moved: Moved, at_s: float) -> None:
+        """Count a batch that ended at `at_s` (CLOCK_MONOTONIC)."""
+        self.bytes, self.seconds = self.bytes + moved.bytes, self.seconds + moved.seconds
+        self.times_s.append(at_s)
+        self.rates.append(moved.bytes_per_s)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Over all batches."""
+        return Moved(self.bytes, self.seconds).bytes_per_s
 
 
 @dataclass
@@ -86,7 +93,7 @@ class Tally:
     def measurements(self) -> tuple[Measurement, ...]:
         """The rates, and the seconds of one small copy."""
         small = (Measurement(f"{way}_4k_copy", seconds, "s") for way, seconds in self.small_s.items())
-        return (*(rate.measurement(name) for name, rate in self.rates.items()), *small)
+        return (*(Measurement(name, rate.bytes_per_s, "B/s") for name, rate in self.rates.items()), *small)
 
     def series(self) -> tuple[Series, ...]:
         """The rates over time."""
@@ -139,8 +146,7 @@ class Session:
         """One long batch on every GPU; who has finished waits before verifying, so as not to disturb the others."""
         least_s = 0.0 if self._link.simulated else _LEAST_ALL_S
         alone = self.tally.rates[direction]
-        rate = alone.bytes / alone.seconds if alone.seconds > 0 else 0.0
-        copies = round(max(wanted_s, least_s) * rate / geometry.size_bytes)
+        copies = round(max(wanted_s, least_s) * alone.bytes_per_s / geometry.size_bytes)
         copies = max(geometry.slots, min(copies, _MOST_COPIES))
         self._group.barrier()
         self.tally.gpus_at_once = len(self._group.members)
@@ -173,10 +179,7 @@ class Session:
         tally.bytes += moved.bytes
         tally.link(*under_load)
         if timed is not None:
-            rate = tally.rates.setdefault(timed, Rate())
-            rate.bytes, rate.seconds = rate.bytes + moved.bytes, rate.seconds + moved.seconds
-            rate.times_s.append(time.monotonic())
-            rate.rates.append(moved.bytes_per_s)
+            tally.rates.setdefault(timed, Rate()).add(moved, time.monotonic())
             self._show(timed, moved.bytes_per_s)
 
     def _read_link(self) -> tuple[int | None, int | None]:
@@ -185,12 +188,11 @@ class Session:
 
     def _show(self, what: str, rate: float) -> None:
         """For the live display."""
-        done = (time.monotonic() - self._started) / self._group.budget_s if self._group.budget_s > 0 else 1.0
         shown: dict[str, JSON] = {
             "phase": f"PCIe {what.replace('_', ' ')}",
             "rate": rate / 1e9,
             "rate_unit": "GB/s",
             "errors": self.tally.wrong,
-            "done": min(1.0, done),
+            "done": done_share(time.monotonic() - self._started, self._group.budget_s),
         }
         self._ctx.progress(shown)

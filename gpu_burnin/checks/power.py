@@ -11,13 +11,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from gpu_burnin.checks import CheckContext, power_leave, power_waves
-from gpu_burnin.checks.power_leave import Leave
+from gpu_burnin.checks import CheckContext, needed_backend, power_grant, power_waves
+from gpu_burnin.checks.power_grant import Grant
 from gpu_burnin.checks.power_load import FALLING, RISING, Burst, Load, Wrong
 from gpu_burnin.checks.power_mixed import Mixed, MixedLoad
 from gpu_burnin.checks.power_waves import Waves, run_waves
 from gpu_burnin.checks.together import Group
-from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.host_link import Kind
 from gpu_burnin.compute.wave import ON_DEVICE, Clock, Wave, total_s, waves_for
 from gpu_burnin.hardware.reasons import make_reason
@@ -49,22 +48,21 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises BackendError without a backend, or when the GPUs fall out of step."""
-        if ctx.backend is None:
-            raise BackendError("the power check needs a backend: this is a fault of the caller")
+        backend = needed_backend(ctx, self.name)
         began_s = time.monotonic()
         group = Group(ctx)
-        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, ctx.backend.simulated)
-        load = Load(ctx, ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, backend.simulated)
+        load = Load(ctx, backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
         early = _early(load)
         prepared_s = time.monotonic() - began_s
-        waves, leave = self._waves(ctx, group, load, wanted)
+        waves, grant = self._waves(ctx, group, load, wanted)
         # The time of waiting for the grant is not of the budget.
         spent_s = prepared_s + (waves.ended_s - waves.started_s if waves else 0.0)
-        mixed_s = _mixed_s(ctx.level, ctx.backend.simulated, group.budget_s - spent_s)
+        mixed_s = _mixed_s(ctx.level, backend.simulated, group.budget_s - spent_s)
         # The members began to prepare at different moments, but have to end together.
-        mixed_s = min(float(str(value)) for value in group.gather(mixed_s).values())
+        mixed_s = group.least(mixed_s)
         wrong_before = bool(early or (waves and waves.reasons))
-        mixed = MixedLoad(ctx, group, ctx.backend, load, self._clock).run(mixed_s, wrong_before)
+        mixed = MixedLoad(ctx, group, backend, load, self._clock).run(mixed_s, wrong_before)
         reasons = [*[reason for _, reason in early], *(waves.reasons if waves else ()), *mixed.reasons]
         reasons += power_waves.low(ctx, waves) if waves else []
         reasons += _mixed_low(ctx, mixed, wrong_before)
@@ -76,7 +74,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - began_s,
             measurements=_measurements(load, mixed),
-            coverage=_coverage(load, bool(wanted), waves, leave, mixed),
+            coverage=_coverage(load, bool(wanted), waves, grant, mixed),
             errors=tuple(errors),
             reasons=tuple(reasons),
             series=power_waves.series(waves) if waves else (),
@@ -84,15 +82,15 @@ class Check:
 
     def _waves(
         self, ctx: CheckContext, group: Group, load: Load, wanted: tuple[Wave, ...]
-    ) -> tuple[Waves | None, Leave]:
-        """The waves, or None where there are none, and what became of the leave for them."""
+    ) -> tuple[Waves | None, Grant]:
+        """The waves, or None where there are none, and what became of the grant for them."""
         if not wanted:
-            return None, Leave(False, f"the level {ctx.level} has no waves")
-        leave = power_leave.ask(group, ctx.options, total_s(wanted), ctx.progress)
-        if not leave.run:
-            return None, leave
+            return None, Grant(False, f"the level {ctx.level} has no waves")
+        grant = power_grant.ask(group, ctx.options, total_s(wanted), ctx.progress)
+        if not grant.run:
+            return None, grant
         done = run_waves(ctx, group, load, wanted, self._clock)
-        return done, power_leave.over(group, leave)
+        return done, power_grant.over(group, grant)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong product on either edge, a launch that gets lost, a copy that comes wrong: each has to be seen."""
@@ -173,15 +171,15 @@ def _mixed_low(ctx: CheckContext, mixed: Mixed, wrong_before: bool) -> list[Reas
     if mixed.host.why is None or wrong_before:
         return []
     message = f"the mixed load ran without copies between host and GPU: {mixed.host.why}"
-    gpu = ctx.gpu.uuid if ctx.gpu else None
+    gpu = ctx.uuid
     return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, evidence={"pcie": mixed.host.to_json()})]
 
 
-def _coverage(load: Load, wanted: bool, waves: Waves | None, leave: Leave, mixed: Mixed) -> dict[str, JSON]:
+def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed: Mixed) -> dict[str, JSON]:
     shape = load.unit.shape
-    made: dict[str, JSON] = {"run": False, "why": leave.why} if waves is None else power_waves.coverage(waves)
+    made: dict[str, JSON] = {"run": False, "why": grant.why} if waves is None else power_waves.coverage(waves)
     return {
-        "waves": {"wanted": wanted, **made, **leave.to_json()},
+        "waves": {"wanted": wanted, **made, **grant.to_json()},
         "mixed": mixed.coverage(),
         "precision": load.precision,
         "shape": [shape.m, shape.n, shape.k],
@@ -192,5 +190,5 @@ def _coverage(load: Load, wanted: bool, waves: Waves | None, leave: Leave, mixed
         "peer_bytes_moved": mixed.peer.bytes,
         "simulated": load.backend.simulated,
         # What is waited in exchanges, the worker adds.
-        **({"waited_s": round(leave.looked_s, 3)} if leave.looked_s else {}),
+        **({"waited_s": round(grant.looked_s, 3)} if grant.looked_s else {}),
     }

@@ -6,12 +6,12 @@ one by one, copies at the end: the last ones that lie in memory. Not yet run on 
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power_load import Load
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import Backend, BackendError, DeviceFault
 from gpu_burnin.compute.host_link import HostLink, Kind, Moved
 from gpu_burnin.compute.peer import PeerPort, PeerUnavailable, transfer_key
@@ -25,6 +25,7 @@ _ROUND_S, _ROUND_SIMULATED_S = 0.1, 0.01
 # Copies of the first round; from then on as many as fit into a round. A driver takes some thousand launches and then
 # keeps the host until there is room: products that come after more copies would begin when the copies are nearly over.
 _FIRST_COPIES, _MOST_COPIES = 2, 512
+# From the last GPU's word that it is ready to the common start.
 _LEAD_S = 0.02
 # Larger copies draw no more power, but take longer to fill and to pin.
 _MOST_BYTES = 64 << 20
@@ -100,7 +101,7 @@ class MixedLoad:
 
     def run(self, seconds: float, stopped: bool) -> Mixed:
         """Load for `seconds`; a GPU that is `stopped` by an earlier wrong product takes part without load."""
-        try:
+        with given_back(self._close, partial(self._close, abandon=True)):
             self._open()
             self.done.started_s = self._group.start_s(_LEAD_S)
             if not stopped:
@@ -111,12 +112,6 @@ class MixedLoad:
             if self._port is not None:
                 self._port.detach_all()
             self._group.barrier()  # nobody takes away what another still has mapped
-        except BaseException:
-            # What went wrong first says more than that giving back failed as well.
-            with contextlib.suppress(BackendError):
-                self._close(abandon=True)
-            raise
-        self._close()
         return self.done
 
     # --- opening ---
@@ -234,13 +229,8 @@ class MixedLoad:
         pieces = self._port.verify(self._from, key)
         self.done.peer.verified, self.done.peer.wrong = int(not pieces), int(bool(pieces))
         found: list[dict[str, JSON]] = [
-            {
-                "phase": "mixed", "from_gpu": self._from, "kind": one.kind, "piece": one.piece,
-                "offset_bytes": one.offset_bytes, "expected": f"{one.expected:#018x}", "got": f"{one.got:#018x}",
-                "wrong_words": one.wrong_words,
-            }
-            for one in pieces
-        ]  # fmt: skip
+            {"peer": self._from, "direction": "write", "phase": "mixed", **one.to_json()} for one in pieces
+        ]
         if found:
             self._wrong(
                 "TRANSFER_MISMATCH", found, f"what GPU {self._from} wrote into this GPU came wrong under mixed load"

@@ -199,4 +199,4 @@ def low(ctx: CheckContext, done: Waves) -> list[Reason]:
     )
     evidence: dict[str, JSON] = {"waves": [record.to_json() for record in missing]}
     message = f"power waves were not made as planned: {said}; free the host's CPUs and test again"
-    return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.gpu.uuid if ctx.gpu else None, evidence=evidence)]
+    return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.uuid, evidence=evidence)]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu_burnin.checks import CheckContext
-from gpu_burnin.compute.backend import Backend, BackendError
+from gpu_burnin.checks import CheckContext, done_share, needed_backend
+from gpu_burnin.compute.backend import Backend
 from gpu_burnin.compute.exact import mix
 from gpu_burnin.compute.sm import FUNCTIONS, KERNELS, SmFault, SmRun, functions_at
 from gpu_burnin.compute.sm_expected import Expected
@@ -76,7 +76,7 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """At least one whole round of the kernels. Raises BackendError without a backend."""
-        backend = _backend(ctx)
+        backend = needed_backend(ctx, self.name)
         started = shown = time.monotonic()
         tally = _Tally()
         faults = [make_fault(name, ctx.seed) for name in ctx.inject if name in FAULT_NAMES]
@@ -88,12 +88,12 @@ class Check:
             _one(ctx, backend, kernel, seed, fault, tally)
             if index == 0 or now - shown >= _PROGRESS_EVERY_S:
                 shown = now
-                done = min(1.0, (now - started) / ctx.budget_s) if ctx.budget_s > 0 else 0.0
+                done = done_share(now - started, ctx.budget_s)
                 ctx.progress({"phase": f"sm {kernel}", "errors": tally.wrong_blocks, "done": done})
         reasons = (*tally.found.values(), *_missing(ctx, backend, tally))
         return CheckResult(
             name=self.name,
-            gpu=_gpu(ctx),
+            gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
             coverage=_coverage(backend, tally),
@@ -103,7 +103,7 @@ class Check:
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Strike every kernel, and the ways in which SMs can be missed; raises BackendError without a backend."""
-        backend = _backend(ctx)
+        backend = needed_backend(ctx, self.name)
         return tuple(_inject(ctx, backend, name, kernel) for name, kernel in selftest_faults(ctx.selftest_full))
 
 
@@ -174,7 +174,7 @@ def _reasons(
     """Everything that is wrong in one run, with its entry among the errors."""
 
     def made(message: str, entry: dict[str, JSON], severity: Verdict | None = None) -> tuple[Reason, dict[str, JSON]]:
-        reason = make_reason("SM_MISMATCH", "sm", message, gpu=_gpu(ctx), evidence=entry, severity=severity)
+        reason = make_reason("SM_MISMATCH", "sm", message, gpu=ctx.uuid, evidence=entry, severity=severity)
         return reason, entry
 
     for wrong in verdicts.wrong[:_MAX_EXAMINED]:
@@ -237,7 +237,7 @@ def _missing(ctx: CheckContext, backend: Backend, tally: _Tally) -> Iterator[Rea
             "COVERAGE_LOW",
             "sm",
             text,
-            gpu=_gpu(ctx),
+            gpu=ctx.uuid,
             evidence={"sms_total": total, "sms_covered": len(tally.sms)},
         )
 
@@ -280,13 +280,3 @@ def _inject(ctx: CheckContext, backend: Backend, name: str, kernel: str) -> Self
 def _changed_bits(clean: SmRun, struck: SmRun) -> int:
     """Bits by which the struck rows differ from the healthy one."""
     return int(np.bitwise_count(struck.values ^ clean.values[0]).sum())
-
-
-def _backend(ctx: CheckContext) -> Backend:
-    if ctx.backend is None:
-        raise BackendError("the sm check needs a backend: this is a fault of the caller")
-    return ctx.backend
-
-
-def _gpu(ctx: CheckContext) -> str | None:
-    return ctx.gpu.uuid if ctx.gpu else None

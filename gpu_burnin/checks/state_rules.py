@@ -74,7 +74,7 @@ class Expected:
 
     def links(self, sku: Sku) -> int:
         """Number of NVLinks that must be active."""
-        return sku.nvlink_links if self.nvlink_links is None else self.nvlink_links
+        return sku.links(self.nvlink_links)
 
 
 Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.types import JSON
+
+
+@contextlib.contextmanager
+def given_back(close: Callable[[], None], abandon: Callable[[], None]) -> Iterator[None]:
+    """Call `close` behind the block, or `abandon` when it raises; then what went wrong first says more than that giving
+    back failed as well."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(BackendError):
+            abandon()
+        raise
+    close()
 
 
 class Group:
@@ -24,7 +38,7 @@ class Group:
         self._ctx, self._step = ctx, 0
         self.uuid = ctx.gpu.uuid
         self.members: tuple[str, ...] = tuple(gpu.uuid for gpu in ctx.gpus)
-        self.budget_s = min(float(str(budget)) for budget in self.gather(ctx.budget_s).values())
+        self.budget_s = self.least(ctx.budget_s)
 
     @property
     def rank(self) -> int:
@@ -54,6 +68,10 @@ class Group:
             found[uuid] = offer["data"]
         self.members = tuple(found)
         return found
+
+    def least(self, number: float) -> float:
+        """The least of the numbers that the members give, the same for all."""
+        return min(float(str(given)) for given in self.gather(number).values())
 
     def barrier(self) -> None:
         """Wait until all members have come here."""

@@ -14,7 +14,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
-    from gpu_burnin.compute.collectives import Collectives
+    from gpu_burnin.compute.collectives_port import Collectives
     from gpu_burnin.compute.host_link import HostLink
     from gpu_burnin.compute.memory import MemoryTester
     from gpu_burnin.compute.peer import PeerPort

@@ -1,4 +1,4 @@
-"""Collective operations between the GPUs of a node: their payload, what is right, and the protocol of a backend.
+"""Collective operations between the GPUs of a node: their payload, what is right, and what a wrong element shows.
 
 Payload. Element j of the send buffer of rank r is made of word j of the stream rank_key(key, r) (splitmix64 by
 counter, exact.random_words), so any rank can make what any other one sent. An operation that only moves data
@@ -14,15 +14,14 @@ An element that was never written shows, because the receive buffer is filled wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.exact import I64, MASK64, U64, random_words
-from gpu_burnin.types import JSON
 
 # NaN in the floating point types, -1 in the integers.
 POISON_BYTE = 0xFF
@@ -35,20 +34,8 @@ _ALIGN_BYTES = 16
 _BLOCK = 1 << 15
 
 
-class CollectivesMissing(BackendError):
-    """There is no library for collective operations on this host; the message says what to install."""
-
-
-class CollectiveTimeout(BackendError):
-    """An operation did not come to an end before its deadline, or another rank has given it up."""
-
-
-class CollectiveFailed(BackendError):
-    """The library refused an operation or reports an error of it."""
-
-
 @dataclass(frozen=True)
-class Kind:
+class ElementType:
     """A type of element: its size, and p with every integer of magnitude up to 2^p held exactly."""
 
     name: str
@@ -56,9 +43,12 @@ class Kind:
     exact_bits: int
 
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Kind("int32", 4, 31), Kind("int64", 8, 63), Kind("fp32", 4, 24), Kind("bf16", 2, 8))
-}
+KINDS: dict[str, ElementType] = {
+    kind.name: kind
+    for kind in (
+        ElementType("int32", 4, 31), ElementType("int64", 8, 63), ElementType("fp32", 4, 24), ElementType("bf16", 2, 8),
+    )
+}  # fmt: skip
 COLLECTIVES: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _ADDS = frozenset({"all_reduce", "reduce_scatter"})
 
@@ -256,106 +246,3 @@ def explain(op: Operation, found: Wrong) -> tuple[str, int | None]:
         if len(ranks) == 1 and KINDS[op.kind].exact_bits > 16:
             return kind, ranks[0]
     return "corrupted", None
-
-
-# --- the port ---
-
-
-@dataclass(frozen=True)
-class Route:
-    """How one rank is connected to another, as the library says: "P2P/CUMEM", "SHM/direct", "NET/Socket/0"."""
-
-    rank: int
-    peer: int
-    via: str
-
-
-@dataclass(frozen=True)
-class Transports:
-    """What was read back of a communicator. `read` is False where nothing could be read.
-
-    `multicast` is whether the switch can add (NVLS), None where the library does not say. `algorithms` are those that
-    it said it has used, by operation ("AllReduce"). `ring_path` is the slowest kind of path in its rings ("NVL", "PIX",
-    "SYS"): a route "P2P" goes over NVLink as well as over PCIe.
-    """
-
-    routes: tuple[Route, ...] = ()
-    multicast: bool | None = None
-    algorithms: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    read: bool = False
-    ring_path: str | None = None
-
-
-class Collectives(Protocol):
-    """Collective operations of one rank. All ranks make the same calls in the same order.
-
-    A communicator is made of what every rank offers: offer(), exchange the offers, join(). Operations work on one send
-    and one receive buffer, made by open(). Errors: CollectivesMissing, CollectiveTimeout, CollectiveFailed, all
-    BackendError. After a timeout or failure only abort() and close() may be called.
-    """
-
-    algorithms: tuple[str, ...]
-
-    def version(self) -> str:
-        """Version of the library, such as "2.32.3". Raises CollectivesMissing."""
-        ...
-
-    def expected_version(self) -> str | None:
-        """Version of the package that the library was installed with; None where it came otherwise."""
-        ...
-
-    def room_bytes(self) -> int:
-        """The largest size for open that leaves half of the free memory to the library and others."""
-        ...
-
-    def open(self, size_bytes: int) -> None:
-        """Make both buffers. Raises BackendError when memory does not suffice."""
-
-    def offer(self, rank: int, ranks: int) -> JSON:
-        """What the other ranks need to know of this one to join."""
-        ...
-
-    def join(self, offers: Sequence[JSON], rank: int, algorithm: str, timeout_s: float) -> None:
-        """Make a communicator of all ranks, in their order, that uses one algorithm ("default": its own choice)."""
-
-    def fill(self, op: Operation) -> None:
-        """Write what this rank sends, and poison into the receive buffer."""
-
-    def begin(self, op: Operation, times: int, timeout_s: float) -> None:
-        """Start an operation `times` times, one after the other. Returns when the last is under way.
-
-        A second call takes the place of the first for finish(); on a device it runs behind it.
-        """
-
-    def finish(self, timeout_s: float) -> float:
-        """Wait for it: seconds between its start and its end on the device."""
-        ...
-
-    def loop(self, op: Operation) -> None:
-        """Copy the send buffer to the receive buffer: what an operation of one rank does, for the self-test."""
-
-    def verify(self, op: Operation) -> Outcome:
-        """Compare the receive buffer with what is right, on the device."""
-        ...
-
-    def flip(self, op: Operation, position: int, mask: int) -> None:
-        """Flip bits of one received element (fault injection)."""
-
-    def forget(self, op: Operation) -> None:
-        """Make the received elements look as if they had never been written (fault injection: a lost operation)."""
-
-    def transports(self) -> Transports:
-        """How the current communicator is connected, and what it has used until now."""
-        ...
-
-    def leave(self, timeout_s: float) -> None:
-        """Give the communicator back in peace: all ranks have come here."""
-
-    def abort(self) -> None:
-        """Give the communicator up at once, whatever the others do; never blocks."""
-
-    def close(self) -> None:
-        """Give everything back; aborts what is still joined. A second call does nothing.
-
-        Ends the process where an abort does not come to an end: nothing can be done with its device any more.
-        """

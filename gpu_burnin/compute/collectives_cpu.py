@@ -1,9 +1,8 @@
 """Collectives of the CPU backend: a ring of worker processes over shared memory, sums by NumPy. No GPU takes part.
 
-Each rank has one block of memory without a name (memfd), which the others open as /proc/PID/fd/N; nothing is left
-behind when the processes end, however they end. The block holds a word that says "given up", and for each sender a
-mailbox: two counters of pieces (written by the sender, taken by the owner) and room for two pieces. Every wait has a
-deadline, so that a rank that is dead or stopped ends an operation and never blocks it.
+Each rank has one block of shared memory. It holds a word that says "given up", and for each sender a mailbox: two
+counters of pieces (written by the sender, taken by the owner) and room for two pieces. Every wait has a deadline, so
+that a rank that is dead or stopped ends an operation and never blocks it.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_burnin.compute import shared_memory
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.collectives import (
     KINDS,
     MOST_RANKS,
     MOST_RECORDED,
     POISON_BYTE,
-    CollectiveFailed,
-    CollectiveTimeout,
     Operation,
     Outcome,
-    Route,
-    Transports,
     Wrong,
     blocks,
     expected_bits,
     sent_bits,
 )
+from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectiveTimeout, Route, Transports
 from gpu_burnin.types import JSON
 
 Bytes = NDArray[np.uint8]
 
+# A piece stays in a core's cache; with two, a sender writes one while the owner takes the other.
 _PIECE_BYTES = 32 << 10
 _PIECES = 2
 _PAGE = 4096
 # Words of a block: 0 says "given up", then two counters for each sender, each pair in a cache line of its own.
 _WORDS_PER_SENDER = 8
+# While a rank waits it gives way that often before it sleeps between two looks: workers may outnumber cores.
 _YIELDS = 64
 _NAP_S = 0.0002
 _VIA = "shared memory"
@@ -60,9 +59,9 @@ class _Block:
     room: NDArray[np.uint8]
 
     @classmethod
-    def map(cls, fd: int, ranks: int) -> _Block:
-        """Map an open block for `ranks` senders."""
-        memory = mmap.mmap(fd, block_bytes(ranks))
+    def map(cls, offered: Mapping[str, JSON], ranks: int) -> _Block:
+        """Map a block for `ranks` senders. Raises OSError or ValueError where it is gone."""
+        memory = shared_memory.attach(offered, block_bytes(ranks))
         whole = np.frombuffer(memory, dtype=np.uint8)
         return cls(memory, whole[:_PAGE].view(np.uint64), whole[_PAGE:].reshape(ranks, _PIECES, _PIECE_BYTES))
 
@@ -110,23 +109,20 @@ class CpuCollectives:
     def offer(self, rank: int, ranks: int) -> JSON:
         if ranks > MOST_RANKS:
             raise BackendError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
-        self._fd = os.memfd_create("gpu-burnin-ring")
-        os.ftruncate(self._fd, block_bytes(ranks))
-        return {"pid": os.getpid(), "fd": self._fd}
+        try:
+            self._fd = shared_memory.create("ring", block_bytes(ranks))
+        except OSError as error:
+            raise BackendError(f"no memory for a ring of {ranks} ranks ({error.strerror}): free memory") from error
+        return shared_memory.handle(self._fd)
 
     def join(self, offers: Sequence[JSON], rank: int, algorithm: str, timeout_s: float) -> None:
         self._rank = rank
         for offered in offers:
             assert isinstance(offered, Mapping)
-            place = f"/proc/{offered['pid']}/fd/{offered['fd']}"
             try:
-                fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:
-                raise CollectiveFailed(f"{place} cannot be opened ({error.strerror}): the worker is gone") from None
-            try:
-                self._blocks.append(_Block.map(fd, len(offers)))
-            finally:
-                os.close(fd)
+                self._blocks.append(_Block.map(offered, len(offers)))
+            except (OSError, ValueError) as error:
+                raise CollectiveFailed(f"the memory of process {offered['pid']} is gone ({error})") from None
         # Nobody may close its block before all have opened it.
         self._meet(time.monotonic() + timeout_s)
 

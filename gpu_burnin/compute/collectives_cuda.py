@@ -17,15 +17,15 @@ from gpu_burnin.compute.collectives import (
     MOST_RANKS,
     MOST_RECORDED,
     POISON_BYTE,
-    CollectivesMissing,
     Operation,
     Outcome,
-    Transports,
     Wrong,
     rank_key,
 )
-from gpu_burnin.compute.collectives_source import KIND_CODE, SOURCE, THREADS
-from gpu_burnin.compute.cuda_errors import DeviceErrors
+from gpu_burnin.compute.collectives_port import CollectivesMissing, Transports
+from gpu_burnin.compute.collectives_source import KIND_CODE, SOURCE
+from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
+from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.nccl_log import read_log
 from gpu_burnin.types import JSON
 
@@ -151,11 +151,7 @@ class CudaCollectives:
         with self._errors("reading a report"):
             words = [int(word) for word in self._report.get()]
         wrong, compared = words[:_RECORDS]
-        if compared != op.recv_elements:
-            raise BackendError(
-                f"the comparison of {op.collective} looked at {compared} of {op.recv_elements} elements: a kernel did "
-                "not run to its end; see the kernel log for an XID"
-            )
+        all_compared(op.collective, compared, op.recv_elements, "elements")
         listed = words[_RECORDS : _RECORDS + 2 * min(wrong, MOST_RECORDED)]
         found = [Wrong(position, bits) for position, bits in zip(listed[::2], listed[1::2], strict=True)]
         by_source = () if op.adds else tuple(words[_SOURCES : _SOURCES + op.ranks])

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from gpu_burnin.compute.cuda_words import WORDS
 
-THREADS = 256
 # Codes of the types, shared by host and device.
 KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 
 SOURCE = (
-    f"#define THREADS {THREADS}\n"
-    + WORDS
+    WORDS
     + r"""
 // Bits of an integer that the type holds exactly.
 __device__ u64 bits_of(i64 value, int kind) {

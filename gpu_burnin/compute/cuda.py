@@ -17,12 +17,13 @@ from gpu_burnin.compute import cublaslt
 from gpu_burnin.compute.backend import STORAGE, BackendError, Buffer, Collected, Observed, to_logical
 from gpu_burnin.compute.cuda_device import NEEDED_CAPABILITY, Device, few_blocks, import_cupy, open_device
 from gpu_burnin.compute.cuda_errors import DeviceErrors
-from gpu_burnin.compute.cuda_source import SOURCE, STORAGE_CODE, THREADS, UNROLL
+from gpu_burnin.compute.cuda_source import SOURCE, STORAGE_CODE, UNROLL
+from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.exact import FORMATS, PRIME, U64, Digest, Operand, Scale
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
-    from gpu_burnin.compute.collectives import Collectives
+    from gpu_burnin.compute.collectives_port import Collectives
     from gpu_burnin.compute.host_link import HostLink
     from gpu_burnin.compute.memory import MemoryTester
     from gpu_burnin.compute.peer import PeerPort

@@ -66,6 +66,15 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def all_compared(what: str, compared: int, wanted: int, unit: str = "words") -> None:
+    """Raise BackendError where a kernel has not counted all it was to compare: its "nothing wrong" is no evidence."""
+    if compared != wanted:
+        raise BackendError(
+            f"the comparison of {what} looked at {compared} of {wanted} {unit}: a kernel did not run as it was "
+            "launched; see the kernel log for an XID and run the state check"
+        )
+
+
 class DeviceErrors:
     """Turns what CuPy raises into BackendError, and into DeviceFault where the GPU itself is what is wrong."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from gpu_burnin.compute.cuda_source_digest import SOURCE_DIGEST
 from gpu_burnin.compute.cuda_words import WORDS
 
-# Threads of a block, for every kernel but the launch counter.
-THREADS = 256
 # Loads of 16 bytes that a thread of the digest has in flight.
 UNROLL = 4
 # Storage codes shared by host and device.
@@ -18,7 +16,6 @@ STORAGE_CODE = {"fp64": 0, "fp32": 1, "bf16": 2, "fp16": 3, "int8": 4, "int32": 
 
 _COMMON = (
     f"""
-#define THREADS {THREADS}
 #define UNROLL {UNROLL}
 """
     + WORDS

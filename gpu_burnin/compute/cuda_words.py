@@ -1,8 +1,13 @@
-"""CUDA C that every source with keyed words has: the types, and the words of exact.random_words."""
+"""CUDA C that every source with keyed words has: size of a block, types, and the words of exact.random_words."""
 
 from __future__ import annotations
 
-WORDS = r"""
+# Threads of a block, for every kernel that strides over words.
+THREADS = 256
+
+WORDS = (
+    f"#define THREADS {THREADS}\n"
+    + r"""
 typedef unsigned long long u64;
 typedef long long i64;
 typedef unsigned int u32;
@@ -15,3 +20,4 @@ __device__ u64 random_word(u64 key, u64 place) {
     return z ^ (z >> 31);
 }
 """
+)

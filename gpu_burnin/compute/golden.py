@@ -19,6 +19,7 @@ from gpu_burnin.compute.digest import digest_integers
 from gpu_burnin.compute.exact import RANGES, OperandRange
 from gpu_burnin.compute.integer import integer_product
 from gpu_burnin.files import write_atomic
+from gpu_burnin.types import word_text
 
 SCHEMA = "gpu-burnin-golden/v2"
 FILE_NAME = "gemm-v2.json"
@@ -75,7 +76,7 @@ def generate(shapes: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
         {
             "shape": [m, n, k],
             "range": operands.name,
-            "digests": [f"{value:#018x}" for value in golden_digests(operands, m, n, k).values()],
+            "digests": [word_text(value) for value in golden_digests(operands, m, n, k).values()],
         }
         for m, n, k in shapes
         for operands in RANGES.values()

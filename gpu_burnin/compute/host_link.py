@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
 
-from gpu_burnin.types import JSON
+from gpu_burnin.types import JSON, word_text
 
 WORD_BYTES = 8
 # Windows of the source lie a page apart, so that every copy starts as well aligned as the first.
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 # Faults that can be made to strike below the verification, by the kind that has to be seen.
-FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.STALE, Kind.DROPPED, Kind.DUPLICATED, Kind.REORDERED)
+FAULTS: tuple[Kind, ...] = tuple(Kind)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class WrongCopy:
             "copy": self.copy,
             "kind": str(self.kind),
             "offset_bytes": self.offset_bytes,
-            "expected": f"{self.expected:#018x}",
-            "got": f"{self.got:#018x}",
+            "expected": word_text(self.expected),
+            "got": word_text(self.got),
             "wrong_words": self.wrong_words,
         }
         return entry if self.came_from is None else {**entry, "came_from": self.came_from}

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.cuda_errors import DeviceErrors
-from gpu_burnin.compute.cuda_source import THREADS
+from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
+from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.exact import MASK64, U64, stream_key
 from gpu_burnin.compute.host_link import (
     POISON_BYTE,
@@ -92,7 +92,7 @@ class CudaHostLink:
                     self._device[name] = self._cupy.empty(wanted // WORD_BYTES, dtype=np.uint64)
                 for way in WAYS["duplex"]:
                     self._streams[way] = self._cupy.cuda.Stream(non_blocking=True)
-                module = self._cupy.RawModule(code=f"#define THREADS {THREADS}\n{SOURCE}")
+                module = self._cupy.RawModule(code=SOURCE)
                 self._kernels = {name: module.get_function(name) for name in KERNELS}
         except BackendError:
             self.close()
@@ -230,11 +230,7 @@ class CudaHostLink:
                 out,
             )
             wrong, first, looked = (int(word) for word in out.get())
-            if looked != words:
-                raise BackendError(
-                    f"{looked} of {words} words of a copy were looked at: a kernel did not run as it was launched; see "
-                    "the kernel log for an XID and run the state check"
-                )
+            all_compared("a copy", looked, words)
             return Look(wrong, first, int(held[first : first + 1].get()[0])) if wrong else Look(0)
 
         return look

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SYS = Path("/sys")
+from gpu_burnin.telemetry.pci import SYS
 
 
 @dataclass(frozen=True)

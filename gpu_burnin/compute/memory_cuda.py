@@ -15,7 +15,7 @@ import numpy as np
 from gpu_burnin.compute import memory_source as source
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cuda_device import few_blocks
-from gpu_burnin.compute.cuda_errors import DeviceErrors
+from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.compute.exact import MASK64, U64
 from gpu_burnin.compute.memory import Taken
 from gpu_burnin.compute.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, WrongWord
@@ -102,11 +102,7 @@ class CudaMemory:
         with self._errors("reading the result of the memory test"):
             head: U64 = self._result[: source.FIRST_RECORD].get()
             words = sum(piece.size_bytes for piece in self._pieces) // WORD_BYTES
-            if head[source.COMPARED] != words:
-                raise BackendError(
-                    f"the memory test compared {head[source.COMPARED]} of {words} words of {pattern.name}: a kernel "
-                    "did not run as it was launched; see the kernel log for an XID and run the state check"
-                )
+            all_compared(pattern.name, int(head[source.COMPARED]), words)
             self._at_end = not downwards
             return MemoryFaults() if head[source.FOUND] == 0 else faults_of(self._result.get())
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from gpu_burnin.compute.collectives import CollectiveFailed, CollectivesMissing, CollectiveTimeout
+from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
 
 SONAME = "libnccl.so.2"
 WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
@@ -33,6 +33,7 @@ DATA_TYPE = {"int32": 2, "int64": 4, "fp32": 7, "bf16": 9}
 _BYTES, _SUM = 1, 0  # ncclUint8, ncclSum
 # NCCL_API_MAGIC, NCCL_CONFIG_UNDEF_INT, and NCCL_VERSION_CODE of the header that Config follows.
 _MAGIC, _UNDEFINED, HEADER_VERSION = 0xCAFEBEEF, -(1 << 31), 23203
+# Between two looks at a communicator that is under way.
 _POLL_S = 0.0002
 # An abort takes well under a second where all ranks are there to do the same.
 _ABORT_S = 5.0

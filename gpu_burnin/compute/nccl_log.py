@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpu_burnin.compute.collectives import Route, Transports
+from gpu_burnin.compute.collectives_port import Route, Transports
 
 _ROUTE = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\S+)")
 _COLLNET = re.compile(r"CollNet \d+/\d+ : (\d+) \[(?:send|receive)\] via (\S+)")

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.exact import mix, stream_key
-from gpu_burnin.types import JSON
-
-if TYPE_CHECKING:
-    from gpu_burnin.compute.host_link import Moved
+from gpu_burnin.compute.host_link import Kind, Moved
+from gpu_burnin.types import COPY_DIRECTIONS, JSON, CopyDirection, word_text
 
 PIECES = 8
 WORD_BYTES = 8
@@ -27,10 +25,10 @@ EMPTY_KEY = 0x454D505459
 # cudaErrorTooManyPeers (driver_types.h).
 TOO_MANY_PEERS = 711
 
-Direction: TypeAlias = Literal["write", "read"]
-DIRECTIONS: tuple[Direction, ...] = ("write", "read")
+Direction: TypeAlias = CopyDirection
+DIRECTIONS = COPY_DIRECTIONS
 # What can be done to the pieces of a transfer, below the detector.
-DATA_FAULTS: tuple[str, ...] = ("corrupted", "dropped", "duplicated", "reordered")
+DATA_FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.DROPPED, Kind.DUPLICATED, Kind.REORDERED)
 # The piece that they strike (duplicated and reordered: also the one before it).
 STRUCK = 5
 
@@ -54,13 +52,25 @@ class PieceFault:
     its values; `wrong_words` counts all of the piece. `found_piece` is the piece whose words lie there instead.
     """
 
-    kind: str
+    kind: Kind
     piece: int
     offset_bytes: int
     expected: int
     got: int
     wrong_words: int
     found_piece: int | None = None
+
+    def to_json(self) -> dict[str, JSON]:
+        """Part of an entry of a report's list of errors."""
+        return {
+            "kind": str(self.kind),
+            "piece": self.piece,
+            "offset_bytes": self.offset_bytes,
+            "expected": word_text(self.expected),
+            "got": word_text(self.got),
+            "wrong_words": self.wrong_words,
+            "found_piece": self.found_piece,
+        }
 
 
 @dataclass(frozen=True)
@@ -133,49 +143,16 @@ def piece_key(key: int, piece: int) -> int:
 def copy_order(fault: str | None) -> tuple[tuple[int, int], ...]:
     """Which piece of the source goes to which place: (source, place) pairs; `fault` is one of DATA_FAULTS or None."""
     order = {place: place for place in range(PIECES)}
-    if fault == "dropped":
+    if fault == Kind.DROPPED:
         del order[STRUCK]
-    elif fault == "duplicated":
+    elif fault == Kind.DUPLICATED:
         order[STRUCK] = STRUCK - 1
-    elif fault == "reordered":
+    elif fault == Kind.REORDERED:
         order[STRUCK], order[STRUCK - 1] = STRUCK - 1, STRUCK
     return tuple((source, place) for place, source in order.items())
 
 
-def slots_of(peers: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Places of outbox and inbox for each peer in a window, in units of `size_bytes`."""
-    return {uuid: (number, len(peers) + number) for number, uuid in enumerate(peers)}
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a handle says of a window, checked: the peers it has room for, its unit, and the faults of its links."""
-
-    peers: tuple[str, ...]
-    size_bytes: int
-    faults: LinkFaults
-
-    def to_json(self) -> dict[str, JSON]:
-        """The part of a handle that all backends share."""
-        return {
-            "peers": [*self.peers], "size_bytes": self.size_bytes,
-            "slow": dict(self.faults.slow), "dead": [*self.faults.dead],
-        }  # fmt: skip
-
-
-def window_from(handle: Mapping[str, Any], own: str, uuid: str) -> Window:
-    """The window of GPU `uuid` as GPU `own` may use it. Raises PeerUnavailable where it is refused or has no room."""
-    window = Window(
-        tuple(handle["peers"]), int(handle["size_bytes"]), LinkFaults(dict(handle["slow"]), tuple(handle["dead"]))
-    )
-    if own in window.faults.dead:
-        raise PeerUnavailable(f"{uuid} refuses {own}: the link between them was made dead on purpose")
-    if own not in window.peers:
-        raise PeerUnavailable(f"{uuid} has no place for {own} in its window: this is a fault of the caller")
-    return window
-
-
-def kind_of(found: int | None, empty: bool, wrong: Mapping[int, int | None]) -> str:
+def kind_of(found: int | None, empty: bool, wrong: Mapping[int, int | None]) -> Kind:
     """What happened to a wrong piece.
 
     `found` is the piece whose words it holds (None: no piece's), `empty` tells that it still holds what was there
@@ -183,7 +160,7 @@ def kind_of(found: int | None, empty: bool, wrong: Mapping[int, int | None]) -> 
     that are both elsewhere changed places.
     """
     if empty:
-        return "dropped"
+        return Kind.DROPPED
     if found is None:
-        return "corrupted"
-    return "duplicated" if found not in wrong else "reordered"
+        return Kind.CORRUPTED
+    return Kind.DUPLICATED if found not in wrong else Kind.REORDERED

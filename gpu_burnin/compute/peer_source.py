@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from gpu_burnin.compute.cuda_words import WORDS
 
-THREADS = 256
-
 SOURCE = (
-    f"#define THREADS {THREADS}\n"
-    + WORDS
+    WORDS
     + r"""
 extern "C" __global__ void peer_fill(u64* out, u64 words, u64 key) {
     const u64 step = (u64)gridDim.x * THREADS;

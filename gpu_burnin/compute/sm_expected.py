@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute.exact import U64
+from gpu_burnin.types import word_text
 
 Bool = NDArray[np.bool_]
 F64 = NDArray[np.float64]
@@ -37,7 +38,7 @@ class Exact:
         return different
 
     def word(self, index: int) -> str:
-        return f"{int(self.words[index]):#018x}"
+        return word_text(int(self.words[index]))
 
 
 @dataclass(frozen=True)

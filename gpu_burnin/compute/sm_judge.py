@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpu_burnin.compute.exact import U64
 from gpu_burnin.compute.sm import MOVED, UNWRITTEN, SmRun, place
 from gpu_burnin.compute.sm_expected import Expected
-from gpu_burnin.types import JSON
+from gpu_burnin.types import JSON, word_text
 
 _MAX_KINDS = 64
 
@@ -110,7 +110,7 @@ def describe(kernel: str, wrong: WrongSm) -> dict[str, JSON]:
         "word": wrong.first,
         **place(kernel, wrong.first),
         "expected": wrong.expected,
-        "got": f"{wrong.got:#018x}",
+        "got": word_text(wrong.got),
         "compared_with": wrong.against,
         "wrong_words": int(wrong.words.size),
     }
@@ -152,4 +152,4 @@ def _entry(sm: int | None, blocks: int, kind: _Kind, places: NDArray[Any], expec
 def _against(sm: int | None, blocks: int, kind: _Kind, leader: _Kind) -> WrongSm:
     places = np.flatnonzero(kind.row != leader.row)
     first = int(places[0])
-    return WrongSm(sm, blocks, kind.row, places, first, f"{int(leader.row[first]):#018x}", "peers")
+    return WrongSm(sm, blocks, kind.row, places, first, word_text(int(leader.row[first])), "peers")

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from gpu_burnin.hardware.located import Located, load
+from gpu_burnin.types import JSON
 
 DEFAULT_PATH = Path(__file__).with_name("skus.yaml")
 NVIDIA_VENDOR_ID = 0x10DE
@@ -25,7 +26,7 @@ PATH_OF = {
 }  # fmt: skip
 FLOOR_NAMES = (
     *(f"gemm_{precision}" for precision in PATH_OF),
-    "h2d", "d2h", "p2p", "all_reduce_busbw",
+    "hbm_rate", "h2d", "d2h", "p2p", "all_reduce_busbw",
 )  # fmt: skip
 # Units of rates in operations or bytes per second.
 RATE_UNITS: dict[str, float] = {"B/s": 1.0, "GB/s": 1e9, "TFLOP/s": 1e12, "TOP/s": 1e12}
@@ -79,6 +80,10 @@ class Sku:
     def precisions(self) -> tuple[str, ...]:
         """The precisions of the gemm check that this model has hardware for."""
         return tuple(precision for precision, path in PATH_OF.items() if path in self.peaks)
+
+    def links(self, override: JSON = None) -> int:
+        """NVLinks that a GPU has: the model's, unless a whole number overrides them for a machine (`nvlink_links`)."""
+        return override if isinstance(override, int) and not isinstance(override, bool) else self.nvlink_links
 
 
 @dataclass(frozen=True)

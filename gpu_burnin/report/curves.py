@@ -11,11 +11,10 @@ from markupsafe import Markup
 
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
-from gpu_burnin.report.units import gpu_name
-from gpu_burnin.report.values import names_of, number_of, rows_of, text_of
-from gpu_burnin.report.words import number, rate, size
+from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.words import GB, number, rate, size
+from gpu_burnin.values import names_of, number_of, rows_of, text_of
 
-_GB = 1e9
 _SIZE = (480, 210)
 # What NCCL calls the ways, by how its own names begin (transport sources of NCCL: P2P, SHM, NET, COLLNET, NVLS).
 _TRANSPORTS: tuple[tuple[str, str], ...] = (
@@ -61,7 +60,7 @@ _Points = dict[tuple[str, str], dict[float, float]]
 def busbw(report: Report) -> _Points:
     """Bus bandwidth by (collective, algorithm) and message size: the lowest that any GPU measured."""
     found: _Points = {}
-    for check in _checks(report):
+    for check in results_of(report, "nccl"):
         for curve in rows_of(check["coverage"], "curves"):
             points = found.setdefault((text_of(curve, "collective"), text_of(curve, "algorithm")), {})
             for point in rows_of(curve, "points"):
@@ -79,7 +78,7 @@ def _rate(point: Mapping[str, Any]) -> int | float | None:
 
 def curves(report: Report) -> Curves | None:
     """The section, None where the nccl check gave no result."""
-    checks = _checks(report)
+    checks = results_of(report, "nccl")
     if not checks:
         return None
     found = {key: points for key, points in busbw(report).items() if points}
@@ -97,10 +96,6 @@ def curves(report: Report) -> Curves | None:
     )
 
 
-def _checks(report: Report) -> list[dict[str, Any]]:
-    return [check for check in report["checks"] if check["name"] == "nccl" and check["gpu"] is not None]
-
-
 def _floor(checks: list[dict[str, Any]], collective: str) -> float | None:
     """What the bus bandwidth of a collective is judged by, None where there is no floor."""
     floors = (
@@ -112,20 +107,20 @@ def _floor(checks: list[dict[str, Any]], collective: str) -> float | None:
 def _plot(
     report: Report, collective: str, found: Mapping[str, dict[float, float]], algorithms: list[str], sizes: list[float]
 ) -> CurvePlot:
-    floor = _floor(_checks(report), collective)
+    floor = _floor(results_of(report, "nccl"), collective)
     lines, dots = [], []
     for name, points in found.items():
         group, ordered = algorithms.index(name), sorted(points.items())
-        places, values = [math.log2(x) for x, _ in ordered], [y / _GB for _, y in ordered]
+        places, values = [math.log2(x) for x, _ in ordered], [y / GB for _, y in ordered]
         lines.append(Line(f"line{group % 6} dash{group % 6}", f"{collective} {name}", places, values))
-        dots += [Dot(math.log2(x), y / _GB, f"{name}: {rate(y, 'B/s')} with {size(x)}", group) for x, y in ordered]
+        dots += [Dot(math.log2(x), y / GB, f"{name}: {rate(y, 'B/s')} with {size(x)}", group) for x, y in ordered]
     highest = max((y, x, name) for name, points in found.items() for x, y in points.items())
-    top = nice_range([0.0, highest[0] / _GB, (floor or 0.0) / _GB * 1.05], 0.001)[1]
+    top = nice_range([0.0, highest[0] / GB, (floor or 0.0) / GB * 1.05], 0.001)[1]
     frame = Frame(
         *_SIZE, (math.log2(sizes[0]), math.log2(sizes[-1])), (0.0, top), 1.0, 1.0, "", nice_step(top, 4), _below(sizes)
     )  # fmt: skip
-    levels = [Level(floor / _GB, f"floor {rate(floor, 'B/s')}")] if floor else []
-    note = f"up to {number(highest[0] / _GB)} GB/s"
+    levels = [Level(floor / GB, f"floor {rate(floor, 'B/s')}")] if floor else []
+    note = f"up to {number(highest[0] / GB)} GB/s"
     spoken = f"{collective}: bus bandwidth in GB/s over the message size, {note} ({highest[2]}, {size(highest[1])})"
     return CurvePlot(collective, note, plot(frame, spoken, lines, levels=levels, dots=dots))
 

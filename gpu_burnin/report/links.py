@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name
-from gpu_burnin.report.values import mapping_of, number_of, rows_of, text_of
-from gpu_burnin.report.words import number
+from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.words import GB, number
+from gpu_burnin.values import mapping_of, number_of, rows_of, text_of
 
-_GB = 1e9
 # Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.
 _RATES: tuple[tuple[str, str], ...] = (
     ("h2d", "to GPU"),
@@ -57,7 +56,7 @@ class Opinion:
 
 def pcie(report: Report) -> Pcie | None:
     """The table of the links to the host, None where the pcie check gave no result."""
-    checks = [check for check in report["checks"] if check["name"] == "pcie" and check["gpu"] is not None]
+    checks = results_of(report, "pcie")
     if not checks:
         return None
     found = [{item["name"]: item for item in check["measurements"]} for check in checks]
@@ -94,7 +93,7 @@ def _rate(item: Mapping[str, Any] | None) -> str:
 
 def _short(value: float) -> str:
     """GB/s in a column of a table: one digit behind the point."""
-    return f"{value / _GB:,.1f}"
+    return f"{value / GB:,.1f}"
 
 
 def _is_low(item: Mapping[str, Any] | None) -> bool:
@@ -121,7 +120,7 @@ def _floor(items: Sequence[Mapping[str, Any]]) -> str:
     if item is None:
         return "-"
     confidence = f" ({item['floor_confidence']})" if item.get("floor_confidence") else ""
-    return f"{number(item['floor'] / _GB)}{confidence}"
+    return f"{number(item['floor'] / GB)}{confidence}"
 
 
 def opinion(report: Report) -> Opinion | None:

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
-from gpu_burnin.report.units import gpu_name
-from gpu_burnin.report.values import mapping_of, names_of, number_of, text_of
+from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import duration, size
+from gpu_burnin.values import mapping_of, names_of, number_of, text_of
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 # Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.
@@ -50,7 +50,7 @@ class ErrorMap:
 
 def memory_rows(report: Report) -> list[Memory]:
     """What the memory check covered on each GPU."""
-    return [_row(report, check) for check in report["checks"] if check["name"] == "hbm" and check["gpu"] is not None]
+    return [_row(report, check) for check in results_of(report, "hbm")]
 
 
 def _row(report: Report, check: Mapping[str, Any]) -> Memory:

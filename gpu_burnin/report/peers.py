@@ -11,13 +11,12 @@ from markupsafe import Markup
 
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, without_name
-from gpu_burnin.report.values import mapping_of, names_of, number_of, rows_of, text_of
-from gpu_burnin.report.words import number, rate
+from gpu_burnin.report.units import gpu_name, results_of, without_name
+from gpu_burnin.report.words import GB, number, rate
+from gpu_burnin.types import COPY_DIRECTIONS
+from gpu_burnin.values import mapping_of, names_of, number_of, rows_of, text_of
 
-DIRECTIONS = ("write", "read")
 _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitch", "pcie": "PCIe"}
-_GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -92,15 +91,11 @@ def pairs(report: Report) -> list[Pair]:
     """Both directions of every pair that the nvlink check has something to say about."""
     rows = {
         (str(check["gpu"]), text_of(row, "peer")): row
-        for check in _checks(report)
+        for check in results_of(report, "nvlink")
         for row in rows_of(check["coverage"], "p2p")
         if text_of(row, "peer")
     }
-    return [_pair(rows, gpu, peer, direction) for gpu, peer in rows for direction in DIRECTIONS]
-
-
-def _checks(report: Report) -> list[dict[str, Any]]:
-    return [check for check in report["checks"] if check["name"] == "nvlink" and check["gpu"] is not None]
+    return [_pair(rows, gpu, peer, direction) for gpu, peer in rows for direction in COPY_DIRECTIONS]
 
 
 def _pair(rows: Mapping[tuple[str, str], Mapping[str, Any]], gpu: str, peer: str, direction: str) -> Pair:
@@ -146,7 +141,7 @@ def _transfers(attributed: Mapping[str, Any]) -> frozenset[tuple[str, str, str]]
 
 def peers(report: Report) -> Peers | None:
     """The section, None where the nvlink check gave no result."""
-    checks = _checks(report)
+    checks = results_of(report, "nvlink")
     if not checks:
         return None
     found, blamed = pairs(report), blames(report)
@@ -156,7 +151,7 @@ def peers(report: Report) -> Peers | None:
     highest = max((pair.bytes_per_s or 0.0 for pair in found), default=0.0)
     maps = tuple(
         HeatMap(*_TITLES[direction], _map(report, direction, found, blamed, highest))
-        for direction in DIRECTIONS
+        for direction in COPY_DIRECTIONS
         if any(pair.direction == direction and (pair.bytes_per_s is not None or pair.why) for pair in found)
     )
     marks = tuple(dict.fromkeys(cell.mark for pair in found if (cell := _cell(report, pair, blamed, 1.0)).mark))
@@ -164,7 +159,7 @@ def peers(report: Report) -> Peers | None:
         tuple(blamed),
         tuple(summary(report)),
         maps,
-        number(round(highest / _GB)),
+        number(round(highest / GB)),
         marks,
         _together(report, checks),
     )
@@ -229,7 +224,7 @@ def _cell(report: Report, pair: Pair | None, blamed: Iterable[Blame], highest: f
     if not mark and not pair.verified:
         mark, state = "unseen", ", the data was not looked at"
     step = min(int(pair.bytes_per_s / (highest or 1.0) * STEPS), STEPS - 1)
-    number_text = number(_short(pair.bytes_per_s / _GB))
+    number_text = number(_short(pair.bytes_per_s / GB))
     detail = f"{told}: {rate(pair.bytes_per_s, 'B/s')}{state}{why}"
     return Cell(number_text, step, mark, detail, mark)
 
@@ -291,5 +286,5 @@ def _together(report: Report, checks: Iterable[Mapping[str, Any]]) -> tuple[str,
     if not any(rates.values()):
         return ()
     return tuple(
-        "-" if (value := rates.get(gpu["uuid"])) is None else number(_short(value / _GB)) for gpu in report["gpus"]
+        "-" if (value := rates.get(gpu["uuid"])) is None else number(_short(value / GB)) for gpu in report["gpus"]
     )

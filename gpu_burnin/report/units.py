@@ -30,6 +30,11 @@ def without_name(report: Report, item: Mapping[str, Any]) -> str:
     return message
 
 
+def results_of(report: Report, check: str) -> list[dict[str, Any]]:
+    """The results of a check on single GPUs, in the report's order."""
+    return [item for item in report["checks"] if item["name"] == check and item["gpu"] is not None]
+
+
 def measured(report: Report, check: Mapping[str, Any], name: str) -> tuple[str | None, str]:
     """Whose measurement `name` of a check is (a GPU's UUID, None for the node), and what it is called there."""
     match = _OF_GPU.fullmatch(name) if check["gpu"] is None else None

@@ -9,9 +9,9 @@ from typing import Any
 from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
-from gpu_burnin.report.units import gpu_name
-from gpu_burnin.report.values import mapping_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import number
+from gpu_burnin.values import mapping_of, number_of, numbers_of, rows_of, text_of
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.
 _AROUND, _AROUND_LEAST_S, _AROUND_MOST_S = 0.07, 1.0, 3.0
@@ -55,7 +55,7 @@ class Waves:
 
 def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
     """The section, None where the power check gave no result."""
-    checks = _checks(report)
+    checks = results_of(report, "power")
     if not checks:
         return None
     windows = [window for window in series["windows"] if window["check"] == "power"]
@@ -67,10 +67,6 @@ def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
     drawn = tuple(_drawn(report, check, len(places) > 1) for check in judged)
     made = any(mapping_of(check["coverage"], "waves").get("run") is True for check in checks)
     return Waves(tuple(told(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)), made)
-
-
-def _checks(report: Report) -> list[dict[str, Any]]:
-    return [check for check in report["checks"] if check["name"] == "power" and check["gpu"] is not None]
 
 
 def _limit(check: Mapping[str, Any]) -> float | None:
@@ -218,7 +214,7 @@ class _Shown:
 
 def told(report: Report) -> Iterator[str]:
     """What the power check ran and reached, in sentences."""
-    checks = _checks(report)
+    checks = results_of(report, "power")
     found = [mapping_of(check["coverage"], "waves") for check in checks]
     ran = [waves for waves in found if waves.get("run") is True]
     if ran:
@@ -249,6 +245,6 @@ def told(report: Report) -> Iterator[str]:
 
 def made_in_words(report: Report) -> str:
     """Which waves were made, in a few words; empty where the power check gave no result."""
-    found = [mapping_of(check["coverage"], "waves") for check in _checks(report)]
+    found = [mapping_of(check["coverage"], "waves") for check in results_of(report, "power")]
     hertz = list(dict.fromkeys(number(value) for waves in found for value in numbers_of(waves, "frequencies_hz")))
     return f"waves of {', '.join(hertz)} Hz" if hertz else "no waves" if found else ""

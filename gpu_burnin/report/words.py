@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpu_burnin.report.values import mapping_of, names_of, number_of, numbers_of, rows_of
 from gpu_burnin.types import JSON, CheckResult
+from gpu_burnin.values import mapping_of, names_of, number_of, numbers_of, rows_of
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {
@@ -18,6 +18,7 @@ ACTIONS: Mapping[str, str] = {
     "repair": "Repair: have the hardware checked or replaced",
     "hold": "Keep the node out until a person has looked at it",
 }
+GB = 1e9
 # Times below are told in microseconds.
 SHORT_S = 0.01
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

@@ -11,7 +11,7 @@ from gpu_burnin.hardware.policy import CounterRule, Meaning, Quantity, Telemetry
 from gpu_burnin.telemetry.counters import base_name
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.power_judge import CHECK as POWER
-from gpu_burnin.telemetry.power_judge import WAVES, Phase, outside, phases_of
+from gpu_burnin.telemetry.power_phases import WAVES, Phase, outside, phases_of
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import Unsupported
 from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason

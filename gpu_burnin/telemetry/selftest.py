@@ -16,6 +16,7 @@ from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.telemetry.power_judge import judge_power
+from gpu_burnin.telemetry.power_phases import BRAKE, HW_THERMAL, IDLE
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.telemetry.xids import judge_xids
 from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Verdict
@@ -23,7 +24,6 @@ from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Ver
 SCOPE = "detector logic only"
 _INTERVAL_S, _STALL_S = 0.1, 10.0
 _COUNTER = "ecc_volatile_uncorrected_dram"
-_IDLE, _HW_THERMAL, _BRAKE = 0x1, 0x40, 0x80
 _Message = dict[str, Any]
 # Facility kern with level error, as the kernel writes; facility user, as anybody can.
 _KERNEL, _USER = 3, 14
@@ -123,7 +123,7 @@ def _healthy() -> list[_Message]:
     ready |= {"unsupported": {}, "events": ["xid"], "events_why": ""}
     counters: _Message = {"type": "counters", "t_s": 3.0, "counters": {}}
     finished: _Message = {"type": "finished", "t_s": 3.0, "events_why": ""}
-    return [ready, _second(2.0, _IDLE), _second(3.0, _IDLE), counters, finished]
+    return [ready, _second(2.0, IDLE), _second(3.0, IDLE), counters, finished]
 
 
 def _second(t_s: float, bits: int) -> _Message:
@@ -152,10 +152,10 @@ def _dead(messages: list[_Message]) -> list[_Message]:
 
 
 def _throttle(messages: list[_Message]) -> list[_Message]:
-    messages[2] = _second(3.0, _HW_THERMAL)
+    messages[2] = _second(3.0, HW_THERMAL)
     return messages
 
 
 def _brake(messages: list[_Message]) -> list[_Message]:
-    messages[2] = _second(3.0, _BRAKE)
+    messages[2] = _second(3.0, BRAKE)
     return messages

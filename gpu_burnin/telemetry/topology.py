@@ -7,8 +7,9 @@ Services); Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ LEVELS: Mapping[int, str] = {
     0: "one board", 10: "one PCIe switch", 20: "several PCIe switches", 30: "one host bridge", 40: "one NUMA node",
     50: "across NUMA nodes",
 }  # fmt: skip
+# Values of PairTopology.path that are NVLink all the way.
+NVLINK_PATHS = ("nvlink", "nvswitch")
 _ACROSS_NODES = 50
 _READ, _WRITE, _NVLINK = 0, 1, 2
 _SWITCH = 2
@@ -142,41 +145,45 @@ def why_not(pair: PairTopology, refusal: str, by_nvlink: bool = False) -> str:
 # --- NVML ---
 
 
-def read_topology(own: str, others: Iterable[str], sys_root: Path = SYS) -> dict[str, PairTopology]:
-    """How the GPU `own` (UUID) reaches each of the others; {} where NVML cannot be used."""
+@contextlib.contextmanager
+def _open_nvml() -> Iterator[Any]:
+    """NVML while it is in use; None where it cannot be used."""
     try:
         import pynvml
-
-        from gpu_burnin.telemetry.nvml import is_simulated
     except ImportError:
-        return {}
+        yield None
+        return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return {}
+        yield None
+        return
     try:
-        root = None if is_simulated() else sys_root  # behind a fake there is no PCI device
-        return {other: pair for other in others if (pair := _read_pair(pynvml, own, other, root)) is not None}
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def read_topology(own: str, others: Iterable[str], sys_root: Path = SYS) -> dict[str, PairTopology]:
+    """How the GPU `own` (UUID) reaches each of the others; {} where NVML cannot be used."""
+    with _open_nvml() as nvml:
+        if nvml is None:
+            return {}
+        from gpu_burnin.telemetry.nvml import is_simulated
+
+        root = None if is_simulated() else sys_root  # behind a fake there is no PCI device
+        return {other: pair for other in others if (pair := _read_pair(nvml, own, other, root)) is not None}
 
 
 def bar1_bytes(own: str) -> int | None:
     """Bytes of the window onto the memory of a GPU (UUID) that other PCIe devices have, BAR1; None if not known."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return int(pynvml.nvmlDeviceGetBAR1MemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(own)).bar1Total)
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+    with _open_nvml() as nvml:
+        if nvml is None:
+            return None
+        try:
+            return int(nvml.nvmlDeviceGetBAR1MemoryInfo(nvml.nvmlDeviceGetHandleByUUID(own)).bar1Total)
+        except nvml.NVMLError:
+            return None
 
 
 def _read_pair(nvml: Any, own: str, other: str, sys_root: Path | None) -> PairTopology | None:

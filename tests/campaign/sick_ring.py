@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute.collectives import Collectives, CollectivesMissing, Operation
+from gpu_burnin.compute.collectives import Operation
 from gpu_burnin.compute.collectives_cpu import CpuCollectives
+from gpu_burnin.compute.collectives_port import Collectives, CollectivesMissing
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.exact import mix
 

@@ -94,7 +94,7 @@ STRIKES: Mapping[str, Strike] = {
     "noise in what ranks share": Strike(
         "nccl", noise_into("gpu-burnin-ring", _PAGE), "NCCL_DATA", Verdict.FAIL, nccl_tests=SEEN, spreads=True
     ),
-    "noise in a window of copies": Strike("nvlink", noise_into("muster-peers", 0), "P2P_CORRUPTED", Verdict.FAIL),
+    "noise in a window of copies": Strike("nvlink", noise_into("gpu-burnin-peers", 0), "P2P_CORRUPTED", Verdict.FAIL),
 }
 
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.checks import REGISTRY
+from gpu_burnin.checks.hbm_patterns import CORE
 from gpu_burnin.compute import exact
 from gpu_burnin.compute.backend import Backend
 from gpu_burnin.compute.faults import FAULTS
 from gpu_burnin.compute.sm_faults import FAULT_NAMES as SM_FAULTS
-from gpu_burnin.types import CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Verdict
 from gpu_burnin.verdict import Judgement
 from tests.campaign import peers
 from tests.campaign.conftest import Record
@@ -216,7 +217,10 @@ def _rates(gpus: tuple[Gpu, ...], sick: int, name: str, unit: str, healthy: floa
     for gpu in gpus:
         result, own = clean("hbm", gpu)
         rate = Measurement(name, slow if gpu.index == sick else healthy, unit)
-        coverage = {"covered_bytes": gpu.memory_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        size_bytes = gpu.memory_bytes
+        coverage: dict[str, JSON] = {
+            "covered_bytes": size_bytes, "gpu_memory_bytes": size_bytes, "patterns": list(CORE),
+        }  # fmt: skip
         results.append(replace(result, measurements=(rate,), coverage=coverage))
         tests += own
     return verdict(observe(plan_of(gpus, "hbm"), results, tests, simulated=False))

@@ -11,7 +11,8 @@ import pytest
 
 from gpu_burnin.checks import REGISTRY
 from gpu_burnin.compute.backend import Buffer
-from gpu_burnin.compute.collectives import Collectives, Operation, Outcome
+from gpu_burnin.compute.collectives import Operation, Outcome
+from gpu_burnin.compute.collectives_port import Collectives
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.faults import FAULTS
 from gpu_burnin.compute.host_link import HostLink, Verified

@@ -20,7 +20,6 @@ from gpu_burnin.compute import nccl
 from gpu_burnin.compute.collectives import (
     COLLECTIVES,
     KINDS,
-    CollectiveTimeout,
     Operation,
     Wrong,
     expected_bits,
@@ -28,6 +27,7 @@ from gpu_burnin.compute.collectives import (
     sent_bits,
 )
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
+from gpu_burnin.compute.collectives_port import CollectiveTimeout
 from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.types import Verdict
 

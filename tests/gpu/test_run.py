@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from gpu_burnin.checks import PER_NODE, SELFTESTED, USUAL_CHECKS
+from gpu_burnin.checks import ROWS, SELFTESTED, USUAL_CHECKS
 from tests.bench.gpu.burnin import burn_in, missing
 
 _LIMIT_S = 60.0  # of the level quick
-_ON_A_GPU = [name for name in USUAL_CHECKS if name not in PER_NODE]
+_ON_A_GPU = [name for name in USUAL_CHECKS if ROWS[name].scope.per_gpu]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))

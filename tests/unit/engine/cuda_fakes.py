@@ -17,7 +17,8 @@ import pytest
 
 from gpu_burnin.compute.backend import values_from_raw
 from gpu_burnin.compute.cublaslt import CUDA_TYPE, HeuristicResult
-from gpu_burnin.compute.cuda_source import SOURCE, THREADS
+from gpu_burnin.compute.cuda_source import SOURCE
+from gpu_burnin.compute.cuda_words import THREADS
 
 STREAM = 0x7
 # Threads of a block on the host: as many real threads.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cuda_fakes import HOST_THREADS, CudaError, FakeCupy
 
+from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.host_link_source import SOURCE
 
 _MIN = """
@@ -31,8 +32,9 @@ def compile_link_kernels(folder: Path) -> ctypes.CDLL:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
-    threads = f"#define THREADS {HOST_THREADS}\n"
-    (folder / "link.cpp").write_text(cuda_fakes._SHIM + _MIN + threads + SOURCE + cuda_fakes._LAUNCH)
+    source = SOURCE.replace(f"#define THREADS {THREADS}\n", f"#define THREADS {HOST_THREADS}\n")
+    assert source != SOURCE
+    (folder / "link.cpp").write_text(cuda_fakes._SHIM + _MIN + source + cuda_fakes._LAUNCH)
     library = folder / "link.so"
     command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(library)]
     done = subprocess.run([*command, str(folder / "link.cpp")], capture_output=True, text=True, check=False)

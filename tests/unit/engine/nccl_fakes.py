@@ -13,7 +13,8 @@ import cuda_fakes
 import pytest
 from cuda_fakes import FakeCupy, FakeEvent, FakeFunction
 
-from gpu_burnin.compute.collectives_source import SOURCE, THREADS
+from gpu_burnin.compute.collectives_source import SOURCE
+from gpu_burnin.compute.cuda_words import THREADS
 
 _SIZE = {2: 4, 4: 8, 7: 4, 9: 2, 1: 1}
 COMM = 0xC033

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from gpu_burnin.compute.cuda_errors import DeviceErrors
+from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.peer import LinkFaults, PeerPort, transfer_key
 from gpu_burnin.compute.peer_cuda import CudaPeers
-from gpu_burnin.compute.peer_source import SOURCE, THREADS
+from gpu_burnin.compute.peer_source import SOURCE
 
 SIZE = 4096
 A, B = "GPU-a", "GPU-b"

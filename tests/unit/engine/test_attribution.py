@@ -86,7 +86,8 @@ def _told(matrix: Matrix) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("seed", [20_251, 7])
 def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_one_fails(seed: int) -> None:
     draw = random.Random(seed)
-    right = dict.fromkeys(("healthy", "slow link", "dead link", "slow GPU", "wrong GPU"), 0)
+    classes = ("healthy", "slow link", "dead link", "wrong link", "slow GPU", "dead GPU", "wrong GPU")
+    right = dict.fromkeys(classes, 0)
     total = dict.fromkeys(right, 0)
     for number in range(1000):
         case = list(right)[number % len(right)]
@@ -104,6 +105,13 @@ def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_o
             for transfer in _link(one, two):
                 rates[transfer] = None
             want = ([("P2P_UNAVAILABLE", "link", (one, two))], [])
+        elif case == "wrong link":
+            wrong = draw.choice([_link(one, two), [(one, two, "write"), (two, one, "read")], [(one, two, "write")]])
+            want = ([("P2P_CORRUPTED", "link", (one, two))], [])
+        elif case == "dead GPU":
+            for transfer in _gpu(rates, one, "both"):
+                rates[transfer] = None
+            want = ([("P2P_UNAVAILABLE", "gpu", (one,))], [])
         elif case == "slow GPU":
             for transfer in _gpu(rates, one, draw.choice(["send", "receive", "both"])):
                 rates[transfer] = (rates[transfer] or 0) * factor
@@ -116,7 +124,7 @@ def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_o
             assert got[0] == []
         total[case] += 1
         right[case] += got == want
-    assert right["healthy"] == total["healthy"] == 200
+    assert right["healthy"] == total["healthy"] > 140
     assert sum(right.values()) >= 990, right
     assert all(right[case] >= 0.99 * total[case] for case in right), right
 

@@ -76,7 +76,7 @@ def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaHostLink) -> None
     link.begin("h2d", 2)
     link.finish()
     kernel["link_look"] = lambda *call: None
-    with pytest.raises(BackendError, match=rf"0 of {SIZE // 8} words of a copy were looked at: .*did not run"):
+    with pytest.raises(BackendError, match=rf"of a copy looked at 0 of {SIZE // 8} words: .*did not run"):
         link.verify()
     link.begin("h2d", 2)
     link.finish()

@@ -147,7 +147,7 @@ def test_a_comparison_that_did_not_happen_is_no_clean_memory(kernels: ctypes.CDL
         assert memory.verify(Pattern("random", 4)).count == 0
         return
     words = PIECES[0] // 8 * pieces
-    with pytest.raises(BackendError, match=rf"compared {words} of {SIZE_BYTES // 8} words of random: .*did not run"):
+    with pytest.raises(BackendError, match=rf"of random looked at {words} of {SIZE_BYTES // 8} words: .*did not run"):
         memory.verify(Pattern("random", 4))
 
 

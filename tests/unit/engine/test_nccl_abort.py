@@ -9,8 +9,9 @@ from nccl_fakes import FakeGpu, FakeNccl, compile_kernels
 
 from gpu_burnin.compute import collectives_cuda, nccl
 from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.collectives import CollectiveFailed, CollectiveTimeout, operation
+from gpu_burnin.compute.collectives import operation
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
+from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectiveTimeout
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 
 _SIZE, _LIMIT_S = 20_000, 5.0

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from engine_helpers import context, plan
 from executor_helpers import LIMITS, gone, told
-from together_helpers import contexts, run_together
+from together_helpers import contexts, results_together, run_together
 
 from gpu_burnin.checks import ROWS
 from gpu_burnin.checks.nccl import Check
-from gpu_burnin.checks.nccl_session import sizes
-from gpu_burnin.compute.collectives import COLLECTIVES, KINDS, CollectivesMissing, Transports
+from gpu_burnin.checks.nccl_tally import sizes
+from gpu_burnin.compute.collectives import COLLECTIVES, KINDS
 from gpu_burnin.compute.collectives_cpu import CpuCollectives
+from gpu_burnin.compute.collectives_port import CollectivesMissing, Transports
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.executor import ExecutionResult, execute
 from gpu_burnin.report.words import covered
@@ -34,12 +35,8 @@ def _run(count: int, inject: Mapping[int, str] | None = None, **changes: Any) ->
     made = contexts(count, **{"options": _PATIENT, **changes})
     for index, fault in (inject or {}).items():
         made[index] = replace(made[index], inject=(fault,))
-    results = run_together(Check().run, made)
-    found = [results[f"GPU-{index}"] for index in range(count)]
-    for result in found:
-        if isinstance(result, Exception):
-            raise result
-    return [result for result in found if isinstance(result, CheckResult)]
+    results = results_together(Check().run, made)
+    return [results[f"GPU-{index}"] for index in range(count)]
 
 
 @pytest.mark.parametrize("count", [2, 3])

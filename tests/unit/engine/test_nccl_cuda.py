@@ -22,9 +22,6 @@ from gpu_burnin.compute.collectives import (
     COLLECTIVES,
     KINDS,
     MOST_RECORDED,
-    CollectiveFailed,
-    CollectivesMissing,
-    CollectiveTimeout,
     Operation,
     Wrong,
     expected_bits,
@@ -32,6 +29,7 @@ from gpu_burnin.compute.collectives import (
     sent_bits,
 )
 from gpu_burnin.compute.collectives_cuda import CudaCollectives, Log
+from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
 from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.types import Verdict

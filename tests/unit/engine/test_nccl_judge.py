@@ -21,7 +21,7 @@ from gpu_burnin.checks.nccl_judge import (
     vias,
     why_no_floor,
 )
-from gpu_burnin.compute.collectives import Route, Transports
+from gpu_burnin.compute.collectives_port import Route, Transports
 from gpu_burnin.compute.nccl_log import read_log
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.types import Action, Reason, Verdict

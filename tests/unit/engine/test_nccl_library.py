@@ -11,7 +11,7 @@ import pytest
 from nccl_fakes import FakeNccl
 
 from gpu_burnin.compute import nccl
-from gpu_burnin.compute.collectives import CollectivesMissing
+from gpu_burnin.compute.collectives_port import CollectivesMissing
 
 
 def test_the_wheel_comes_before_the_loader_and_every_function_has_its_types(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import context, gpu
-from together_helpers import contexts, run_together
+from together_helpers import contexts, results_together, run_together
 
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CheckContext
@@ -26,11 +26,7 @@ from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
 
 
 def _run(made: list[CheckContext]) -> dict[str, CheckResult]:
-    results = run_together(Check().run, made)
-    for result in results.values():
-        if isinstance(result, Exception):
-            raise result
-    return results  # type: ignore[return-value]
+    return results_together(Check().run, made)
 
 
 def _judged(results: dict[str, CheckResult], count: int) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
@@ -46,7 +42,7 @@ def _injected(count: int, fault: str, on: int = 0) -> list[CheckContext]:
 def _open_memory() -> list[str]:
     """Files of copies that this process still has open."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [str(link.readlink()) for link in links if "muster-peers" in str(link.readlink())]
+    return [str(link.readlink()) for link in links if "gpu-burnin-peers" in str(link.readlink())]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -136,7 +132,7 @@ def test_an_error_names_the_place_and_both_values() -> None:
     entry = results["GPU-1"].errors[0]
     expected_word, got = int(str(entry["expected"]), 16), int(str(entry["got"]), 16)
     assert expected_word ^ got == 1 << 17
-    assert entry["wrong_words"] == 1 and entry["copy"] == 5
+    assert entry["wrong_words"] == 1 and entry["piece"] == 5
     piece_bytes = contexts(1)[0].shapes["transfer_bytes"] // 8
     assert entry["offset_bytes"] == 5 * piece_bytes + 8
 

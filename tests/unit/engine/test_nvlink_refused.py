@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import gpu
-from together_helpers import contexts, run_together
+from together_helpers import contexts, results_together
 
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CheckContext
@@ -23,11 +23,7 @@ from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
 
 
 def _run(made: list[CheckContext]) -> dict[str, CheckResult]:
-    results = run_together(Check().run, made)
-    for result in results.values():
-        if isinstance(result, Exception):
-            raise result
-    return results  # type: ignore[return-value]
+    return results_together(Check().run, made)
 
 
 def _judged(results: dict[str, CheckResult], count: int) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:

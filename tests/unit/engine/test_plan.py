@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from engine_helpers import gpu, plan
 
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE, REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
 from gpu_burnin.compute.faults import FAULTS
 from gpu_burnin.plan import (
     CLOSING_S,
+    LEVELS,
     SLACK_S,
     CheckPlan,
     Plan,
@@ -92,7 +93,7 @@ def test_the_schedule_of_a_level_fills_its_time_and_no_more(level: str) -> None:
 
 @pytest.mark.parametrize("waves", ["granted", "always", "never"])
 def test_a_check_that_hangs_is_found_as_soon_where_it_may_wait_for_a_grant(waves: str) -> None:
-    """The time of waiting is told by the check itself (power_leave); a day of it must not hide a hang."""
+    """The time of waiting is told by the check itself (power_grant); a day of it must not hide a hang."""
     made = _make(options={"power_waves": waves, "wave_wait_s": 86400.0, "wave_dir": "/none"})
     assert {check.slack_s for check in made.checks} == {SLACK_S}
 
@@ -171,8 +172,13 @@ def test_injections_hit_the_gpu_they_name() -> None:
 def test_every_check_has_its_row() -> None:
     assert set(ROWS["gemm"].faults) == set(FAULTS)
     for name, check in REGISTRY.items():
-        assert (check.name, check.per_gpu) == (name, name not in PER_NODE)
+        assert (check.name, check.per_gpu) == (name, ROWS[name].scope.per_gpu)
         assert (name in SELFTESTED) == ROWS[name].selftested
+
+
+def test_every_level_times_every_check_in_the_order_of_a_run() -> None:
+    for name, level in LEVELS.items():
+        assert tuple(level.slots) == CHECK_NAMES, name
 
 
 def test_results_survive_the_wire() -> None:

@@ -1,4 +1,4 @@
-"""The power check in worker processes under the supervisor: leave that is waited for, deadlines, faults by --inject."""
+"""The power check in worker processes under the supervisor: waiting for a grant, deadlines, injected faults."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def late_grant(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("late_grant")
-def test_workers_wait_for_leave_and_make_their_waves(tmp_path: Path) -> None:
+def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
     found = run(tmp_path)
     assert [(result.gpu, result.verdict) for result in found.results] == [
         ("GPU-0", Verdict.PASS),

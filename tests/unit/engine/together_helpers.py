@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine_helpers import SHAPES, gpu
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.types import CheckResult
 from tests.meeting import run_together
 
-__all__ = ["contexts", "run_together"]
+__all__ = ["contexts", "results_together", "run_together"]
+
+
+def results_together(run: Callable[[CheckContext], CheckResult], made: list[CheckContext]) -> dict[str, CheckResult]:
+    """run_together for checks that must not raise: the first error is raised here."""
+    found: dict[str, CheckResult] = {}
+    for uuid, result in run_together(run, made).items():
+        if isinstance(result, Exception):
+            raise result
+        found[uuid] = result
+    return found
 
 
 def contexts(count: int, budget_s: float = 0.0, **changes: object) -> list[CheckContext]:

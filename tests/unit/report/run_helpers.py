@@ -38,6 +38,7 @@ COVERAGE: dict[str, dict[str, JSON]] = {
     "hbm": {
         "covered_bytes": 149 << 30,
         "gpu_memory_bytes": 150 << 30,
+        "patterns": ["address", "inversions random", "inversions solid", "inversions checker", "walking", "modulo"],
         "bytes_moved": 1 << 40,
         "simulated": False,
     },
@@ -46,7 +47,7 @@ COVERAGE: dict[str, dict[str, JSON]] = {
 
 def result(name: str, gpu: str | None, verdict: Verdict = Verdict.PASS) -> CheckResult:
     """A result with the coverage that a full run has."""
-    measured = (Measurement(f"{name}_rate", 2.0, "B/s", 1.0, "x"),)
+    measured = (Measurement(f"{name}_figure", 2.0, "B/s", 1.0, "x"),)
     return CheckResult(name, gpu, verdict, 12.0, measured, COVERAGE.get(name, {}))
 
 

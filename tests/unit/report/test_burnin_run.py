@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from report_helpers import NOW
 
 from gpu_burnin import evidence, host
-from gpu_burnin.checks import CHECK_NAMES, PER_NODE, SELFTESTED, USUAL_CHECKS
+from gpu_burnin.checks import CHECK_NAMES, ROWS, SELFTESTED, USUAL_CHECKS
 from gpu_burnin.cli import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
@@ -115,7 +115,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     assert "GPU 1: gemm PASS" in err
     assert report["simulated"] is True
     assert {(check["name"], check["gpu"] is None) for check in report["checks"]} == {
-        (name, name in PER_NODE) for name in USUAL_CHECKS
+        (name, not ROWS[name].scope.per_gpu) for name in USUAL_CHECKS
     }
     # Its GPUs are new here, which is said and holds nothing back.
     assert "EXTENDED_WANTED" in {warning["code"] for warning in report["warnings"]}

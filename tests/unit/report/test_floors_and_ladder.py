@@ -64,6 +64,15 @@ def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
         with_floors([result(1.0, "h2d", "furlongs")], [GPU], skus=skus)
 
 
+@pytest.mark.parametrize("sku", ["a100-pcie-80gb", "h100-sxm5-80gb", "h200-sxm", "h200-nvl", "b200-sxm"])
+def test_memory_far_slower_than_its_model_is_told_and_fails_nobody(sku: str) -> None:
+    of_memory = replace(GPU, sku=sku)
+    floor = load_skus().skus[sku].floors["hbm_rate"]
+    for rate, told in ((0.99 * floor.value * 1e9, ["SLOW"]), (floor.value * 1e9, [])):
+        reasons, notices = judge_floors(with_floors([result(rate, "hbm_rate", "B/s")], [of_memory]))
+        assert (reasons, [notice.code for notice in notices]) == ((), told)
+
+
 def test_simulated_hardware_and_unknown_models_have_no_floors() -> None:
     slow = result(1.0)
     assert with_floors([slow], [GPU], simulated=True) == (slow,)

@@ -10,7 +10,7 @@ import pytest
 from run_helpers import GPUS, RUN, healthy, plan
 
 from gpu_burnin import run as run_module
-from gpu_burnin.config import Config
+from gpu_burnin.config import LEAST_EXTENDED_S, Config
 from gpu_burnin.discover import Found
 from gpu_burnin.durations import parse_duration, write_duration
 from gpu_burnin.errors import GpuBurninError
@@ -18,7 +18,6 @@ from gpu_burnin.hardware import load_reasons, load_xids
 from gpu_burnin.known_gpus import (
     CODE,
     KNOWN_GPUS,
-    LEAST_EXTENDED_S,
     KnownGpu,
     RecordError,
     makes_known,

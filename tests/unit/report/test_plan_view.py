@@ -90,6 +90,7 @@ def test_what_is_covered_is_counted_for_the_hardware() -> None:
     covers = {check["name"]: check["covers"] for check in document(every_check(), load_skus())["checks"]}
     assert covers["state"] == {"gpus": 8, "expect_gpus": 8}
     assert covers["hbm"]["memory_bytes"] == [int(0.95 * GPUS[0].memory_bytes)] * 8
+    assert (covers["hbm"]["least_share"], covers["hbm"]["least_patterns"]) == (0.95, 4)
     assert "fp8_e4m3" in covers["gemm"]["precisions"]
     without_fp8 = replace(every_check(), gpus=(replace(GPUS[0], sku="a100-sxm4-80gb"),))
     told = {check["name"]: check["covers"] for check in document(without_fp8, load_skus())["checks"]}

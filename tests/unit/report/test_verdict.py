@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from run_helpers import GPUS, exchanged, healthy, plan, result, without
 
-from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
+from gpu_burnin.checks.hbm_patterns import CORE
+from gpu_burnin.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
@@ -49,6 +50,12 @@ def gemm(**change: object) -> Observations:
     return exchanged(healthy(), replace(result("gemm", "GPU-0"), coverage={k: v for k, v in covered.items() if v}))
 
 
+def hbm(**change: object) -> Observations:
+    """A result of the memory of GPU-0 with other coverage."""
+    covered = {**result("hbm", "GPU-0").coverage, **change}
+    return exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered))  # type: ignore[arg-type]
+
+
 def paths(**change: object) -> dict[str, object]:
     """The data path proofs of GPU-0 with some of them changed; None takes a precision out."""
     shown = dict(result("gemm", "GPU-0").coverage["data_path"]) | change  # type: ignore[arg-type]
@@ -81,6 +88,8 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
             replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 142 << 30, "gpu_memory_bytes": 150 << 30}),
         ),
     ),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=CORE[: LEAST_PATTERNS - 1])),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=None)),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=None)),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(fp8_e4m3=None))),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(precisions_not_covered=["fp8_e4m3"])),
@@ -125,7 +134,7 @@ def test_each_doubt_keeps_the_node_out(code: str, verdict: Verdict, seen: Callab
 
 
 def test_enough_memory_covered_is_enough() -> None:
-    covered = {"covered_bytes": 95, "gpu_memory_bytes": 100}
+    covered = {"covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
     assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered)), XIDS).verdict is Verdict.PASS
 
 

@@ -13,16 +13,8 @@ from gpu_burnin.hardware import load_xids
 from gpu_burnin.hardware.policy import PowerQuantity, Weight, load_policy
 from gpu_burnin.plan import make_plan
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
-from gpu_burnin.telemetry.power_judge import (
-    ENERGY_SOURCE,
-    MIXED,
-    POWER_SOURCE,
-    WAVES,
-    PowerJudgement,
-    energy_over,
-    judge_power,
-    phases_of,
-)
+from gpu_burnin.telemetry.power_judge import PowerJudgement, judge_power
+from gpu_burnin.telemetry.power_phases import ENERGY_SOURCE, MIXED, POWER_SOURCE, WAVES, energy_over, phases_of
 from gpu_burnin.types import CheckResult, Gpu, Verdict
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))

@@ -19,14 +19,13 @@ from gpu_burnin.types import JSON
 
 Tell = Callable[[Mapping[str, JSON]], None]
 
-ALWAYS, GRANTED, NEVER = "always", "granted", "never"
 # Between two looks at the directory, and between two exchanges, by which the others hear that one still waits.
 _LOOK_S, _TELL_S = 0.1, 1.0
 _WAIT, _YES, _NO = "wait", "yes", "no"
 
 
 @dataclass(frozen=True)
-class Leave:
+class Grant:
     """Whether waves may be made, and if not, why. `request` is what was asked, None where nothing had to be.
 
     `looked_s`: seconds for which this worker looked for the grant itself, beside those it waited in exchanges.
@@ -52,38 +51,36 @@ def ask(
     waves_s: float,
     tell: Tell = lambda _: None,
     now: Callable[[], float] = time.monotonic,
-) -> Leave:
+) -> Grant:
     """The site's word on waves of `waves_s` seconds; all members call it and get the same answer.
 
-    `tell` is CheckContext.progress.
-
     A plan that does not say may make none. Where waves have to be granted, the first member asks and waits; when it
-    dies, the next one asks anew, within the same time.
+    dies, the next one asks anew, within the same time. `tell` is CheckContext.progress.
     """
-    mode = options.get("power_waves", NEVER)
+    mode = options.get("power_waves", waves.NEVER)
     place = options.get("wave_dir")
     directory = Path(str(place)) if place else None
-    if mode == ALWAYS:
+    if mode == waves.ALWAYS:
         return _tell(group, directory, waves_s)
-    if mode != GRANTED or directory is None:
-        return Leave(False, "they were not asked for (--waves never, or power_waves: never in the configuration)")
+    if mode != waves.GRANTED or directory is None:
+        return Grant(False, "they were not asked for (--waves never, or power_waves: never in the configuration)")
     return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell, now)
 
 
-def over(group: Group, leave: Leave) -> Leave:
+def over(group: Group, grant: Grant) -> Grant:
     """Say that the waves are over. Nobody is kept from going on by a directory that cannot be written any more."""
-    if leave.directory is None or leave.request is None or group.rank != 0:
-        return leave
+    if grant.directory is None or grant.request is None or group.rank != 0:
+        return grant
     try:
-        return replace(leave, request=waves.move(leave.directory, leave.request, waves.State.OVER))
+        return replace(grant, request=waves.move(grant.directory, grant.request, waves.State.OVER))
     except GpuBurninError as error:
-        return replace(leave, why=str(error))
+        return replace(grant, why=str(error))
 
 
-def _tell(group: Group, directory: Path | None, waves_s: float) -> Leave:
+def _tell(group: Group, directory: Path | None, waves_s: float) -> Grant:
     """No grant is needed; who asks is told that waves are under way."""
     if directory is None:
-        return Leave(True, None)
+        return Grant(True, None)
     said: JSON = None
     if group.rank == 0:
         try:
@@ -91,10 +88,10 @@ def _tell(group: Group, directory: Path | None, waves_s: float) -> Leave:
         except GpuBurninError:
             said = None  # nobody has to be asked, so nobody has to be told
     answer = _first(group, said)
-    return Leave(True, None, directory, _request(answer) if isinstance(answer, Mapping) else None)
+    return Grant(True, None, directory, _request(answer) if isinstance(answer, Mapping) else None)
 
 
-def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Tell, now: Callable[[], float]) -> Leave:
+def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Tell, now: Callable[[], float]) -> Grant:
     until_s = now() + wait_s
     request: waves.Request | None = None
     looked_s = 0.0
@@ -114,8 +111,8 @@ def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Te
         if not isinstance(answer, Mapping) or answer.get("answer") == _WAIT:
             continue
         if answer["answer"] == _NO:
-            return Leave(False, str(answer["why"]), looked_s=looked_s)
-        return Leave(True, None, directory, _request(answer), looked_s)
+            return Grant(False, str(answer["why"]), looked_s=looked_s)
+        return Grant(True, None, directory, _request(answer), looked_s)
 
 
 def _look(directory: Path, request: waves.Request, until_s: float, now: Callable[[], float]) -> JSON:
@@ -147,12 +144,4 @@ def _request_json(request: waves.Request) -> dict[str, JSON]:
 def _request(answer: Mapping[str, JSON]) -> waves.Request:
     fields = answer["request"]
     assert isinstance(fields, Mapping)
-    return waves.Request(
-        str(fields["asked_at"]),
-        str(fields["boot_id"]),
-        int(str(fields["pid"])),
-        float(str(fields["wait_s"])),
-        float(str(fields["waves_s"])),
-        waves.State(str(fields["state"])),
-        str(fields["granted_at"]),
-    )
+    return waves.Request.from_json(fields)

@@ -1,4 +1,4 @@
-"""Leave for power waves: the request, the grant, what is left of an earlier run, and the command."""
+"""Grants of power waves: the request, the answer, what is left of an earlier run, and the command."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine_helpers import gpu
 from together_helpers import contexts, run_together
 
 from gpu_burnin import waves
-from gpu_burnin.checks import CheckContext, power_leave
-from gpu_burnin.checks.power_leave import Leave
+from gpu_burnin.checks import CheckContext, power_grant
+from gpu_burnin.checks.power_grant import Grant
 from gpu_burnin.checks.together import Group
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.store import WAVE_DIR
@@ -32,7 +32,7 @@ def options(directory: Path, wait_s: float = 20.0, mode: str = "granted") -> Map
 
 def asked(count: int, given: Mapping[str, Any], dies: str = "") -> dict[str, Any]:
     """What each of some GPUs is told; one of them may die as soon as it has asked."""
-    answers: dict[str, Leave] = {}
+    answers: dict[str, Grant] = {}
 
     def one(ctx: CheckContext) -> CheckResult:
         assert ctx.gpu is not None
@@ -40,8 +40,8 @@ def asked(count: int, given: Mapping[str, Any], dies: str = "") -> dict[str, Any
         if ctx.gpu.uuid == dies:
             waves.ask(Path(str(given["wave_dir"])), 1.0, 1.0)
             raise RuntimeError("died")
-        answers[ctx.gpu.uuid] = power_leave.ask(group, given, 12.0)
-        power_leave.over(group, answers[ctx.gpu.uuid])
+        answers[ctx.gpu.uuid] = power_grant.ask(group, given, 12.0)
+        power_grant.over(group, answers[ctx.gpu.uuid])
         return CheckResult("power", ctx.gpu.uuid, Verdict.PASS, 0.0)
 
     found = run_together(one, contexts(count))
@@ -69,9 +69,9 @@ def granting(tmp_path: Path) -> Iterator[list[waves.Request]]:
 
 def test_all_gpus_wait_for_one_grant(tmp_path: Path, granting: list[waves.Request]) -> None:
     found = asked(3, options(tmp_path))
-    assert [leave.run for leave in found.values()] == [True, True, True]
+    assert [grant.run for grant in found.values()] == [True, True, True]
     assert len(granting) == 1
-    assert {leave.request.asked_at for leave in found.values()} == {granting[0].asked_at}
+    assert {grant.request.asked_at for grant in found.values()} == {granting[0].asked_at}
     request = waves.state(tmp_path)
     assert (request.state, request.wait_s, request.waves_s) == (State.OVER, 20.0, 12.0)
     assert request.granted_at is not None and request.over_at is not None
@@ -81,8 +81,8 @@ def test_all_gpus_wait_for_one_grant(tmp_path: Path, granting: list[waves.Reques
 
 def test_without_a_grant_they_go_on_without_waves(tmp_path: Path) -> None:
     found = asked(2, options(tmp_path, wait_s=0.3))
-    assert [leave.run for leave in found.values()] == [False, False]
-    assert {leave.why for leave in found.values()} == {"no grant for power waves came within 0.3 s"}
+    assert [grant.run for grant in found.values()] == [False, False]
+    assert {grant.why for grant in found.values()} == {"no grant for power waves came within 0.3 s"}
     assert waves.state(tmp_path).state is State.GIVEN_UP
 
 
@@ -99,7 +99,7 @@ def test_a_grant_of_an_earlier_request_never_counts(tmp_path: Path) -> None:
 def test_one_that_dies_while_it_waits_leaves_it_to_the_next(tmp_path: Path, granting: list[waves.Request]) -> None:
     found = asked(3, options(tmp_path), dies="GPU-0")
     assert isinstance(found.pop("GPU-0"), RuntimeError)
-    assert [leave.run for leave in found.values()] == [True, True]
+    assert [grant.run for grant in found.values()] == [True, True]
     assert found["GPU-1"].request.asked_at == granting[-1].asked_at
 
 
@@ -107,7 +107,7 @@ def test_the_one_that_looks_tells_the_others_that_it_still_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its clock is the only one that runs; the others wait in exchanges, where the deadline stands still."""
-    monkeypatch.setattr(power_leave, "_TELL_S", 0.1)
+    monkeypatch.setattr(power_grant, "_TELL_S", 0.1)
     said: list[Any] = []
 
     def exchange(data: Any) -> Mapping[str, Any]:
@@ -115,22 +115,22 @@ def test_the_one_that_looks_tells_the_others_that_it_still_waits(
         return {gpu().uuid: data}
 
     (made,) = contexts(1, exchange=exchange)
-    leave = power_leave.ask(Group(made), options(tmp_path, wait_s=0.25), 1.0)
-    assert not leave.run
+    grant = power_grant.ask(Group(made), options(tmp_path, wait_s=0.25), 1.0)
+    assert not grant.run
     answers = [one["answer"] for one in said if isinstance(one, dict)]
     assert answers[-1] == "no"
     assert set(answers[:-1]) == {"wait"}
 
 
 @pytest.mark.parametrize("given", [{}, {"power_waves": "never"}, {"power_waves": "granted"}])
-def test_without_leave_there_are_no_waves(given: Mapping[str, Any]) -> None:
-    (leave,) = asked(1, given).values()
-    assert (leave.run, "power_waves: never" in leave.why) == (False, True)
+def test_without_a_grant_there_are_no_waves(given: Mapping[str, Any]) -> None:
+    (grant,) = asked(1, given).values()
+    assert (grant.run, "power_waves: never" in grant.why) == (False, True)
 
 
 def test_a_host_that_always_may_tells_it_and_waits_for_nobody(tmp_path: Path) -> None:
     found = asked(2, options(tmp_path, mode="always"))
-    assert [leave.run for leave in found.values()] == [True, True]
+    assert [grant.run for grant in found.values()] == [True, True]
     request = waves.state(tmp_path)
     assert request.state is State.OVER
     assert request.granted_at == request.asked_at
@@ -139,25 +139,25 @@ def test_a_host_that_always_may_tells_it_and_waits_for_nobody(tmp_path: Path) ->
 def test_always_needs_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for given in ({"power_waves": "always"}, options(tmp_path / "file", mode="always")):
-        (leave,) = asked(1, given).values()
-        assert (leave.run, leave.to_json()) == (True, {})
+        (grant,) = asked(1, given).values()
+        assert (grant.run, grant.to_json()) == (True, {})
 
 
-def test_a_directory_that_cannot_be_written_is_no_leave(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_no_grant(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for leave in asked(2, options(tmp_path / "file")).values():
-        assert not leave.run
-        assert "cannot be written to ask for power waves" in leave.why
+    for grant in asked(2, options(tmp_path / "file")).values():
+        assert not grant.run
+        assert "cannot be written to ask for power waves" in grant.why
 
 
 def test_the_report_says_when_it_was_asked_granted_and_over(tmp_path: Path, granting: list[waves.Request]) -> None:
     (made,) = contexts(1, exchange=lambda data: {gpu().uuid: data})
     group = Group(made)
-    leave = power_leave.over(group, power_leave.ask(group, options(tmp_path), 1.0))
-    told = leave.to_json()
+    grant = power_grant.over(group, power_grant.ask(group, options(tmp_path), 1.0))
+    told = grant.to_json()
     assert set(told) == {"asked_at", "granted_at", "over_at"}
     assert str(told["asked_at"]) < str(told["granted_at"]) < str(told["over_at"])
-    assert Leave(True, None).to_json() == {}
+    assert Grant(True, None).to_json() == {}
 
 
 # --- state as the controller sees it ---

@@ -1,4 +1,7 @@
-"""Reading what a check says of its coverage: its own word, in whatever form; what has another form is left out."""
+"""Reading what a check says of its coverage: its own word, in whatever form; what has another form is left out.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
