@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from executor_helpers import LIMITS, Fake
+from nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_kernels
 from peer_fakes import compile_peer_kernels
 
+from gpu_burnin.compute import nccl
+from gpu_burnin.compute.collectives_cuda import CudaCollectives
+from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.executor import ExecutionResult, Limits, execute
 from gpu_burnin.plan import Plan
 
@@ -31,3 +36,35 @@ def fake(tmp_path: Path) -> Fake:
 def peer_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernels of the copies between GPUs, compiled for the host."""
     return compile_peer_kernels(tmp_path_factory.mktemp("peer"))
+
+
+@pytest.fixture(scope="session")
+def collective_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels around the collectives, compiled for the host."""
+    return compile_kernels(tmp_path_factory.mktemp("collectives"))
+
+
+@pytest.fixture
+def nccl_library(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
+    """libnccl; what the port sets in the environment goes with the test."""
+    made = FakeNccl()
+    monkeypatch.setattr(nccl, "load_library", lambda: made)
+    for name in ("DEBUG", "DEBUG_SUBSYS", "DEBUG_FILE", "ALGO", "SOCKET_IFNAME", "IB_DISABLE"):
+        monkeypatch.setenv(f"NCCL_{name}", "")
+        monkeypatch.delenv(f"NCCL_{name}")
+    return made
+
+
+@pytest.fixture
+def nccl_gpu(collective_kernels: ctypes.CDLL) -> FakeGpu:
+    """A GPU that computes."""
+    return FakeGpu(collective_kernels)
+
+
+@pytest.fixture
+def nccl_port(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> Iterator[CudaCollectives]:
+    """A port with open buffers."""
+    made = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
+    made.open(SIZE_BYTES)
+    yield made
+    made.close()

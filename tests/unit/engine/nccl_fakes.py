@@ -13,11 +13,20 @@ import cuda_fakes
 import pytest
 from cuda_fakes import FakeCupy, FakeEvent, FakeFunction
 
+from gpu_burnin.compute.collectives_cuda import CudaCollectives
 from gpu_burnin.compute.collectives_source import SOURCE
 from gpu_burnin.compute.cuda_words import THREADS
 
 _SIZE = {2: 4, 4: 8, 7: 4, 9: 2, 1: 1}
 COMM = 0xC033
+# Of the messages and of the time for one thing in most tests.
+SIZE_BYTES, LIMIT_S = 20_000, 5.0
+
+
+def join(port: CudaCollectives, ranks: int = 1, rank: int = 0, algorithm: str = "default") -> None:
+    """A communicator of which this rank alone has made an offer."""
+    offers = [port.offer(0, ranks), *[None] * (ranks - 1)]
+    port.join(offers, rank, algorithm, LIMIT_S)
 
 
 def compile_kernels(folder: Path) -> ctypes.CDLL:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from cuda_fakes import STREAM
 from engine_helpers import context
-from nccl_fakes import COMM, FakeGpu, FakeNccl, compile_kernels
+from nccl_fakes import COMM, LIMIT_S, SIZE_BYTES, FakeGpu, FakeNccl, join
 
 from gpu_burnin.checks.nccl import Check
 from gpu_burnin.compute import nccl
@@ -34,44 +33,6 @@ from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.types import Verdict
 
-_SIZE, _LIMIT_S = 20_000, 5.0
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels as a host library."""
-    return compile_kernels(tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
-    """libnccl; what the port sets in the environment goes with the test."""
-    made = FakeNccl()
-    monkeypatch.setattr(nccl, "load_library", lambda: made)
-    for name in ("DEBUG", "DEBUG_SUBSYS", "DEBUG_FILE", "ALGO", "SOCKET_IFNAME", "IB_DISABLE"):
-        monkeypatch.setenv(f"NCCL_{name}", "")
-        monkeypatch.delenv(f"NCCL_{name}")
-    return made
-
-
-@pytest.fixture
-def gpu(kernels: ctypes.CDLL) -> FakeGpu:
-    """A GPU that computes."""
-    return FakeGpu(kernels)
-
-
-@pytest.fixture
-def port(gpu: FakeGpu, library: FakeNccl) -> CudaCollectives:
-    """A port with open buffers."""
-    made = CudaCollectives(gpu, DeviceErrors(gpu), 1)
-    made.open(_SIZE)
-    return made
-
-
-def _join(port: CudaCollectives, ranks: int = 1, rank: int = 0, algorithm: str = "default") -> None:
-    offers = [port.offer(0, ranks), *[None] * (ranks - 1)]
-    port.join(offers, rank, algorithm, _LIMIT_S)
-
 
 def _bits(buffer: Any, op: Operation, count: int) -> np.ndarray[Any, Any]:
     size = KINDS[op.kind].size_bytes
@@ -84,46 +45,46 @@ def _bits(buffer: Any, op: Operation, count: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_kernels_make_and_expect_what_the_host_does(port: CudaCollectives, collective: str, kind: str) -> None:
-    op = operation(collective, kind, _SIZE, 5, 3, 0xFEED)
-    port.fill(op)
-    assert (_bits(port._send, op, op.send_elements) == sent_bits(op, 3, 0, op.send_elements)).all()
-    assert (port._recv.get()[: op.recv_bytes] == 0xFF).all()
+def test_the_kernels_make_and_expect_what_the_host_does(nccl_port: CudaCollectives, collective: str, kind: str) -> None:
+    op = operation(collective, kind, SIZE_BYTES, 5, 3, 0xFEED)
+    nccl_port.fill(op)
+    assert (_bits(nccl_port._send, op, op.send_elements) == sent_bits(op, 3, 0, op.send_elements)).all()
+    assert (nccl_port._recv.get()[: op.recv_bytes] == 0xFF).all()
     right = expected_bits(op, 0, op.recv_elements)
-    raw = np.zeros(_SIZE, dtype=np.uint8)
+    raw = np.zeros(SIZE_BYTES, dtype=np.uint8)
     raw[: op.recv_bytes] = right.view(np.uint8)
-    port._recv.set(raw)
-    assert port.verify(op).wrong == 0
+    nccl_port._recv.set(raw)
+    assert nccl_port.verify(op).wrong == 0
     place = op.recv_elements - 2
-    port.flip(op, place, 1)
-    outcome = port.verify(op)
+    nccl_port.flip(op, place, 1)
+    outcome = nccl_port.verify(op)
     assert (outcome.wrong, outcome.recorded) == (1, (Wrong(place, int(right[place]) ^ 1),))
     assert outcome.compared == op.recv_elements
     if op.adds:
         assert outcome.by_source == ()
     else:
         assert outcome.by_source == (0, 0, 0, 0, 1)
-        port.flip(op, 0, 1)
-        port.flip(op, op.chunk, 1)
-        assert port.verify(op).by_source == (1, 1, 0, 0, 1)
+        nccl_port.flip(op, 0, 1)
+        nccl_port.flip(op, op.chunk, 1)
+        assert nccl_port.verify(op).by_source == (1, 1, 0, 0, 1)
 
 
-def test_a_buffer_that_was_never_written_is_wrong_nearly_everywhere(port: CudaCollectives) -> None:
-    op = operation("all_reduce", "fp32", _SIZE, 4, 0, 1)
-    port.fill(op)
-    outcome = port.verify(op)
+def test_a_buffer_that_was_never_written_is_wrong_nearly_everywhere(nccl_port: CudaCollectives) -> None:
+    op = operation("all_reduce", "fp32", SIZE_BYTES, 4, 0, 1)
+    nccl_port.fill(op)
+    outcome = nccl_port.verify(op)
     assert outcome.wrong == op.recv_elements
     assert len(outcome.recorded) == MOST_RECORDED
     assert {wrong.got for wrong in outcome.recorded} == {0xFFFFFFFF}
 
 
-def test_the_last_rank_of_many_is_counted(port: CudaCollectives) -> None:
-    op = operation("all_reduce", "int64", _SIZE, 16, 0, 9)
-    raw = np.zeros(_SIZE, dtype=np.uint8)
+def test_the_last_rank_of_many_is_counted(nccl_port: CudaCollectives) -> None:
+    op = operation("all_reduce", "int64", SIZE_BYTES, 16, 0, 9)
+    raw = np.zeros(SIZE_BYTES, dtype=np.uint8)
     without_last = expected_bits(op, 0, op.recv_elements) - sent_bits(op, 15, 0, op.recv_elements)
     raw[: op.recv_bytes] = without_last.view(np.uint8)
-    port._recv.set(raw)
-    assert port.verify(op).wrong == op.recv_elements
+    nccl_port._recv.set(raw)
+    assert nccl_port.verify(op).wrong == op.recv_elements
 
 
 # --- operations ---
@@ -131,31 +92,31 @@ def test_the_last_rank_of_many_is_counted(port: CudaCollectives) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kind: str) -> None:
-    _join(port)
-    op = operation(collective, kind, _SIZE, 1, 0, 5)
-    port.fill(op)
-    port.begin(op, 3, _LIMIT_S)
-    assert port.finish(_LIMIT_S) == pytest.approx(1e-3), "one tick of the stand-in, in seconds"
-    assert port.verify(op).wrong == 0
-    port.leave(_LIMIT_S)
+def test_one_rank_gets_what_it_sends(nccl_port: CudaCollectives, collective: str, kind: str) -> None:
+    join(nccl_port)
+    op = operation(collective, kind, SIZE_BYTES, 1, 0, 5)
+    nccl_port.fill(op)
+    nccl_port.begin(op, 3, LIMIT_S)
+    assert nccl_port.finish(LIMIT_S) == pytest.approx(1e-3), "one tick of the stand-in, in seconds"
+    assert nccl_port.verify(op).wrong == 0
+    nccl_port.leave(LIMIT_S)
 
 
 _CODES = {"int32": 2, "int64": 4, "fp32": 7, "bf16": 9}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arguments_are_those_of_the_header(port: CudaCollectives, library: FakeNccl, kind: str) -> None:
-    _join(port)
-    send, recv = port._send.data.ptr, port._recv.data.ptr
-    communicator = nccl.Communicator(nccl.Nccl(library), "ab" * 128, 1, 4, time.monotonic() + 9)
+def test_arguments_are_those_of_the_header(nccl_port: CudaCollectives, nccl_library: FakeNccl, kind: str) -> None:
+    join(nccl_port)
+    send, recv = nccl_port._send.data.ptr, nccl_port._recv.data.ptr
+    communicator = nccl.Communicator(nccl.Nccl(nccl_library), "ab" * 128, 1, 4, time.monotonic() + 9)
     item, code = KINDS[kind].size_bytes, _CODES[kind]
     for collective in COLLECTIVES:
-        library.calls.clear()
+        nccl_library.calls.clear()
         communicator.launch(collective, send, recv, 8, kind, item, STREAM, time.monotonic() + 9)
         calls = [
             (name, tuple(getattr(x, "value", x) for x in arguments))
-            for name, arguments in library.calls
+            for name, arguments in nccl_library.calls
             if name != "ncclCommGetAsyncError"
         ]
         assert (
@@ -181,24 +142,26 @@ def test_arguments_are_those_of_the_header(port: CudaCollectives, library: FakeN
 
 
 def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
-    port: CudaCollectives, gpu: FakeGpu, library: FakeNccl
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
-    _join(port)
-    op = operation("all_reduce", "fp32", _SIZE, 1, 0, 5)
-    gpu.calls.clear()
-    port.begin(op, 20, _LIMIT_S)
-    port.finish(_LIMIT_S)
-    assert gpu.names() == ["record", "record"]
-    assert library.names().count("ncclAllReduce") == 20
+    join(nccl_port)
+    op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
+    nccl_gpu.calls.clear()
+    nccl_port.begin(op, 20, LIMIT_S)
+    nccl_port.finish(LIMIT_S)
+    assert nccl_gpu.names() == ["record", "record"]
+    assert nccl_library.names().count("ncclAllReduce") == 20
 
 
 # --- communicators ---
 
 
-def test_a_communicator_never_blocks_and_has_the_whole_config(port: CudaCollectives, library: FakeNccl) -> None:
-    _join(port, ranks=8, rank=3)
-    assert library.joined == (8, b"\xab" * 128, 3)
-    config = library.config
+def test_a_communicator_never_blocks_and_has_the_whole_config(
+    nccl_port: CudaCollectives, nccl_library: FakeNccl
+) -> None:
+    join(nccl_port, ranks=8, rank=3)
+    assert nccl_library.joined == (8, b"\xab" * 128, 3)
+    config = nccl_library.config
     assert (config.size, config.magic, config.version, config.blocking) == (120, 0xCAFEBEEF, 23203, 0)
     rest = {name: getattr(config, name) for name, _ in nccl.Config._fields_[4:]}
     assert {value for name, value in rest.items() if not name.endswith("Name")} == {-(1 << 31)}
@@ -207,124 +170,128 @@ def test_a_communicator_never_blocks_and_has_the_whole_config(port: CudaCollecti
 
 
 def test_what_is_in_progress_is_waited_for_before_the_end_is_recorded(
-    port: CudaCollectives, gpu: FakeGpu, library: FakeNccl
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
-    _join(port)
-    library.statuses["ncclAllReduce"] = 7
-    library.states = [7, 7, 7, 7]
+    join(nccl_port)
+    nccl_library.statuses["ncclAllReduce"] = 7
+    nccl_library.states = [7, 7, 7, 7]
     seen: list[int] = []
-    note = gpu.note
-    gpu.note = lambda name, *rest: (seen.append(len(library.states)), note(name, *rest))[1]  # type: ignore[method-assign]
-    port.begin(operation("all_reduce", "fp32", _SIZE, 1, 0, 5), 1, _LIMIT_S)
+    note = nccl_gpu.note
+    nccl_gpu.note = lambda name, *rest: (seen.append(len(nccl_library.states)), note(name, *rest))[1]  # type: ignore[method-assign]
+    nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     assert seen == [4, 0], "the state was asked until it was no longer in progress, then the end recorded"
 
 
 @pytest.mark.parametrize("algorithm", ["default", "ring", "nvls"])
 def test_the_algorithm_is_set_when_the_communicator_is_made(
-    port: CudaCollectives, library: FakeNccl, algorithm: str
+    nccl_port: CudaCollectives, nccl_library: FakeNccl, algorithm: str
 ) -> None:
     os.environ["NCCL_ALGO"] = "tree"
     seen: list[str | None] = []
-    library._ncclCommInitRankConfig = lambda *rest: seen.append(os.environ.get("NCCL_ALGO"))  # type: ignore[method-assign]
-    _join(port, algorithm=algorithm)
+    nccl_library._ncclCommInitRankConfig = lambda *rest: seen.append(os.environ.get("NCCL_ALGO"))  # type: ignore[method-assign]
+    join(nccl_port, algorithm=algorithm)
     assert seen == [None if algorithm == "default" else algorithm]
-    port.close()
+    nccl_port.close()
     assert "NCCL_ALGO" not in os.environ
 
 
-def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(port: CudaCollectives, library: FakeNccl) -> None:
-    library.stuck = True
+def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(
+    nccl_port: CudaCollectives, nccl_library: FakeNccl
+) -> None:
+    nccl_library.stuck = True
     with pytest.raises(CollectiveTimeout, match="ncclCommInitRankConfig did not come to an end"):
-        port.join([port.offer(0, 2), None], 0, "default", 0.05)
-    assert library.names()[-1] == "ncclCommAbort"
+        nccl_port.join([nccl_port.offer(0, 2), None], 0, "default", 0.05)
+    assert nccl_library.names()[-1] == "ncclCommAbort"
 
 
 def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
-    port: CudaCollectives, gpu: FakeGpu, library: FakeNccl
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
-    _join(port)
-    gpu.hangs = True
-    port.begin(operation("all_reduce", "fp32", _SIZE, 1, 0, 5), 1, _LIMIT_S)
+    join(nccl_port)
+    nccl_gpu.hangs = True
+    nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     started = time.monotonic()
     with pytest.raises(CollectiveTimeout, match="all_reduce did not come to an end"):
-        port.finish(0.05)
+        nccl_port.finish(0.05)
     assert time.monotonic() - started < 5
-    port.abort()
-    port.abort()
-    assert library.names().count("ncclCommAbort") == 1
+    nccl_port.abort()
+    nccl_port.abort()
+    assert nccl_library.names().count("ncclCommAbort") == 1
 
 
-def test_an_error_that_comes_later_is_told(port: CudaCollectives, gpu: FakeGpu, library: FakeNccl) -> None:
-    _join(port)
-    port.begin(operation("all_reduce", "fp32", _SIZE, 1, 0, 5), 1, _LIMIT_S)
-    gpu.hangs = True
-    library.states = [6]
+def test_an_error_that_comes_later_is_told(
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+) -> None:
+    join(nccl_port)
+    nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
+    nccl_gpu.hangs = True
+    nccl_library.states = [6]
     with pytest.raises(CollectiveFailed, match=r"status 6 \(remote process exited; Cuda failure 'out of memory'\)"):
-        port.finish(_LIMIT_S)
+        nccl_port.finish(LIMIT_S)
 
 
 @pytest.mark.parametrize("name", ["ncclAllReduce", "ncclCommFinalize", "ncclCommDestroy", "ncclCommInitRankConfig"])
 def test_every_status_but_success_and_in_progress_is_an_error(
-    port: CudaCollectives, library: FakeNccl, name: str
+    nccl_port: CudaCollectives, nccl_library: FakeNccl, name: str
 ) -> None:
     if name != "ncclCommInitRankConfig":
-        _join(port)
-    library.statuses[name] = 1
+        join(nccl_port)
+    nccl_library.statuses[name] = 1
     with pytest.raises(CollectiveFailed, match=rf"^{name}: status 1 \(unhandled cuda error; .*XID"):
-        _join(port)
-        port.begin(operation("all_reduce", "fp32", _SIZE, 1, 0, 5), 1, _LIMIT_S)
-        port.leave(_LIMIT_S)
+        join(nccl_port)
+        nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
+        nccl_port.leave(LIMIT_S)
 
 
 def test_leaving_finalizes_before_it_destroys_and_close_gives_the_memory_back(
-    port: CudaCollectives, gpu: FakeGpu, library: FakeNccl
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
-    _join(port)
-    library.states = [7, 0]
-    port.leave(_LIMIT_S)
-    port.close()
-    port.close()
-    assert library.names()[-2:] == ["ncclCommFinalize", "ncclCommDestroy"]
-    assert gpu.names().count("free_all_blocks") == 1
-    assert port._send is None and port._recv is None
+    join(nccl_port)
+    nccl_library.states = [7, 0]
+    nccl_port.leave(LIMIT_S)
+    nccl_port.close()
+    nccl_port.close()
+    assert nccl_library.names()[-2:] == ["ncclCommFinalize", "ncclCommDestroy"]
+    assert nccl_gpu.names().count("free_all_blocks") == 1
+    assert nccl_port._send is None and nccl_port._recv is None
 
 
-def test_what_is_still_joined_is_aborted_by_close(port: CudaCollectives, library: FakeNccl) -> None:
-    _join(port)
-    port.close()
-    assert library.names()[-1] == "ncclCommAbort"
+def test_what_is_still_joined_is_aborted_by_close(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+    join(nccl_port)
+    nccl_port.close()
+    assert nccl_library.names()[-1] == "ncclCommAbort"
 
 
 # --- the library ---
 
 
-def test_only_the_first_rank_makes_an_id(port: CudaCollectives, library: FakeNccl) -> None:
-    assert port.offer(1, 2) is None
-    assert port.offer(0, 2) == "ab" * 128
-    assert library.names().count("ncclGetUniqueId") == 1
+def test_only_the_first_rank_makes_an_id(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+    assert nccl_port.offer(1, 2) is None
+    assert nccl_port.offer(0, 2) == "ab" * 128
+    assert nccl_library.names().count("ncclGetUniqueId") == 1
 
 
-def test_version_and_the_oldest_one(port: CudaCollectives, library: FakeNccl, gpu: FakeGpu) -> None:
-    assert port.version() == "2.32.3"
-    library.code = 21705
+def test_version_and_the_oldest_one(nccl_port: CudaCollectives, nccl_library: FakeNccl, nccl_gpu: FakeGpu) -> None:
+    assert nccl_port.version() == "2.32.3"
+    nccl_library.code = 21705
     with pytest.raises(CollectivesMissing, match=r"NCCL 2\.17\.5 is too old, 2\.18\.1 is the oldest"):
-        CudaCollectives(gpu, DeviceErrors(gpu), 1).version()
+        CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1).version()
 
 
 def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
-    port: CudaCollectives, library: FakeNccl
+    nccl_port: CudaCollectives, nccl_library: FakeNccl
 ) -> None:
-    def join(*rest: Any) -> None:
+    def say(*rest: Any) -> None:
         with Path(os.environ["NCCL_DEBUG_FILE"]).open("a") as log:
-            log.write(f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> {len(library.calls)}[1] via P2P/CUMEM\n")
+            log.write(f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> {len(nccl_library.calls)}[1] via P2P/CUMEM\n")
 
-    library._ncclCommInitRankConfig = join  # type: ignore[method-assign]
-    assert not port.transports().read
-    _join(port)
-    first = port.transports().routes
-    port.abort()
-    _join(port)
-    second = port.transports().routes
+    nccl_library._ncclCommInitRankConfig = say  # type: ignore[method-assign]
+    assert not nccl_port.transports().read
+    join(nccl_port)
+    first = nccl_port.transports().routes
+    nccl_port.abort()
+    join(nccl_port)
+    second = nccl_port.transports().routes
     assert len(first) == len(second) == 1 and first != second
     assert os.environ["NCCL_DEBUG"] == "INFO"
     # The ranks of one node need no network.
@@ -335,16 +302,16 @@ def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
     assert again.size() > 0, "the library opens its file once, so a later port reads the same"
 
 
-def test_a_failing_device_is_a_backend_error(port: CudaCollectives, gpu: FakeGpu) -> None:
-    gpu.failures["collective_fill"] = gpu.runtime.CUDARuntimeError(700, "illegal address")
+def test_a_failing_device_is_a_backend_error(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
+    nccl_gpu.failures["collective_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
     with pytest.raises(BackendError, match="launching collective_fill"):
-        port.fill(operation("all_reduce", "fp32", _SIZE, 1, 0, 5))
+        nccl_port.fill(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5))
 
 
-def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(gpu: FakeGpu, library: FakeNccl) -> None:
+def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(gpu, DeviceErrors(gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
 
     ctx = replace(context(collective_bytes=1 << 16), backend=Backend(), level="standard")
     result = Check().run(ctx)
@@ -356,19 +323,19 @@ def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(gpu: FakeGpu
         *(("default", name) for name in COLLECTIVES), *(("ring", name) for name in COLLECTIVES[:3]),
     ]  # fmt: skip
     assert [curve["why"] for curve in curves if not curve["points"]] == ["NVLS multicast is not there on all GPUs"]
-    assert library.names().count("ncclCommInitRankConfig") == library.names().count("ncclCommDestroy") == 2
+    assert nccl_library.names().count("ncclCommInitRankConfig") == nccl_library.names().count("ncclCommDestroy") == 2
     assert result.coverage["version"] == "2.32.3"
 
 
 @pytest.mark.parametrize(("free_bytes", "largest"), [(1 << 40, 1 << 16), (1 << 16, 1 << 14), (1, 4096)])
 def test_messages_are_as_large_as_there_is_room_for(
-    gpu: FakeGpu, library: FakeNccl, free_bytes: int, largest: int
+    nccl_gpu: FakeGpu, nccl_library: FakeNccl, free_bytes: int, largest: int
 ) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(gpu, DeviceErrors(gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
 
-    gpu.free_bytes = free_bytes
+    nccl_gpu.free_bytes = free_bytes
     result = Check().run(replace(context(collective_bytes=1 << 16), backend=Backend()))
     assert result.verdict is Verdict.PASS
     curves: Any = result.coverage["curves"]
@@ -376,13 +343,13 @@ def test_messages_are_as_large_as_there_is_room_for(
     assert "8 GPUs" in str(result.coverage["no_floor_why"])
 
 
-def test_what_is_timed_starts_behind_a_small_operation(gpu: FakeGpu, library: FakeNccl) -> None:
+def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(gpu, DeviceErrors(gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
 
     Check().run(replace(context(collective_bytes=4096), backend=Backend()))
-    counts = [arguments[2] for name, arguments in library.calls if name == "ncclAllReduce"]
+    counts = [arguments[2] for name, arguments in nccl_library.calls if name == "ncclAllReduce"]
     # One size: to connect, warm-up, a small one and the timed one; then a small one for each other collective.
     assert counts[:4] == [1024, 1024, 4, 1024]
     assert counts.count(4) == 4
