@@ -147,7 +147,11 @@ Work = Callable[[CpuCollectives, int], Any]
 
 
 def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) -> list[Any]:
-    """Run `work` on each rank in a thread of its own: its answers, or exceptions."""
+    """Run `work` on each rank in a thread of its own: its answers, or exceptions.
+
+    A rank that fails gives up for all at once; one that is done closes when all are, since others may still wait for
+    what it sent.
+    """
     ports = [CpuCollectives() for _ in range(ranks)]
     offers = [port.offer(rank, ranks) for rank, port in enumerate(ports)]
     answers: list[Any] = [None] * ranks
@@ -159,7 +163,6 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
             answers[rank] = work(ports[rank], rank)
         except BackendError as error:
             answers[rank] = error
-        finally:
             ports[rank].close()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
@@ -168,6 +171,8 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+    for port in ports:
+        port.close()
     return answers
 
 
