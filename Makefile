@@ -19,13 +19,13 @@ lab: setup ## Start a small fleet on this machine and run site.yml on it
 lab-down: setup ## Remove the lab: hosts, network, disks, state
 	@python -m tests.lab down
 
-check: setup ## The fast loop: lint, types, unit tests (3 minutes)
+check: setup ## The fast loop: lint, types, unit tests but for the slow ones (3 minutes)
 	@tools/check.sh
 
-unit: setup ## Unit tests alone
-	@pytest -q -n 2 tests/unit
+unit: setup ## All unit tests, the slow ones too
+	@pytest -q -n 3 tests/unit
 
-campaign: setup ## The fault campaign of the burn-in: every fault seen, no healthy run failed; prints the matrix (4 minutes)
+campaign: setup ## The fault campaign of the burn-in: every fault seen, no healthy run failed; prints the matrix (5 minutes)
 	@python -m tests.campaign $(if $(SEED),--seed $(SEED))
 
 molecule: setup ## Molecule for every role, or one: make molecule ROLE=etcd

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# The fast loop: lint, types, unit tests. Each tool runs on the whole tree, without skip lists.
+# The fast loop: lint, types, unit tests. Each tool runs on the whole tree, without skip lists. Unit tests that are
+# marked slow run with --all, as `make test` does.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 export PATH="$PWD/.venv/bin:$PATH"
 failed=()
+selection=(-m "not slow")
+[[ "${1:-}" != --all ]] || selection=()
 
 step() {
   local name=$1 started=$SECONDS
@@ -36,7 +39,7 @@ step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
 step generated python tools/docs.py --check
 step ansible-lint finish_ansible_lint
-step unit pytest -q -n 2 tests/unit --junitxml=build/unit.xml
+step unit pytest -q -n 3 "${selection[@]}" tests/unit --junitxml=build/unit.xml
 
 if ((${#failed[@]})); then
   echo "check: failed: ${failed[*]}" >&2

@@ -40,7 +40,7 @@ def main() -> int:
     total = Counts(0, 0, 0)
     lab = [sys.executable, "-m", "pytest", "-v", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
     stages: tuple[tuple[str, list[str], Callable[[int, str], Counts]], ...] = (
-        ("check", ["tools/check.sh"], lambda rc, _: _from_junit("unit.xml", rc)),
+        ("check", ["tools/check.sh", "--all"], lambda rc, _: _from_junit("unit.xml", rc)),
         ("campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: _from_junit("campaign.xml", rc)),
         ("molecule", ["tools/molecule.sh", *roles], lambda rc, out: _from_molecule(out, rc)),
         ("lab", lab, lambda rc, _: _from_junit("lab.xml", rc)),

@@ -304,6 +304,7 @@ def test_workers_run_a_ring_of_processes() -> None:
     assert all(result.coverage["ranks"] == 3 for result in results)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_an_operation_is_named_by_the_others() -> None:
     started = time.monotonic()
     result = _execute(3, ["nccl:dead_rank:gpu=1"])
@@ -318,6 +319,7 @@ def test_a_rank_that_dies_in_an_operation_is_named_by_the_others() -> None:
     assert all(gone(pid) for pid in result.worker_pids)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_an_operation_does_not_hold_up_the_others_for_ever() -> None:
     result = _execute(2, ["nccl:hang_rank:gpu=0"], deadline_s=5.0)
     found = _by_gpu(result)
@@ -327,6 +329,7 @@ def test_a_rank_that_hangs_in_an_operation_does_not_hold_up_the_others_for_ever(
     assert all(gone(pid) for pid in result.worker_pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_killed_or_stopped_from_outside_ends_the_check_for_all(number: signal.Signals) -> None:
     victims: dict[str, int] = {}

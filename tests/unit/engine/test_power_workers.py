@@ -54,6 +54,7 @@ def late_grant(tmp_path: Path) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("late_grant")
 def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
     found = run(tmp_path)
@@ -73,6 +74,7 @@ def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
     assert waves.state(tmp_path).state is State.OVER
 
 
+@pytest.mark.slow
 def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None:
     found = run(tmp_path, slack_s=2.0, wait_s=5.0)
     assert [told(result) for result in found.results] == [[], []]

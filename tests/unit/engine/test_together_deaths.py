@@ -126,6 +126,7 @@ def _execute(tmp_path: Path, step: int, how: str) -> ExecutionResult:
     return execute(replace(made, options={"collective_wait_s": 4.0}), limits=LIMITS, command=command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "step"), [
     *(("dies", step) for step in (1, 2, 4, 9, 17, 24, 31, 40)), ("raises", 3), ("raises", 35), ("hangs", 6),
 ])  # fmt: skip

@@ -143,6 +143,7 @@ def play(fleet: Path, ansible_playbook: Playbook, limit: int, *more: str) -> sub
     return done
 
 
+@pytest.mark.slow
 def test_no_more_hosts_swing_at_once_than_the_site_stands(fleet: Path, ansible_playbook: Playbook) -> None:
     play(fleet, ansible_playbook, 1, "--check")
     assert not list(fleet.glob("*/command")), "a check run starts nothing"
@@ -162,6 +163,7 @@ def test_no_more_hosts_swing_at_once_than_the_site_stands(fleet: Path, ansible_p
     assert {result["why"] for result in results(again).values()} == {"a pass of this boot exists"}
 
 
+@pytest.mark.slow
 def test_hosts_swing_at_the_same_time_where_the_site_stands_it(fleet: Path, ansible_playbook: Playbook) -> None:
     """What shows that the test above can fail, too."""
     (fleet / "together").touch()
@@ -169,6 +171,7 @@ def test_hosts_swing_at_the_same_time_where_the_site_stands_it(fleet: Path, ansi
     assert most_at_once(fleet) == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_a_lost_controller_left_waiting_is_joined_and_granted(
     fleet: Path, ansible_playbook: Playbook
 ) -> None:

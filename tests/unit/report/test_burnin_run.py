@@ -198,6 +198,7 @@ def test_lost_kernel_log_is_inconclusive(node: Node) -> None:
     assert (code, codes(report)) == (3, {"XID_SOURCE_MISSING"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Node) -> None:
     node.configure(level="standard")  # long enough to be interrupted
@@ -219,6 +220,7 @@ def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Nod
     assert evidence_of.verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.slow
 def test_an_impatient_ctrl_c_leaves_the_report_all_the_same(node: Node) -> None:
     node.configure(level="standard")
     process = node.start("run", "--json")
@@ -233,6 +235,7 @@ def test_an_impatient_ctrl_c_leaves_the_report_all_the_same(node: Node) -> None:
     assert json.loads(out)["interrupted"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_reader_that_goes_away_changes_neither_run_nor_exit_code(stream: str, node: Node) -> None:
     node.configure(checks=["state"])
@@ -298,6 +301,7 @@ def test_evidence_that_cannot_be_signed_leaves_nothing_of_the_run_and_closes_the
     assert "FAIL" in str(node.store.revoked())
 
 
+@pytest.mark.slow
 def test_full_disk_before_the_run(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0
@@ -375,12 +379,14 @@ def given_up(node: Node, file_limit_bytes: int, *arguments: str) -> str:
     return sentence
 
 
+@pytest.mark.slow
 def test_full_disk_while_the_journal_is_written(node: Node) -> None:
     given_up(node, 500)
     assert node.run("--checks", "state")[0] == 3, "and the next run does not take it for a host that died"
     assert codes(node.run("--checks", "state")[1]) == {"COVERAGE_LOW"}
 
 
+@pytest.mark.slow
 def test_full_disk_while_the_report_is_written(node: Node) -> None:
     node.configure(checks=["state"])
     assert "its verdict was PASS" in given_up(node, 5000)
@@ -390,6 +396,7 @@ def test_full_disk_while_the_report_is_written(node: Node) -> None:
     assert "could not be reported" in str(node.store.revoked()), "a FAIL closes the gate all the same"
 
 
+@pytest.mark.slow
 def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0
@@ -401,6 +408,7 @@ def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
     assert "the journal of run 1 is damaged" in report["reasons"][0]["message"]
 
 
+@pytest.mark.slow
 def test_a_truncated_journal_of_this_boot_is_no_death(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0

@@ -53,6 +53,7 @@ def test_results_are_typed(kind: type) -> None:
     assert typing.Any not in hints.values()
 
 
+@pytest.mark.slow
 def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     assert (Path(gpu_burnin.__file__).parent / "py.typed").exists()
     assert typing.get_type_hints(run_burnin)["return"] is Outcome
@@ -68,6 +69,7 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     assert len(errors) == 1 and '"nothing"' in errors[0], done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_works_as_it_stands(tmp_path: Path, fake_nvml: Path, host_key: Path) -> None:
     kernel_log = tmp_path / "kmsg"
     kernel_log.write_text("6,0,100,-;Linux version 6.1\n")

@@ -84,15 +84,22 @@ def test_page_has_commands() -> None:
     assert {shlex.split(command)[1] for command in commands()} >= {"report", "compare", "explain", "schema"}
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_of_the_page_work(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's names stand for what a node has: runs of its own, and reports that were brought from others."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two reports and the state directory of a node; only read."""
+    folder = tmp_path_factory.mktemp("reports")
     for place, made in (("BEFORE", healthy_8()), ("AFTER", sick_8()), ("STATE/runs/RUN", healthy_8())):
-        (tmp_path / place).mkdir(parents=True)
-        outputs.write(tmp_path / place, *made)
-    (tmp_path / "STATE/latest").symlink_to("runs/RUN")
-    (tmp_path / "config.yaml").write_text("{}\n")
+        (folder / place).mkdir(parents=True)
+        outputs.write(folder / place, *made)
+    (folder / "STATE/latest").symlink_to("runs/RUN")
+    (folder / "config.yaml").write_text("{}\n")
+    return folder
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_of_the_page_work(command: str, reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's names stand for what a node has: runs of its own, and reports that were brought from others."""
+    monkeypatch.chdir(reports)
     arguments = shlex.split(command)[1:]
     if arguments[0] == "report" and not any(place in command for place in ("BEFORE", "AFTER")):
         arguments += ["--config", "config.yaml", "--state-dir", "STATE"]
