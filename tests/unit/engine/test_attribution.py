@@ -13,7 +13,7 @@ from engine_helpers import gpu
 from gpu_burnin.attribution import Transfer, attributed, blame, cells_of, slow_transfers
 from gpu_burnin.checks.nvlink_rows import Row
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import JSON, CheckResult, Measurement, Verdict
+from gpu_burnin.types import JSON, CheckResult, Measurement, Notice, Reason, Verdict
 
 GOOD = 400e9
 NOISE = 0.03
@@ -76,11 +76,12 @@ def _gpu(rates: Mapping[Transfer, float | None], uuid: str, way: str) -> list[Tr
 
 def _told(matrix: Matrix) -> tuple[list[Any], list[Any]]:
     reasons, notices = attributed(matrix.results(), [gpu(index) for index in range(matrix.count)], simulated=False)
-    named = [
-        [(one.code, one.evidence["attributed"]["kind"], tuple(one.evidence["attributed"]["gpus"])) for one in found]  # type: ignore
-        for found in (reasons, notices)
-    ]
-    return named[0], named[1]
+    return [_named(reason) for reason in reasons], [_named(notice) for notice in notices]
+
+
+def _named(said: Reason | Notice) -> tuple[str, str, tuple[str, ...]]:
+    blame: Any = said.evidence["attributed"]
+    return said.code, blame["kind"], tuple(blame["gpus"])
 
 
 @pytest.mark.parametrize("seed", [20_251, 7])
