@@ -19,7 +19,7 @@ step() {
   fi
 }
 
-# It keeps one core busy for a minute: the other linters run beside it.
+# It keeps one core busy for a minute: everything else runs beside it.
 mkdir -p build
 ansible-lint --offline -q >build/ansible-lint.log 2>&1 &
 ansible_lint=$!
@@ -38,8 +38,8 @@ step mypy mypy gpu_burnin tests/bench tests/campaign tests/gpu tests/lab tools
 step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
 step generated python tools/docs.py --check
-step ansible-lint finish_ansible_lint
 step unit pytest -q -n 3 "${selection[@]}" tests/unit --junitxml=build/unit.xml
+step ansible-lint finish_ansible_lint
 
 if ((${#failed[@]})); then
   echo "check: failed: ${failed[*]}" >&2
