@@ -1,10 +1,38 @@
-"""The sentence at the top of the page: what came out, and for which GPUs or links."""
+"""The top of the page: what came out, for which GPUs or links, and the reason that weighs most."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import failed_links
-from gpu_burnin.report.units import gpu_name
+from gpu_burnin.report.said import failed_links, units_of
+from gpu_burnin.report.units import gpu_name, without_name
+
+# Letters of the reason at the top; the whole of it stands below.
+_MAX_REASON = 240
+
+
+@dataclass(frozen=True)
+class FirstReason:
+    """The reason that weighs most: its code, on which units, its message, and how many other codes there are."""
+
+    code: str
+    units: tuple[str, ...]
+    message: str
+    more: int
+
+
+def first_reason(report: Report) -> FirstReason | None:
+    """The first of the report's reasons (the worst) with all units of which it says the same; None on PASS."""
+    if not report["reasons"]:
+        return None
+    first = report["reasons"][0]
+    message = without_name(report, first)
+    alike = [item for item in report["reasons"] if item["code"] == first["code"]]
+    units = [unit for item in alike if without_name(report, item) == message for unit in units_of(report, item)]
+    others = {item["code"] for item in report["reasons"]} - {first["code"]}
+    short = message if len(message) <= _MAX_REASON else f"{message[:_MAX_REASON].rsplit(' ', 1)[0]} ..."
+    return FirstReason(first["code"], tuple(dict.fromkeys(units)), short, len(others))
 
 
 def headline(report: Report, took: str) -> str:
@@ -26,7 +54,7 @@ def headline(report: Report, took: str) -> str:
         whom = f"{listed(unsure)}, out of {count}"
     else:
         whom = f"the {count} either"
-    return f"No fault was proved, but this run cannot vouch for {whom}. The reasons are below."
+    return f"No fault was proved, but this run cannot vouch for {whom}."
 
 
 def _failed(report: Report, count: str) -> str:

@@ -10,29 +10,33 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.report.headline import headline, listed
+from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import link_of, units_of
-from gpu_burnin.report.units import checks_on_gpus, gpu_name, measured, without_name
+from gpu_burnin.report.said import common_codes, link_of, units_of
+from gpu_burnin.report.units import gpu_name, measured, without_name
+from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
 # Units as people write them, and what names say of them already.
 _UNITS: Mapping[str, tuple[str, str]] = {"B/s": ("", "GB/s"), "1": ("", ""), "degC": ("_c", "°C"), "W": ("_w", "W")}
-_WORST_FIRST = ("FAIL", "INCONCLUSIVE", "PASS")
 # Errors of one check that are listed; the report in JSON has what the check kept.
 MAX_ERRORS = 12
 
 
 @dataclass
 class Finding:
-    """All that was said under one code: `said` holds (units, message, evidence), equal messages joined."""
+    """All that was said under one code: `said` holds (units, message, evidence), equal messages joined.
+
+    `common`: every GPU of the node failed under it.
+    """
 
     code: str
     severity: str
     summary: str | None
     what_to_do: str | None
+    common: bool = False
     said: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
 
 
@@ -87,8 +91,9 @@ class Page:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.gpu_checks = checks_on_gpus(report)
-        self.next_step = next_step(report["action"], bool(report["coverage"]["injected"]))
+        self.columns = columns(report)
+        self.reason = first_reason(report)
+        self.next_step = next_step(report)
         self.took = duration(_seconds_between(report["started_at"], report["finished_at"]))
 
     @property
@@ -119,12 +124,18 @@ class Page:
         return self._grouped(self.report["warnings"])
 
     def _grouped(self, items: Iterable[Mapping[str, Any]]) -> list[Finding]:
-        known, found = load_reasons(), dict[tuple[str, str], Finding]()
+        known, found, common = load_reasons(), dict[tuple[str, str], Finding](), common_codes(self.report)
         for item in items:
             severity, info = item.get("severity", "WARNING"), known.get(item["code"])
             finding = found.setdefault(
                 (severity, item["code"]),
-                Finding(item["code"], severity, info.summary if info else None, info.what_to_do if info else None),
+                Finding(
+                    item["code"],
+                    severity,
+                    info.summary if info else None,
+                    info.what_to_do if info else None,
+                    severity == "FAIL" and item["code"] in common,
+                ),
             )
             named, text = units_of(self.report, item), without_name(self.report, item)
             same = next((units for units, message, _ in finding.said if message == text), None)
@@ -161,10 +172,9 @@ class Page:
         links = [f"{reason['code']} (link)" for reason in found if uuid in link_of(reason) and reason["gpu"] is None]
         return list(dict.fromkeys([*own, *links]))
 
-    def verdict_on(self, check: str, gpu: str) -> str | None:
-        """The verdict of a check on a GPU, None where it gave none."""
-        found = {item["verdict"] for item in self.report["checks"] if (item["name"], item["gpu"]) == (check, gpu)}
-        return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+    def verdict_on(self, column: str, gpu: str) -> str | None:
+        """What a column of the table of GPUs says of a GPU, None where it says nothing."""
+        return verdict_on(self.report, column, gpu)
 
     @property
     def node_checks(self) -> list[dict[str, Any]]:

@@ -60,3 +60,14 @@ def failed_links(report: Report) -> list[str]:
         if reason["severity"] == "FAIL" and (gpus := link_of(reason)):
             found.append("the link between {} and {}".format(*sorted(gpu_name(report, uuid) for uuid in gpus)))
     return list(dict.fromkeys(found))
+
+
+def common_codes(report: Report) -> set[str]:
+    """The codes under which every GPU of a node with several failed: rather one cause that they share than as many
+    broken GPUs."""
+    gpus = {gpu["uuid"] for gpu in report["gpus"]}
+    failed: dict[str, set[str]] = {}
+    for reason in report["reasons"]:
+        if reason["severity"] == "FAIL" and reason["gpu"] is not None:
+            failed.setdefault(reason["code"], set()).add(reason["gpu"])
+    return {code for code, on in failed.items() if on >= gpus and len(gpus) > 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_burnin.report import peers, waves
@@ -12,8 +12,9 @@ from gpu_burnin.report.links import opinion
 from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import has_bad_link, units_of
-from gpu_burnin.report.units import checks_on_gpus, gpu_name, without_name
-from gpu_burnin.report.words import duration, rate
+from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
+from gpu_burnin.report.words import common_cause, duration, rate
 
 WIDTH = 100
 # What fits one screen with eight GPUs; the others are in the JSON.
@@ -24,6 +25,8 @@ _MAX_COUNTERS = 3
 _MAX_XIDS = 3
 # Letters of the last column of the checks.
 _MAX_TOLD = 84
+# Headings that would widen the table beyond a screen.
+_HEADINGS: Mapping[str, str] = {WATCHED: "telem"}
 Advice = Callable[[str], str | None]
 
 
@@ -66,6 +69,7 @@ def _head(report: Report) -> list[str]:
     return [
         f"VERDICT  {report['verdict']}{note}",
         f"ACTION   {_action(report)}",
+        *_wrap(common_cause(report) or "", " " * 9, " " * 9),
         f"node {report['node']}   level {report['level']}   run {report['run_id']}",
         f"{report['started_at']} to {report['finished_at']}   driver {software['driver'] or 'none'}"
         f"   kernel {report['host']['kernel']}   gpu-burnin {software['gpu_burnin']}",
@@ -137,33 +141,32 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _verdict_of(checks: Iterable[dict[str, Any]]) -> str:
-    return _worst({check["verdict"] for check in checks})
-
-
-def _worst(verdicts: Set[str]) -> str:
-    return next((verdict for verdict in ("FAIL", "INCONCLUSIVE", "PASS") if verdict in verdicts), "-")
-
-
 def _gpus(report: Report) -> list[str]:
     if not report["gpus"]:
         return ["GPUs: none"]
-    names = checks_on_gpus(report)
+    names = columns(report)
     models = [gpu["sku"] or gpu["name"] for gpu in report["gpus"]]
     alike = len(set(models)) == 1
-    rows = [["GPU", "PCI", *([] if alike else ["model"]), "serial", "uuid", "verdict", *names]]
+    rows = [
+        [
+            "GPU",
+            "PCI",
+            *([] if alike else ["model"]),
+            "serial",
+            "uuid",
+            "verdict",
+            *(_HEADINGS.get(name, name) for name in names),
+        ]
+    ]
     for gpu in report["gpus"]:
-        of_gpu = [check for check in report["checks"] if check["gpu"] == gpu["uuid"]]
         verdicts = [
-            "LINK"
-            if has_bad_link(report, name, gpu["uuid"])
-            else _verdict_of(check for check in of_gpu if check["name"] == name)
+            "LINK" if has_bad_link(report, name, gpu["uuid"]) else verdict_on(report, name, gpu["uuid"]) or "-"
             for name in names
         ]
         identity = [str(gpu["index"]), gpu["pci_bus_id"], *([] if alike else [gpu["sku"] or gpu["name"]])]
         # The verdict of the GPU has the whole word; columns of checks would grow by it.
         short = [verdict.replace("INCONCLUSIVE", "INCONCL") for verdict in verdicts]
-        rows.append([*identity, gpu["serial"], gpu["uuid"][:12], gpu["verdict"], *short])
+        rows.append([*identity, gpu["serial"], gpu["uuid"].removeprefix("GPU-")[:8], gpu["verdict"], *short])
     head = f"{len(models)} GPU{'s' * (len(models) > 1)}, {models[0] or 'model unknown'}"
     return [*([f"{head}:"] if alike else []), *_table(rows)]
 
@@ -179,7 +182,7 @@ def _checks(report: Report) -> list[str]:
         told = "; ".join(filter(None, (lowest, more.get(name))))
         # What the judge held against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
-        verdict = _worst({*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)})
+        verdict = worst([*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)]) or "-"
         rows.append([name, on, verdict, f"{seconds:.1f}", _cut(told)])
     return _table(rows) if len(rows) > 1 else ["Checks: none ran"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.said import common_codes
 from gpu_burnin.types import JSON, CheckResult
 from gpu_burnin.values import mapping_of, names_of, number_of, numbers_of, rows_of
 
@@ -24,12 +26,23 @@ SHORT_S = 0.01
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-def next_step(action: str, injected: bool) -> str:
+def next_step(report: Report) -> str:
     """The action of a report as an order to a person; what injected faults ask for is not the hardware's."""
-    order = ACTIONS.get(action, action)
-    if not injected:
+    order = ACTIONS.get(report["action"], report["action"])
+    if shared := common_cause(report):
+        order = f"{shared}. If that is sound: {order[:1].lower()}{order[1:]}"
+    if not report["coverage"]["injected"]:
         return order
     return f"Run again without --inject. Only if what was found was not injected: {order[:1].lower()}{order[1:]}"
+
+
+def common_cause(report: Report) -> str | None:
+    """Where to look first when all that failed, failed on every GPU: eight GPUs seldom break at once. Else None."""
+    failed = {reason["code"] for reason in report["reasons"] if reason["severity"] == "FAIL"}
+    if not failed or not failed <= common_codes(report):
+        return None
+    shared = "driver and libraries, power, cooling, board, host"
+    return f"All {len(report['gpus'])} GPUs failed alike, so look first at what they share: {shared}"
 
 
 def duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.report import charts, html, text
 from gpu_burnin.report.page import Page
+from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice
@@ -278,7 +279,7 @@ def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
     [
         ("healthy-8", "No fault was seen on 8 GPUs in 4 min 52 s."),
         ("sick-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
-        ("doubtful-8", "No fault was proved, but this run cannot vouch for the 8 GPUs either. The reasons are below."),
+        ("doubtful-8", "No fault was proved, but this run cannot vouch for the 8 GPUs either."),
         ("healthy-1", "No fault was seen on 1 GPU in 1 min."),
         ("slow-link-8", "The link between GPU 2 and GPU 5 failed, out of 8 GPUs."),
         ("slow-gpu-8", "GPU 4 failed, out of 8 GPUs."),
@@ -318,6 +319,85 @@ def test_check_that_passed_with_nothing_to_test_has_no_bound_and_no_fault() -> N
     assert row.bound == "nothing to test here: no bound"
 
 
+@pytest.mark.parametrize("check", ["telemetry", "kernel_log", "state", "gemm"])
+def test_gpu_that_failed_shows_in_which_column(check: str) -> None:
+    """A throttled GPU once was FAIL with PASS in every column."""
+    column = "telemetry" if check == "kernel_log" else check
+
+    def change(seen: Observations) -> Observations:
+        return replace(seen, extra=(make_reason("THROTTLED", check, "too hot", gpu=seen.gpus[3].uuid),))
+
+    report, _ = sample(change=change)
+    for gpu in report["gpus"]:
+        failed = [name for name in columns(report) if verdict_on(report, name, gpu["uuid"]) == "FAIL"]
+        assert failed == ([column] if gpu["index"] == 3 else [])
+    lines = [line.split() for line in text.render(report, lambda code: None).splitlines()]
+    rows = [line for line in lines if line and line[-1] in ("PASS", "FAIL") and ":" in line[1]]
+    assert len(rows) == 8
+    assert rows[3].count("FAIL") == 2
+    assert not any("FAIL" in row for row in (*rows[:3], *rows[4:]))
+
+
+def test_unwatched_gpu_and_a_node_that_state_could_not_read_do_not_show_pass() -> None:
+    def change(seen: Observations) -> Observations:
+        return replace(seen, extra=(make_reason("NVML_UNAVAILABLE", "state", "no NVML"),))
+
+    report, _ = sample(change=change)
+    first = report["gpus"][0]["uuid"]
+    assert verdict_on(report, "state", first) == "INCONCLUSIVE"
+    assert verdict_on(report, "telemetry", first) == "PASS"
+    report["telemetry"]["sources"] = []
+    assert verdict_on(report, "telemetry", first) is None
+
+
+def test_reason_that_weighs_most_stands_at_the_top() -> None:
+    report, series = sick_8()
+    reason = Page(report).reason
+    assert reason
+    assert (reason.code, reason.units, reason.more) == ("SLOW", ("GPU 2",), 7)
+    hero = html.render(report, series).split("</header>")[0]
+    assert "the floor of this model is 1136" in hero
+    assert "and 7 more reasons" in hero
+    assert Page(healthy_1()[0]).reason is None
+    report["reasons"][0]["message"] = "word " * 100
+    reason = Page(report).reason
+    assert reason
+    assert len(reason.message) <= 244
+    assert reason.message.endswith("word ...")
+
+
+def test_same_fault_on_every_gpu_asks_for_a_common_cause_first() -> None:
+    def broken(indices: range) -> Sample:
+        def change(seen: Observations) -> Observations:
+            wrong = [make_reason("GEMM_MISMATCH", "gemm", "wrong", gpu=gpu.uuid) for gpu in seen.gpus]
+            return replace(seen, extra=tuple(wrong[index] for index in indices))
+
+        return sample(change=change)
+
+    report, series = broken(range(8))
+    assert Page(report).next_step.startswith("All 8 GPUs failed alike, so look first at what they share: driver")
+    assert "All 8 GPUs failed under this code" in html.render(report, series)
+    assert "look first at what they share" in " ".join(text.render(report, lambda code: None).split())
+    report, series = broken(range(7))
+    assert "alike" not in Page(report).next_step
+    assert "failed under this code" not in html.render(report, series)
+    assert "look first" not in text.render(report, lambda code: None)
+
+
+def test_plots_of_power_fold_on_pass_alone() -> None:
+    summary = "<summary>Power, clock and temperature of each GPU over the waves</summary>"
+    assert f'<details class="more">{summary}' in html.render(*healthy_8())
+    assert f'<details class="more" open>{summary}' in html.render(*sick_8())
+
+
+def test_codes_break_at_underscores_alone() -> None:
+    page = html.render(*sick_8())
+    assert "GEMM_<wbr>MISMATCH" in page
+    places = re.findall(r'<(?:a class="tile|p class="(?:head|reason)).*?</(?:a|p)>', page, re.DOTALL)
+    assert len(places) > 10
+    assert not any(re.search(r"[A-Z]_[A-Z]", place) for place in places)
+
+
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
     report, _ = sick_8()
     assert "inject" not in Page(report).next_step
@@ -338,8 +418,8 @@ def test_check_that_is_missing_on_every_gpu_has_its_column() -> None:
     gaps = [{"check": "gemm", "gpu": uuid, "why": "interrupted"} for uuid in uuids]
     report["coverage"]["not_run"] = [*gaps, {"check": "dcgm", "gpu": None, "why": "not asked for"}]
     page = Page(report)
-    assert "gemm" in page.gpu_checks
-    assert "dcgm" not in page.gpu_checks
+    assert "gemm" in page.columns
+    assert "dcgm" not in page.columns
     assert page.not_run == [("interrupted", "gemm on all 8 GPUs"), ("not asked for", "dcgm")]
 
 

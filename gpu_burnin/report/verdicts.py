@@ -1,0 +1,43 @@
+"""The table of GPUs: which columns it has, and what each says of a GPU, so that a GPU that failed shows where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import checks_on_gpus
+
+# What is watched all the time has a column like a check: counters, samples and events, and the kernel log's XIDs.
+WATCHED = "telemetry"
+_REASONS_OF_WATCHED = frozenset({"telemetry", "kernel_log"})
+_WORST_FIRST = ("FAIL", "INCONCLUSIVE", "PASS")
+
+
+def worst(verdicts: Iterable[str]) -> str | None:
+    """The worst of these verdicts; None of none."""
+    found = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in found), None)
+
+
+def columns(report: Report) -> list[str]:
+    """The checks of the node that judge single GPUs, the checks on GPUs, and what was watched meanwhile."""
+    of_node = [check["name"] for check in report["checks"] if check["gpu"] is None]
+    return [*dict.fromkeys(of_node), *checks_on_gpus(report), WATCHED]
+
+
+def verdict_on(report: Report, column: str, uuid: str) -> str | None:
+    """The verdict of a column on a GPU (UUID), by its results and by what was held against it; None where it gave none.
+
+    A check of the node passes a GPU against which it holds nothing, unless it could not look at the node at all.
+    """
+    names = _REASONS_OF_WATCHED if column == WATCHED else {column}
+    against = [reason for reason in report["reasons"] if reason["check"] in names]
+    held = [reason["severity"] for reason in against if reason["gpu"] == uuid]
+    if column == WATCHED:
+        answered = any(source["gpu"] == uuid and source["alive"] for source in report["telemetry"]["sources"])
+        return worst([*held, *(["PASS"] if answered else [])])
+    results = [check for check in report["checks"] if check["name"] == column]
+    if any(check["gpu"] is None for check in results):
+        of_all = [reason["severity"] for reason in against if reason["gpu"] is None]
+        return worst([*held, *(of_all or ["PASS"])])
+    return worst([*held, *(check["verdict"] for check in results if check["gpu"] == uuid)])
