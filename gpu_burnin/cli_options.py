@@ -74,7 +74,8 @@ def host_options(function: _Function) -> _Function:
             "--state-dir",
             "--out",
             type=click.Path(path_type=Path, file_okay=False),
-            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin]",
+            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin; not as root: "
+            "$XDG_STATE_HOME/gpu-burnin or ~/.local/state/gpu-burnin]",
         ),
     )
     for option in reversed(options):

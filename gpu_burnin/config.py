@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpu_burnin.durations import FORM, parse_duration
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.store import DEFAULT_STATE_DIR
+from gpu_burnin.store import default_state_dir
 from gpu_burnin.waves import MODES
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
@@ -46,7 +46,8 @@ class Config:
     `dcgm` adds the check of that name. `power_waves` says when all GPUs may swing between idle and full load together:
     always, when it is granted (for which a run waits `wave_wait_s` seconds) or never. `extended_for_new_s`: a run of
     which no level is asked becomes one of the level extended, that long, while a GPU is new here. `expect_nccl` is
-    the version that NCCL must have, such as 2.28.3.
+    the version that NCCL must have, such as 2.28.3. `require_evidence` refuses a run that could not be signed, as on
+    a host whose gate waits for it.
     """
 
     level: str | None = None
@@ -61,8 +62,9 @@ class Config:
     allow_simulated: bool = False
     node_name: str = field(default_factory=lambda: socket.gethostname().lower())
     host_key: Path = Path("/etc/ssh/ssh_host_ed25519_key")
+    require_evidence: bool = False
     kernel_log: str = "auto"
-    state_dir: Path = DEFAULT_STATE_DIR
+    state_dir: Path = field(default_factory=default_state_dir)
     metrics_file: Path | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)
     publish: PublishConfig = field(default_factory=PublishConfig)
@@ -197,6 +199,7 @@ def parse_config(document: object, path: Path) -> Config:
         allow_simulated=reader.take("allow_simulated", bool, "true or false", default.allow_simulated),
         node_name=reader.take("node_name", str, "the name of the Node object", default.node_name) or default.node_name,
         host_key=reader.path("host_key", default.host_key),
+        require_evidence=reader.take("require_evidence", bool, "true or false", default.require_evidence),
         kernel_log=reader.take("kernel_log", str, "auto or the path of a file", default.kernel_log),
         state_dir=reader.path("state_dir", default.state_dir),
         metrics_file=reader.optional_path("metrics_file"),

@@ -230,7 +230,7 @@ def own_public_key(host_key: Path) -> str:
         # ssh-keygen's own words behind the last colon: no such file, permission denied, a passphrase.
         reason = done.stderr.decode("utf-8", "replace").strip().rpartition(": ")[2]
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}); run as root, make it with "
+            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}): run as root, make it with "
             "`ssh-keygen -A` where there is none, or set host_key in the configuration"
         )
     return public_key(done.stdout.decode("utf-8", "replace"))

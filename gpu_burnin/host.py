@@ -30,7 +30,7 @@ _BMC_FIELDS = ("firmware_revision", "manufacturer_id", "product_id", "device_id"
 
 @dataclass(frozen=True)
 class Host:
-    """Identity and system facts of this machine; `dmi` and `bmc` hold only what could be read."""
+    """Identity and system facts of this machine; what could not be read is "", or missing in `dmi` and `bmc`."""
 
     machine_id: str
     boot_id: str
@@ -48,32 +48,36 @@ def _text(path: Path) -> str:
         return ""
 
 
+def _id(path: Path, form: re.Pattern[str]) -> str:
+    return text if form.fullmatch(text := _text(path)) else ""
+
+
 def machine_id(root: Path = Path("/")) -> str:
     """The machine id of systemd; raises GpuBurninError when it is missing or malformed."""
-    value = _text(root / MACHINE_ID)
-    if not _MACHINE_ID_FORM.fullmatch(value):
+    value = _id(root / MACHINE_ID, _MACHINE_ID_FORM)
+    if not value:
         raise GpuBurninError(
-            f"{socket.gethostname()}: {root / MACHINE_ID} holds no machine id (32 hexadecimal digits); "
-            "run systemd-machine-id-setup"
+            f"{socket.gethostname()}: {root / MACHINE_ID} holds no machine id (32 hexadecimal digits); make one "
+            "with `systemd-machine-id-setup`"
         )
     return value
 
 
 def boot_id(root: Path = Path("/")) -> str:
     """The kernel's id of this boot; raises GpuBurninError when /proc does not give it."""
-    value = _text(root / BOOT_ID)
-    if not _BOOT_ID_FORM.fullmatch(value):
+    value = _id(root / BOOT_ID, _BOOT_ID_FORM)
+    if not value:
         raise GpuBurninError(f"{socket.gethostname()}: {root / BOOT_ID} holds no boot id; mount /proc")
     return value
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """All facts; raises GpuBurninError when the machine or boot id cannot be had."""
+    """All facts, as far as this machine gives them."""
     dmi_dir = root / "sys/class/dmi/id"
     bmc_dirs = sorted((root / "sys/devices/platform").glob("ipmi_bmc.*"))
     return Host(
-        machine_id=machine_id(root),
-        boot_id=boot_id(root),
+        machine_id=_id(root / MACHINE_ID, _MACHINE_ID_FORM),
+        boot_id=_id(root / BOOT_ID, _BOOT_ID_FORM),
         hostname=socket.gethostname(),
         kernel=os.uname().release,
         dmi={name: text for name in _DMI_FIELDS if (text := _text(dmi_dir / name))},

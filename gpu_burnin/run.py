@@ -24,6 +24,7 @@ from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.history import History, read_history
+from gpu_burnin.host import Host, read_host
 from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.journal import Journal, utc_now
 from gpu_burnin.known_gpus import KNOWN_GPUS, makes_known, remember, wanted_notice
@@ -31,6 +32,9 @@ from gpu_burnin.plan import Plan
 from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
 from gpu_burnin.report import build, model, outputs
 from gpu_burnin.report.series import build_series
+from gpu_burnin.signing import CODE as NO_EVIDENCE
+from gpu_burnin.signing import NO_HISTORY, obstacles
+from gpu_burnin.signing import notice as no_evidence
 from gpu_burnin.store import Run, Store
 from gpu_burnin.telemetry import selftest as telemetry_selftest
 from gpu_burnin.telemetry.findings import TelemetryFindings
@@ -87,15 +91,15 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
     """Test this node and leave report and evidence in the state directory.
 
     Ctrl-C and SIGTERM end it early with a valid INCONCLUSIVE report. Evidence is signed whatever the verdict,
-    but never for a run with injected faults. Raises GpuBurninError (exit 2) before anything has been run: wrong
-    option or configuration, no usable GPU, another run under way, unreadable host key; and when journal or report
-    cannot be written: then the workers are ended and nothing is left of the run.
+    but never for a run with injected faults, and not where this host cannot sign, which the report says. Raises
+    GpuBurninError (exit 2) before anything has been run: wrong option or configuration, no usable GPU, another run
+    under way, no way to sign where the configuration requires it; and when journal or report cannot be written: then
+    the workers are ended and nothing is left of the run.
     """
     started_s = time.monotonic()
     config, store = options.config, Store(options.config.state_dir)
     check_surroundings(config)
-    if not options.inject:
-        evidence.own_public_key(config.host_key)
+    unsigned = () if options.inject else obstacles(config, read_host())
     with store.locked():
         store.forget_waves()
         prepared = prepare(options)
@@ -104,7 +108,7 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
         with _new_run(store) as (run, found), interrupts.taken():
             started_at = utc_now()
             seen = _execute(config, prepared, run, display, interrupts, started_s)
-            observed = _observe(options, prepared, seen, history)
+            observed = _observe(options, prepared, seen, history, unsigned)
             judged = judge(observed, load_xids())
             found.judged = None if options.inject else judged
             facts = build.RunFacts(
@@ -118,9 +122,11 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
                 facts=seen.done.facts,
             )
             report = build.build(facts, observed, judged)
-            _write(run, report, build_series(observed.results, seen.telemetry, started_s), prepared, config)
+            signed = not options.inject and all(notice.code != NO_EVIDENCE for notice in observed.notices)
+            series = build_series(observed.results, seen.telemetry, started_s)
+            _write(run, report, series, prepared.host, config if signed else None)
             store.finish(run)
-            if judged.verdict is Verdict.PASS and revoked is not None:
+            if judged.verdict is Verdict.PASS and signed and revoked is not None:
                 store.clear_revocation(revoked)
         _remember(config, run, report, observed, judged)
     _export_metrics(config, run, report)
@@ -190,7 +196,9 @@ def _execute(
         return _Seen(done, sampling.findings(), log, log_before)
 
 
-def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: History) -> Observations:
+def _observe(
+    options: RunOptions, prepared: Prepared, seen: _Seen, history: History, unsigned: tuple[str, ...]
+) -> Observations:
     done, plan, shortfalls = seen.done, prepared.plan, prepared.shortfalls
     if done.busy and BUSY not in shortfalls:
         # The process came after the plan was made: what was not started is not missing by accident.
@@ -200,6 +208,8 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
     events, gaps, sources = seen.log.read()
     pretended = any(result.coverage.get("simulated") is True for result in done.results)
     simulated = plan.backend == "cpu" or prepared.found.simulated or seen.log.simulated or pretended
+    if not sources and not options.config.require_evidence and not options.inject:
+        unsigned = (*unsigned, NO_HISTORY)
     extra: tuple[Reason, ...] = ()
     if history.died is not None:
         message = f"the host went down during the run before, while it ran: {history.died}"
@@ -219,7 +229,8 @@ def _observe(options: RunOptions, prepared: Prepared, seen: _Seen, history: Hist
         extra=extra,
         left_out=prepared.left_out,
         shortfalls=shortfalls,
-        notices=_notices(options, prepared),
+        notices=(*_notices(options, prepared), *((no_evidence(unsigned),) if unsigned else ())),
+        opens_gate=not unsigned,
         interrupted=done.interrupted,
         passed_this_boot=history.passed_this_boot,
         last_reasons=history.last_reasons,
@@ -255,15 +266,18 @@ def _check_of(died: str) -> str:
     return name if name in CHECK_NAMES else "run"
 
 
-def _write(run: Run, report: model.Report, series: Mapping[str, Any], prepared: Prepared, config: Config) -> None:
-    """The report's files, then evidence: a reader that sees the evidence finds the report it speaks of."""
+def _write(run: Run, report: model.Report, series: Mapping[str, Any], host: Host, signer: Config | None) -> None:
+    """The report's files, then evidence: a reader that sees the evidence finds the report it speaks of.
+
+    `signer` None: no evidence is made.
+    """
     data = outputs.write(run.path, report, series)
-    if prepared.plan.inject:
+    if signer is None:
         return
     statement = evidence.Statement(
         node=report["node"],
-        machine_id=prepared.host.machine_id,
-        boot_id=prepared.host.boot_id,
+        machine_id=host.machine_id,
+        boot_id=host.boot_id,
         report_sha256=hashlib.sha256(data).hexdigest(),
         verdict=Verdict(report["verdict"]),
         level=report["level"],
@@ -273,7 +287,7 @@ def _write(run: Run, report: model.Report, series: Mapping[str, Any], prepared: 
         sequence=run.sequence,
         finished_at=report["finished_at"],
     )
-    evidence.write_evidence(run.path, statement, config.host_key)
+    evidence.write_evidence(run.path, statement, signer.host_key)
 
 
 def _export_metrics(config: Config, run: Run, report: model.Report) -> None:

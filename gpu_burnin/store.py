@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.files import replace_symlink, write_atomic
 
-DEFAULT_STATE_DIR = Path("/var/lib/gpu-burnin")
+ROOTS_STATE_DIR = Path("/var/lib/gpu-burnin")
 KEEP_RUNS = 50
 REPORT = "report.json"
 REPORT_TEXT = "report.txt"
@@ -27,6 +27,18 @@ SIGNATURE = "evidence.json.sig"
 WAVE_DIR = "waves"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: bool | None = None) -> Path:
+    """Where the state is when nobody says: root's own, or the user's by the XDG Base Directory Specification."""
+    if os.geteuid() == 0 if is_root is None else is_root:
+        return ROOTS_STATE_DIR
+    own = Path(environment.get("XDG_STATE_HOME") or "")
+    if own.is_absolute():
+        return own / "gpu-burnin"
+    home = Path(environment.get("HOME") or "")
+    # Containers run unknown users at home in "/" or nowhere: then the refusal names --state-dir.
+    return home / ".local/state/gpu-burnin" if home.is_absolute() else ROOTS_STATE_DIR
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Store:
         except OSError as error:
             raise GpuBurninError(
                 f"{socket.gethostname()}: cannot use the state directory {self.root} ({error.strerror}); "
-                "run as root or give --state-dir"
+                "give --state-dir a directory that can be written, such as /tmp/gpu-burnin, or run as root"
             ) from error
         try:
             try:

@@ -23,6 +23,7 @@ from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.power_judge import judge_power
+from gpu_burnin.telemetry.sampling_record import EVENTS
 from gpu_burnin.telemetry.xids import XidFindings, is_own, judge_xids
 from gpu_burnin.types import (
     JSON,
@@ -64,6 +65,7 @@ class Observations:
     are warnings that do not come of the checks.
     `passed_this_boot`: a run of this boot had passed before, so that users' work may have run since.
     `last_reasons` are those of the run before, and `restarted` says that the host was restarted since then.
+    `opens_gate`: a PASS is signed, and must know of what happened since boot.
     """
 
     plan: Plan
@@ -83,6 +85,7 @@ class Observations:
     passed_this_boot: bool = False
     last_reasons: tuple[Reason, ...] = ()
     restarted: bool = False
+    opens_gate: bool = True
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,15 @@ def _logged(seen: Observations, xids: XidTable) -> XidFindings:
         before=log.before,
         users_ran=seen.passed_this_boot,
         reported=seen.telemetry.xids,
+        driver_told=not seen.opens_gate and _told_by_driver(seen),
     )
+
+
+def _told_by_driver(seen: Observations) -> bool:
+    """Whether NVML would have reported each XID of each GPU under test, from the begin of the run to its end."""
+    alive = {source.gpu for source in seen.telemetry.sources if source.name == EVENTS and source.alive}
+    watched = _watched(seen)
+    return bool(watched) and all(gpu.uuid in alive for gpu in watched)
 
 
 def _watched(seen: Observations) -> tuple[Gpu, ...]:

@@ -28,10 +28,11 @@ def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
     family = {os.getpid(), parent}
     for stat in proc.glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            # Bytes: the kernel cuts a process's name after 15 of them, also in the middle of a character.
+            fields = stat.read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue  # the process ended meanwhile
-        if int(fields[1]) == parent:
+        if len(fields) > 1 and int(fields[1]) == parent:
             family.add(int(stat.parent.name))
     return frozenset(family)
 

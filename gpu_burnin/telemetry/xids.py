@@ -18,6 +18,7 @@ CHECK = "kernel_log"
 RECOVERY_XID = 154
 # The journal stamps some kernel messages later than the kernel: the same text within this time is the same line.
 SAME_LINE_US = 1_000_000
+_NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
 
 
@@ -70,6 +71,7 @@ def judge_xids(
     before: Iterable[XidEvent] = (),
     users_ran: bool = False,
     reported: Iterable[XidEvent] = (),
+    driver_told: bool = False,
 ) -> XidFindings:
     """What the kernel log, and NVML's own reports, say against the node.
 
@@ -80,23 +82,27 @@ def judge_xids(
     What the driver says it has recovered from since (XID 154 back
     to None after a reset) is told, not held against it. `reported` are the XIDs that NVML reported during the
     run; those the log has too are dropped. Each code on each device gives one reason, however often it came, and
-    where XID 154 says what the GPU needs, that is the action.
+    where XID 154 says what the GPU needs, that is the action. `driver_told`: NVML reported every XID of the run, and
+    nothing asks for what was before it, so that a PASS may do without a log.
     """
     later, earlier = tuple(events), tuple(before)
     # What was there before the run must still be there after it, unless the log was cut.
     kept = _earlier(earlier, later)
     vanished = tuple(event for event in earlier if event not in kept)
     reasons: list[Reason] = []
-    if not sources:
-        missing = "no source shows kernel messages (journal, /dev/kmsg or the file that stands in for them)"
-        reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, missing))
+    notices: tuple[Notice, ...] = ()
+    if not sources and driver_told:
+        notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: XIDs before this run and SXids go unseen"),)
+    elif not sources:
+        reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, _NO_LOG))
     elif gaps := gaps or len(vanished):
         names = sources if isinstance(sources, str) else ", ".join(sources)
         message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
         reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *later), earlier)
     merged = _merged(logged, reported, old)
-    return XidFindings(*_told(merged, gpus, table, own_pids, old, users_ran, reasons))
+    told, said = _told(merged, gpus, table, own_pids, old, users_ran, reasons)
+    return XidFindings(told, (*notices, *said))
 
 
 def _earlier(events: Iterable[XidEvent], before: Sequence[XidEvent]) -> frozenset[XidEvent]:

@@ -72,6 +72,7 @@ class Node:
             "expect_gpus": 2,
             "shapes": SHAPES,
             "host_key": str(self.host_key),
+            "require_evidence": True,
             "kernel_log": str(self.kernel_log),
             "state_dir": str(self.store.root),
             **change,

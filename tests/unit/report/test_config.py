@@ -23,6 +23,7 @@ backend: cpu
 allow_simulated: true
 node_name: gpu-1
 host_key: /etc/ssh/key
+require_evidence: true
 kernel_log: /dev/kmsg
 state_dir: /srv/state
 metrics_file: /var/lib/node_exporter/gpu_burnin.prom
@@ -50,6 +51,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.allow_simulated is True
     assert config.node_name == "gpu-1"
     assert config.host_key == Path("/etc/ssh/key")
+    assert config.require_evidence is True
     assert config.kernel_log == "/dev/kmsg"
     assert config.state_dir == Path("/srv/state")
     assert config.metrics_file == Path("/var/lib/node_exporter/gpu_burnin.prom")

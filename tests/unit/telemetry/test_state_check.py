@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from telemetry_helpers import NOT_SUPPORTED, healthy
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.state import expected_from
+from gpu_burnin.checks.state import expected_from, own_family
 from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, judge_state
 from gpu_burnin.telemetry.state import ProcessUse, Unsupported
 from gpu_burnin.types import Action, Gpu, Verdict
@@ -230,3 +232,12 @@ def test_recovery_actions_of_the_state_and_of_xid_154_are_the_same() -> None:
     policy = load_xids().xids[154]
     for value, (_, action) in RECOVERY.items():
         assert policy.for_text(f"GPU recovery action changed from 0x0 (None) to {value:#x} (Any)")[2] is action
+
+
+def test_names_of_other_processes_do_not_matter_to_the_own_family(tmp_path: Path) -> None:
+    names = {"7": b"\xe2\x82", "8": b"a) R 1 (b", "9": b""}  # cut inside a character, brackets, one that has ended
+    for pid, name in names.items():
+        (tmp_path / pid).mkdir()
+        content = b"%s (%s) S %d 1 1" % (pid.encode(), name, os.getppid()) if name else b""
+        (tmp_path / pid / "stat").write_bytes(content)
+    assert own_family(tmp_path) == {os.getpid(), os.getppid(), 7, 8}

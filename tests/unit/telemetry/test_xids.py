@@ -53,6 +53,13 @@ def test_no_source_is_inconclusive() -> None:
     assert (reason.code, reason.severity) == ("XID_SOURCE_MISSING", Verdict.INCONCLUSIVE)
 
 
+def test_what_nvml_reported_of_the_run_stands_in_where_nothing_asks_for_the_time_before() -> None:
+    found = find(sources="", driver_told=True)
+    assert (found.reasons, [notice.code for notice in found.notices]) == ((), ["XID_SOURCE_MISSING"])
+    (reason,) = judge(sources="", driver_told=True, reported=[xid(79, "reported by NVML: XID 79, 1 times")])
+    assert (reason.code, reason.severity) == ("XID_FATAL", Verdict.FAIL)
+
+
 def test_gap_is_inconclusive() -> None:
     (reason,) = judge(gaps=3)
     assert (reason.code, reason.severity, reason.evidence["gaps"]) == ("XID_GAP", Verdict.INCONCLUSIVE, 3)
