@@ -3,6 +3,11 @@
 Each kernel does what the function of the same meaning in digest.py or freivalds.py does, integer for integer. The
 digest of a word that holds an integer below 2^31 takes 12 integer operations: place 1, key 8, multiply-add 1,
 sign 2. Not yet run on hardware.
+
+CuPy compiles all it is given with -ftz=true (cupy 14.2, cuda/compiler.py: its option comes after the caller's, so
+-ftz=false does not help; cupy issue 9576): FP32 arithmetic, comparison and conversion take a subnormal for 0. An
+element whose right value is 0 would hide any flipped mantissa bit. So what a value is, is decided by its bits, in
+integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
 """
 
 from __future__ import annotations
@@ -30,6 +35,14 @@ __device__ u32 digest_key(u32 x) {
     x = (x ^ (x >> 16)) * 0x7FEB352DU;
     x = (x ^ (x >> 15)) * 0x846CA68BU;
     return x ^ (x >> 16);
+}
+
+// An FP32 value as a double, subnormals too: a conversion would take them for 0.
+__device__ double exact_double(u32 bits) {
+    u32 exponent = bits >> 23 & 0xFF, fraction = bits & 0x7FFFFF;
+    if (exponent != 0) return (double)__uint_as_float(bits);
+    double v = (double)fraction * power_of_two(-149);
+    return bits >> 31 ? -v : v;
 }
 
 // The integer in a value without its 2^e, 0 where there is none. The general way, in double arithmetic.
@@ -60,11 +73,12 @@ struct Sum {
 };
 
 // How a type of result is read: elements in a 16-byte load; `usual`, the digest of one load in the fast way, which
-// leaves `odd` at 0 only if that way was right; `any`, of one element in the general way. e is its power of two.
+// sets a bit of `odd` below the highest where that way was not right; `any`, of one element in the general way. e is
+// its power of two.
 struct Int32 {
     enum { PER_LOAD = 4 };
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, float*) {
+    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32*) {
         sum->add((int)w.x, x);
         sum->add((int)w.y, x + 2);
         sum->add((int)w.z, x + 4);
@@ -77,24 +91,24 @@ struct Int32 {
 };
 
 // Integers below 2^31 in magnitude, which is what a right product holds outside of the ieee ranges. What is no such
-// integer (NaN and Inf too) leaves a rest after conversion and back; rounding towards 0 tells 2^31 from 2^31 - 1.
+// integer (NaN, Inf and subnormals too) comes back from the conversion with other bits; rounding towards 0 tells 2^31
+// from 2^31 - 1. The sign alone may differ: -0 reads as 0, and towards 0 no other value changes it.
 struct Fp32 {
     enum { PER_LOAD = 4 };
-    static __device__ void word(u32 bits, u32 x, Sum* sum, float* odd) {
-        float v = __uint_as_float(bits);
-        int digit = __float2int_rz(v);
-        *odd += fabsf(v - __int2float_rz(digit));
+    static __device__ void word(u32 bits, u32 x, Sum* sum, u32* odd) {
+        int digit = __float2int_rz(__uint_as_float(bits));
+        *odd |= bits ^ __float_as_uint(__int2float_rz(digit));
         sum->add(digit, x);
     }
     // Taking 2^e away is exact unless it ends as 0.
-    static __device__ u32 unscaled(u32 bits, int e, float* odd) {
-        float raw = __uint_as_float(bits), v = raw * __uint_as_float((u32)(127 - e) << 23);
-        bool right = e >= -126 && e <= 126 && (v != 0.0f || raw == 0.0f);
-        if (!right) *odd = 1.0f;
-        return __float_as_uint(v);
+    static __device__ u32 unscaled(u32 bits, int e, u32* odd) {
+        u32 v = __float_as_uint(__uint_as_float(bits) * __uint_as_float((u32)(127 - e) << 23));
+        bool right = e >= -126 && e <= 126 && (v << 1 != 0 || bits << 1 == 0);
+        if (!right) *odd |= 1;
+        return v;
     }
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short* re, const short* ce, Sum* sum, float* odd) {
+    static __device__ void usual(uint4 w, u32 x, const short* re, const short* ce, Sum* sum, u32* odd) {
         if (SCALED) {
             int row = *re;
             u64 cols = *(const u64*)ce;
@@ -109,7 +123,7 @@ struct Fp32 {
         word(w.w, x + 6, sum, odd);
     }
     static __device__ i64 integer(const void* data, u64 i, int e, Flaws* flaws) {
-        return integer_of((double)((const float*)data)[i], e, flaws);
+        return integer_of(exact_double(((const u32*)data)[i]), e, flaws);
     }
     static __device__ u64 any(const void* data, u64 i, int e, u32 x, Flaws* flaws) {
         return digest_any(integer(data, i, e, flaws), x);
@@ -119,17 +133,17 @@ struct Fp32 {
 // Integers up to 2^51 in magnitude: adding 3 * 2^51 leaves them, as two's complement, in the low bits.
 struct Fp64 {
     enum { PER_LOAD = 2 };
-    static __device__ void word(u32 low, u32 high, u32 x, Sum* sum, float* odd) {
+    static __device__ void word(u32 low, u32 high, u32 x, Sum* sum, u32* odd) {
         double v = __longlong_as_double((i64)((u64)high << 32 | low)), shifted = v + 6755399441055744.0;
-        if (!(fabs(v) <= 2251799813685248.0 && shifted - 6755399441055744.0 == v)) *odd = 1.0f;
+        if (!(fabs(v) <= 2251799813685248.0 && shifted - 6755399441055744.0 == v)) *odd |= 1;
         i64 integer = __double_as_longlong(shifted) - __double_as_longlong(6755399441055744.0);
         int digit = (int)integer;
         sum->add(digit, x);
         sum->add((int)((integer - digit) >> 32), x + 1);
     }
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, float* odd) {
-        if (SCALED) { *odd = 1.0f; return; }
+    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32* odd) {
+        if (SCALED) { *odd |= 1; return; }
         word(w.x, w.y, x, sum, odd);
         word(w.z, w.w, x + 2, sum, odd);
     }
@@ -145,7 +159,7 @@ struct Fp64 {
 struct Raw64 {
     enum { PER_LOAD = 2 };
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, float*) {
+    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32*) {
         sum->add((int)w.x, x);
         sum->add((int)w.y, x + 1);
         sum->add((int)w.z, x + 2);
@@ -190,7 +204,7 @@ __device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, u32 magic, u32
     #pragma unroll
     for (int i = 0; i < COUNT; i++) word[i] = ((const uint4*)m->data)[first + i * step];
     Sum sum = {0, 0};
-    float odd = 0.0f;
+    u32 odd = 0;
     #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         u32 at = (u32)(first + i * step);
@@ -202,7 +216,7 @@ __device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, u32 magic, u32
         }
         S::template usual<SCALED>(word[i], at * (2 * S::PER_LOAD) + key, re, ce, &sum, &odd);
     }
-    if (odd == 0.0f) return sum.value();
+    if (odd << 1 == 0) return sum.value();
     u64 slow = 0;
     for (int i = 0; i < COUNT; i++)
         slow += digest_slowly<S>(m, (first + i * step) * S::PER_LOAD, S::PER_LOAD, key, flaws);

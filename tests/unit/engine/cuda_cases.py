@@ -56,7 +56,53 @@ def _fp32(backend: CudaBackend, fill: float) -> tuple[Buffer, int]:
     return put(backend, values, "fp32"), digest(values, 1).value
 
 
-class KernelCases:
+# FP32 bits of subnormals: the least, the greatest, single bits, with either sign.
+_SUBNORMAL = (0x00000001, 0x007FFFFF, 0x00400000, 0x00000200, 0x80000001, 0x807FFFFF, 0x80400000)
+
+
+class SubnormalCases:
+    """An FP32 element that is subnormal where 0 is right must show, also where arithmetic takes it for 0: CuPy has all
+    kernels compiled with -ftz=true."""
+
+    @pytest.mark.parametrize("exponents", [None, (0, 0), (50, 60), (-40, -20)])
+    def test_a_subnormal_is_no_clean_zero(self, backend: CudaBackend, exponents: tuple[int, int] | None) -> None:
+        scale = None if exponents is None else Scale(*(np.full(16, e, dtype=np.int16) for e in exponents))
+        w, v = freivalds.challenge(4, 16, 16)
+        for bits in _SUBNORMAL:
+            values = np.zeros((16, 16), dtype=np.float32)
+            values.view(np.uint32)[3, 5] = bits
+            c = put(backend, values, "fp32")
+            backend.enqueue_check(c, 1, scale, 0)
+            collected = backend.collect()
+            assert collected.observed[0].digest == digest(values, 1, scale) == exact.Digest(0, 0, 1), hex(bits)
+            assert collected.kept == 0
+            assert np.array_equal(backend.kept_matrix(c), values.view(np.uint32))
+            backend.forget_kept()
+            assert backend.bilinear(c, w, v, scale) == 0, "as on the host, no integer counts as 0"
+
+    def test_a_subnormal_in_the_last_elements_that_fill_no_load(self, backend: CudaBackend) -> None:
+        values = np.zeros((5, 7), dtype=np.float32)
+        values.view(np.uint32)[4, 6] = 1
+        backend.enqueue_check(put(backend, values, "fp32"), 3, None, 0)
+        assert backend.collect().observed[0].digest == exact.Digest(0, 0, 1)
+
+    def test_a_subnormal_that_stands_for_an_integer_is_read_as_one(self, backend: CudaBackend) -> None:
+        """Row and column take away 2^-149: the general way, which reads FP32 by its bits."""
+        values = np.full((16, 16), 3.0, dtype=np.float32)
+        values.view(np.uint32)[...] = 3
+        scale = Scale(np.full(16, -75, dtype=np.int16), np.full(16, -74, dtype=np.int16))
+        backend.enqueue_check(put(backend, values, "fp32"), 1, scale, None)
+        threes = digest(np.full((16, 16), 3.0, dtype=np.float32), 1)
+        assert backend.collect().observed[0].digest == digest(values, 1, scale) == threes
+
+    def test_minus_zero_stays_a_clean_zero(self, backend: CudaBackend) -> None:
+        values = np.full((16, 16), -0.0, dtype=np.float32)
+        backend.enqueue_check(put(backend, values, "fp32"), 1, None, 0)
+        collected = backend.collect()
+        assert (collected.observed[0].digest, collected.kept) == (exact.Digest(0), None)
+
+
+class KernelCases(SubnormalCases):
     """Tests; a subclass somewhere with a fixture `backend` runs them."""
 
     @pytest.fixture

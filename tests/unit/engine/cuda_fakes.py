@@ -33,6 +33,9 @@ _SHIM = """
 #include <memory>
 #include <thread>
 #include <vector>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
 using std::isfinite; using std::rint; using std::fabs;
 struct Dim { unsigned x; };
 struct uint4 { unsigned x, y, z, w; };
@@ -64,6 +67,13 @@ static float __int2float_rz(int i) {
 """
 # Every parameter is an integer or a pointer, so a kernel can be called with 14 words whatever it takes.
 _LAUNCH = """
+// Set: subnormals are 0 in all arithmetic, as in FP32 on a GPU under -ftz=true; here in FP64 as well.
+extern "C" { int flushing = 0; }
+static void set_mode() {
+#ifdef __SSE2__
+    if (flushing) _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zero
+#endif
+}
 extern "C" void launch(void* kernel, unsigned grid, unsigned threads, const u64* a) {
     auto run = (void (*)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64))kernel;
     gridDim.x = grid;
@@ -71,6 +81,7 @@ extern "C" void launch(void* kernel, unsigned grid, unsigned threads, const u64*
         everyone = std::make_unique<std::barrier<>>(threads);
         std::vector<std::thread> team;
         for (unsigned t = 0; t < threads; t++) team.emplace_back([=] {
+            set_mode();
             blockIdx.x = block; threadIdx.x = t;
             run(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13]);
         });

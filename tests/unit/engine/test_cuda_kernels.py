@@ -5,9 +5,11 @@ integer for integer. No replacement for a run on hardware.
 from __future__ import annotations
 
 import ctypes
+import platform
+from collections.abc import Iterator
 
 import pytest
-from cuda_cases import KernelCases
+from cuda_cases import KernelCases, SubnormalCases
 from cuda_fakes import FakeCupy, FakeLt, compile_kernels
 from engine_helpers import gpu
 
@@ -35,6 +37,19 @@ def backend(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBacken
 
 class TestKernels(KernelCases):
     """All cases on the host."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sets the x86 mode that takes subnormals for 0")
+class TestKernelsThatFlush(SubnormalCases):
+    """Subnormals on a host that takes them for 0, as FP32 on a GPU does in production."""
+
+    @pytest.fixture(autouse=True)
+    def flushing(self, kernels: ctypes.CDLL) -> Iterator[None]:
+        """The mode of the kernels' threads."""
+        mode = ctypes.c_int.in_dll(kernels, "flushing")
+        mode.value = 1
+        yield
+        mode.value = 0
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 5, 7, 32, 96, 1000, 2047, 2048, 2049, 4096])
