@@ -64,9 +64,11 @@ class Run:
         command: Sequence[str] | None,
         started_s: float,
         waiting: Waiting = nullcontext,
+        kernel_dir: Path | None = None,
     ) -> None:
         self.plan, self.limits, self.command, self.started_s = plan, limits, command, started_s
         self.waiting = waiting
+        self.kernel_dir = kernel_dir
         self._journal, self._on_event = journal, on_event
         self.events: list[Mapping[str, Any]] = []
         self.selftests: list[SelftestResult] = []

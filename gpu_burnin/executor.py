@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.checks import Scope
@@ -46,6 +47,7 @@ def execute(
     command: Sequence[str] | None = None,
     started_s: float | None = None,
     waiting: Waiting = contextlib.nullcontext,
+    kernel_dir: Path | None = None,
 ) -> ExecutionResult:
     """Run a plan: the checks of the node first, then all GPUs at once, then what the node is asked when they are
     free again. Nothing is started on a GPU when the node's first checks say that a foreign process uses one.
@@ -54,10 +56,11 @@ def execute(
     (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
     "progress", the journal all others. The plan's time counts from `started_s` (CLOCK_MONOTONIC), now unless
     given. `command` replaces the worker's command line (tests). `waiting` is entered around each wait, so that who
-    takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it.
+    takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it. In `kernel_dir` the workers
+    share compiled kernels.
     """
     begun_s = time.monotonic() if started_s is None else started_s
-    run = Run(plan, journal, on_event, limits or Limits(), command, begun_s, waiting)
+    run = Run(plan, journal, on_event, limits or Limits(), command, begun_s, waiting, kernel_dir)
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_lanes, last_lanes = ([Lane(run, None, _scoped(plan, scope))] for scope in (Scope.NODE, Scope.AFTER))
     gpu_lanes = [Lane(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]

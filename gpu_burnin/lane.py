@@ -87,7 +87,7 @@ class Lane:
         self._begin(_Step("open"), self.run.limits.open_s)
         self._oom_kills = self.run.limits.oom_kills()
         try:
-            self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command)
+            self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command, self.run.kernel_dir)
         except OSError as error:
             self._give_up("CHECK_ERROR", f"the worker could not be started: {error}", Verdict.INCONCLUSIVE)
             return

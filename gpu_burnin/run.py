@@ -35,7 +35,7 @@ from gpu_burnin.report.series import build_series
 from gpu_burnin.signing import CODE as NO_EVIDENCE
 from gpu_burnin.signing import NO_HISTORY, obstacles
 from gpu_burnin.signing import notice as no_evidence
-from gpu_burnin.store import Run, Store
+from gpu_burnin.store import KERNEL_DIR, Run, Store
 from gpu_burnin.telemetry import selftest as telemetry_selftest
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
@@ -192,8 +192,22 @@ def _execute(
         with Sampling(plan.gpus, run.path, on_event) as sampling:
             log = open_kernel_log(config.kernel_log)
             log_before = log.read()[0]
-            done = execute(plan, journal, on_event, started_s=started_s, waiting=interrupts.raising)
+            with _kernel_dir(run) as kernels:
+                done = execute(
+                    plan, journal, on_event, started_s=started_s, waiting=interrupts.raising, kernel_dir=kernels
+                )
         return _Seen(done, sampling.findings(), log, log_before)
+
+
+@contextlib.contextmanager
+def _kernel_dir(run: Run) -> Iterator[Path]:
+    """Where the workers of a run share compiled kernels while they are at it: nothing in it is older than the run."""
+    path = run.path / KERNEL_DIR
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _observe(
@@ -229,7 +243,11 @@ def _observe(
         extra=extra,
         left_out=prepared.left_out,
         shortfalls=shortfalls,
-        notices=(*_notices(options, prepared), *((no_evidence(unsigned),) if unsigned else ())),
+        notices=(
+            *_notices(options, prepared),
+            *_kernel_notices(seen.done),
+            *((no_evidence(unsigned),) if unsigned else ()),
+        ),
         opens_gate=not unsigned,
         interrupted=done.interrupted,
         passed_this_boot=history.passed_this_boot,
@@ -244,6 +262,12 @@ def _notices(options: RunOptions, prepared: Prepared) -> tuple[Notice, ...]:
         return ()
     notice = wanted_notice(prepared.new_gpus, options.config.extended_for_new_s, prepared.record_problem)
     return () if notice is None else (notice,)
+
+
+def _kernel_notices(done: ExecutionResult) -> tuple[Notice, ...]:
+    """Compiled kernels that a worker found damaged, or could not share."""
+    told = ((uuid, why) for uuid, facts in done.facts.items() for why in facts.get("kernels_refused", ()))
+    return tuple(Notice("KERNELS_NOT_SHARED", "run", why, None if uuid == "node" else uuid) for uuid, why in told)
 
 
 def _remember(config: Config, run: Run, report: model.Report, seen: Observations, judged: Judgement) -> None:

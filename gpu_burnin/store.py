@@ -23,6 +23,8 @@ REPORT_TEXT = "report.txt"
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"
+# Where the workers of a run share compiled kernels while it lasts.
+KERNEL_DIR = "kernels"
 # Where a run asks for a grant of its power waves.
 WAVE_DIR = "waves"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.

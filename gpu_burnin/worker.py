@@ -1,8 +1,8 @@
 """The worker: one process for one GPU (or for the node), driven by JSON lines on standard input.
 
-First line: the job, {"plan": ..., "gpu": UUID or null}. Then {"op": "check"|"selftest", "name": ...,
-"attempt": n, "budget_s": s}. Answers on standard output: ready, progress, result, selftest, failed; and share, which
-is answered by {"op": "shared", "data": {UUID: ...}}. Run by the executor only.
+First line: the job, {"plan": ..., "gpu": UUID or null, "kernel_dir": path or null}. Then {"op": "check"|"selftest",
+"name": ..., "attempt": n, "budget_s": s}. Answers on standard output: ready, progress, result, selftest, failed; and
+share, which is answered by {"op": "shared", "data": {UUID: ...}}. Run by the executor only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Worker:
         gpu: str | None,
         send: Callable[[Mapping[str, Any]], None],
         receive: Callable[[], Mapping[str, Any] | None],
+        kernel_dir: Path | None = None,
     ) -> None:
+        self._kernel_dir = kernel_dir
         self._plan, self._send, self._receive = plan, send, receive
         self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
         self._backend: Any = None
@@ -72,7 +74,7 @@ class Worker:
             return {}
         from gpu_burnin.compute.choose import make_backend
 
-        self._backend = make_backend(self._plan.backend)
+        self._backend = make_backend(self._plan.backend, self._kernel_dir)
         self._backend.open(self._gpu)
         facts: Mapping[str, JSON] = self._backend.facts()
         return facts
@@ -162,7 +164,8 @@ def main() -> int:
     job = receive()
     if job is None:
         return 1
-    worker = Worker(plan_from_json(job["plan"]), job["gpu"], send, receive)
+    kernel_dir = Path(job["kernel_dir"]) if job.get("kernel_dir") else None
+    worker = Worker(plan_from_json(job["plan"]), job["gpu"], send, receive, kernel_dir)
     try:
         send({"type": "ready", "facts": worker.open()})
     except Exception as error:

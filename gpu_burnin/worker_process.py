@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.children import PACKAGE_ROOT
@@ -39,7 +40,9 @@ def worker_environment(base: Mapping[str, str], backend: str, gpu: str | None) -
 class WorkerProcess:
     """A started worker with its pipes. Raises OSError when it cannot be started."""
 
-    def __init__(self, plan: Plan, gpu: str | None, command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, gpu: str | None, command: Sequence[str] | None = None, kernel_dir: Path | None = None
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 closed with the process
         self._buffer = bytearray()
         self._process = subprocess.Popen(
@@ -54,7 +57,7 @@ class WorkerProcess:
         assert self._process.stdout is not None
         self.fd = self._process.stdout.fileno()
         os.set_blocking(self.fd, False)
-        self.send({"plan": plan.to_json(), "gpu": gpu})
+        self.send({"plan": plan.to_json(), "gpu": gpu, "kernel_dir": None if kernel_dir is None else str(kernel_dir)})
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message; a worker that is gone shows as end of file on its output, not here."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpu_burnin.compute.backend import Backend, BackendError
 
 
-def make_backend(name: str) -> Backend:
-    """The backend "cpu" or "cuda", not yet opened. Raises BackendError for another name."""
+def make_backend(name: str, kernel_dir: Path | None = None) -> Backend:
+    """The backend "cpu" or "cuda", not yet opened. Raises BackendError for another name.
+
+    Processes with the same `kernel_dir` share compiled kernels.
+    """
     if name == "cpu":
         from gpu_burnin.compute.cpu import CpuBackend
 
@@ -14,5 +19,5 @@ def make_backend(name: str) -> Backend:
     if name == "cuda":
         from gpu_burnin.compute.cuda import CudaBackend
 
-        return CudaBackend()
+        return CudaBackend(kernel_dir)
     raise BackendError(f"unknown backend {name!r}: choose cpu or cuda")

@@ -26,6 +26,7 @@ from gpu_burnin.compute.collectives_port import CollectivesMissing, Transports
 from gpu_burnin.compute.collectives_source import KIND_CODE, SOURCE
 from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.compute.cuda_words import THREADS
+from gpu_burnin.compute.kernels import Loader
 from gpu_burnin.compute.nccl_log import read_log
 from gpu_burnin.types import JSON
 
@@ -49,9 +50,14 @@ class CudaCollectives:
     algorithms: tuple[str, ...] = ("default", "ring", "nvls")
 
     def __init__(
-        self, cupy: Any, errors: DeviceErrors, multiprocessors: int, end_process: Callable[[str], None] | None = None
+        self,
+        cupy: Any,
+        errors: DeviceErrors,
+        loader: Loader,
+        multiprocessors: int,
+        end_process: Callable[[str], None] | None = None,
     ) -> None:
-        self._cupy, self._errors = cupy, errors
+        self._cupy, self._errors, self._loader = cupy, errors, loader
         self._end_process = end_process or _end_process
         self._blocks = multiprocessors * _BLOCKS_PER_SM
         self._kernels: dict[str, Any] = {}
@@ -79,8 +85,7 @@ class CudaCollectives:
         with self._errors(f"allocating two buffers of {size_bytes} bytes"):
             self._send, self._recv = (self._cupy.empty(size_bytes, dtype=np.uint8) for _ in range(2))
             self._report = self._cupy.zeros(_SOURCES + MOST_RANKS, dtype=np.uint64)
-            module = self._cupy.RawModule(code=SOURCE)
-            self._kernels = {name: module.get_function(name) for name in ("collective_fill", "collective_verify")}
+            self._kernels = self._loader.load(SOURCE, ("collective_fill", "collective_verify"))
 
     def offer(self, rank: int, ranks: int) -> JSON:
         if ranks > MOST_RANKS:

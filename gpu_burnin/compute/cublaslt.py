@@ -11,10 +11,10 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from gpu_burnin.compute.backend import STORAGE_OF, BackendError
+from gpu_burnin.compute.wheels import wheel_files
 
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 _WHEELS = ("nvidia-cublas", "nvidia-cublas-cu12")
@@ -101,12 +101,7 @@ def clean_environment(environment: Any = os.environ) -> tuple[str, ...]:
 
 def wheel_libraries() -> Iterator[str]:
     """Paths of libcublasLt in the installed nvidia wheels, newest CUDA first."""
-    for wheel in _WHEELS:
-        try:
-            files = metadata.files(wheel) or []
-        except metadata.PackageNotFoundError:
-            continue
-        yield from (str(f.locate()) for f in files if f.name in SONAMES)
+    return (path for _, path in wheel_files(_WHEELS, SONAMES))
 
 
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:

@@ -24,11 +24,6 @@ NEEDED_CAPABILITY: dict[str, tuple[int, int]] = {
 }
 
 
-# What NVRTC is told of every source, but for the architecture. CuPy 14.2 adds both (cuda/compiler.py, after what the
-# caller gives), so that kernels are written for them: cuda_source_digest.py says what -ftz=true means for them.
-COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
-
-
 def few_blocks(accesses: int, threads: int, unroll: int) -> int:
     """Blocks for a small piece of memory: so few that most of it is read `unroll` accesses at a time by each thread, as
     large ones are, and the rest one by one. The self-tests thus try the code that reads large pieces."""

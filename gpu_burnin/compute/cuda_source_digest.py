@@ -4,10 +4,9 @@ Each kernel does what the function of the same meaning in digest.py or freivalds
 digest of a word that holds an integer below 2^31 takes 12 integer operations: place 1, key 8, multiply-add 1,
 sign 2. Not yet run on hardware.
 
-CuPy compiles all it is given with -ftz=true (cupy 14.2, cuda/compiler.py: its option comes after the caller's, so
--ftz=false does not help; cupy issue 9576): FP32 arithmetic, comparison and conversion take a subnormal for 0. An
-element whose right value is 0 would hide any flipped mantissa bit. So what a value is, is decided by its bits, in
-integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
+A mode that takes FP32 subnormals for 0 (-ftz=true, which CuPy forces on what it compiles) would let an element whose
+right value is 0 hide any flipped mantissa bit. nvrtc.OPTIONS leave it off, and nothing here rests on that: what a value
+is, is decided by its bits, in integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from gpu_burnin.compute.host_link_host import fill_words, flip_bit, looker, refu
 from gpu_burnin.compute.host_link_ledger import Flip, Ledger, Look, Looker, Steps
 from gpu_burnin.compute.host_link_numa import Place, near_device
 from gpu_burnin.compute.host_link_source import KERNELS, OLD_NONE, OLD_POISON, OLD_WORDS, SOURCE
+from gpu_burnin.compute.kernels import Loader
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON
 
@@ -67,8 +68,8 @@ class CudaHostLink:
 
     simulated = False
 
-    def __init__(self, cupy: Any, errors: DeviceErrors, blocks: int) -> None:
-        self._cupy, self._errors, self._blocks = cupy, errors, blocks
+    def __init__(self, cupy: Any, errors: DeviceErrors, loader: Loader, blocks: int) -> None:
+        self._cupy, self._errors, self._loader, self._blocks = cupy, errors, loader, blocks
         self._geometry: Geometry | None = None
         self._place = Place(None)
         self._pinned: list[_Pinned] = []
@@ -92,8 +93,7 @@ class CudaHostLink:
                     self._device[name] = self._cupy.empty(wanted // WORD_BYTES, dtype=np.uint64)
                 for way in WAYS["duplex"]:
                     self._streams[way] = self._cupy.cuda.Stream(non_blocking=True)
-                module = self._cupy.RawModule(code=SOURCE)
-                self._kernels = {name: module.get_function(name) for name in KERNELS}
+                self._kernels = self._loader.load(SOURCE, KERNELS)
         except BackendError:
             self.close()
             raise

@@ -17,6 +17,7 @@ from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cuda_device import few_blocks
 from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.compute.exact import MASK64, U64
+from gpu_burnin.compute.kernels import Loader
 from gpu_burnin.compute.memory import Taken
 from gpu_burnin.compute.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, WrongWord
 
@@ -51,7 +52,7 @@ class CudaMemory:
     them: before it, the other end is read.
     """
 
-    def __init__(self, cupy: Any, errors: DeviceErrors, multiprocessors: int) -> None:
+    def __init__(self, cupy: Any, errors: DeviceErrors, loader: Loader, multiprocessors: int) -> None:
         self.seconds = 0.0
         self._cupy, self._errors, self._runtime = cupy, errors, cupy.cuda.runtime
         self._blocks = multiprocessors * source.BLOCKS_PER_SM
@@ -61,9 +62,8 @@ class CudaMemory:
         # What earlier checks have left in CuPy's pool is memory to be tested too. It goes back before anything is
         # allocated here: the pool would cut that out of a large block, and keep the block.
         cupy.get_default_memory_pool().free_all_blocks()
-        with errors("compiling the memory test"):
-            module = cupy.RawModule(code=source.SOURCE)
-            self._kernels = {name: module.get_function(name) for name in source.KERNELS}
+        with errors("loading the memory test"):
+            self._kernels = loader.load(source.SOURCE, source.KERNELS)
             self._result = cupy.zeros(source.RESULT_WORDS, dtype=np.uint64)
 
     def take(self, size_bytes: int) -> Taken:

@@ -16,10 +16,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
+from gpu_burnin.compute.wheels import wheel_files
 
 SONAME = "libnccl.so.2"
 WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
@@ -107,15 +107,7 @@ def version_text(code: int) -> str:
 
 def installed_wheel() -> tuple[str, str] | None:
     """Version of the installed nvidia wheel and the path of its library, newest CUDA first; None without one."""
-    for wheel in WHEELS:
-        try:
-            files = metadata.files(wheel) or []
-        except metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            if file.name == SONAME:
-                return metadata.version(wheel), str(file.locate())
-    return None
+    return next(wheel_files(WHEELS, (SONAME,)), None)
 
 
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:

@@ -17,6 +17,7 @@ from gpu_burnin.compute.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.exact import MASK64
 from gpu_burnin.compute.host_link import Kind, Moved
+from gpu_burnin.compute.kernels import Loader
 from gpu_burnin.compute.peer import (
     PIECES,
     STRUCK,
@@ -66,9 +67,9 @@ class CudaPeers(WindowedPort[int]):
 
     simulated = False
 
-    def __init__(self, cupy: Any, errors: DeviceErrors, blocks: int) -> None:
+    def __init__(self, cupy: Any, errors: DeviceErrors, loader: Loader, blocks: int) -> None:
         super().__init__()
-        self._cupy, self._errors, self._blocks = cupy, errors, blocks
+        self._cupy, self._errors, self._loader, self._blocks = cupy, errors, loader, blocks
         self._runtime = cupy.cuda.runtime
         self._kernels: dict[str, Any] = {}
         self._memory: dict[str, int] = {}
@@ -81,8 +82,7 @@ class CudaPeers(WindowedPort[int]):
         total = window.total_bytes
         with self._errors(f"taking {total} bytes for copies between GPUs"):
             if not self._kernels:
-                module = self._cupy.RawModule(code=SOURCE)
-                self._kernels = {name: module.get_function(name) for name in ("peer_fill", "peer_compare")}
+                self._kernels = self._loader.load(SOURCE, ("peer_fill", "peer_compare"))
             # Of its own, not out of CuPy's pool: a handle opens the whole allocation that an address lies in.
             self._memory[own] = int(self._runtime.malloc(total + _SPARE_BYTES))
             self._runtime.memset(self._memory[own] + total, 0, _SPARE_BYTES)

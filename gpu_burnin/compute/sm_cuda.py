@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_burnin.compute.exact import MASK64
+from gpu_burnin.compute.kernels import Loader
 from gpu_burnin.compute.sm import ATOMICS, CELLS, KERNELS, THREADS, UNWRITTEN, SmFault, SmRun, words
 from gpu_burnin.compute.sm_faults import strike
 from gpu_burnin.compute.sm_golden import kernel_key
@@ -21,15 +22,15 @@ _LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 16
 
 
 class SmRunner:
-    """The SM kernels on the current device; compiled at the first run.
+    """The SM kernels on the current device; loaded at the first run.
 
     A block takes all the shared memory that one block can have, so an SM holds one block at a time and a launch
     of as many blocks as there are SMs spreads over all of them.
     """
 
-    def __init__(self, cupy: Any, device: int = 0) -> None:
+    def __init__(self, cupy: Any, loader: Loader, device: int = 0) -> None:
         attribute = cupy.cuda.runtime.deviceGetAttribute
-        self._cupy = cupy
+        self._cupy, self._loader = cupy, loader
         self._kernels: dict[str, Any] = {}
         self.multiprocessors = int(attribute(_MULTIPROCESSORS, device))
         self.shared_bytes = int(attribute(_SHARED_OPT_IN, device))
@@ -75,9 +76,6 @@ class SmRunner:
 
     def _kernel(self, kernel: str) -> Any:
         if not self._kernels:
-            module = self._cupy.RawModule(code=SOURCE)
-            for name in KERNELS:
-                function = module.get_function(f"sm_{name}")
-                function.max_dynamic_shared_size_bytes = self.shared_bytes
-                self._kernels[name] = function
-        return self._kernels[kernel]
+            names = [f"sm_{name}" for name in KERNELS]
+            self._kernels = self._loader.load(SOURCE, names, self.shared_bytes)
+        return self._kernels[f"sm_{kernel}"]

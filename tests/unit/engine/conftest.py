@@ -64,7 +64,7 @@ def nccl_gpu(collective_kernels: ctypes.CDLL) -> FakeGpu:
 @pytest.fixture
 def nccl_port(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> Iterator[CudaCollectives]:
     """A port with open buffers."""
-    made = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
+    made = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
     made.open(SIZE_BYTES)
     yield made
     made.close()

@@ -5,16 +5,18 @@ so that the backend's host side and its kernels can be compared with the CPU bac
 from __future__ import annotations
 
 import ctypes
+import importlib
 import shutil
 import subprocess
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpu_burnin.compute import cublaslt, cuda, cuda_device
 from gpu_burnin.compute.backend import values_from_raw
 from gpu_burnin.compute.cublaslt import CUDA_TYPE, HeuristicResult
 from gpu_burnin.compute.cuda_source import SOURCE
@@ -182,6 +184,17 @@ class FakeEvent:
         self._cupy.note("wait")
 
 
+def use_fakes(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, library: FakeLt | None = None) -> None:
+    """A CudaBackend that is opened now gets these: CuPy, which loads kernels too, and libcublasLt."""
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
+    real = importlib.import_module
+    chosen = lambda name, package=None: cupy if name == "cupy" else real(name, package)  # noqa: E731
+    monkeypatch.setattr(cuda_device.importlib, "import_module", chosen)
+    monkeypatch.setattr(cuda, "open_loader", lambda *_: cupy)
+    if library is not None:
+        monkeypatch.setattr(cublaslt, "load_library", lambda: library)
+
+
 class FakeCupy:
     """Records every call as (name, arguments); computes when it is given the kernels compiled for the host."""
 
@@ -230,13 +243,18 @@ class FakeCupy:
         self.note(name)
         return answer
 
-    def RawModule(self, code: str) -> Any:
-        self.note("RawModule", code)
+    def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
+        """As KernelLoader does."""
+        self.note("load", source)
 
-        def get_function(name: str) -> Callable[..., None]:
+        def function(name: str) -> Callable[..., None]:
             return lambda grid, block, arguments: self._launch(name, grid, block, arguments)
 
-        return types.SimpleNamespace(get_function=get_function)
+        return {name: function(name) for name in names}
+
+    def facts(self) -> dict[str, Any]:
+        """Of the loader."""
+        return {"nvrtc": "13.5"}
 
     def _launch(self, name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
         self.note(name, grid, block, *arguments)

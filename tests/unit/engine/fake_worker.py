@@ -52,7 +52,7 @@ def main(mode: str, state: Path) -> None:
         hang()
     if mode == "ignores SIGTERM":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    send(type="ready", facts={"gpu": job["gpu"]})
+    send(type="ready", facts={"gpu": job["gpu"], "kernel_dir": job["kernel_dir"]})
     for line in sys.stdin:
         request = json.loads(line)
         if request["op"] == "selftest":

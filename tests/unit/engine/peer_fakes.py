@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,10 @@ class Host:
         self._note("record", event, stream)
         self._events[event] = self.now_ms
 
-    def RawModule(self, code: str) -> Any:
-        assert code == SOURCE
+    def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
+        assert source == SOURCE
 
-        def get_function(name: str) -> Callable[..., None]:
+        def function(name: str) -> Callable[..., None]:
             def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
                 assert block == (THREADS,)
                 words = [int(a.ctypes.data) if isinstance(a, Row) else int(a) for a in arguments]
@@ -119,7 +119,7 @@ class Host:
 
             return launch
 
-        return types.SimpleNamespace(get_function=get_function)
+        return {name: function(name) for name in names}
 
     @staticmethod
     def asarray(values: Any) -> Any:
@@ -197,7 +197,7 @@ def compile_peer_kernels(folder: Path) -> ctypes.CDLL:
 
 def make_cuda(kernels: ctypes.CDLL, shared: dict[bytes, Any]) -> tuple[Host, CudaPeers]:
     host = Host(kernels, shared)
-    return host, CudaPeers(host, DeviceErrors(host), blocks=2)
+    return host, CudaPeers(host, DeviceErrors(host), host, blocks=2)
 
 
 def join(ends: tuple[PeerPort, PeerPort], faults: LinkFaults | None = None) -> None:

@@ -8,7 +8,7 @@ import ctypes
 import shutil
 import subprocess
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,22 +210,21 @@ class HostGpu:
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> HostArray:
         return HostArray(np.zeros(shape, dtype=dtype))
 
-    def RawModule(self, code: str) -> Any:
-        self.compiled.append(code)
-        return types.SimpleNamespace(get_function=lambda name: _Function(self, name))
+    def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
+        self.compiled.append(source)
+        return {name: _Function(self, name, max(shared_bytes, 48 << 10)) for name in names}
 
 
 class _Function:
-    """A kernel as CuPy gives it: it can be called once its dynamic shared memory is allowed."""
+    """A kernel as it is loaded: it can be called with as much dynamic shared memory as was allowed."""
 
-    def __init__(self, gpu: HostGpu, name: str) -> None:
-        self._gpu, self._name = gpu, name
-        self.max_dynamic_shared_size_bytes = 48 << 10
+    def __init__(self, gpu: HostGpu, name: str, shared_bytes: int) -> None:
+        self._gpu, self._name, self._shared_bytes = gpu, name, shared_bytes
 
     def __call__(self, grid: Any, block: Any, arguments: Any, *, shared_mem: int) -> None:
         gpu, (values, smid, ids, scratch, key, rounds, shared_words) = self._gpu, arguments
         assert block == (THREADS,)
-        assert shared_mem <= self.max_dynamic_shared_size_bytes, "launch refused: shared memory was not opted in"
+        assert shared_mem <= self._shared_bytes, "launch refused: shared memory was not opted in"
         assert 4 * int(shared_words) <= shared_mem
         assert [type(x) for x in (key, rounds, shared_words)] == [np.uint64, np.int32, np.uint32]
         (blocks,) = grid

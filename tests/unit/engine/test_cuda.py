@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt
+from cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt, use_fakes
 from engine_helpers import gpu
 
 from gpu_burnin.compute import cublaslt, cuda, cuda_device, exact, freivalds
@@ -24,8 +24,7 @@ from gpu_burnin.compute.exact import Operand, Scale
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     """CuPy."""
     made = FakeCupy()
-    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
-    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: made)
+    use_fakes(monkeypatch, made)
     return made
 
 
@@ -88,7 +87,7 @@ def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
     monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
     backend = CudaBackend()
     backend.open(gpu())
-    assert fake.names() == ["getDeviceCount", "use", "getDeviceProperties", "empty", "RawModule"]
+    assert fake.names() == ["getDeviceCount", "use", "getDeviceProperties", "empty", "load"]
     assert library.names() == ["Create"]
     assert backend.simulated is False
     facts = backend.facts()
@@ -125,7 +124,7 @@ def _fabric(fake: FakeCupy) -> None:
 
 
 def _compiler(fake: FakeCupy) -> None:
-    fake.failures["RawModule"] = fake.cuda.compiler.CompileException("nvrtc: error")
+    fake.failures["load"] = BackendError("NVRTC 13.5 cannot compile")
 
 
 def _memory(fake: FakeCupy) -> None:
@@ -143,7 +142,7 @@ def _memory(fake: FakeCupy) -> None:
         (_no_gpu, "CUDA finds no GPU: check the driver with nvidia-smi, and that MIG mode is off"),
         (lambda fake: setattr(fake.runtime, "getDeviceCount", lambda: 0), "CUDA finds no GPU"),
         (_fabric, r"CUDA failed while looking for the GPU \(cudaErrorSystemNotReady.*: start nvidia-fabricmanager"),
-        (_compiler, r"CUDA failed while taking the GPU \(nvrtc: error\)"),
+        (_compiler, "^NVRTC 13.5 cannot compile"),
         (_memory, "no GPU memory while taking the GPU: free the GPU"),
         (lambda fake: fake.properties.update(name=b"NVIDIA H200 MIG 1g.18gb"), "is a MIG instance: .* MIG mode off"),
         (
@@ -177,7 +176,7 @@ def test_precisions_follow_the_compute_capability(
     monkeypatch: pytest.MonkeyPatch, library: FakeLt, capability: tuple[int, int], missing: set[str]
 ) -> None:
     made = FakeCupy(capability=capability)
-    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: made)
+    use_fakes(monkeypatch, made)
     backend = CudaBackend()
     backend.open(gpu())
     assert set(exact.PRECISIONS) - set(backend.precisions) == missing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cuda_fakes import FakeLt
 
-from gpu_burnin.compute import cublaslt
+from gpu_burnin.compute import cublaslt, wheels
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cublaslt import WORKSPACE_BYTES, CublasLt, HeuristicResult, Problem
 
@@ -162,11 +162,12 @@ def test_no_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_libraries_in_the_wheels_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def files(wheel: str) -> list[Any]:
         if wheel != "nvidia-cublas-cu12":
-            raise cublaslt.metadata.PackageNotFoundError(wheel)
+            raise wheels.metadata.PackageNotFoundError(wheel)
         names = ["nvidia/cublas/lib/libcublas.so.12", "nvidia/cublas/lib/libcublasLt.so.12"]
         return [SimpleNamespace(name=Path(n).name, locate=lambda n=n: Path("/site") / n) for n in names]
 
-    monkeypatch.setattr(cublaslt.metadata, "files", files)
+    monkeypatch.setattr(wheels.metadata, "files", files)
+    monkeypatch.setattr(wheels.metadata, "version", lambda wheel: "12.9.1.4")
     assert list(cublaslt.wheel_libraries()) == ["/site/nvidia/cublas/lib/libcublasLt.so.12"]
 
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 from cuda_cases import KernelCases, SubnormalCases
-from cuda_fakes import FakeCupy, FakeLt, compile_kernels
+from cuda_fakes import FakeCupy, FakeLt, compile_kernels, use_fakes
 from engine_helpers import gpu
 
-from gpu_burnin.compute import cublaslt, cuda_device
 from gpu_burnin.compute.cuda import CudaBackend, divider
 
 
@@ -27,9 +26,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def backend(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     """The cuda backend on stand-ins that compute."""
     fake, library = FakeCupy(kernels), FakeLt(computes=True)
-    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
-    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: fake)
-    monkeypatch.setattr(cublaslt, "load_library", lambda: library)
+    use_fakes(monkeypatch, fake, library)
     made = CudaBackend()
     made.open(gpu())
     return made
@@ -41,7 +38,7 @@ class TestKernels(KernelCases):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets the x86 mode that takes subnormals for 0")
 class TestKernelsThatFlush(SubnormalCases):
-    """Subnormals on a host that takes them for 0, as FP32 on a GPU does in production."""
+    """Subnormals on a host that takes them for 0, as FP32 on a GPU does when compiled with -ftz=true."""
 
     @pytest.fixture(autouse=True)
     def flushing(self, kernels: ctypes.CDLL) -> Iterator[None]:

@@ -29,6 +29,7 @@ def test_node_first_then_all_gpus_each_in_its_worker(fake: Fake) -> None:
     assert len(set(result.worker_pids)) == 4
     assert result.killed_pids == ()
     assert set(result.facts) == {"node", "GPU-0", "GPU-1", "GPU-2"}
+    assert {facts["kernel_dir"] for facts in result.facts.values()} == {None}
     kinds = events(result)
     assert (kinds[0], kinds[-1]) == ("run_started", "run_finished")
     starts = [e for e in result.events if e["event"] == "check_started"]

@@ -32,7 +32,7 @@ def cupy(kernels: ctypes.CDLL) -> FakeLinkCupy:
 @pytest.fixture
 def link(cupy: FakeLinkCupy) -> CudaHostLink:
     """An open, filled link; the calls so far are forgotten."""
-    made = CudaHostLink(cupy, DeviceErrors(cupy), 3)
+    made = CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3)
     made.open(SIZE)
     made.fill(5)
     cupy.calls.clear()
@@ -163,7 +163,7 @@ def test_closing_goes_on_after_an_error_of_the_device(link: CudaHostLink, cupy: 
 )
 def test_pinned_memory_that_is_refused_names_the_limit_and_the_fix(cupy: FakeLinkCupy, status: int, text: str) -> None:
     cupy.failures["hostAlloc"] = CudaError(status, text)
-    link = CudaHostLink(cupy, DeviceErrors(cupy), 3)
+    link = CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3)
     with pytest.raises(BackendError, match=rf"refused \({text}.*RLIMIT_MEMLOCK .*LimitMEMLOCK=infinity.*ulimit -l"):
         link.open(SIZE)
 
@@ -171,13 +171,13 @@ def test_pinned_memory_that_is_refused_names_the_limit_and_the_fix(cupy: FakeLin
 def test_other_errors_of_pinning_are_not_blamed_on_the_limit(cupy: FakeLinkCupy) -> None:
     cupy.failures["hostAlloc"] = CudaError(719, "cudaErrorLaunchFailure")
     with pytest.raises(BackendError, match=r"CUDA failed while pinning host memory .*XID"):
-        CudaHostLink(cupy, DeviceErrors(cupy), 3).open(SIZE)
+        CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
 
 
 def test_what_was_pinned_is_given_back_when_device_memory_is_refused(cupy: FakeLinkCupy) -> None:
     cupy.failures["empty"] = cupy.cuda.memory.OutOfMemoryError("Out of memory")
     with pytest.raises(BackendError, match=f"no GPU memory while allocating device memory for copies of {SIZE} bytes"):
-        CudaHostLink(cupy, DeviceErrors(cupy), 3).open(SIZE)
+        CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
     assert cupy.host == {}
 
 
@@ -197,7 +197,7 @@ def test_a_fresh_look_has_clean_counters(link: CudaHostLink) -> None:
 
 def test_the_backend_s_link_uses_the_backend_s_device(cupy: FakeLinkCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = CudaBackend()
-    backend._cupy, backend._errors = cupy, DeviceErrors(cupy)
+    backend._cupy, backend._errors, backend._loader = cupy, DeviceErrors(cupy), cupy
     link = backend.host_link()
     assert not link.simulated
     assert link.open(SIZE) == geometry(SIZE)

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_fakes import HOST_THREADS, CudaError, FakeLt
+from cuda_fakes import HOST_THREADS, CudaError, FakeLt, use_fakes
 from engine_helpers import context, gpu
 from memory_cases import MemoryCases
 from memory_fakes import PIECES, MemoryCupy, compile_memory_kernels
 
 from gpu_burnin.checks import hbm
-from gpu_burnin.compute import cublaslt, cuda_device, memory_cuda
+from gpu_burnin.compute import memory_cuda
 from gpu_burnin.compute import memory_source as source
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.cuda import CudaBackend
@@ -44,7 +44,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _memory(cupy: MemoryCupy) -> CudaMemory:
-    return CudaMemory(cupy, DeviceErrors(cupy), 1)
+    return CudaMemory(cupy, DeviceErrors(cupy), cupy, 1)
 
 
 @pytest.fixture
@@ -261,9 +261,7 @@ def test_taking_again_gives_back_first(cupy: MemoryCupy) -> None:
 def opened(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaBackend, MemoryCupy]:
     """The cuda backend on a stand-in that computes."""
     fake = MemoryCupy(kernels, free_bytes=40_000)
-    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
-    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: fake)
-    monkeypatch.setattr(cublaslt, "load_library", FakeLt)
+    use_fakes(monkeypatch, fake, FakeLt())
     backend = CudaBackend()
     backend.open(gpu())
     return backend, fake

@@ -56,7 +56,7 @@ def test_a_worker_whose_abort_never_ends_makes_room_for_a_fresh_one(
 
     monkeypatch.setattr(nccl, "_ABORT_S", 0.05)
     monkeypatch.setattr(collectives_cuda, "_GIVE_UP_S", 0.05)
-    port = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1, end)
+    port = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1, end)
     port.open(SIZE_BYTES)
     join(port)
     nccl_library.abort_may_end.clear()

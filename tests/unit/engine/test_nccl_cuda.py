@@ -275,7 +275,7 @@ def test_version_and_the_oldest_one(nccl_port: CudaCollectives, nccl_library: Fa
     assert nccl_port.version() == "2.32.3"
     nccl_library.code = 21705
     with pytest.raises(CollectivesMissing, match=r"NCCL 2\.17\.5 is too old, 2\.18\.1 is the oldest"):
-        CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1).version()
+        CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1).version()
 
 
 def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
@@ -311,7 +311,7 @@ def test_a_failing_device_is_a_backend_error(nccl_port: CudaCollectives, nccl_gp
 def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     ctx = replace(context(collective_bytes=1 << 16), backend=Backend(), level="standard")
     result = Check().run(ctx)
@@ -333,7 +333,7 @@ def test_messages_are_as_large_as_there_is_room_for(
 ) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     nccl_gpu.free_bytes = free_bytes
     result = Check().run(replace(context(collective_bytes=1 << 16), backend=Backend()))
@@ -346,7 +346,7 @@ def test_messages_are_as_large_as_there_is_room_for(
 def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Backend(CudaBackend):
         def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), 1)
+            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     Check().run(replace(context(collective_bytes=4096), backend=Backend()))
     counts = [arguments[2] for name, arguments in nccl_library.calls if name == "ncclAllReduce"]

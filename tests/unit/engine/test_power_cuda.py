@@ -5,16 +5,14 @@ found. No replacement for a run on hardware.
 from __future__ import annotations
 
 import ctypes
-import importlib
 from dataclasses import replace
 
 import pytest
-from cuda_fakes import FakeCupy, FakeLt, compile_kernels
+from cuda_fakes import FakeCupy, FakeLt, compile_kernels, use_fakes
 from engine_helpers import context, gpu
 
 from gpu_burnin.checks import power_load
 from gpu_burnin.checks.power_load import FALLING, RISING, Load
-from gpu_burnin.compute import cublaslt, cuda_device
 from gpu_burnin.compute.cuda import CudaBackend
 
 
@@ -28,11 +26,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def load(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
     """A load of small products on stand-ins that compute; the device's clock says what the stand-in's says."""
     fake, library = FakeCupy(kernels), FakeLt(computes=True)
-    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
-    real = importlib.import_module
-    chosen = lambda name, package=None: fake if name == "cupy" else real(name, package)  # noqa: E731
-    monkeypatch.setattr(cuda_device.importlib, "import_module", chosen)
-    monkeypatch.setattr(cublaslt, "load_library", lambda: library)
+    use_fakes(monkeypatch, fake, library)
     monkeypatch.setattr(power_load, "_WARM_S", 0.0)
     backend = CudaBackend()
     backend.open(gpu())
