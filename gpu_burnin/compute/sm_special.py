@@ -17,7 +17,7 @@ Guide, "Mathematical Functions": "the difference in ulps between a correctly rou
 result returned"), which is itself up to half an ulp from the exact value: so every approximation is allowed its bound
 and half an ulp, rcp 1.5 ulp. That costs no detection: SMs must agree bit for bit (sm_judge), whatever the bounds.
 
-Arguments keep arguments and results away from subnormals, so that -ftz=true, with which CuPy compiles, changes no
+Arguments keep arguments and results away from subnormals, so that -ftz=true (CuPy's, not ours) would change no
 result. The host's FP64 functions err by some 2^-52 relative, which HOST_ERROR covers; nothing else is added.
 """
 
