@@ -10,6 +10,7 @@ from gpu_burnin.checks import CheckContext, needed_backend
 from gpu_burnin.checks.pcie_phases import SMALL_BYTES, Session, Tally
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.host_link import FAULTS, MOST_COPY_BYTES, Direction, HostLink, Kind, Verified
+from gpu_burnin.compute.host_link_numa import is_virtual, numa_nodes
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.selftest import injected
 from gpu_burnin.telemetry.pci import read_link
@@ -111,9 +112,12 @@ def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSO
             "width": tally.width,
             "max_generation": kernel.max_generation,
             "max_width": kernel.max_width,
+            "host_max_generation": kernel.host_max_generation,
+            "host_max_width": kernel.host_max_width,
         }
     return {
         "link": link,
+        "host": {"numa_nodes": numa_nodes(), "virtual": is_virtual()},
         "transfer_bytes": min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES),
         "small_copy_bytes": SMALL_BYTES,
         "copies_moved": tally.copies,

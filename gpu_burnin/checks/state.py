@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state_pci import judge_pci, pci_measurements
-from gpu_burnin.checks.state_rules import NAME, RULES, Expected, judge_state
+from gpu_burnin.checks.state_rules import NAME, RULES, Expected, HostLink, judge_state
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.telemetry.pci import gpu_addresses, read_link
+from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 __all__ = ["Check", "Expected", "judge_state"]
 
 _T = TypeVar("_T")
+_ANY_SLOT = HostLink(max(GENERATION.values()), 32)
 
 
 def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
@@ -93,6 +95,7 @@ class Check:
         seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
         links = {link.address: link for link in seen if link}
         expected, source = expected_from(ctx, on_bus)
+        expected = replace(expected, host_links=_host_links(node, links))
         reasons = (*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links))
         coverage: dict[str, JSON] = {
             "gpus": len(node.gpus),
@@ -109,6 +112,13 @@ class Check:
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Nothing: this check reads values and compares them, it has no detector on a device."""
         return ()
+
+
+def _host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, HostLink]:
+    """What the slots can do. Simulated GPUs have slots that can do whatever their models can."""
+    if node.simulated:
+        return {gpu.pci_bus_id: _ANY_SLOT for gpu in node.gpus}
+    return {address: HostLink(link.host_max_generation, link.host_max_width) for address, link in links.items()}
 
 
 def _whys(unread: dict[str, Unsupported]) -> JSON:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
@@ -55,11 +55,20 @@ FABRIC_FIELDS: tuple[str, ...] = ("fabric_state", "fabric_status", "fabric_healt
 
 
 @dataclass(frozen=True)
+class HostLink:
+    """What the host's slot can do for a GPU: PCIe generation and lanes. None: the host does not tell (a VM, say)."""
+
+    generation: int | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True)
 class Expected:
     """What this node should look like. None: the model's or the device's own default.
 
     `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs;
-    `nvlink_links` overrides the model's for machines that differ (0 also means no fabric).
+    `nvlink_links` overrides the model's for machines that differ (0 also means no fabric); `host_links` are by PCI
+    address.
     """
 
     table: SkuTable = field(default_factory=load_skus)
@@ -71,6 +80,7 @@ class Expected:
     driver_version: str | None = None
     vbios: str | None = None
     own_pids: frozenset[int] = frozenset()
+    host_links: Mapping[str, HostLink] = field(default_factory=dict)
 
     def links(self, sku: Sku) -> int:
         """Number of NVLinks that must be active."""
@@ -240,14 +250,19 @@ def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
         yield _say("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
 
 
-def _pcie(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
-    """The current generation drops at rest, so only the highest that card and slot agree on is judged here."""
+def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    """The link against what the model and the host's slot can do: a card in a slot of an older generation has no fault.
+
+    The current generation drops at rest, so only the highest that card and slot agree on is judged here.
+    """
+    host = expected.host_links.get(state.pci_bus_id, HostLink())
     generation = known(state.pcie_max_generation)
-    if generation is not None and generation < sku.pcie_generation:
-        message = f"PCIe generation {generation} at most in this slot, {sku.pcie_generation} expected"
-        yield _say("PCIE_DEGRADED", state, message, generation=generation)
+    reachable = min(sku.pcie_generation, host.generation or 0)
+    if generation is not None and generation < reachable:
+        message = f"PCIe generation {generation} at most, model and slot can do {reachable}"
+        yield _say("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
     width = known(state.pcie_width)
-    wanted = max(sku.pcie_width, known(state.pcie_max_width) or 0)
+    wanted = max(min(sku.pcie_width, host.width or sku.pcie_width), known(state.pcie_max_width) or 0)
     if width is not None and width < wanted:
         yield _say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
     fatal = known(state.pcie_fatal_errors)

@@ -1,4 +1,4 @@
-"""Allocating host memory next to a GPU: on the NUMA node that the kernel names for its PCI device."""
+"""The host's memory beside a GPU: allocating on the NUMA node that the kernel names for its PCI device."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def near_device(pci_address: str, sys_root: Path = SYS) -> Iterator[Place]:
         yield Place(node)
     finally:
         os.sched_setaffinity(0, before)
+
+
+def numa_nodes(sys_root: Path = SYS) -> int:
+    """How many NUMA nodes the kernel shows; 0 where it does not tell."""
+    return sum(1 for _ in (sys_root / "devices/system/node").glob("node[0-9]*"))
+
+
+def is_virtual(proc: Path = Path("/proc")) -> bool:
+    """Whether a hypervisor runs this machine: the processor flag that says so (CPUID leaf 1, ECX bit 31)."""
+    try:
+        lines = (proc / "cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any("hypervisor" in line.split() for line in lines if line.startswith("flags"))
 
 
 def _node(pci_address: str, sys_root: Path) -> tuple[int | None, set[int], str]:

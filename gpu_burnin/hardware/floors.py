@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import RATE_UNITS, Confidence, Floor, Sku, SkuTable, load_skus
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
+from gpu_burnin.values import mapping_of, number_of
 
 SLOW = "SLOW"
 # Somebody saw a good GPU reach these; a floor worked out from other figures only warns.
 FAILING = frozenset({Confidence.MEASURED, Confidence.VENDOR})
+# Floors that depend on the host as much as on the GPU.
+_OF_THE_HOST = frozenset({"h2d", "d2h"})
 
 
 def with_floors(
@@ -19,9 +22,10 @@ def with_floors(
 ) -> tuple[CheckResult, ...]:
     """The results with the model's floors written into their measurements.
 
-    A floor NAME goes with the measurement NAME or NAME_throughput, and is turned into its unit. Simulated
-    hardware has no floors: it is as fast as the computer it runs on. Raises ValueError for a rate in a unit that
-    cannot be compared with its floor.
+    A floor NAME goes with the measurement NAME or NAME_throughput, and is turned into its unit. Floors of copies
+    between host and GPU are lowered to what the host's slot can do, and only warn where they are not the model's own
+    any more. Simulated hardware has no floors: it is as fast as the computer it runs on. Raises ValueError for a rate
+    in a unit that cannot be compared with its floor.
     """
     found = tuple(results)
     if simulated:
@@ -70,13 +74,35 @@ def _filled(result: CheckResult, sku: Sku | None) -> CheckResult:
     # A check may say that its measurements were not made as those of the floors.
     if sku is None or result.coverage.get("simulated") is True or result.coverage.get("no_floor_why"):
         return result
-    return replace(result, measurements=tuple(_with_floor(item, sku) for item in result.measurements))
+    share, doubt = _host(sku, result.coverage)
+    return replace(result, measurements=tuple(_with_floor(item, sku, share, doubt) for item in result.measurements))
 
 
-def _with_floor(measurement: Measurement, sku: Sku) -> Measurement:
+def _host(sku: Sku, coverage: Mapping[str, JSON]) -> tuple[float, str]:
+    """The share of the model's own link that the host's slot offers, and why the floors of copies only warn ("": they
+    hold).
+
+    Each PCIe generation doubles the rate of a lane. Copies out of memory that may be far from the GPU are slower on
+    machines with several NUMA nodes, and a virtual machine may hide how many it has.
+    """
+    link, host = mapping_of(coverage, "link"), mapping_of(coverage, "host")
+    generation = number_of(link, "host_max_generation") or sku.pcie_generation
+    width = number_of(link, "host_max_width") or sku.pcie_width
+    share = min(1.0, 2.0 ** (generation - sku.pcie_generation)) * min(1.0, width / sku.pcie_width)
+    if share < 1:
+        return share, f"the host's slot is PCIe generation {generation:g} x{width:g}"
+    if coverage.get("numa_node") is None and (host.get("virtual") is True or (number_of(host, "numa_nodes") or 0) > 1):
+        return share, "it is not known which of the host's memory is near the GPU"
+    return share, ""
+
+
+def _with_floor(measurement: Measurement, sku: Sku, share: float, doubt: str) -> Measurement:
     floor = sku.floors.get(measurement.name.removesuffix("_throughput"))
     if floor is None:
         return measurement
+    if doubt and floor.name in _OF_THE_HOST:
+        source = f"{doubt}; the model's own floor is {floor.value:g} {floor.unit}: {floor.source}"
+        floor = replace(floor, value=floor.value * share, source=source, confidence=Confidence.DERIVED)
     value = floor.value * _factor(floor, measurement)
     return replace(measurement, floor=value, floor_source=floor.source, floor_confidence=str(floor.confidence))
 

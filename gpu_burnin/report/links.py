@@ -77,7 +77,10 @@ def _link_row(
 ) -> LinkRow:
     link, copies = mapping_of(check["coverage"], "link"), number_of(check["coverage"], "copies_verified")
     generation, width = number_of(link, "generation"), number_of(link, "width")
-    most, widest = number_of(link, "max_generation"), number_of(link, "max_width")
+    most, widest = (
+        min((known for end in ("max", "host_max") if (known := number_of(link, f"{end}_{what}"))), default=None)
+        for what in ("generation", "width")
+    )
     narrow = bool((generation and most and generation < most) or (width and widest and width < widest))
     said = f"gen {generation or '?'} x{width or '?'}" if generation or width else "-"
     could = f" (of gen {most or '?'} x{widest or '?'})" if narrow else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 class PciLink:
     """What sysfs says of a device and of the port above it (an empty address when there is none).
 
-    Widths are lanes. AER counters are errors since boot. None: not readable, as in many virtual machines.
+    Widths are lanes. AER counters are errors since boot. `host_max_width` and `host_max_generation` are the least that
+    any port between CPU and device can do. None: not readable, as in many virtual machines.
     """
 
     address: str
@@ -29,6 +31,8 @@ class PciLink:
     aer_fatal: int | None
     port: str
     port_aer_fatal: int | None
+    host_max_width: int | None = None
+    host_max_generation: int | None = None
 
 
 def normal_bus_id(text: str) -> str:
@@ -63,8 +67,8 @@ def read_link(address: str, sys_root: Path = SYS) -> PciLink | None:
     device = sys_root / "bus/pci/devices" / address
     if not address or not device.exists():
         return None
-    above = device.resolve().parent
-    port = above.name if normal_bus_id(above.name) else ""
+    ports = [parent for parent in device.resolve().parents if normal_bus_id(parent.name)]
+    above, port = device.resolve().parent, ports[0].name if ports else ""
     return PciLink(
         address=address,
         width=_width(device / "current_link_width"),
@@ -75,6 +79,8 @@ def read_link(address: str, sys_root: Path = SYS) -> PciLink | None:
         aer_fatal=_aer(device / "aer_dev_fatal"),
         port=port,
         port_aer_fatal=_aer(above / "aer_dev_fatal") if port else None,
+        host_max_width=_least(_width(port / "max_link_width") for port in ports),
+        host_max_generation=_least(_generation(port / "max_link_speed") for port in ports),
     )
 
 
@@ -89,6 +95,10 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return None
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _width(path: Path) -> int | None:

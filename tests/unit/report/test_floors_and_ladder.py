@@ -9,7 +9,7 @@ import pytest
 from gpu_burnin.hardware import Confidence, Floor, SkuTable, load_skus, make_reason
 from gpu_burnin.hardware.floors import judge_floors, with_floors
 from gpu_burnin.ladder import driver_decides, escalated, worst_action
-from gpu_burnin.types import Action, CheckResult, Gpu, Measurement, Verdict
+from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Measurement, Verdict
 
 GPU = Gpu(0, "GPU-0", "1", "0000:1b:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
 
@@ -62,6 +62,73 @@ def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
         with_floors([result(1.0, "h2d", "TFLOP/s")], [GPU], skus=skus)
     with pytest.raises(ValueError, match="cannot be compared"):
         with_floors([result(1.0, "h2d", "furlongs")], [GPU], skus=skus)
+
+
+# Of hosts: generation and lanes of the slot, the GPU's NUMA node, how many there are, whether it is a virtual machine.
+@pytest.mark.parametrize(
+    ("slot", "numa_node", "numa_nodes", "virtual", "floor", "fails"),
+    [
+        ((5, 16), 0, 2, False, 48e9, True),
+        ((5, 16), None, 1, False, 48e9, True),  # one socket: all memory is as near
+        ((None, None), 1, 2, True, 48e9, True),  # a virtual machine that shows its nodes
+        ((4, 16), 0, 2, False, 24e9, False),
+        ((5, 8), 0, 2, False, 24e9, False),
+        ((3, 8), 0, 2, False, 6e9, False),
+        ((6, 32), 0, 2, False, 48e9, True),
+        ((5, 16), None, 2, False, 48e9, False),
+        ((None, None), None, 1, True, 48e9, False),
+    ],
+)
+def test_floors_of_copies_are_those_of_card_and_host(
+    slot: tuple[int | None, int | None],
+    numa_node: int | None,
+    numa_nodes: int,
+    virtual: bool,
+    floor: float,
+    fails: bool,
+) -> None:
+    coverage: dict[str, JSON] = {
+        "link": {"host_max_generation": slot[0], "host_max_width": slot[1]},
+        "host": {"numa_nodes": numa_nodes, "virtual": virtual},
+        "numa_node": numa_node,
+    }
+    slow = replace(result(0.99 * floor, "h2d", "B/s"), name="pcie", coverage=coverage)
+    reasons, notices = judge_floors(with_floors([slow], [GPU]))
+    assert [[item.code for item in found] for found in (reasons, notices)] == (
+        [["SLOW"], []] if fails else [[], ["SLOW"]]
+    )
+    if not fails:
+        assert "the model's own floor is 48 GB/s" in notices[0].message
+    fast = replace(slow, measurements=(Measurement("h2d", floor, "B/s"),))
+    assert judge_floors(with_floors([fast], [GPU])) == ((), ())
+
+
+# What somebody saw such GPUs reach, in the floors' units: matrix products sustained at the power limit, the slowest GPU
+# of a node where it is told, and copies of 8 H200s (stas00/ml-engineering @0359db8, compute/accelerator and network).
+PUBLISHED: dict[str, dict[str, float]] = {
+    "a100-pcie-80gb": {"gemm_bf16": 258},
+    "h200-sxm": {
+        "gemm_bf16": 745, "gemm_fp8_e4m3": 1354, "h2d": 55.43, "d2h": 55.06, "p2p": 396.4, "all_reduce_busbw": 482,
+    },
+    "b200-sxm": {"gemm_bf16": 1421, "gemm_fp8_e4m3": 2788},
+    "b300-sxm": {"gemm_bf16": 1519, "gemm_fp8_e4m3": 2969},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sku", "name"), [(sku, name) for sku, rates in PUBLISHED.items() for name in rates])
+def test_gpu_at_its_models_published_rate_is_not_told_off_and_one_far_below_is(sku: str, name: str) -> None:
+    """A tenth less than published is still a healthy GPU; a third less is told."""
+    of_model, floor = replace(GPU, sku=sku), load_skus().skus[sku].floors[name]
+    for share, told in ((1.0, 0), (0.9, 0), (0.65, 1)):
+        rate = result(share * PUBLISHED[sku][name], name, floor.unit)
+        reasons, notices = judge_floors(with_floors([rate], [of_model]))
+        assert len(reasons) + len(notices) == told
+
+
+def test_floors_of_products_only_warn() -> None:
+    """What others reached with their own shapes and libraries is no acceptance limit."""
+    floors = [floor for sku in load_skus().skus.values() for floor in sku.floors.values()]
+    assert {floor.confidence for floor in floors if floor.name.startswith("gemm_")} == {Confidence.DERIVED}
 
 
 @pytest.mark.parametrize("sku", ["a100-pcie-80gb", "h100-sxm5-80gb", "h200-sxm", "h200-nvl", "b200-sxm"])

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from telemetry_helpers import NOT_SUPPORTED, healthy
+from telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state import expected_from, own_family
-from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, judge_state
+from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, HostLink, judge_state
 from gpu_burnin.telemetry.state import ProcessUse, Unsupported
 from gpu_burnin.types import Action, Gpu, Verdict
 
 
 def codes(*states: Any, **expected: Any) -> list[str]:
     """Codes of the reasons against these GPUs."""
+    expected.setdefault("host_links", in_any_slot(*states))
     return [reason.code for reason in judge_state(states, Expected(**expected))]
 
 
@@ -84,7 +85,8 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("code", "changes"), FAULTS, ids=lambda value: str(value))
 def test_each_fault_alone_is_found(code: str, changes: dict[str, Any]) -> None:
-    reasons = judge_state([healthy(0), healthy(1, **changes)], Expected(gpu_count=2))
+    states = [healthy(0), healthy(1, **changes)]
+    reasons = judge_state(states, Expected(gpu_count=2, host_links=in_any_slot(*states)))
     assert [reason.code for reason in reasons] == [code]
     if not code.endswith("_MIXED"):
         assert reasons[0].gpu == "GPU-0001"
@@ -223,6 +225,25 @@ def test_each_fault_names_what_to_do(code: str, action: Action, changes: dict[st
 def test_gpu_at_rest_may_slow_its_link_down_but_not_narrow_it() -> None:
     assert codes(healthy(0, pcie_generation=1)) == []
     assert codes(healthy(0, pcie_generation=1, pcie_width=8)) == ["PCIE_DEGRADED"]
+
+
+@pytest.mark.parametrize(
+    ("slot", "link", "found"),
+    [
+        (HostLink(4, 16), {"pcie_max_generation": 4}, []),  # a Gen5 card in a Gen4 host
+        (HostLink(5, 16), {"pcie_max_generation": 4}, ["PCIE_DEGRADED"]),
+        (HostLink(4, 16), {"pcie_max_generation": 3}, ["PCIE_DEGRADED"]),
+        (HostLink(5, 8), {"pcie_width": 8, "pcie_max_width": 8}, []),  # a slot of eight lanes
+        (HostLink(5, 8), {"pcie_width": 4, "pcie_max_width": 8}, ["PCIE_DEGRADED"]),
+        (HostLink(5, 8), {"pcie_width": 8, "pcie_max_width": 16}, ["PCIE_DEGRADED"]),
+        # A virtual machine that hides the slot: the width is the card's own, the generation may be the slot's.
+        (HostLink(), {"pcie_max_generation": 4}, []),
+        (HostLink(), {"pcie_width": 8, "pcie_max_width": 8}, ["PCIE_DEGRADED"]),
+    ],
+)
+def test_link_is_held_to_what_model_and_slot_can_do(slot: HostLink, link: dict[str, int], found: list[str]) -> None:
+    gpu = healthy(0, **link)
+    assert codes(gpu, host_links={gpu.pci_bus_id: slot}) == found
 
 
 def test_recovery_actions_of_the_state_and_of_xid_154_are_the_same() -> None:

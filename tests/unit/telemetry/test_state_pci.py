@@ -64,6 +64,30 @@ def test_fatal_errors_of_the_port_above_count(tmp_path: Path) -> None:
     assert PORT in reason.message
 
 
+def test_slot_can_do_what_the_weakest_port_on_the_way_can(tmp_path: Path) -> None:
+    pci_device(tmp_path, ADDRESS, f"0000:00:01.0/0000:0e:00.0/{PORT}")
+    ports = tmp_path / "devices/pci0000:00/0000:00:01.0"
+    for port, speed, width in ((ports, "16.0", "16"), (ports / "0000:0e:00.0" / PORT, "32.0", "8")):
+        (port / "max_link_speed").write_text(f"{speed} GT/s PCIe\n")
+        (port / "max_link_width").write_text(f"{width}\n")
+    link = read_link(ADDRESS, tmp_path)
+    assert link
+    assert (link.port, link.host_max_generation, link.host_max_width) == (PORT, 4, 8)
+
+
+def test_card_in_an_older_host_is_no_fault_on_real_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pci_device(tmp_path, ADDRESS, PORT)
+    slot = tmp_path / "devices/pci0000:00" / PORT / "max_link_speed"
+    gpu = healthy(0, pcie_max_generation=4)
+    monkeypatch.setattr(nvml, "read_node", lambda: NodeState(False, "580.95.05", "13.0", "13.580", (gpu,)))
+    monkeypatch.setattr("gpu_burnin.checks.state.gpu_addresses", lambda: (ADDRESS,))
+    monkeypatch.setattr("gpu_burnin.checks.state.read_link", lambda address: read_link(address, tmp_path))
+    for speed, found in (("16.0 GT/s PCIe", []), ("32.0 GT/s PCIe", ["PCIE_DEGRADED"])):
+        slot.write_text(speed)
+        result = Check().run(CheckContext(1, "quick", 10, ()))
+        assert [reason.code for reason in result.reasons] == found
+
+
 @pytest.mark.parametrize(
     "files",
     [
