@@ -7,33 +7,18 @@ import signal
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.execution import Run
-from gpu_burnin.hardware.reasons import load_reasons, make_reason
+from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
 from gpu_burnin.plan import CheckPlan, share
+from gpu_burnin.step import OUT_OF_MEMORY, Step, code_of, death, severity_of
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 from gpu_burnin.wire import to_json
 from gpu_burnin.worker_process import WorkerProcess
-
-_OUT_OF_MEMORY = "OUT_OF_MEMORY"
-
-
-@dataclass
-class _Step:
-    """One thing a worker does: "open" the GPU, a "selftest", a "check", "close"."""
-
-    op: str
-    check: CheckPlan | None = None
-    attempt: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the check, or of the step where it belongs to none."""
-        return self.op if self.check is None else self.check.name
 
 
 class Lane:
@@ -45,9 +30,9 @@ class Lane:
         plan = run.plan
         tested = [check for check in checks if plan.selftest and check.name in SELFTESTED and gpu is not None]
         # All self-tests first: what they cost is known when the checks share the time that is left.
-        self._steps = deque(_Step("selftest", check) for check in tested)
-        self._steps += [] if plan.checks_off else [_Step("check", check) for check in checks]
-        self._step = _Step("close")
+        self._steps = deque(Step("selftest", check) for check in tested)
+        self._steps += [] if plan.checks_off else [Step("check", check) for check in checks]
+        self._step = Step("close")
         self._worker: WorkerProcess | None = None
         self._started = time.monotonic()
         self._ending: str | None = None  # "term" or "kill" while the ladder ends the worker
@@ -84,7 +69,7 @@ class Lane:
 
     def start(self) -> None:
         """Start a worker; its first answer is that it is ready."""
-        self._begin(_Step("open"), self.run.limits.open_s)
+        self._begin(Step("open"), self.run.limits.open_s)
         self._oom_kills = self.run.limits.oom_kills()
         try:
             self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command, self.run.kernel_dir)
@@ -164,28 +149,39 @@ class Lane:
             self._left_s, self.until = self.until - now, math.inf
             return
         if isinstance(message, Failed) and step.op == "open":
-            self._give_up(_code(message), message.message, _severity(message))
+            self._give_up(code_of(message), message.message, severity_of(message))
         elif isinstance(message, Ready):
             self.run.facts[self.gpu or "node"] = message.facts
         elif isinstance(message, Selftests):
-            self.run.selftests += message.results
-            detected = sum(test.detected for test in message.results)
-            self._emit("selftest_finished", check=step.name, injected=len(message.results), detected=detected)
+            self._tested(message.results)
         elif isinstance(message, Result):
             self._finish(message.result)
-        elif step.op == "selftest":
+        elif step.op == "selftest" and severity_of(message) is not Verdict.FAIL:
             self._blind(step.name, message.message)
         else:
             text = f"{step.name} could not run: {message.message}"
-            reason = self._reason(_code(message), step.name, text, severity=_severity(message))
-            self._finish(self._result(step.name, reason))
+            reason = self._reason(code_of(message), step.name, text, severity=severity_of(message))
+            self._over(step.name, reason)
         self._next()
+
+    def _tested(self, results: Sequence[SelftestResult]) -> None:
+        """Keep what a self-test saw; a real fault that it met is a fault of the check, which runs all the same."""
+        name = self._step.name
+        self.run.selftests += results
+        for test in results:
+            if test.real is not None:
+                self._note(name, test.real)
+        found = [test.real.code for test in results if test.real is not None]
+        detected = sum(test.detected for test in results)
+        self._emit("selftest_finished", check=name, injected=len(results), detected=detected, codes=found)
 
     def _next(self) -> None:
         """Ask for the next step, or let the worker end: it does so when its input does."""
         assert self._worker is not None
         if not self._steps:
-            self._begin(_Step("close"), self.run.limits.term_grace_s)
+            for name in list(self._early):  # of self-tests alone, no check of which comes to a result
+                self._finish(CheckResult(name, self.gpu, Verdict.INCONCLUSIVE, 0.0))
+            self._begin(Step("close"), self.run.limits.term_grace_s)
             self._worker.hang_up()
             return
         step = self._steps.popleft()
@@ -196,7 +192,7 @@ class Lane:
             return
         self._ask(step, self.run.left_s())
 
-    def _ask(self, step: _Step, left_s: float, turns: int = 1) -> None:
+    def _ask(self, step: Step, left_s: float, turns: int = 1) -> None:
         """Send a step to the worker, a check with its share of the time that is left."""
         assert self._worker is not None and step.check is not None
         if step.op == "selftest":
@@ -210,7 +206,7 @@ class Lane:
         self._emit(f"{step.op}_started", check=step.name, pid=pid, deadline_s=limit_s, budget_s=budget_s)
         self._worker.send({"op": step.op, "name": step.name, "attempt": step.attempt, "budget_s": budget_s})
 
-    def _begin(self, step: _Step, limit_s: float) -> None:
+    def _begin(self, step: Step, limit_s: float) -> None:
         self._step, self._ending = step, None
         self._started = time.monotonic()
         self.until = self._started + limit_s
@@ -236,48 +232,44 @@ class Lane:
             self._emit("worker_died", check=self._step.name, **obituary)
             self._died(self._step, obituary)
 
-    def _died(self, step: _Step, obituary: Mapping[str, Any]) -> None:
+    def _died(self, step: Step, obituary: Mapping[str, Any]) -> None:
         """Once is a riddle: try again and stay inconclusive. Twice at the same thing is a fault.
 
         The kernel's kill for lack of memory is neither: the host is too small or too full for the run.
         """
         if self._killed_for_memory(obituary):
             self._starved(step)
-        elif step.op == "selftest":
-            self._blind(step.name, _death("in the self-test", obituary))
         elif step.op == "open":
             self._start_deaths += 1
             if self._start_deaths > 1:
-                self._give_up("WORKER_DIED", _death("twice while it started", obituary), Verdict.FAIL)
+                self._give_up("WORKER_DIED", death("twice while it started", obituary), Verdict.FAIL)
             else:
                 pending = self._steps[0].name
-                self._note(
-                    pending, self._reason("WORKER_DIED", pending, _death("while it started", obituary), obituary)
-                )
+                self._note(pending, self._reason("WORKER_DIED", pending, death("while it started", obituary), obituary))
         elif step.attempt == 0:
-            text = _death(f"during {step.name}", obituary)
+            text = death(f"during {step}", obituary)
             self._note(step.name, self._reason("WORKER_DIED", step.name, text, obituary))
             self._steps.appendleft(replace(step, attempt=1))
         else:
-            text = _death(f"twice during {step.name}", obituary)
-            self._early.pop(step.name, None)
-            reason = self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL)
-            self._finish(self._result(step.name, reason))
+            text = death(f"twice during {step}", obituary)
+            once = [reason for reason in self._early.pop(step.name, ()) if reason.code != "WORKER_DIED"]
+            self._early[step.name] = once
+            self._over(step.name, self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL))
 
     def _killed_for_memory(self, obituary: Mapping[str, Any]) -> bool:
         killed = obituary["exit_status"] == -signal.SIGKILL and obituary["pid"] not in self.run.killed_pids
         return killed and self.run.limits.oom_kills() > self._oom_kills
 
-    def _starved(self, step: _Step) -> None:
+    def _starved(self, step: Step) -> None:
         """The worker was killed for lack of memory: what it was at is not tried again."""
         if step.op == "open":
             text = "the kernel killed the worker for lack of memory while it started; free host memory"
-            self._give_up(_OUT_OF_MEMORY, text, Verdict.INCONCLUSIVE)
+            self._give_up(OUT_OF_MEMORY, text, Verdict.INCONCLUSIVE)
         elif step.op == "selftest":
             self._blind(step.name, "the kernel killed the worker for lack of memory")
         else:
             text = f"the kernel killed the worker for lack of memory during {step.name}; free host memory"
-            self._finish(self._result(step.name, self._reason(_OUT_OF_MEMORY, step.name, text)))
+            self._finish(self._result(step.name, self._reason(OUT_OF_MEMORY, step.name, text)))
 
     def _hung(self, wedged: bool) -> None:
         """The deadline passed and the worker was ended, or could not be and stays behind."""
@@ -287,25 +279,23 @@ class Lane:
         if step.op == "close":
             return
         name = step.name
-        if step.op != "check" and self._steps:  # the check it stood before takes the blame
-            name = self._steps[0].name if step.op == "open" else name
-            self._steps = deque(other for other in self._steps if other.name != name)
+        if step.op == "open" and self._steps:  # the check it stood before takes the blame
+            name = self._steps[0].name
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
         text = f"{name} did not come to an end in {time.monotonic() - self._started:.0f} s {end}"
         reason = self._reason("WEDGED" if wedged else "HUNG", name, text, {"pid": pid, "step": step.op}, Verdict.FAIL)
-        self._finish(self._result(name, reason))
+        self._over(name, reason)
         if wedged or step.op == "open":
             self._steps.clear()  # a GPU that holds a process that cannot die is not touched again
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:
-        """No worker can be had: every check that is left gets the reason, every self-test has seen nothing."""
+        """No worker can be had: every check that is left gets the reason, and its self-test has seen nothing."""
         left = tuple(self._steps)
-        self._steps.clear()
         for step in left:
-            if step.op == "selftest":
+            if step.op == "selftest" and severity is not Verdict.FAIL:
                 self._blind(step.name, message)
-            else:
-                self._finish(self._result(step.name, self._reason(code, step.name, message, severity=severity)))
+        for name in dict.fromkeys(step.name for step in left):
+            self._over(name, self._reason(code, name, message, severity=severity))
 
     # --- after Ctrl-C ---
 
@@ -345,16 +335,23 @@ class Lane:
         self._early.setdefault(check, []).append(reason)
 
     def _finish(self, result: CheckResult) -> None:
-        """Add a result, with what happened to earlier attempts at the same check."""
+        """Add a result, with what happened to earlier attempts at the same check and in its self-test."""
         early = self._early.pop(result.name, [])
         if early:
             reasons = (*early, *result.reasons)
-            result = replace(result, reasons=reasons, verdict=verdict_of(reasons))
+            places = [reason.evidence for reason in early if reason.evidence.get("phase") == "self-test"]
+            verdict, errors = verdict_of(reasons), (*places, *result.errors)
+            result = replace(result, reasons=reasons, verdict=verdict, errors=errors)
         result = replace(result, started_s=self._started)
         self.results.append(result)
         codes = [reason.code for reason in result.reasons]
         verdict, seconds = result.verdict, result.seconds
         self._emit("check_finished", check=result.name, verdict=verdict, seconds=seconds, codes=codes)
+
+    def _over(self, name: str, reason: Reason) -> None:
+        """The check has come to its end, though perhaps not to its beginning: what is left of it is not asked for."""
+        self._steps = deque(other for other in self._steps if other.name != name)
+        self._finish(self._result(name, reason))
 
     def _result(self, name: str, reason: Reason) -> CheckResult:
         seconds = time.monotonic() - self._started
@@ -376,19 +373,3 @@ class Lane:
 
     def _emit(self, event: str, **details: Any) -> None:
         self.run.emit({"event": event, "gpu": self.gpu, **to_json(details)})
-
-
-def _code(message: Failed) -> str:
-    """The reason code of a worker's failure."""
-    return message.code or (_OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR")
-
-
-def _severity(message: Failed) -> Verdict:
-    """A check that could not be carried out says nothing of the GPU, unless the GPU itself reported a fault."""
-    return Verdict.INCONCLUSIVE if message.code is None else load_reasons()[message.code].severity
-
-
-def _death(when: str, obituary: Mapping[str, Any]) -> str:
-    status = obituary["exit_status"]
-    how = f"by signal {-status}" if isinstance(status, int) and status < 0 else f"with exit status {status}"
-    return f"the worker died {when} ({how})"

@@ -121,6 +121,10 @@ def _selftests(data: Mapping[str, Any]) -> Selftests:
         _seconds(test.latency_s)
         if test.changed_bits is not None:
             _count(test.changed_bits)
+        if test.real is not None:
+            _reason(test.real, test.gpu)
+            if test.real.check != test.check or (test.injected and test.detected):
+                raise ValueError("a self-test that met a real fault of another check, or saw its own one all the same")
     return Selftests(found)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpu_burnin.types import SelftestResult
+from gpu_burnin.types import Reason, SelftestResult
 
 if TYPE_CHECKING:
     from gpu_burnin.checks import CheckContext
@@ -22,7 +22,6 @@ def injected(
 
     The scope says what a detection proves: on a simulated backend no more than the detector's logic.
     """
-    assert ctx.backend is not None
     return SelftestResult(
         fault=fault,
         check=check,
@@ -30,9 +29,28 @@ def injected(
         injected=True,
         detected=detected,
         latency_s=latency_s,
-        scope=SCOPE_CPU if ctx.backend.simulated else SCOPE_DEVICE,
+        scope=_scope(ctx),
         changed_bits=changed_bits,
     )
+
+
+def hindered(ctx: CheckContext, check: str, fault: str, real: Reason) -> SelftestResult:
+    """The result where what came before the injection was wrong already, for which `real` is the reason.
+
+    A detector that cries always is not taken for a good one, but that it cried is for the GPU to answer: the right
+    result was known and nothing had been injected.
+    """
+    said = replace(
+        real,
+        message=f"in the self-test, with no fault injected yet: {real.message}",
+        evidence={**real.evidence, "phase": "self-test"},
+    )
+    return SelftestResult(fault, check, ctx.uuid, False, False, 0.0, _scope(ctx), real=said)
+
+
+def _scope(ctx: CheckContext) -> str:
+    assert ctx.backend is not None
+    return SCOPE_CPU if ctx.backend.simulated else SCOPE_DEVICE
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gpu_burnin.plan import FULL_SELFTEST_DEADLINE_S, Plan, PlanError, make_plan
 from gpu_burnin.selftest import Sensitivity, sensitivity
 from gpu_burnin.store import Store
 from gpu_burnin.telemetry import selftest as telemetry_selftest
-from gpu_burnin.types import SelftestResult
+from gpu_burnin.types import Reason, SelftestResult, Verdict
 from gpu_burnin.wire import to_json
 
 SCHEMA = "muster-selftest/v1"
@@ -51,7 +51,8 @@ def selftest(
     """Prove this node's detectors: inject the whole table of faults and say which were seen.
 
     Prints for each check and precision the smallest fault seen and the longest time to see one. Exit code 0 when
-    every fault was seen, 1 when one was missed, 3 when one could not be injected or the test was interrupted.
+    every fault was seen, 1 when one was missed or the hardware itself was wrong, 3 when one could not be injected or
+    the test was interrupted.
     """
     config = host_config(config_path, state_dir)
     plan = _plan(config, discover(), gpus, checks, backend, seed)
@@ -62,7 +63,9 @@ def selftest(
         done = execute(plan, None, on_event, waiting=interrupts.raising)
     results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
     rows = sensitivity(results)
-    click.echo(json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows))
+    said = (reason for result in done.results for reason in result.reasons)
+    text = json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows, said)
+    click.echo(text)
     sys.exit(exit_code(done, results))
 
 
@@ -103,12 +106,14 @@ def _plan(
 
 
 def exit_code(done: ExecutionResult, results: Iterable[SelftestResult]) -> int:
-    """0 all seen, 1 a detector is blind, 3 not everything could be injected.
+    """0 all seen, 1 a detector is blind or the hardware wrong, 3 not everything could be injected.
 
-    With checks off the only results are those of workers that did not get as far as their self-tests.
+    With checks off the only results are those of self-tests that met a real fault or did not come to their end.
     """
     found = list(results)
     if any(result.injected and not result.detected for result in found):
+        return EXIT_FAIL
+    if any(result.verdict is Verdict.FAIL for result in done.results):
         return EXIT_FAIL
     complete = found and not done.interrupted and not done.results and all(result.injected for result in found)
     return EXIT_PASS if complete else EXIT_INCONCLUSIVE
@@ -125,8 +130,10 @@ def _document(plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sens
     }
 
 
-def render(plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sensitivity]) -> str:
-    """The table for a person."""
+def render(
+    plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sensitivity], reasons: Iterable[Reason] = ()
+) -> str:
+    """The table for a person; `reasons` are why a self-test came to no end, and real faults that one met."""
     lines = [f"{'check':12} {'part':14} {'seen':>9}  {'smallest fault':>14}  {'slowest':>10}  missed"]
     for row in rows:
         bits = "-" if row.smallest_bits is None else f"{row.smallest_bits} bit{'s' * (row.smallest_bits != 1)}"
@@ -136,4 +143,5 @@ def render(plan: Plan, results: Iterable[SelftestResult], rows: Iterable[Sensiti
         )
     scopes = sorted({result.scope for result in results})
     lines.append(f"seed {plan.seed}; what a detection proves: {', '.join(scopes) or 'nothing was injected'}")
+    lines += [f"{reason.severity} {reason.code} {reason.gpu or ''}: {reason.message}" for reason in reasons]
     return "\n".join(lines)

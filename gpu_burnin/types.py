@@ -144,7 +144,8 @@ class SelftestResult:
     """One injected fault and whether the detector saw it. `scope` says what this proves.
 
     `changed_bits` is how many bits the fault changed in the data under test, counted; None where a fault has
-    no such size (a launch that never ran).
+    no such size (a launch that never ran). `real` is a fault of the hardware: what came before the injection, with
+    nothing injected yet, was wrong already.
     """
 
     fault: str
@@ -155,6 +156,7 @@ class SelftestResult:
     latency_s: float
     scope: str
     changed_bits: int | None = None
+    real: Reason | None = None
 
 
 def worst(verdicts: Mapping[str, Verdict] | list[Verdict] | tuple[Verdict, ...]) -> Verdict:

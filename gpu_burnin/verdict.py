@@ -135,6 +135,8 @@ def judge(
             *seen.extra,
             *_run_reasons(seen),
             *(reason for result in results for reason in result.reasons),
+            # Those of a check that came to its result are among its reasons already: an interrupted one has none.
+            *(test.real for test in seen.selftests if test.real is not None),
             *_unexplained(results),
             *_gap_reasons(gaps, seen.interrupted),
             *coverage_reasons(results, seen.gpus, models, simulated=seen.simulated),
@@ -229,10 +231,15 @@ def _gap_reasons(gaps: tuple[Gap, ...], interrupted: bool) -> Iterator[Reason]:
 
 
 def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
-    """Every detector that ran must have seen every fault injected for it; none injected proves nothing."""
+    """Every detector that ran must have seen every fault injected for it; none injected proves nothing.
+
+    A self-test that met a real fault blames the GPU (the check's reasons have it), not the detector. A worker that
+    died or hung gave no word of a detector.
+    """
     judged = {(test.check, test.gpu) for test in seen.selftests}
     ran = {(result.name, result.gpu) for result in seen.results if result.verdict is not Verdict.INCONCLUSIVE}
-    for check, gpu in sorted(ran - judged, key=str):
+    passed = {(result.name, result.gpu) for result in seen.results if result.verdict is Verdict.PASS}
+    for check, gpu in sorted(passed - judged, key=str):
         if check in SELFTESTED:
             message = f"no fault was injected into the check {check}, so its detector is not proven"
             yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": []})
@@ -241,7 +248,7 @@ def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
         if check in CHECK_NAMES and (check, gpu) not in ran:
             continue
         tests = [test for test in seen.selftests if (test.check, test.gpu) == (check, gpu)]
-        blind: list[JSON] = [test.fault for test in tests if not (test.injected and test.detected)]
+        blind: list[JSON] = [test.fault for test in tests if not (test.real or (test.injected and test.detected))]
         if blind:
             message = f"the {check} detector did not see injected faults: {', '.join(map(str, blind))}"
             yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": blind})

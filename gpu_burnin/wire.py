@@ -56,5 +56,6 @@ def result_from_json(data: Mapping[str, Any]) -> CheckResult:
 
 
 def selftest_from_json(data: Mapping[str, Any]) -> SelftestResult:
-    """The inverse of to_json for a SelftestResult."""
-    return SelftestResult(**data)
+    """The inverse of to_json for a SelftestResult. Raises KeyError, TypeError or ValueError for anything else."""
+    real = data.get("real")
+    return SelftestResult(**{**data, "real": None if real is None else reason_from_json(real)})

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.gemm_errors import describe
 from gpu_burnin.compute import exact, golden
 from gpu_burnin.compute.backend import STORAGE, STORAGE_OF
 from gpu_burnin.compute.expect import expected_digests
 from gpu_burnin.compute.faults import FAULTS, SELFTEST_FAULTS, Fault, flip_bit
 from gpu_burnin.compute.fresh import make_set
 from gpu_burnin.compute.product import ROUND, Expected, Outcome, Pair, ProductUnit, Shape, Stream
-from gpu_burnin.selftest import injected
+from gpu_burnin.selftest import hindered, injected
 from gpu_burnin.types import SelftestResult
 
 # The self-test uses small products: a detector sees a wrong element the same way in a small matrix.
@@ -34,7 +35,15 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
 
 
 def _precision(ctx: CheckContext, stream: Stream, precision: str, shape: Shape) -> Iterator[SelftestResult]:
-    unit = ProductUnit(stream, precision, shape)
+    """The faults of one precision, up to the first product that is wrong without one: it proves no detector there."""
+    for result in _faults(ctx, ProductUnit(stream, precision, shape), shape):
+        yield result
+        if result.real is not None:
+            return
+
+
+def _faults(ctx: CheckContext, unit: ProductUnit, shape: Shape) -> Iterator[SelftestResult]:
+    precision = unit.precision
     operands = exact.ranges_for(precision)[0]
     names = tuple(FAULTS) if ctx.selftest_full else SELFTEST_FAULTS
     loads = [(False, "")]
@@ -60,7 +69,7 @@ def _precision(ctx: CheckContext, stream: Stream, precision: str, shape: Shape) 
 def _inject(
     ctx: CheckContext, unit: ProductUnit, expected: Mapping[Pair, Expected], fault: Fault, suffix: str
 ) -> SelftestResult:
-    """A right product first, so that a detector that cries always is not taken for a good one."""
+    """A product without a fault first, whose right result is known: where it is wrong, the fault is real."""
     pairs = ROUND[:2]
     started = time.perf_counter()
     batch = unit.run(pairs, [expected[pair] for pair in pairs], fault, ctx.seed)
@@ -68,9 +77,10 @@ def _inject(
     if fault.touches_operands:
         unit.reload()
     clean, broken = batch.outcomes
-    seen = clean.right and _seen(fault, broken)
     name = f"{fault.name} {unit.precision}{suffix}"
-    return injected(ctx, "gemm", name, seen, latency_s, batch.changed_bits)
+    if not clean.right:
+        return hindered(ctx, "gemm", name, describe(ctx, unit, pairs[0], clean)[1])
+    return injected(ctx, "gemm", name, _seen(fault, broken), latency_s, batch.changed_bits)
 
 
 def _seen(fault: Fault, outcome: Outcome) -> bool:

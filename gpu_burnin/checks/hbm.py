@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from gpu_burnin.checks import CheckContext, done_share, hbm_selftest, needed_backend
-from gpu_burnin.checks.hbm_patterns import Scan, steps, tests_of
+from gpu_burnin.checks.hbm_patterns import Scan, steps, tests_of, wrong_words
 from gpu_burnin.compute.memory import MemoryTester, Taken
 from gpu_burnin.compute.memory_faults import FAULTS, FaultyMemory
 from gpu_burnin.compute.patterns import WORD_BYTES
@@ -98,7 +98,7 @@ def _shown(ctx: CheckContext, scan: Scan, seconds: float) -> dict[str, JSON]:
 
 def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float, seconds: float) -> CheckResult:
     gpu = ctx.uuid
-    reasons = (*_wrong(gpu, scan), *_not_reached(gpu, ctx, scan, taken))
+    reasons = (*wrong_words(gpu, scan), *_not_reached(gpu, ctx, scan, taken))
     rate = Measurement("hbm_rate", scan.moved_bytes / max(scan.memory.seconds, 1e-9), "B/s")
     times = tuple(at for at, _ in scan.rates)
     return CheckResult(
@@ -112,27 +112,6 @@ def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: f
         reasons=reasons,
         series=(Series("hbm_rate", "GB/s", times, tuple(value / 1e9 for _, value in scan.rates)),),
     )
-
-
-def _wrong(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
-    """One reason for all wrong words, however many tests saw them."""
-    damage = scan.damage
-    if not damage.words:
-        return ()
-    first = damage.errors()[0]
-    seen_by = ", ".join(damage.reads)
-    message = (
-        f"memory gave back other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
-        f"under {first['pattern']}: expected {first['expected']}, got {first['got']}; seen by {seen_by}"
-    )
-    evidence = {
-        **first,
-        "wrong_words": damage.words,
-        "wrong_reads": damage.total_reads,
-        "shape_words": damage.shape(),
-        "seen_by": list(damage.reads),
-    }
-    return (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu, evidence=evidence),)
 
 
 def _not_reached(gpu: str | None, ctx: CheckContext, scan: Scan, taken: Taken) -> tuple[Reason, ...]:

@@ -11,6 +11,8 @@ from gpu_burnin.checks.hbm_shape import Damage
 from gpu_burnin.compute.exact import mix
 from gpu_burnin.compute.memory import MemoryTester
 from gpu_burnin.compute.patterns import LANES, MODULO, Pattern
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.types import Reason
 
 # Bit positions and rare positions visited in one round, by level: a quick run samples, an extended one has all.
 _WALKING_STEPS = {"quick": 4, "standard": 16, "extended": 64}
@@ -143,3 +145,24 @@ def steps(seed: int, level: str, index: int, wait_s: float, waiting: Callable[[]
     if "retention" in tests_of(level) and index % _RETENTION_EVERY == 0:
         kept = Pattern("random", mix(key))
         yield Step("retention", partial(retention, pattern=kept, wait_s=wait_s, waiting=waiting))
+
+
+def wrong_words(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
+    """One reason for all wrong words, however many tests saw them."""
+    damage = scan.damage
+    if not damage.words:
+        return ()
+    first = damage.errors()[0]
+    seen_by = ", ".join(damage.reads)
+    message = (
+        f"memory gave back other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
+        f"under {first['pattern']}: expected {first['expected']}, got {first['got']}; seen by {seen_by}"
+    )
+    evidence = {
+        **first,
+        "wrong_words": damage.words,
+        "wrong_reads": damage.total_reads,
+        "shape_words": damage.shape(),
+        "seen_by": list(damage.reads),
+    }
+    return (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu, evidence=evidence),)

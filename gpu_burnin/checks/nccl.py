@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext, needed_backend
 from gpu_burnin.checks.nccl_judge import (
+    Blame,
     algorithm_reasons,
     blame,
     broken_reason,
@@ -24,15 +25,15 @@ from gpu_burnin.checks.nccl_judge import (
     vias,
     why_no_floor,
 )
-from gpu_burnin.checks.nccl_session import Session, Stopped, settled
+from gpu_burnin.checks.nccl_session import Session, Stopped, settled, wrong_element
 from gpu_burnin.checks.nccl_tally import Tally
 from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import Backend, BackendError
-from gpu_burnin.compute.collectives import KINDS, bus_factor
+from gpu_burnin.compute.collectives import KINDS, Operation, Outcome, bus_factor
 from gpu_burnin.compute.collectives_port import Transports
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
-from gpu_burnin.selftest import injected
+from gpu_burnin.selftest import hindered, injected
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, verdict_of
 
 # The verifier looks at each element alone, so a small buffer shows the same.
@@ -86,26 +87,28 @@ class Check:
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong element and a lost result in a buffer of this GPU; no library and no other rank takes part."""
-        backend, _ = _needed(ctx)
+        backend, gpu = _needed(ctx)
         port = backend.collectives()
         results: list[SelftestResult] = []
         try:
             for index, (part, op) in enumerate(settled(port, _SELFTEST_BYTES, ctx.seed)):
                 if not ctx.selftest_full and index % (len(KINDS) + 1):
                     continue
-                # A detector that cries always is not taken for a good one.
-                trusted = port.verify(op).wrong == 0
+                # Without a fault first: where an element is wrong, the fault is real.
+                if (clean := port.verify(op)).wrong:
+                    results.append(hindered(ctx, self.name, f"wrong_element {part}", _real(gpu, op, clean)))
+                    break
                 place = (ctx.seed + index) % op.recv_elements
                 port.flip(op, place, 1)
                 began = time.perf_counter()
                 seen = port.verify(op)
                 latency_s = time.perf_counter() - began
-                hit = trusted and seen.wrong == 1 and seen.recorded[0].position == place
+                hit = seen.wrong == 1 and seen.recorded[0].position == place
                 results.append(injected(ctx, self.name, f"wrong_element {part}", hit, latency_s, changed_bits=1))
                 port.forget(op)
                 began = time.perf_counter()
                 # An element that is -1 by chance looks like one that was never written: all but a few must be seen.
-                hit = trusted and port.verify(op).wrong > 0.99 * op.recv_elements
+                hit = port.verify(op).wrong > 0.99 * op.recv_elements
                 results.append(injected(ctx, self.name, f"stale {part}", hit, time.perf_counter() - began))
         finally:
             port.close()
@@ -166,6 +169,13 @@ def _needed(ctx: CheckContext) -> tuple[Backend, Gpu]:
     if ctx.gpu is None:
         raise BackendError("the nccl check needs a GPU: this is a fault of the caller")
     return backend, ctx.gpu
+
+
+def _real(gpu: Gpu, op: Operation, found: Outcome) -> Reason:
+    """NCCL_DATA of the one GPU that had a part in an operation with itself."""
+    first = wrong_element(op, found.recorded[0], [gpu.uuid]) if found.recorded else None
+    at_fault = Blame("gpu", (gpu.uuid,))
+    return next(data_reasons(gpu, {gpu.uuid: gpu.label}, {gpu.uuid: found.wrong}, at_fault, first))
 
 
 def _list(value: JSON) -> list[JSON]:

@@ -240,27 +240,12 @@ class Session:
         return seconds
 
     def _record(self, op: Operation, found: Sequence[Wrong]) -> None:
-        size_bytes = KINDS[op.kind].size_bytes
         for wrong in found:
-            kind, source = explain(op, wrong)
-            uuid = None if source is None else self._members[source]
-            if uuid is not None:
-                self.tally.sources[uuid] = None
+            entry = wrong_element(op, wrong, self._members)
+            if entry["source_gpu"] is not None:
+                self.tally.sources[str(entry["source_gpu"])] = None
             if len(self.tally.errors) < _MOST_ERRORS:
-                self.tally.errors.append(
-                    {
-                        "collective": op.collective,
-                        "type": op.kind,
-                        "size_bytes": op.size_bytes,
-                        "rank": self._rank,
-                        "element": wrong.position,
-                        "source_rank": source,
-                        "source_gpu": uuid,
-                        "expected": word_text(int(expected_bits(op, wrong.position, 1)[0]), size_bytes),
-                        "got": word_text(wrong.got, size_bytes),
-                        "kind": kind,
-                    }
-                )
+                self.tally.errors.append(entry)
 
     def _limit_s(self, least_s: float) -> float:
         """Seconds to wait in one step; the option is for machines, and tests, that know better."""
@@ -295,6 +280,24 @@ class Session:
     def _tell(self, phase: str) -> None:
         done = done_share(time.monotonic() - self._started, self._group.budget_s)
         self._ctx.progress({"phase": phase, "errors": self.tally.wrong, "done": done})
+
+
+def wrong_element(op: Operation, wrong: Wrong, members: Sequence[str]) -> dict[str, JSON]:
+    """Entry of a report's list of errors; `members` are the ranks' GPUs."""
+    kind, source = explain(op, wrong)
+    size_bytes = KINDS[op.kind].size_bytes
+    return {
+        "collective": op.collective,
+        "type": op.kind,
+        "size_bytes": op.size_bytes,
+        "rank": op.rank,
+        "element": wrong.position,
+        "source_rank": source,
+        "source_gpu": None if source is None else members[source],
+        "expected": word_text(int(expected_bits(op, wrong.position, 1)[0]), size_bytes),
+        "got": word_text(wrong.got, size_bytes),
+        "kind": kind,
+    }
 
 
 def _numbers(given: JSON) -> list[float]:

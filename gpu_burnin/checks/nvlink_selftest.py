@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.host_link import Kind
-from gpu_burnin.compute.peer import DATA_FAULTS, DIRECTIONS, Direction, PeerPort, transfer_key
-from gpu_burnin.selftest import injected
-from gpu_burnin.types import SelftestResult
+from gpu_burnin.compute.peer import DATA_FAULTS, DIRECTIONS, Direction, PeerPort, PieceFault, transfer_key
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.selftest import hindered, injected
+from gpu_burnin.types import Reason, SelftestResult
 
 _RUN_FAULTS = (Kind.CORRUPTED, Kind.DROPPED)
 _MOST_BYTES = 1 << 20
@@ -34,28 +35,41 @@ def _faults(ctx: CheckContext, port: PeerPort, own: str, size_bytes: int) -> Ite
     directions = DIRECTIONS if ctx.selftest_full else DIRECTIONS[:1]
     for number, direction in enumerate(directions):
         port.attach(own, port.export(own, [own], size_bytes))
-        # A detector that cries always is not taken for a good one.
-        trusted = _copied(ctx, port, own, direction, 1000 * number)[0] == set()
+        # A copy without a fault first: where it is wrong, the fault is real.
+        if wrong := _copied(ctx, port, own, direction, 1000 * number):
+            yield hindered(ctx, "nvlink", f"{Kind.CORRUPTED} {direction}", _real(own, direction, wrong))
+            return
         for turn, fault in enumerate(DATA_FAULTS if ctx.selftest_full else _RUN_FAULTS):
             port.strike(own, fault)
             started = time.perf_counter()
-            kinds, changed_bits = _copied(ctx, port, own, direction, 1000 * number + turn + 1)
-            seen = trusted and kinds == {fault}
+            found = _copied(ctx, port, own, direction, 1000 * number + turn + 1)
+            seen = {one.kind for one in found} == {fault}
             yield injected(
                 ctx, "nvlink", f"{fault} {direction}", seen, time.perf_counter() - started,
-                changed_bits=changed_bits if fault is Kind.CORRUPTED else None,
+                changed_bits=_changed_bits(found[0]) if found and fault is Kind.CORRUPTED else None,
             )  # fmt: skip
 
 
-def _copied(
-    ctx: CheckContext, port: PeerPort, own: str, direction: Direction, turn: int
-) -> tuple[set[Kind], int | None]:
-    """Kinds of fault seen in one copy from this GPU to itself, and how many bits differ in the first wrong word."""
+def _copied(ctx: CheckContext, port: PeerPort, own: str, direction: Direction, turn: int) -> tuple[PieceFault, ...]:
+    """What is wrong with one copy from this GPU to itself."""
     key = transfer_key(ctx.seed, own, own, turn)
     port.fill(own, key)
     port.clear(own)
     port.begin(own, direction, 1)
     port.finish()
-    faults = port.verify(own, key)
-    bits = (faults[0].expected ^ faults[0].got).bit_count() if faults else None
-    return {fault.kind for fault in faults}, bits
+    return port.verify(own, key)
+
+
+def _changed_bits(fault: PieceFault) -> int:
+    """How many bits differ in the first wrong word."""
+    return (fault.expected ^ fault.got).bit_count()
+
+
+def _real(own: str, direction: Direction, wrong: tuple[PieceFault, ...]) -> Reason:
+    """No link and no other GPU has a part in these copies: the fault is this GPU's."""
+    first = wrong[0].to_json()
+    message = (
+        f"a copy of this GPU to itself came wrong in {len(wrong)} of its pieces ({first['kind']}, first at offset "
+        f"{first['offset_bytes']}: expected {first['expected']}, got {first['got']})"
+    )
+    return make_reason("P2P_CORRUPTED", "nvlink", message, gpu=own, evidence={**first, "direction": direction})

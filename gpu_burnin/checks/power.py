@@ -20,7 +20,7 @@ from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.host_link import Kind
 from gpu_burnin.compute.wave import ON_DEVICE, Clock, Wave, total_s, waves_for
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.selftest import injected
+from gpu_burnin.selftest import hindered, injected
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 # The part of the budget that goes to waves where there are any; the rest is mixed load.
@@ -98,12 +98,12 @@ class Check:
             return ()
         sizes = {**ctx.shapes, **{key: min(ctx.shapes[key], _SELFTEST_SIDE) for key in ("gemm_m", "gemm_n", "gemm_k")}}
         load = Load(replace(ctx, shapes=sizes), ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
-        return (
-            _seen(ctx, load, "bitflip", RISING),
-            _seen(ctx, load, "bitflip", FALLING),
-            _seen(ctx, load, "skipped_launch", FALLING),
-            _transfer_seen(ctx),
-        )
+        strikes = (("bitflip", RISING), ("bitflip", FALLING), ("skipped_launch", FALLING))
+        results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
+        for fault, edge in strikes:
+            if not any(result.real for result in results):  # a load that is wrong by itself proves no detector
+                results.append(_seen(ctx, load, fault, edge))
+        return (*results, _transfer_seen(ctx))
 
 
 def _mixed_s(level: str, simulated: bool, left_s: float) -> float:
@@ -121,13 +121,14 @@ def _early(load: Load) -> list[tuple[list[dict[str, JSON]], Reason]]:
 
 
 def _seen(ctx: CheckContext, load: Load, fault: str, edge: str) -> SelftestResult:
-    """One fault in a burst that follows a clean one, so that a detector that cries always is not taken for good."""
-    clean = load.burst(_SELFTEST_PRODUCTS)
+    """One fault in a burst that follows one without: where that is wrong, the fault is real."""
+    name = f"{fault} {edge}"
+    if wrong := load.burst(_SELFTEST_PRODUCTS).wrong:
+        return hindered(ctx, "power", name, load.reason(wrong[0], "in a burst of products", {})[1])
     started = time.perf_counter()
     burst = load.burst(_SELFTEST_PRODUCTS, (fault,), edge)
     latency_s = time.perf_counter() - started
-    seen = not clean.wrong and _only(burst, edge, fault)
-    return injected(ctx, "power", f"{fault} {edge}", seen, latency_s, burst.changed_bits)
+    return injected(ctx, "power", name, _only(burst, edge, fault), latency_s, burst.changed_bits)
 
 
 def _only(burst: Burst, edge: str, fault: str) -> bool:
@@ -146,7 +147,10 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
         link.fill(ctx.seed)
         link.begin("duplex", 2)
         link.finish()
-        clean = not link.verify().wrong
+        if before := link.verify().wrong:
+            words = f"{len(before)} copies between host and GPU came wrong"
+            real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, evidence=before[0].to_json())
+            return hindered(ctx, "power", "corrupted transfer", real)
         link.strike(Kind.CORRUPTED, ctx.seed)
         started = time.perf_counter()
         link.begin("duplex", 2)
@@ -155,7 +159,7 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
         latency_s = time.perf_counter() - started
     finally:
         link.close()
-    seen = clean and bool(wrong) and all(one.kind is Kind.CORRUPTED for one in wrong)
+    seen = bool(wrong) and all(one.kind is Kind.CORRUPTED for one in wrong)
     return injected(ctx, "power", "corrupted transfer", seen, latency_s)
 
 

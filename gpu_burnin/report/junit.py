@@ -140,14 +140,16 @@ def _gaps(report: Report) -> Iterator[_Case]:
 def _selftests(report: Report) -> Iterator[_Case]:
     for test in report["selftest"]:
         seen = test["injected"] and test["detected"]
-        missed = "was not detected" if test["injected"] else "could not be injected"
+        real, missed = test.get("real"), "was not detected" if test["injected"] else "could not be injected"
         yield _Case(
             "selftest",
             f"{test['check']} {test['fault']} {gpu_label(report, test['gpu'])}",
-            "PASS" if seen else "INCONCLUSIVE",
+            "PASS" if seen else "FAIL" if real else "INCONCLUSIVE",
             test["latency_s"] or 0.0,
-            "SELFTEST_BLIND",
-            f"the injected fault {test['fault']} {missed} by {test['check']} ({test['scope']})",
+            real or "SELFTEST_BLIND",
+            f"the injected fault {test['fault']} {missed} by {test['check']} ({test['scope']})"
+            if real is None
+            else f"{test['check']} was wrong before {test['fault']} was injected: see {real} among the reasons",
         )
 
 

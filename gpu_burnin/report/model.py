@@ -114,9 +114,9 @@ def counter_json(counter: Counter) -> dict[str, JSON]:
 
 
 def selftest_json(result: SelftestResult) -> dict[str, JSON]:
-    """A self-test as the report has it."""
+    """A self-test as the report has it: of a real fault its code, since its reason is among the report's."""
     found: dict[str, JSON] = plain(asdict(result))
-    return found
+    return {**found, "real": None if result.real is None else result.real.code}
 
 
 @functools.cache

@@ -16,7 +16,6 @@ class ExecutorFault:
 
     `deaf`: no signal reaches the worker, as with a process that hangs in the driver. `kills` are the kernel's kills
     for lack of memory that are counted from the worker's start on.
-    `also` are codes that may come with it on the same GPU: a worker that never got to its self-test is not proven.
     `gpu_burn` and `dcgm` say what those tools make of it (sources in test_executor.py).
     """
 
@@ -25,7 +24,6 @@ class ExecutorFault:
     verdict: Verdict
     deaf: bool = False
     kills: int = 0
-    also: frozenset[str] = frozenset()
     gpu_burn: str = NOT_TESTED
     dcgm: str = NOT_TESTED
 
@@ -45,12 +43,9 @@ def _protocol(mode: str) -> ExecutorFault:
     return ExecutorFault(mode, "WORKER_DIED", FAIL)
 
 
-_UNPROVEN = frozenset({"SELFTEST_BLIND"})
-
-
-def _hang(mode: str, code: str = "HUNG", *, deaf: bool = False, also: frozenset[str] = frozenset()) -> ExecutorFault:
+def _hang(mode: str, code: str = "HUNG", *, deaf: bool = False) -> ExecutorFault:
     """Without a report there is no error for gpu-burn, which then says OK; DCGM has hang detection."""
-    return ExecutorFault(mode, code, FAIL, deaf=deaf, also=also, gpu_burn=MISSED, dcgm=SEEN)
+    return ExecutorFault(mode, code, FAIL, deaf=deaf, gpu_burn=MISSED, dcgm=SEEN)
 
 
 EXECUTOR_FAULTS: dict[str, ExecutorFault] = {
@@ -67,9 +62,9 @@ EXECUTOR_FAULTS: dict[str, ExecutorFault] = {
         _hang("ignores sigterm"),
         _hang("hangs", "WEDGED", deaf=True),
         ExecutorFault("closes its output", "WORKER_DIED", FAIL),
-        ExecutorFault("dies at start", "WORKER_DIED", FAIL, also=_UNPROVEN, gpu_burn=SEEN, dcgm=SEEN),
+        ExecutorFault("dies at start", "WORKER_DIED", FAIL, gpu_burn=SEEN, dcgm=SEEN),
         ExecutorFault("once dies at start", "WORKER_DIED", INCONCLUSIVE, gpu_burn=SEEN, dcgm=SEEN),
-        _hang("hangs at start", also=_UNPROVEN),
+        _hang("hangs at start"),
         ExecutorFault("cannot open", "CHECK_ERROR", INCONCLUSIVE),
         ExecutorFault("fails", "CHECK_ERROR", INCONCLUSIVE),
         *map(
@@ -79,8 +74,15 @@ EXECUTOR_FAULTS: dict[str, ExecutorFault] = {
              "result without a verdict", "result with a number for a list"),
         ),
         ExecutorFault("failing result without a reason", "COVERAGE_LOW", FAIL),
-        ExecutorFault("selftest dies", "SELFTEST_BLIND", INCONCLUSIVE),
-        _hang("selftest hangs", also=_UNPROVEN),
+        _death("selftest killed"),
+        _death("selftest segfault"),
+        _death("selftest bus error"),
+        _death("selftest abort"),
+        ExecutorFault("once selftest segfault", "WORKER_DIED", INCONCLUSIVE, gpu_burn=SEEN, dcgm=SEEN),
+        ExecutorFault("selftest reports damage", "ECC_UNCORRECTED", FAIL),
+        ExecutorFault("selftest was wrong before a fault", "HBM_BIT_ERROR", FAIL),
+        ExecutorFault("selftest could not run", "SELFTEST_BLIND", INCONCLUSIVE),
+        _hang("selftest hangs"),
         ExecutorFault("selftest did not see a fault", "SELFTEST_BLIND", INCONCLUSIVE),
         ExecutorFault("selftest injected nothing", "SELFTEST_BLIND", INCONCLUSIVE),
         ExecutorFault("selftest without faults", "SELFTEST_BLIND", INCONCLUSIVE),

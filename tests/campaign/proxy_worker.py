@@ -85,7 +85,13 @@ AT_CHECK: dict[str, Callable[[], None]] = {
     "fails": _garbage(b'{"type":"failed","message":"no such symbol"}\n'),
 }
 AT_SELFTEST: dict[str, Callable[[], None]] = {
-    "selftest dies": lambda: _die(signal.SIGKILL),
+    "selftest killed": lambda: _die(signal.SIGKILL),
+    "selftest segfault": lambda: _die(signal.SIGSEGV),
+    "selftest bus error": lambda: _die(signal.SIGBUS),
+    "selftest abort": lambda: _die(signal.SIGABRT),
+    "selftest reports damage": _garbage(
+        b'{"type":"failed","message":"uncorrectable ECC error","code":"ECC_UNCORRECTED"}\n'
+    ),
     "selftest hangs": hang,
 }
 
@@ -115,6 +121,15 @@ def _blinded(**changes: Any) -> _Strike:
     return strike
 
 
+def _wrong_before(message: dict[str, Any]) -> bytes:
+    first = message["results"][0]
+    real = {
+        "code": "HBM_BIT_ERROR", "check": first["check"], "message": "other bits than were written",
+        "gpu": first["gpu"], "evidence": {"offset_bytes": 64}, "action": "repair", "severity": "FAIL",
+    }  # fmt: skip
+    return _blinded(injected=False, detected=False, real=real)(message) or b""
+
+
 # When the worker gives the result of the check, or of the self-test.
 AT_RESULT: dict[str, _Strike] = {
     "half a result": _cut_result,
@@ -128,6 +143,8 @@ AT_RESULT: dict[str, _Strike] = {
 AT_SELFTEST_RESULT: dict[str, _Strike] = {
     "selftest did not see a fault": _blinded(detected=False),
     "selftest injected nothing": _blinded(injected=False),
+    "selftest was wrong before a fault": _wrong_before,
+    "selftest could not run": lambda _: b'{"type":"failed","message":"no such symbol"}\n',
     "selftest without faults": lambda message: json.dumps({**message, "results": []}).encode() + b"\n",
 }
 

@@ -24,6 +24,11 @@ def each(period: int) -> When:
     return lambda number, _: number % period == 0
 
 
+def only_first(number: int, _: bool) -> bool:
+    """The first product of all."""
+    return number == 1
+
+
 def random_only(number: int, random: bool) -> bool:
     """Every third product of random operands: a fault that shows under high power only."""
     return random and number % 3 == 0

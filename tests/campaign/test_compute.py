@@ -36,6 +36,7 @@ from tests.campaign.striking import (
     always,
     each,
     every_random,
+    only_first,
     random_only,
 )
 from tests.sick_memory import SickMemory
@@ -168,6 +169,25 @@ def _struck(
     shapes = _shapes(precision, *case)
     context = context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend, shapes=shapes)
     return _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,)), gpus, sick, shapes
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("name", ["bitflip", "nan", "wrong_value"])
+@pytest.mark.parametrize("check", ["gemm", "power"])
+def test_a_product_that_is_wrong_in_the_selftest_only(check: str, name: str, index: int, record: Record) -> None:
+    """The first product of a cold GPU comes wrong and nothing afterwards: its right result was known."""
+    seed = case_seed("compute", "first", check, name, index)
+    gpus, sick = _place("first", check, name, index)
+    context = context_of(
+        gpus, sick, seed=seed, precisions=("bf16",), backend=StrikingBackend(FAULTS[name], only_first, seed)
+    )
+    found = {gpu.index: clean(check, gpu, ("bf16",)) for gpu in gpus}
+    tests = [test for gpu in gpus if gpu.index != sick for test in found[gpu.index][1]]
+    tests += REGISTRY[check].selftest(context)
+    judged = verdict(observe(plan_of(gpus, check), [result for result, _ in found.values()], tests))
+    record(row("compute", f"{check}, self-test only: {name}", seed, judged, peers=NO_PEERS))
+    code = "POWER_MISMATCH" if check == "power" else min(_gemm_codes(name, "bf16"))
+    demand(Expect(frozenset({code}), FAIL, frozenset({sick})), judged, gpus, f"seed {seed:#x}, sick GPU {sick}")
 
 
 # --- SMs ---

@@ -30,6 +30,14 @@ BUSY = {
     "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "evidence": {},
     "action": "retest", "severity": "INCONCLUSIVE",
 }  # fmt: skip
+FAULT = {
+    "code": "GEMM_MISMATCH", "check": "gemm", "message": "bf16 product is wrong",
+    "evidence": {"row": 3, "phase": "self-test"}, "action": "repair", "severity": "FAIL",
+}  # fmt: skip
+HINDERED = {
+    "fault": "bitflip bf16", "check": "gemm", "injected": False, "detected": False, "latency_s": 0.0,
+    "scope": "device buffers",
+}  # fmt: skip
 
 
 def main(mode: str, state: Path) -> None:
@@ -56,8 +64,18 @@ def main(mode: str, state: Path) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["op"] == "selftest":
-            if mode == "selftest dies":
+            if mode == "selftest dies" or (mode == "selftest dies once" and not state.exists()):
+                state.touch()
                 sys.exit(3)
+            if mode == "selftest segfaults":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if mode in ("selftest raises", "selftest reports damage"):
+                damage = {"code": "ECC_UNCORRECTED"} if mode.endswith("damage") else {}
+                send(type="failed", message="it did not work", **damage)
+                continue
+            if mode == "selftest meets a fault" and request["name"] == "gemm":
+                send(type="selftest", results=[{**HINDERED, "gpu": job["gpu"], "real": {**FAULT, "gpu": job["gpu"]}}])
+                continue
             if mode == "selftest hangs":
                 hang()
             send(type="selftest", results=[])

@@ -105,7 +105,8 @@ def test_the_selftest_sees_a_blind_digest() -> None:
         def see(self, observed: Observed) -> Observed:
             return replace(observed, digest=Digest(0))
 
-    assert "low_mantissa fp32" in _undetected(gemm.Check().selftest(replace(context(), backend=Blind())))
+    results = gemm.Check().selftest(replace(context(), backend=Blind()))
+    assert len(_undetected(results)) == len(results), "it says so of what nothing was injected into"
 
 
 def test_the_selftest_sees_a_freivalds_check_that_always_agrees(monkeypatch: pytest.MonkeyPatch) -> None:

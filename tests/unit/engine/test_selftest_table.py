@@ -63,7 +63,8 @@ def test_the_table_names_what_was_missed() -> None:
         ([shot("nan bf16"), SelftestResult("all (x)", "hbm", None, False, False, 0.0, "nothing")], {}, 3),
         ([], {}, 3),
         ([shot("nan bf16")], {"interrupted": True}, 3),
-        ([shot("nan bf16")], {"results": (CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0),)}, 3),
+        ([shot("nan bf16")], {"results": (CheckResult("gemm", "GPU-0", Verdict.INCONCLUSIVE, 1.0),)}, 3),
+        ([shot("nan bf16")], {"results": (CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0),)}, 1),
     ],
 )
 def test_exit_codes(results: list[SelftestResult], settings: dict[str, Any], code: int) -> None:

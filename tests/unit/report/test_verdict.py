@@ -13,7 +13,7 @@ from gpu_burnin.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Action, CheckResult, Measurement, SelftestResult, Verdict
+from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings, Observations, judge, killed_by_run
 
 XIDS = load_xids()
@@ -27,9 +27,12 @@ def with_log(**change: object) -> Observations:
     return replace(healthy(), kernel_log=replace(healthy().kernel_log, **change))
 
 
-def with_test(check: str, *, injected: bool = True, detected: bool = True) -> Observations:
+MISMATCH = make_reason("GEMM_MISMATCH", "gemm", "bf16 product is wrong", gpu="GPU-1")
+
+
+def with_test(check: str, *, injected: bool = True, detected: bool = True, real: Reason | None = None) -> Observations:
     """One more self-test of GPU-1."""
-    test = SelftestResult("nan bf16", check, "GPU-1", injected, detected, 0.1, "device buffers")
+    test = SelftestResult("nan bf16", check, "GPU-1", injected, detected, 0.1, "device buffers", real=real)
     return replace(healthy(), selftests=(*healthy().selftests, test))
 
 
@@ -107,6 +110,8 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("counters", injected=False)),
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("hbm", injected=False)),
     ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: replace(healthy(), selftests=())),
+    # What was wrong before a fault was injected blames the GPU, and no detector.
+    ("GEMM_MISMATCH", Verdict.FAIL, lambda: with_test("gemm", injected=False, detected=False, real=MISMATCH)),
     ("SIMULATED", Verdict.INCONCLUSIVE, lambda: replace(healthy(), simulated=True)),
     ("INTERRUPTED", Verdict.INCONCLUSIVE, lambda: replace(healthy(), interrupted=True)),
     ("INJECTED", Verdict.INCONCLUSIVE, lambda: healthy(plan(inject=("gemm:nan",)))),

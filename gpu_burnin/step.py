@@ -1,0 +1,49 @@
+"""One thing that a worker is asked to do, and the words for how that ended. Standard library and data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.hardware.reasons import load_reasons
+from gpu_burnin.messages import Failed
+from gpu_burnin.plan import CheckPlan
+from gpu_burnin.types import Verdict
+
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing a worker does: "open" the GPU, a "selftest", a "check", "close"."""
+
+    op: str
+    check: CheckPlan | None = None
+    attempt: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the check, or of the step where it belongs to none."""
+        return self.op if self.check is None else self.check.name
+
+    def __str__(self) -> str:
+        """How a person calls it."""
+        return f"the self-test of {self.name}" if self.op == "selftest" else self.name
+
+
+def code_of(message: Failed) -> str:
+    """The reason code of a worker's failure."""
+    return message.code or (OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR")
+
+
+def severity_of(message: Failed) -> Verdict:
+    """A check that could not be carried out says nothing of the GPU, unless the GPU itself reported a fault."""
+    return Verdict.INCONCLUSIVE if message.code is None else load_reasons()[message.code].severity
+
+
+def death(when: str, obituary: Mapping[str, Any]) -> str:
+    """A sentence on a worker that ended by itself; `when` completes "the worker died ..."."""
+    status = obituary["exit_status"]
+    how = f"by signal {-status}" if isinstance(status, int) and status < 0 else f"with exit status {status}"
+    return f"the worker died {when} ({how})"
