@@ -29,6 +29,7 @@ _JOURNAL_FIELDS = "MESSAGE,MESSAGE_ID,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTON
 # The first kernel message of a boot carries time 0; a journal that starts later has lost the beginning.
 _BOOT_START_US = 1_000_000
 _RECORD_SIZE_BYTES = 8192
+_SPEAKS_OF_XID = "xid ("
 
 
 class KernelLogError(GpuBurninError):
@@ -75,7 +76,8 @@ def open_kernel_log(spec: str) -> KernelLog:
 
 
 class FileLog(KernelLog):
-    """A regular file of kmsg lines, as the lab's hosts have; other lines in it are passed over."""
+    """A regular file of kmsg lines, as the lab's hosts have; other lines in it are passed over, unless they speak of an
+    XID: what such a line said is lost."""
 
     simulated = True
 
@@ -85,17 +87,20 @@ class FileLog(KernelLog):
         self._cuts = 0
 
     def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
-        """The whole file; a missing file is a dead source. One that was cut short or replaced has a gap."""
+        """The whole file; one that is missing or holds no record is a dead source. One that was cut short or replaced
+        has a gap."""
         try:
             with self.path.open(encoding="utf-8", errors="replace") as file:
                 now = os.fstat(file.fileno())
-                records = [record for line in file if (record := parse_record(line))]
+                lines = [(line, parse_record(line)) for line in file]
         except OSError:
             return (), 0, ""
+        records = [record for _, record in lines if record]
+        torn = sum(record is None and _SPEAKS_OF_XID in line.lower() for line, record in lines)
         if (before := self._before) and (now.st_ino != before.st_ino or now.st_size < before.st_size):
             self._cuts += 1
         self._before = now
-        return _events(records), count_gaps(records) + self._cuts, str(self.path)
+        return _events(records), count_gaps(records) + self._cuts + torn, str(self.path) if records else ""
 
 
 class SystemLog(KernelLog):

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from gpu_burnin.telemetry.pci import normal_bus_id
 
 KERN_FACILITY = 0
+# The code of a line that says XID or SXID and not which: NVIDIA gives this number to none.
+UNREADABLE = 0
 # "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', ..."; with MIG "(PCI:0000:91:00 GPU-I:05)".
-_XID = re.compile(r"^NVRM:\s+Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)")
+_XID = re.compile(r"^NVRM:\s+Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d{1,9})\b")
 # "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up".
-_SXID = re.compile(r"^nvidia-nvswitch\d*:\s+SXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d+)")
-_PID = re.compile(r"\bpid='?(\d+)")
+_SXID = re.compile(r"^nvidia-nvswitch\d*:\s+SXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\):\s*(\d{1,9})\b")
+_PID = re.compile(r"\bpid='?(\d{1,9})\b")
+# What begins so is about an XID, whatever follows.
+_SOME_XID = re.compile(r"^(?:NVRM:\s*Xid|nvidia-nvswitch\d*:\s*(SXid))\b", re.IGNORECASE)
+_MOST_DIGITS = 20  # of 64 bits
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,10 @@ class Record:
 
 @dataclass(frozen=True)
 class XidEvent:
-    """An XID, or an SXid of an NVSwitch. `monotonic_us` is the time since boot in microseconds."""
+    """An XID, or an SXid of an NVSwitch. `monotonic_us` is the time since boot in microseconds.
+
+    `xid` is UNREADABLE, and `pci_bus_id` "", for a line of which only that it is one can be read.
+    """
 
     xid: int
     pci_bus_id: str
@@ -42,7 +50,7 @@ def parse_record(line: str) -> Record | None:
     """Read "prefix,sequence,microseconds,flags;text"; None for anything else, such as continuation lines."""
     head, separator, text = line.partition(";")
     parts = head.split(",")
-    if not separator or len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
+    if not separator or len(parts) < 3 or not all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts[:3]):
         return None
     prefix, sequence, microseconds = (int(part) for part in parts[:3])
     return Record(prefix >> 3, sequence, microseconds, text.split("\n", 1)[0].rstrip("\n"))
@@ -64,6 +72,8 @@ def xid_event(record: Record) -> XidEvent | None:
                 monotonic_us=record.monotonic_us,
                 sxid=sxid,
             )
+    if some := _SOME_XID.match(record.text):
+        return XidEvent(UNREADABLE, "", None, record.text, record.monotonic_us, sxid=bool(some[1]))
     return None
 
 

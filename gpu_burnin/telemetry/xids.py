@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
 from gpu_burnin.ladder import driver_decides
-from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
 from gpu_burnin.telemetry.nvlink5 import decode, is_understated, worst_rule
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON, Action, Gpu, Notice, Reason
@@ -219,6 +219,8 @@ def _decide(event: XidEvent, table: XidTable) -> _Decision:
     """The table's word on this event: by code, by the text, and for NVLink 5 by the registers."""
     policy = table.policy(event.xid, sxid=event.sxid)
     unknown = _Decision(Preflight.HOLD, Runtime.WARN, Action.HOLD, "", known=False)
+    if event.xid == UNREADABLE:
+        return replace(unknown, meaning=f"the driver's line does not say which ({event.text})")
     if policy is None:
         return replace(unknown, meaning=f"the code is not in the table ({event.text})")
     by_text = _Decision(*policy.for_text(event.text), policy.meaning)
@@ -254,7 +256,10 @@ def _outcome(policy: _Decision, when: _Time) -> tuple[str | None, Action, bool]:
 def _message(judged: _Judged, count: int) -> str:
     event = judged.event
     times = f", {count} times" if count > 1 else ""
-    return f"{'SXid' if event.sxid else 'XID'} {event.xid} on {event.pci_bus_id}{times}: {judged.meaning}"
+    kind = "SXid" if event.sxid else "XID"
+    if event.xid == UNREADABLE:
+        return f"an {kind} that cannot be read{times}: {judged.meaning}"
+    return f"{kind} {event.xid} on {event.pci_bus_id}{times}: {judged.meaning}"
 
 
 def _evidence(event: XidEvent, count: int) -> dict[str, JSON]:

@@ -20,7 +20,7 @@ from gpu_burnin.telemetry.kernel_log import (
     read_kmsg_device,
     read_records,
 )
-from gpu_burnin.telemetry.kmsg import XidEvent, count_gaps, parse_record, xid_event
+from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent, count_gaps, parse_record, xid_event
 
 XID79 = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -52,6 +52,36 @@ def test_sxid_line() -> None:
     text = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
     found = event(f"3,1,5,-;{text}")
     assert found and (found.xid, found.pci_bus_id, found.sxid) == (20034, "0000:06:00.0", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sxid"),
+    [
+        ("NVRM: Xid (PCI:0000:91:00): GPU has fallen off the bus", False),
+        ("NVRM: Xid (PCI:0000:91:00", False),
+        ("NVRM: Xid 79", False),
+        ("NVRM: xid (PCI:????): 79", False),
+        (f"NVRM: Xid (PCI:0000:91:00): {'9' * 5000}", False),
+        ("nvidia-nvswitch0: SXid (): 20034, Fatal", True),
+    ],
+)
+def test_a_line_of_the_kernel_that_says_xid_and_not_which_is_an_event(text: str, sxid: bool) -> None:
+    assert event(f"3,1,5,-;{text}") == XidEvent(UNREADABLE, "", None, text, 5, sxid)
+    assert event(f"14,1,5,-;{text}") is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", bytes(range(256)) * 8, b"Linux version 6.1\n", b"9" * 5000 + b",1,1,-;x"]
+)
+def test_a_file_without_a_record_is_no_living_source(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "kmsg").write_bytes(content)
+    assert FileLog(tmp_path / "kmsg").read() == ((), 0, "")
+
+
+def test_a_torn_line_that_speaks_of_an_xid_is_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(f"6,0,1,-;Linux version\n3,1,\x00\x07-;{XID79}\n SUBSYSTEM=pci\nsomething else\n")
+    assert FileLog(path).read() == ((), 1, str(path))
 
 
 @pytest.mark.parametrize(
@@ -100,10 +130,8 @@ def test_lab_line_is_understood() -> None:
     assert [e.xid for e in FileLog(path).read()[0]] == [79]
 
 
-def test_missing_file_is_a_dead_source_and_an_empty_one_is_alive(tmp_path: Path) -> None:
+def test_missing_file_is_a_dead_source(tmp_path: Path) -> None:
     assert FileLog(tmp_path / "none").read() == ((), 0, "")
-    (tmp_path / "empty").touch()
-    assert FileLog(tmp_path / "empty").read() == ((), 0, str(tmp_path / "empty"))
 
 
 def test_specification() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware import load_xids
-from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
 from gpu_burnin.telemetry.xids import XidFindings, judge_xids
 from gpu_burnin.types import Action, Gpu, Reason, Verdict
 
@@ -58,6 +58,14 @@ def test_what_nvml_reported_of_the_run_stands_in_where_nothing_asks_for_the_time
     assert (found.reasons, [notice.code for notice in found.notices]) == ((), ["XID_SOURCE_MISSING"])
     (reason,) = judge(sources="", driver_told=True, reported=[xid(79, "reported by NVML: XID 79, 1 times")])
     assert (reason.code, reason.severity) == ("XID_FATAL", Verdict.FAIL)
+
+
+def test_an_xid_that_cannot_be_read_holds_the_node() -> None:
+    (reason,) = judge(xid(UNREADABLE, "NVRM: Xid (PCI:0000:91", bus=""))
+    assert (reason.code, reason.severity, reason.gpu) == ("XID_UNKNOWN", Verdict.INCONCLUSIVE, None)
+    assert reason.message == (
+        "an XID that cannot be read: the driver's line does not say which (NVRM: Xid (PCI:0000:91)"
+    )
 
 
 def test_gap_is_inconclusive() -> None:
