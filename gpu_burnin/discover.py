@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -31,6 +32,16 @@ class Found:
     cuda: str = ""
     nvml: str = ""
     error: str = ""
+
+    @property
+    def twins(self) -> frozenset[str]:
+        """UUIDs that more than one GPU gives as its own: nothing that names a GPU so means one of them."""
+        return frozenset(uuid for uuid, times in Counter(gpu.uuid for gpu in self.gpus).items() if uuid and times > 1)
+
+    @property
+    def testable(self) -> tuple[Gpu, ...]:
+        """The GPUs that answer, and can be told from each other."""
+        return tuple(gpu for gpu in self.gpus if gpu.uuid not in self.lost | self.twins)
 
 
 def discover() -> Found:

@@ -115,7 +115,7 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
     if found.busy:
         chosen = wanted = tuple(name for name, row in ROWS.items() if row.scope is Scope.NODE)
         shortfalls.append(BUSY)
-    gpus = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), options.gpus)
+    gpus = select(found.testable, options.gpus)
     new = new_gpus(gpus, known, simulated=backend == "cpu" or found.simulated)
     level, duration_s = level_and_time(options, new)
     try:
@@ -196,14 +196,13 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
     if planned_waves and options.config.power_waves == ALWAYS != waves:
         yield f"power waves were {waves} to run, and this host's configuration asks for them always"
-    testable = {gpu.uuid for gpu in found.gpus} - found.lost
-    rest = len(testable) - len(plan.gpus)
+    rest = len(found.testable) - len(plan.gpus)
     if rest:
-        yield f"{rest} of {len(testable)} GPUs were left out"
+        yield f"{rest} of {len(found.testable)} GPUs were left out"
     if any(check.name == "state" for check in plan.checks):
         return  # which tells more of what follows
-    if lost := len(found.gpus) - len(testable):
-        yield f"{lost} of {len(found.gpus)} GPUs no longer answer"
+    if untested := len(found.gpus) - len(found.testable):
+        yield f"{untested} of {len(found.gpus)} GPUs no longer answer or have the same UUID"
     expected = plan.options.get("expect_gpus")
     if expected is not None and expected != len(found.gpus):
         yield f"{len(found.gpus)} GPUs were found, {expected} are expected"

@@ -81,7 +81,7 @@ def _plan(
     known = [name for name in CHECK_NAMES if name in SELFTESTED]
     if unknown := sorted(set(checks or ()) - SELFTESTED):
         raise GpuBurninError(f"{host}: no self-test for {', '.join(unknown)}: choose from {', '.join(known)}")
-    chosen = select(tuple(gpu for gpu in found.gpus if gpu.uuid not in found.lost), gpus)
+    chosen = select(found.testable, gpus)
     if not chosen:
         raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({found.error or 'none was found'})")
     for gpu in chosen:

@@ -111,7 +111,7 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
         reasons += _unread(state, sku, expected)
         for rule in RULES:
             reasons += rule(state, sku, expected)
-    return (*reasons, *_mixed(states, expected))
+    return (*reasons, *_twins(states), *_mixed(states, expected))
 
 
 def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
@@ -126,6 +126,18 @@ def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
         if not any(state.lost and not state.uuid for state in states):
             message = f"{uuid} was there when the run was planned and is gone"
             yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
+
+
+def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
+    """GPUs that give one UUID as their own; about the node, since neither can be named by it."""
+    for uuid in sorted({state.uuid for state in states} - {""}):
+        twins = [state for state in states if state.uuid == uuid]
+        if len(twins) > 1:
+            named = " and ".join(f"GPU {twin.index} ({twin.pci_bus_id})" for twin in twins)
+            message = f"{named} have the same UUID, so neither can be addressed alone: they were not tested"
+            addresses: list[JSON] = [twin.pci_bus_id for twin in twins]
+            evidence: dict[str, JSON] = {"uuid": uuid, "pci_bus_ids": addresses}
+            yield make_reason("GPU_UUID_SHARED", NAME, message, evidence=evidence)
 
 
 def _unknown_sku(state: GpuState) -> Reason:

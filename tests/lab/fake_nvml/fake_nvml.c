@@ -117,6 +117,8 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
 
 /* ---- identity ---- */
 static void uuid_of(int gpu, char out[48]) {
+    const char *other = scenario_text(gpu, "uuid_of");
+    if (*other) gpu = atoi(other);
     u64 a = scenario_hash(gpu, 1), b = scenario_hash(gpu, 2);
     snprintf(out, 48, "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(a >> 32), (unsigned)(a >> 16) & 0xffff,
              (unsigned)a & 0xffff, (unsigned)(b >> 48), b & 0xffffffffffffULL);

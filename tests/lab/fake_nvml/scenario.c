@@ -38,6 +38,7 @@ static const char *const PROFILE =
     "init_error = none\n"
     "count_error = none\n"
     "lost = no\n"                /* no | calls (the driver still knows the identity) | handle (not even that) */
+    "uuid_of =\n"               /* the number of the GPU whose UUID this one gives as its own */
     "pci_bus =\n"                /* hexadecimal; empty: from the table in fake_nvml.c */
     "name =\n"                   /* this and the next five: empty is as the model says */
     "pci_device_id =\n"
@@ -218,7 +219,7 @@ static const char *check_event(const struct pair *pair, const char *value) {
 static const char *check_value(const char *key, const char *value) {
     static const char *const FLAGS[] = {"yes", "no", "true", "false", "1", "0", NULL};
     static const char *const LOST[] = {"no", "calls", "handle", NULL};
-    static const char *const OPTIONAL_NUMBERS[] = {"pci_device_id", "pci_subsystem_id", "memory_bytes", NULL};
+    static const char *const OPTIONAL_NUMBERS[] = {"pci_device_id", "pci_subsystem_id", "memory_bytes", "uuid_of", NULL};
     size_t length = strlen(key);
     if (!strcmp(key, "model")) return scenario_model_exists(value) ? NULL : "has an unknown model";
     if (!strcmp(key, "gpus") && is_number(value) && strtoull(value, NULL, 0) > MAX_GPUS) return "has more than 16 GPUs";

@@ -192,6 +192,19 @@ def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
     assert node.store.latest_evidence() is None
 
 
+def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) -> None:
+    node.own_scenario = "gpus = 3\ngpu1.uuid_of = 0\n"
+    node.configure(checks=["state", "hbm"], expect_gpus=3)
+    code, report, _ = node.run()
+    assert (code, codes(report), report["action"]) == (3, {"GPU_UUID_SHARED"}, "hold")
+    assert [gpu["verdict"] for gpu in report["gpus"]] == ["INCONCLUSIVE", "INCONCLUSIVE", "PASS"]
+    assert {check["gpu"] for check in report["checks"] if check["name"] == "hbm"} == {report["gpus"][2]["uuid"]}
+    code, report, _ = node.run("--checks", "hbm")
+    assert {reason["message"] for reason in report["reasons"]} == {
+        "checks were left out: state", "2 of 3 GPUs no longer answer or have the same UUID"
+    }  # fmt: skip
+
+
 def test_lost_kernel_log_is_inconclusive(node: Node) -> None:
     node.configure(checks=["state"])
     node.kernel_log.unlink()

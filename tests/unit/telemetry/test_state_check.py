@@ -27,6 +27,15 @@ def test_healthy_gpus_give_no_reason() -> None:
     assert codes(healthy(0), healthy(1), gpu_count=2, gpu_uuids=frozenset({"GPU-0000", "GPU-0001"})) == []
 
 
+def test_gpus_with_one_uuid_are_one_reason_about_the_node() -> None:
+    twin = replace(healthy(1), uuid=healthy(0).uuid)
+    (reason,) = judge_state((healthy(0), twin), Expected(gpu_count=2, gpu_uuids=frozenset({twin.uuid})))
+    assert (reason.code, reason.gpu, reason.action) == ("GPU_UUID_SHARED", None, Action.HOLD)
+    # Lost GPUs without a name are no twins.
+    lost = [replace(healthy(i), uuid="", lost="gpu_is_lost") for i in range(2)]
+    assert "GPU_UUID_SHARED" not in codes(*lost)
+
+
 FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("GPU_LOST", {"lost": "gpu_is_lost"}),
     ("GPU_UNKNOWN_SKU", {"pci_device_id": 0xFFFF10DE}),
