@@ -95,8 +95,14 @@ def _why_not_cuda(found: Found) -> str:
         return "NVML is a simulation here"
     # Found, not imported: the supervisor must not load CUDA.
     if find_spec("cupy") is None:
-        return "CuPy is not installed (pip install 'gpu-burnin[cuda12]' or [cuda13], as the driver's CUDA version is)"
+        return f"CuPy is not installed; pip install 'gpu-burnin[{_extra(found.cuda)}]' brings it with CUDA's libraries"
     return ""
+
+
+def _extra(cuda: str) -> str:
+    """The extra whose libraries a driver of this CUDA version serves."""
+    major = cuda.partition(".")[0]
+    return "cuda13" if major.isdecimal() and int(major) >= 13 else "cuda12"
 
 
 def select(gpus: tuple[Gpu, ...], asked: tuple[str, ...] | None) -> tuple[Gpu, ...]:

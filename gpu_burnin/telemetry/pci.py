@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-SYS = Path("/sys")
+SYS, PROC, DEV = Path("/sys"), Path("/proc"), Path("/dev")
+# linux/proc_ns.h: PROC_PID_INIT_INO, the number of the PID namespace that a machine starts with.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+_MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 NVIDIA_VENDOR = "0x10de"
 # Display and 3D controllers.
 _GPU_CLASSES = ("0x0300", "0x0302")
@@ -45,11 +49,38 @@ def normal_bus_id(text: str) -> str:
         return ""
 
 
-def gpu_addresses(sys_root: Path = SYS) -> tuple[str, ...]:
+def gpu_addresses(sys_root: Path = SYS, proc: Path = PROC, dev: Path = DEV) -> tuple[str, ...]:
     """Addresses of the NVIDIA GPUs on the PCI bus that the NVIDIA driver should have, whatever the driver says.
 
-    Virtual functions and GPUs that were given to a virtual machine (vfio-pci) are not among them.
+    Virtual functions and GPUs that were given to a virtual machine (vfio-pci) are not among them. Nor are those of
+    others where this is a container that was given some of the machine's GPUs: sysfs shows it all of them.
     """
+    found = _on_bus(sys_root)
+    if _read_link(proc / "self/ns/pid") == _FIRST_PID_NAMESPACE:
+        return found  # on the machine itself a GPU without a device node is missing
+    given = [address for address in found if _device_node(address, proc, dev)]
+    bound = [address for address in found if _driver(sys_root / "bus/pci/devices" / address) == "nvidia"]
+    return tuple(given) if set(bound) - set(given) else found
+
+
+def _device_node(address: str, proc: Path, dev: Path) -> bool:
+    """Whether the driver's device node of a GPU is here."""
+    told = _MINOR.search(_text(proc / "driver/nvidia/gpus" / address / "information") or "")
+    return told is not None and (dev / f"nvidia{told[1]}").exists()
+
+
+def _driver(device: Path) -> str:
+    return (device / "driver").resolve().name
+
+
+def _read_link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
+
+
+def _on_bus(sys_root: Path) -> tuple[str, ...]:
     return tuple(
         sorted(
             normal_bus_id(device.name) or device.name
@@ -57,7 +88,7 @@ def gpu_addresses(sys_root: Path = SYS) -> tuple[str, ...]:
             if _text(device / "vendor") == NVIDIA_VENDOR
             and (_text(device / "class") or "")[:6] in _GPU_CLASSES
             and not (device / "physfn").exists()
-            and (device / "driver").resolve().name != "vfio-pci"
+            and _driver(device) != "vfio-pci"
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ from gpu_burnin.compute.collectives import (
     sent_bits,
 )
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
-from gpu_burnin.compute.collectives_port import CollectiveTimeout
 from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.types import Verdict
 
@@ -77,9 +77,28 @@ def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kin
     port.leave(_LIMIT_S)
 
 
-def test_a_rank_that_never_comes_ends_in_a_timeout(port: CudaCollectives) -> None:
-    with pytest.raises(CollectiveTimeout):
-        port.join([port.offer(0, 2), None], 0, "default", 3.0)
+# An abort that does not come back ends the process it is in, as it should end a worker: not that of the tests.
+_NEVER_COMES = """
+from gpu_burnin.compute.collectives_port import CollectiveTimeout
+from gpu_burnin.compute.cuda import CudaBackend
+backend = CudaBackend()
+backend.open(None)
+port = backend.collectives()
+port.open(16 << 20)
+try:
+    port.join([port.offer(0, 2), None], 0, "default", 3.0)
+except CollectiveTimeout:
+    print("timeout", flush=True)
+port.close()
+"""
+
+
+def test_a_rank_that_never_comes_ends_in_a_timeout() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _NEVER_COMES], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "timeout\n", done.stderr
+    assert done.returncode in (0, os.EX_SOFTWARE), done.stderr
 
 
 def test_the_log_says_what_was_done(port: CudaCollectives) -> None:

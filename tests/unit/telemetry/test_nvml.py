@@ -169,6 +169,28 @@ except NvmlUnavailableError as error: print(error.code, error)
     assert "install the NVIDIA driver" in done.stdout
 
 
+def test_the_driver_is_there_by_its_files_or_by_a_device_that_answers_and_never_behind_the_fake(
+    run_python: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "version").touch()
+    code = f"""
+from pathlib import Path
+import ctypes
+from gpu_burnin.telemetry import nvml
+none, version, null = Path("/none"), Path("{tmp_path}/version"), Path("/dev/null")
+assert nvml.is_simulated(version, null), "the fake is a simulation whatever lies beside it"
+ctypes.CDLL = lambda _: object()  # a library that is not the fake
+assert nvml.is_simulated(none, none)
+assert not nvml.is_simulated(version, none)
+assert nvml.is_simulated(none, null), "a device of another driver"
+assert nvml._answers(null, major=1) and not nvml._answers(version, major=1)
+assert not nvml._answers(Path("/dev/tty"), major=5), "a node that does not open"
+print("done")
+"""
+    done = run_python("gpus = 1\n", f"import os; os.getpid() == os.getsid(0) or os.setsid()\n{code}")
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_wrong_number_of_gpus(run_python: Run) -> None:
     assert check(run_python, "gpus = 7\n", expect_gpus=8)["codes"] == ["GPU_COUNT"]
     assert check(run_python, "gpus = 0\n")["codes"] == ["GPU_COUNT"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,42 @@ def test_gpus_on_the_bus(tmp_path: Path) -> None:
     assert gpu_addresses(tmp_path) == ("0000:00:00.0", "0000:01:00.0")
     assert read_link("0000:ff:00.0", tmp_path) is None
     assert read_link("", tmp_path) is None
+
+
+def _machine(tmp_path: Path, namespace: str, nodes: Iterable[int]) -> tuple[str, ...]:
+    """What is seen of four GPUs, of which the driver has three, where only some device nodes are there."""
+    root, proc, dev = tmp_path / "sys", tmp_path / "proc", tmp_path / "dev"
+    (root / "bus/pci/drivers/nvidia").mkdir(parents=True)
+    dev.mkdir()
+    for number in range(4):
+        device = pci_device(root, address := f"0000:1{number}:00.0")
+        if number < 3:
+            (device / "driver").symlink_to(root / "bus/pci/drivers/nvidia")
+        told = proc / "driver/nvidia/gpus" / address
+        told.mkdir(parents=True)
+        (told / "information").write_text(f"Model: \t\t NVIDIA H200\nDevice Minor: \t {number}\n")
+    for number in nodes:
+        (dev / f"nvidia{number}").touch()
+    (proc / "self/ns").mkdir(parents=True)
+    (proc / "self/ns/pid").symlink_to(namespace)
+    return tuple(address[5:7] for address in gpu_addresses(root, proc, dev))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "nodes", "seen"),
+    [
+        ("pid:[4026531836]", range(3), ("10", "11", "12", "13")),
+        ("pid:[4026531836]", [1], ("10", "11", "12", "13")),  # on the machine itself nothing is excused
+        ("pid:[4026532999]", range(3), ("10", "11", "12", "13")),  # a container that was given all
+        ("pid:[4026532999]", [1], ("11",)),
+        ("pid:[4026532999]", [1, 2], ("11", "12")),
+        ("pid:[4026532999]", [], ()),
+    ],
+)
+def test_a_container_answers_for_the_gpus_it_was_given(
+    namespace: str, nodes: Iterable[int], seen: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert _machine(tmp_path, namespace, nodes) == seen
 
 
 @pytest.mark.parametrize(("simulated", "code"), [(False, "GPU_MISSING"), (True, None)])
