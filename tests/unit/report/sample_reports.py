@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +25,20 @@ from gpu_burnin.verdict import KernelLogFindings, Observations, judge
 
 Sample = tuple[model.Report, dict[str, Any]]
 _PEAKS = {"fp64": 61.0, "fp32": 50.0, "tf32": 430.0, "bf16": 812.0, "fp16": 798.0, "int8": 1490.0, "fp8": 1420.0}
+
+
+def kept(make: Callable[[], Sample]) -> Callable[[], Sample]:
+    """The same sample, made once in a process: each call gives a copy of its own, which a test may change."""
+
+    @functools.cache
+    def pickled() -> bytes:
+        return pickle.dumps(make())
+
+    def copied() -> Sample:
+        made: Sample = pickle.loads(pickled())
+        return made
+
+    return copied
 
 
 def gpus_of(count: int) -> tuple[Gpu, ...]:
@@ -358,17 +374,20 @@ def sick(seen: Observations) -> Observations:
 HOT = Notice("THROTTLED", "telemetry", "slowed itself for heat during 41 s of the run", None, {"seconds": 41})
 
 
+@kept
 def healthy_8() -> Sample:
     """Eight healthy GPUs, level standard."""
     return sample()
 
 
+@kept
 def sick_8() -> Sample:
     """Eight GPUs of which five have something."""
     gpu = gpus_of(8)[1].uuid
     return sample(hot={1: 22.0}, sag={1: 0.12}, change=sick, notices=(replace(HOT, gpu=gpu),))
 
 
+@kept
 def doubtful_8() -> Sample:
     """Nothing found, but an interrupted run on simulated hardware without a kernel log."""
 
@@ -380,11 +399,13 @@ def doubtful_8() -> Sample:
     return sample(level="quick", seconds=33, hz=10, change=change)
 
 
+@kept
 def healthy_1() -> Sample:
     """One healthy GPU, level quick."""
     return sample(count=1, level="quick", seconds=58, hz=10)
 
 
+@kept
 def extended_8() -> Sample:
     """Two hours."""
     return sample(level="extended", seconds=7200, hz=1)
