@@ -104,6 +104,7 @@ class Check:
             "rules": len(RULES),
             "simulated": node.simulated,
             "pci_links_read": len(links),
+            "fabric_info": {gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
             "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
         }
         measurements = (*_measurements(node), *pci_measurements(node.gpus, links))

@@ -46,9 +46,9 @@ JUDGED_FIELDS: tuple[str, ...] = (
     "ecc_volatile_uncorrected_dram", "ecc_volatile_uncorrected_sram", "ecc_aggregate_uncorrected_sram",
     "sram_threshold_exceeded", "remapped_uncorrected", "remap_pending", "remap_failure", "retired_single_bit",
     "retired_double_bit", "retired_pending", "recovery_action", "channel_repair_pending", "tpc_repair_pending",
-    "unrepairable_memory", "mig_enabled", "mig_pending", "power_enforced_w", "power_default_w",
-    "clocks_event_reasons", "pcie_max_generation", "pcie_width", "pcie_max_width", "pcie_fatal_errors",
-    "processes",
+    "unrepairable_memory", "mig_enabled", "mig_pending", "power_limit_w", "power_enforced_w",
+    "power_default_w", "clocks_event_reasons", "pcie_max_generation", "pcie_width", "pcie_max_width",
+    "pcie_fatal_errors", "processes",
 )  # fmt: skip
 LINK_FIELDS: tuple[str, ...] = ("nvlink_active", "nvlink_inactive", "nvlink_failed_recoveries")
 FABRIC_FIELDS: tuple[str, ...] = ("fabric_state", "fabric_status", "fabric_health_summary")
@@ -151,17 +151,33 @@ def _unread(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     judged = set(JUDGED_FIELDS)
     if expected.links(sku):
         judged |= set(LINK_FIELDS)
-        if sku.fabric:
+        if sku.fabric_probe:
             judged |= set(FABRIC_FIELDS)
     missing = {
         name: value.why
         for name, value in state.unread().items()
-        if name in judged and not (value.by_design and expected.table.may_miss(sku, name, state.driver_version))
+        if name in judged
+        and not (
+            value.by_design and (expected.table.may_miss(sku, name, state.driver_version) or _silenced(state, name))
+        )
     }
     if missing:
         listed = ", ".join(f"{name} ({why})" for name, why in sorted(missing.items()))
         message = f"the driver {state.driver_version} gives no value for {listed}"
+        if "no_permission" in missing.values():
+            message += "; run as root"
         yield _say("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
+
+
+def _silenced(state: GpuState, name: str) -> bool:
+    """Whether a mode of the GPU, which has its own rule, makes NVML leave the field out.
+
+    Nothing is counted with ECC off (nvidia-smi -q says N/A), and nvmlDeviceGetRemappedRows is silent with MIG
+    instances (nvml.h).
+    """
+    if name.startswith(("ecc_volatile", "ecc_aggregate", "sram_threshold")):
+        return state.ecc_enabled is False
+    return name.startswith("remap") and state.mig_enabled is True
 
 
 def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
@@ -245,14 +261,16 @@ def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
         )
 
 
-def _settings(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+def _settings(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if state.persistence is False:
         yield _say("PERSISTENCE_OFF", state, "persistence mode is off")
-    limit = known(state.power_enforced_w)
+    which, limit = "enforced", known(state.power_enforced_w)
+    if sku.module_power:  # what is enforced follows the processor's share
+        which, limit = "requested", known(state.power_limit_w)
     wanted = known(state.power_default_w) if expected.power_limit_w is None else expected.power_limit_w
     if limit is not None and wanted is not None and abs(limit - wanted) > POWER_LIMIT_TOLERANCE_W:
-        message = f"the enforced power limit is {limit:g} W, expected {wanted:g} W"
-        yield _say("POWER_LIMIT", state, message, enforced_w=limit, expected_w=wanted)
+        message = f"the {which} power limit is {limit:g} W, expected {wanted:g} W"
+        yield _say("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
 
 
 def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
@@ -295,7 +313,7 @@ def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
 
 
 def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    if not sku.fabric or not expected.links(sku):
+    if not sku.fabric_probe or not expected.links(sku):
         return
     value, status = known(state.fabric_state), known(state.fabric_status)
     if value is not None and (value != FABRIC_COMPLETED or status):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -55,6 +56,7 @@ class Floor:
 class Sku:
     """One GPU model. `unsupported` names fields of GpuState that this model may leave unread.
 
+    `module_power`: GPU and processor share the power of one module, so the enforced limit follows the processor's.
     `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s, dense; a path the model lacks is missing.
     """
 
@@ -70,6 +72,7 @@ class Sku:
     pcie_width: int
     ecc: bool
     mig_capable: bool
+    module_power: bool
     unsupported: frozenset[str]
     peaks: dict[str, float]
     peaks_source: str
@@ -80,6 +83,11 @@ class Sku:
     def precisions(self) -> tuple[str, ...]:
         """The precisions of the gemm check that this model has hardware for."""
         return tuple(precision for precision, path in PATH_OF.items() if path in self.peaks)
+
+    @property
+    def fabric_probe(self) -> bool:
+        """Whether NVML tells if a GPU of this model joined the fabric of its switches."""
+        return self.fabric and "fabric_state" not in self.unsupported
 
     def links(self, override: JSON = None) -> int:
         """NVLinks that a GPU has: the model's, unless a whole number overrides them for a machine (`nvlink_links`)."""
@@ -98,10 +106,14 @@ class Limit:
 
 @dataclass(frozen=True)
 class NewField:
-    """A field that drivers know only from branch `since_driver` on (0: may always be missing)."""
+    """A value that drivers know only from `since_driver` on, such as (565,) or (580, 82), some perhaps earlier.
+
+    `every_model`: whether each supported model then has it; False: any of them may say that it does not.
+    """
 
     name: str
-    since_driver: int
+    since_driver: tuple[int, ...]
+    every_model: bool
     source: str
 
 
@@ -128,13 +140,15 @@ class SkuTable:
 
     def may_miss(self, sku: Sku, field: str, driver_version: str) -> bool:
         """Whether this model with this driver may leave the field unread."""
-        if field in sku.unsupported:
-            return True
         new = self.new_fields.get(field)
-        if new is None:
-            return False
-        branch = driver_version.split(".", 1)[0]
-        return new.since_driver == 0 or (branch.isdigit() and int(branch) < new.since_driver)
+        optional = new is not None and not new.every_model
+        return optional or field in sku.unsupported or self.is_newer(field, driver_version)
+
+    def is_newer(self, field: str, driver_version: str) -> bool:
+        """Whether the field came after this driver, such as 550.163.01; False where the version says nothing."""
+        new = self.new_fields.get(field)
+        version = tuple(int(part) for part in re.findall(r"\d+", driver_version))
+        return new is not None and bool(version) and version < new.since_driver
 
 
 _REQUIRED = (
@@ -174,7 +188,7 @@ def _peaks(value: Located) -> tuple[dict[str, float], str]:
 
 
 def _sku(key: str, value: Located) -> Sku:
-    entry = value.mapping(_REQUIRED, ("unsupported", "floors"))
+    entry = value.mapping(_REQUIRED, ("module_power", "unsupported", "floors"))
     peaks, peaks_source = _peaks(entry["peaks"])
     floors = entry["floors"].entries() if "floors" in entry else {}
     return Sku(
@@ -190,6 +204,7 @@ def _sku(key: str, value: Located) -> Sku:
         pcie_width=entry["pcie_width"].integer(),
         ecc=entry["ecc"].flag(),
         mig_capable=entry["mig_capable"].flag(),
+        module_power=entry["module_power"].flag() if "module_power" in entry else False,
         unsupported=frozenset(entry["unsupported"].texts()) if "unsupported" in entry else frozenset(),
         peaks=peaks,
         peaks_source=peaks_source,
@@ -207,8 +222,12 @@ def _limit(name: str, value: Located) -> Limit:
 
 
 def _new_field(name: str, value: Located) -> NewField:
-    entry = value.mapping(("since_driver", "source"))
-    return NewField(name, entry["since_driver"].integer(), entry["source"].text())
+    entry = value.mapping(("since_driver", "source"), ("every_model",))
+    version = entry["since_driver"].text()
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        raise entry["since_driver"].error(f"must be a driver's branch or version such as 565, not {version!r}")
+    every_model = entry["every_model"].flag() if "every_model" in entry else True
+    return NewField(name, tuple(map(int, version.split("."))), every_model, entry["source"].text())
 
 
 @cache

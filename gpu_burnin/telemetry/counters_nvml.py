@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pynvml as n
 
-from gpu_burnin.telemetry.counters import UNITS, Reading
-from gpu_burnin.telemetry.nvml_reader import Reader
+from gpu_burnin.hardware import load_skus
+from gpu_burnin.telemetry.counters import UNITS, Reading, base_name
+from gpu_burnin.telemetry.nvml_reader import Reader, by_age
 from gpu_burnin.telemetry.state import Unsupported, Whole
 
 _MISSING = Unsupported("not_supported")
-# Field ids 269 to 271 count these times since this driver; 575 and early 580 drivers knew them as 251 to 253 and
-# had power smoothing settings behind the later ids (nvidia-ml-py 13.580.65 against 13.580.82).
-_CLOCK_TIME_FIELDS_SINCE = (580, 82)
+_TOO_OLD = Unsupported("driver_too_old")
+# Asked only of drivers that have them (skus.yaml): earlier ones knew other values by these ids.
 _CLOCK_TIME_FIELDS = {
     "throttle_sw_thermal_ns": n.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
     "throttle_hw_thermal_ns": n.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
@@ -48,7 +47,7 @@ class CounterReader:
 
     def __init__(self, reader: Reader, driver: str) -> None:
         self._reader = reader
-        self._driver = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
+        self._driver = driver
         self._links = self._active_links()
         self._nvlink5 = self._is_nvlink5()
 
@@ -56,7 +55,8 @@ class CounterReader:
         """Every counter of UNITS, and those of single links: a number, or NVML's word for why there is none."""
         found: dict[str, Whole] = {**self._ecc(), **self._memory(), **self._pcie(), **self._times(), **self._nvlink()}
         found["energy_mj"] = self._reader.number(n.nvmlDeviceGetTotalEnergyConsumption)
-        return {name: value.why if isinstance(value, Unsupported) else value for name, value in found.items()}
+        aged = {name: by_age(base_name(name), value, self._driver) for name, value in found.items()}
+        return {name: value.why if isinstance(value, Unsupported) else value for name, value in aged.items()}
 
     def _ecc(self) -> dict[str, Whole]:
         return {
@@ -84,8 +84,11 @@ class CounterReader:
         }
 
     def _times(self) -> dict[str, Whole]:
-        newer = self._driver >= _CLOCK_TIME_FIELDS_SINCE
-        fields = {name: self._reader.field(i) if newer else _MISSING for name, i in _CLOCK_TIME_FIELDS.items()}
+        table = load_skus()
+        fields = {
+            name: _TOO_OLD if table.is_newer(name, self._driver) else self._reader.field(field)
+            for name, field in _CLOCK_TIME_FIELDS.items()
+        }
         return {**{name: self._violation(*ids) for name, ids in _POLICIES.items()}, **fields}
 
     def _violation(self, policy: int, field: int) -> Whole:

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 import pynvml
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.telemetry.nvml_reader import Reader, error_name
+from gpu_burnin.telemetry.nvml_fabric import read_fabric
+from gpu_burnin.telemetry.nvml_reader import Reader, by_age, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import GpuState, Links, NodeState, Processes, ProcessUse, Unsupported, Whole
 
@@ -194,12 +195,6 @@ def _inforom_valid(reader: Reader) -> bool | Unsupported:
     return False if value == Unsupported("corrupted_inforom") else value
 
 
-def _fabric(handle: Any) -> Any:
-    info = pynvml.c_nvmlGpuFabricInfo_v3_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-    return info
-
-
 def _sram_status(handle: Any) -> Any:
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     pynvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
@@ -222,7 +217,6 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
     mig = reader.get(n.nvmlDeviceGetMigMode)
     rows = reader.get(n.nvmlDeviceGetRemappedRows)
     repair = reader.get(n.nvmlDeviceGetRepairStatus)
-    fabric = reader.get(_fabric)
     active, inactive = _links(reader)
     populated: Links = active
     if not isinstance(active, Unsupported) and not isinstance(inactive, Unsupported):
@@ -288,16 +282,14 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
             populated,
             lambda link: reader.field(n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, link),
         ),
-        "fabric_state": _part(fabric, lambda info: int(info.state)),
-        "fabric_status": _part(fabric, lambda info: int(info.status)),
-        "fabric_health_summary": _part(fabric, lambda info: int(info.healthSummary)),
-        "fabric_health_mask": _part(fabric, lambda info: int(info.healthMask)),
+        **read_fabric(reader),
         "processes": _processes(reader),
     }
     for counter_name, counter in (("volatile", _VOLATILE), ("aggregate", _AGGREGATE)):
         for kind_name, kind in (("corrected", _CORRECTED), ("uncorrected", _UNCORRECTED)):
             for place_name, place in (("dram", _DRAM), ("sram", _SRAM)):
                 values[f"ecc_{counter_name}_{kind_name}_{place_name}"] = reader.ecc(kind, counter, place)
+    values = {name: by_age(name, value, driver_version) for name, value in values.items()}
     # Last, since any of the calls above may have found out.
     return GpuState(
         index=index,

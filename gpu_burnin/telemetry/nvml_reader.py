@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.telemetry.state import Unsupported
 
 _T = TypeVar("_T")
@@ -21,6 +22,14 @@ _ERROR_NAMES: dict[int, str] = {
 def error_name(code: int) -> str:
     """NVML's name of an error code in lower case, such as gpu_is_lost."""
     return _ERROR_NAMES.get(code, f"error_{code}")
+
+
+def by_age(name: str, value: _T, driver_version: str) -> _T | Unsupported:
+    """A value of GpuState or a counter, driver_too_old where the driver calls it an invalid argument because it came
+    later: so drivers refuse ids of fields. The same answer of a driver that should know the field stays as it is."""
+    if value == Unsupported("invalid_argument") and load_skus().is_newer(name, driver_version):
+        return Unsupported("driver_too_old")
+    return value
 
 
 class Reader:

@@ -13,14 +13,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Unsupported:
-    """There is no value, and this is why: NVML's error name in lower case, such as "not_supported"."""
+    """There is no value, and this is why: NVML's error name in lower case, such as "not_supported", or
+    "driver_too_old" for what came with a later driver."""
 
     why: str
 
     @property
     def by_design(self) -> bool:
         """Whether driver or GPU do not know the value at all, unlike an error while reading it."""
-        return self.why in ("not_supported", "function_not_found", "argument_version_mismatch", "deprecated")
+        return self.why in (
+            "not_supported", "function_not_found", "argument_version_mismatch", "deprecated", "driver_too_old",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class GpuState:
     then be missing (""). `pci_device_id` and `pci_subsystem_id` are NVML's (id << 16 | vendor), 0 if unknown.
 
     ECC counters: volatile since the driver was loaded, aggregate over the life of the board. Recovery action
-    is NVML field 230. NVLink links are numbers of populated links. Fabric values are those of
-    nvmlDeviceGetGpuFabricInfoV. Clocks event reasons are NVML's bits.
+    is NVML field 230. NVLink links are numbers of populated links. Fabric values are those of nvmlGpuFabricInfo,
+    of the version `fabric_version`. Clocks event reasons are NVML's bits.
     """
 
     index: int
@@ -116,6 +119,7 @@ class GpuState:
     nvlink_recoveries: Whole
     nvlink_crc_errors: Whole
     nvlink_failed_recoveries: Whole
+    fabric_version: Whole
     fabric_state: Whole
     fabric_status: Whole
     fabric_health_summary: Whole

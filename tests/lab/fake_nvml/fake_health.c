@@ -165,14 +165,14 @@ EXPORT int nvmlDeviceGetNvLinkErrorCounter(device_t d, unsigned link, unsigned c
     *out = on_first_link(d, link, KEYS[counter]);
     return OK;
 }
-struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique, state, health_mask; uint8_t summary; };
+struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique; uint8_t state; unsigned health_mask; uint8_t summary; };
 EXPORT int nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric *f) {
     ENTER(d);
     if (f->version != 0x3000028 && f->version != 0x02000024) return BAD_VERSION;
     memset(f->cluster, 0, sizeof f->cluster);
     f->status = (unsigned)NUMBER(d, "fabric_status");
     f->clique = 0;
-    f->state = (unsigned)NUMBER(d, "fabric_state");
+    f->state = (uint8_t)NUMBER(d, "fabric_state");
     f->health_mask = (unsigned)NUMBER(d, "fabric_health_mask");
     if (f->version == 0x3000028) f->summary = (uint8_t)NUMBER(d, "fabric_health_summary");
     return OK;

@@ -30,7 +30,7 @@ def healthy(index: int = 0, **changes: Any) -> GpuState:
         "pcie_generation": 1, "pcie_max_generation": 5, "pcie_width": 16, "pcie_max_width": 16, "pcie_replays": 0,
         "pcie_fatal_errors": 0, "nvlink_active": tuple(range(18)), "nvlink_inactive": (), "nvlink_replays": 0,
         "nvlink_recoveries": 0, "nvlink_crc_errors": 0, "nvlink_failed_recoveries": NOT_SUPPORTED,
-        "fabric_state": 3, "fabric_status": 0, "fabric_health_summary": 0, "fabric_health_mask": 0,
+        "fabric_version": 3, "fabric_state": 3, "fabric_status": 0, "fabric_health_summary": 0, "fabric_health_mask": 0,
         "processes": (),
     }  # fmt: skip
     for counter in ("volatile", "aggregate"):

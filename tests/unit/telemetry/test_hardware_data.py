@@ -9,6 +9,7 @@ import pytest
 
 from gpu_burnin.checks.state_rules import JUDGED_FIELDS
 from gpu_burnin.hardware import HardwareDataError, Preflight, Runtime, load_reasons, load_skus, load_xids, make_reason
+from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.state import GpuState
 from gpu_burnin.types import Action, Verdict
 
@@ -98,7 +99,7 @@ def test_sku_data_make_sense() -> None:
         # No floor is above what the data path can do.
         for name in ("bf16", "fp16"):
             assert f"gemm_{name}" not in sku.floors or sku.floors[f"gemm_{name}"].value < sku.peaks[name]
-    assert set(table.new_fields) <= fields
+    assert set(table.new_fields) <= fields | set(UNITS)
     assert set(JUDGED_FIELDS) <= fields
 
 

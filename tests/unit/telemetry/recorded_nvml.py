@@ -1,0 +1,303 @@
+"""NVML from recordings: unmodified nvidia-ml-py over a library whose answers are data (recordings/*.yaml).
+
+It stands where ctypes.CDLL stands, so that functions a driver lacks, versions of structures, ids of fields and error
+codes reach the reading code as from a driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import yaml
+
+FOLDER = Path(__file__).with_name("recordings")
+_CODES: dict[str, int] = {
+    name.removeprefix("NVML_ERROR_").lower(): value
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int)
+}
+_OK, _INVALID = pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_INVALID_ARGUMENT
+Answer = Any  # what a call writes, or the name of an NVML error
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One GPU of a model under a driver; `links`: None for a GPU without NVLink."""
+
+    name: str
+    ids: tuple[int, int]
+    driver: str
+    cuda: int
+    calls: Mapping[str, Answer]
+    fields: Mapping[int, Answer]
+    links: Mapping[str, int] | None
+    fabric: Answer
+    field_ids: int
+    field_gap: tuple[int, int]
+    fabric_versions: tuple[int, ...]
+
+    def changed(self, **changes: Any) -> Profile:
+        """The GPU with other answers: `calls`, `fields` and `fabric` are added to, the rest is replaced."""
+        merged: dict[str, Any] = dict(changes)
+        for part in ("calls", "fields", "fabric"):
+            own = getattr(self, part)
+            if part in changes and isinstance(changes[part], Mapping) and isinstance(own, Mapping):
+                merged[part] = {**own, **changes[part]}
+        return replace(self, **merged)
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    return data
+
+
+def models() -> dict[str, dict[str, Any]]:
+    """The recorded models by their key in skus.yaml."""
+    found: dict[str, dict[str, Any]] = _data("models")["models"]
+    return found
+
+
+def profile(model: str, branch: str, *, alone: bool = False) -> Profile:
+    """A healthy GPU of a model under a driver branch; `alone`: cut off from the switches of its board."""
+    data, library, own = _data("models"), _data("branches")[branch], models()[model]
+    layers = [data["common"], data["architectures"][own["architecture"]], own]
+    last = own["branches"][branch]
+    calls = {name: answer for layer in layers for name, answer in layer.get("calls", {}).items()}
+    calls = {name: answer for name, answer in calls.items() if name.split()[0] not in library["lacks"]}
+    milliwatts = own["power_w"] * 1000
+    named = {
+        "nvmlDeviceGetName": own["name"],
+        "nvmlDeviceGetVbiosVersion": own["vbios"],
+        "nvmlDeviceGetBoardPartNumber": "692-00000-0000-000",
+        "nvmlDeviceGetInforomImageVersion": "0000.0000.00.00",
+        "nvmlDeviceGetGspFirmwareVersion": last.get("driver", library["driver"]),
+        "nvmlDeviceGetMemoryInfo": {"total": own["memory_mib"] << 20, "free": own["memory_mib"] << 20, "used": 0},
+        "nvmlDeviceGetPowerManagementLimit": milliwatts,
+        "nvmlDeviceGetPowerManagementDefaultLimit": milliwatts,
+        "nvmlDeviceGetEnforcedPowerLimit": milliwatts,
+    }
+    layers.append(last)
+    if alone:
+        layers.append(data["alone"])
+    return Profile(
+        name=own["name"],
+        ids=(own["ids"][0], own["ids"][1]),
+        driver=last.get("driver", library["driver"]),
+        cuda=library["cuda"],
+        calls={**named, **calls, **last.get("calls", {})},
+        fields={key: answer for layer in layers for key, answer in layer.get("fields", {}).items()},
+        links=next(layer["links"] for layer in reversed(layers) if "links" in layer),
+        fabric=next(layer["fabric"] for layer in reversed(layers) if "fabric" in layer),
+        field_ids=library["field_ids"],
+        field_gap=tuple(library.get("field_gap", (0, -1))),  # type: ignore[arg-type]
+        fabric_versions=tuple(library["fabric_versions"]),
+    )
+
+
+def _write(target: Any, answer: Answer) -> None:
+    """Put an answer where the driver would: into a number, a text or the members of a structure it has."""
+    if isinstance(target, ctypes.Array):
+        target.value = answer.encode()
+    elif isinstance(answer, Mapping):
+        for name, value in answer.items():
+            if hasattr(target, name):
+                setattr(target, name, value)
+    else:
+        target.value = answer
+
+
+def _plain(argument: Any) -> int:
+    return int(getattr(argument, "value", argument))
+
+
+class RecordedNvml:
+    """The library with some GPUs, each as its profile says; a name that no GPU answers is not in the library."""
+
+    def __init__(self, gpus: Sequence[Profile]) -> None:
+        self.gpus = gpus
+
+    def __getattr__(self, name: str) -> Any:
+        missing = name == "nvmlDeviceGetGpuFabricInfoV" and max(self.gpus[0].fabric_versions) < 2
+        if missing or not name.startswith("nvml"):
+            raise AttributeError(name)
+        own = getattr(type(self), f"_{name}", None)
+        if own is not None:
+            return partial(own, self)
+        if not any(key.split()[0] == name for gpu in self.gpus for key in gpu.calls):
+            raise AttributeError(name)
+        return partial(self._call, name)
+
+    def _index(self, handle: Any) -> int:
+        return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+
+    def _gpu(self, handle: Any) -> Profile:
+        return self.gpus[self._index(handle)]
+
+    def _answer(self, gpu: Profile, name: str, selectors: Sequence[int] = ()) -> Answer:
+        lost = gpu.calls.get("*")
+        if lost:
+            return lost
+        return gpu.calls.get(" ".join((name, *map(str, selectors))), gpu.calls.get(name, "not_supported"))
+
+    def _call(self, name: str, handle: Any, *arguments: Any) -> int:
+        targets = [a if isinstance(a, ctypes.Array) else a._obj for a in arguments if _is_target(a)]
+        plain = [a for a in arguments if not _is_target(a) and a is not None]
+        # The size of a text's buffer is no selector.
+        selectors = [] if any(isinstance(a, ctypes.Array) for a in arguments) else [_plain(a) for a in plain]
+        if name == "nvmlDeviceGetP2PStatus" or name == "nvmlDeviceGetTopologyCommonAncestor":
+            selectors = []
+        answer = self._answer(self._gpu(handle), name, selectors)
+        if isinstance(answer, str) and answer in _CODES:
+            return _CODES[answer]
+        if answer != "ok":
+            for target, value in zip(targets, answer if isinstance(answer, list) else [answer], strict=False):
+                _write(target, value)
+        return _OK
+
+    # --- system ---
+
+    def _nvmlInitWithFlags(self, _flags: int) -> int:
+        return _OK
+
+    def _nvmlShutdown(self) -> int:
+        return _OK
+
+    def _nvmlSystemGetDriverVersion(self, text: Any, _size: Any) -> int:
+        _write(text, self.gpus[0].driver)
+        return _OK
+
+    def _nvmlSystemGetNVMLVersion(self, text: Any, _size: Any) -> int:
+        _write(text, f"{self.gpus[0].cuda // 1000}.{self.gpus[0].driver}")
+        return _OK
+
+    def _nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:
+        version._obj.value = self.gpus[0].cuda
+        return _OK
+
+    def _nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = len(self.gpus)
+        return _OK
+
+    # --- identity ---
+
+    def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:
+        answer = self.gpus[_plain(index)].calls.get("nvmlDeviceGetHandleByIndex_v2", "ok")
+        if answer != "ok":
+            return _CODES[answer]
+        ctypes.c_void_p.from_buffer(device._obj).value = _plain(index) + 1
+        return _OK
+
+    def _nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
+        _write(text, uuid(self._index(handle)))
+        return _OK
+
+    def _nvmlDeviceGetSerial(self, handle: Any, text: Any, _size: Any) -> int:
+        _write(text, f"16500000{self._index(handle):05d}")
+        return _OK
+
+    def _nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
+        gpu, index = self._gpu(handle), self._index(handle)
+        device, subsystem = gpu.calls.get("ids", gpu.ids)
+        info._obj.pciDeviceId, info._obj.pciSubSystemId = device << 16 | 0x10DE, subsystem << 16 | 0x10DE
+        info._obj.bus = 0x10 + index
+        info._obj.busId = f"00000000:{0x10 + index:02X}:00.0".encode()
+        return _OK
+
+    # --- fabric ---
+
+    def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> int:
+        return self._fabric(self._gpu(handle), 1, info._obj)
+
+    def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:
+        return self._fabric(self._gpu(handle), info._obj.version >> 24, info._obj)
+
+    def _fabric(self, gpu: Profile, version: int, info: Any) -> int:
+        if version not in gpu.fabric_versions:
+            return _CODES["argument_version_mismatch"]
+        answer = self._answer(gpu, "fabric") if "*" in gpu.calls else gpu.fabric
+        if isinstance(answer, str):
+            return _CODES[answer]
+        _write(info, answer)
+        info.state |= 0x5A5A5A00  # one byte in nvml.h: what is in its padding is nobody's business
+        return _OK
+
+    # --- fields ---
+
+    def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> int:
+        gpu = self._gpu(handle)
+        if "*" in gpu.calls:
+            return _CODES[gpu.calls["*"]]
+        for i in range(_plain(count)):
+            value = values._obj[i]
+            answer = gpu.fields.get(value.fieldId, "not_supported")
+            low, high = gpu.field_gap
+            if value.fieldId >= gpu.field_ids or low <= value.fieldId <= high:
+                answer = "invalid_argument"
+            value.nvmlReturn = _CODES[answer] if isinstance(answer, str) else _OK
+            if not isinstance(answer, str):
+                value.valueType = (
+                    pynvml.NVML_VALUE_TYPE_SIGNED_INT if answer < 0 else pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+                )
+                value.value.siVal = answer
+        return _OK
+
+    # --- NVLink ---
+
+    def _link(self, handle: Any, link: Any) -> int:
+        gpu = self._gpu(handle)
+        if "*" in gpu.calls:
+            return _CODES[gpu.calls["*"]]
+        if gpu.links is None:
+            return _CODES["not_supported"]
+        return _INVALID if _plain(link) >= gpu.links["count"] else _OK
+
+    def _nvmlDeviceGetNvLinkState(self, handle: Any, link: Any, active: Any) -> int:
+        links = self._gpu(handle).links or {}
+        active._obj.value = _plain(link) < links.get("active", links.get("count", 0))
+        return self._link(handle, link)
+
+    def _nvmlDeviceGetNvLinkVersion(self, handle: Any, link: Any, version: Any) -> int:
+        version._obj.value = (self._gpu(handle).links or {}).get("version", 0)
+        return self._link(handle, link)
+
+    def _nvmlDeviceGetNvLinkErrorCounter(self, handle: Any, link: Any, _counter: Any, count: Any) -> int:
+        count._obj.value = 0
+        newer = (self._gpu(handle).links or {}).get("version", 0) >= pynvml.NVML_NVLINK_VERSION_5_0
+        return _CODES["not_supported"] if newer else self._link(handle, link)
+
+    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: Any, kind: Any) -> int:
+        gpu = self._gpu(handle)
+        switched = isinstance(gpu.fabric, Mapping) or (gpu.links or {}).get("version") == pynvml.NVML_NVLINK_VERSION_3_0
+        kind._obj.value = pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if switched else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
+        return self._link(handle, link)
+
+
+def _is_target(argument: Any) -> bool:
+    return isinstance(argument, ctypes.Array) or hasattr(argument, "_obj")
+
+
+def uuid(index: int) -> str:
+    """The UUID of a recorded GPU by its number."""
+    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
+
+
+@contextlib.contextmanager
+def installed(gpus: Sequence[Profile]) -> Iterator[None]:
+    """These GPUs behind nvidia-ml-py in this process, as long as the context is open."""
+    before = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
+    pynvml.nvmlLib = RecordedNvml(gpus)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    try:
+        yield
+    finally:
+        pynvml.nvmlLib = before[0]
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml._nvmlGetFunctionPointer_cache.update(before[1])

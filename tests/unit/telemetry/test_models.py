@@ -1,0 +1,269 @@
+"""Each model of skus.yaml under each driver branch, from recordings: healthy passes, each fault has its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pynvml
+import pytest
+import recorded_nvml
+from recorded_nvml import Profile, installed, profile, uuid
+
+from gpu_burnin.checks.state_rules import Expected, judge_state
+from gpu_burnin.hardware import Sku, load_skus
+from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.telemetry.counters import CounterTrack
+from gpu_burnin.telemetry.counters_nvml import CounterReader
+from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
+from gpu_burnin.telemetry.judge import judge_telemetry
+from gpu_burnin.telemetry.nvml import Nvml, read_inventory
+from gpu_burnin.telemetry.nvml_reader import Reader
+from gpu_burnin.telemetry.sampler_columns import Columns
+from gpu_burnin.telemetry.sampling_record import SAMPLES
+from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
+
+SKUS = load_skus().skus
+CASES = [(model, branch) for model, data in recorded_nvml.models().items() for branch in data["branches"]]
+BOARDS = [(model, branch) for model, branch in CASES if SKUS[model].fabric]
+
+
+def read(*gpus: Profile) -> tuple[GpuState, ...]:
+    """What gpu_burnin reads of these GPUs."""
+    with installed(gpus), Nvml() as nvml:
+        return read_inventory(nvml)
+
+
+def codes(*gpus: Profile, **expected: Any) -> list[str]:
+    """Codes of the reasons against a node of these GPUs."""
+    return [reason.code for reason in judge_state(read(*gpus), Expected(gpu_count=len(gpus), **expected))]
+
+
+@cache
+def healthy(model: str, branch: str) -> GpuState:
+    """The reading of a healthy GPU, number 0 of its node."""
+    return read(profile(model, branch))[0]
+
+
+def test_every_model_is_recorded() -> None:
+    assert set(recorded_nvml.models()) == set(SKUS)
+
+
+@pytest.mark.parametrize(("model", "branch"), CASES)
+def test_a_healthy_node_passes(model: str, branch: str) -> None:
+    for count in recorded_nvml.models()[model]["gpus"]:
+        states = read(*[profile(model, branch)] * count)
+        assert judge_state(states, Expected(gpu_count=count)) == ()
+        found = [load_skus().find(state.pci_device_id, state.pci_subsystem_id) for state in states]
+        assert {sku.key for sku in found if sku} == {model}
+        assert len({state.uuid for state in states}) == count
+
+
+@pytest.mark.parametrize(("model", "branch"), BOARDS)
+def test_one_gpu_of_a_board_given_to_a_machine_without_its_switches_passes(model: str, branch: str) -> None:
+    assert codes(profile(model, branch, alone=True), nvlink_links=0) == []
+
+
+# --- faults: code, from which branch on NVML can tell, and the GPU that has it (None: this model cannot) ---
+
+Fault = tuple[str, int, Callable[[Profile, Sku], Profile | None]]
+
+
+def _calls(code: str, calls: dict[str, Any], since: int = 0) -> Fault:
+    return code, since, lambda gpu, _: gpu.changed(calls=calls)
+
+
+def _field(code: str, field: int, value: Any, since: int) -> Fault:
+    return code, since, lambda gpu, _: gpu.changed(fields={field: value})
+
+
+def _fabric(since: int = 0, **changes: int) -> Fault:
+    def sick(gpu: Profile, sku: Sku) -> Profile | None:
+        return gpu.changed(fabric=changes) if sku.fabric_probe else None
+
+    return "FABRIC_NOT_READY", since, sick
+
+
+def _no_fabric(gpu: Profile, sku: Sku) -> Profile | None:
+    return gpu.changed(fabric="not_supported") if sku.fabric_probe else None
+
+
+def _link_down(gpu: Profile, sku: Sku) -> Profile | None:
+    return gpu.changed(links={**(gpu.links or {}), "active": sku.nvlink_links - 1}) if sku.nvlink_links else None
+
+
+def _failed_recoveries(gpu: Profile, sku: Sku) -> Profile | None:
+    return gpu.changed(fields={214: 1}) if 214 in gpu.fields and sku.nvlink_links else None
+
+
+def _mig(*modes: int) -> Callable[[Profile, Sku], Profile | None]:
+    return lambda gpu, sku: gpu.changed(calls={"nvmlDeviceGetMigMode": [*modes]}) if sku.mig_capable else None
+
+
+def _less_memory(gpu: Profile, _: Sku) -> Profile:
+    total = gpu.calls["nvmlDeviceGetMemoryInfo"]["total"] * 7 // 8
+    return gpu.changed(calls={"nvmlDeviceGetMemoryInfo": {"total": total}})
+
+
+def _less_power(gpu: Profile, _: Sku) -> Profile:
+    less = gpu.calls["nvmlDeviceGetPowerManagementDefaultLimit"] - 50_000
+    return gpu.changed(calls={"nvmlDeviceGetPowerManagementLimit": less, "nvmlDeviceGetEnforcedPowerLimit": less})
+
+
+def _narrow(gpu: Profile, sku: Sku) -> Profile | None:
+    return gpu.changed(calls={"nvmlDeviceGetCurrPcieLinkWidth": sku.pcie_width // 2}) if sku.pcie_width > 1 else None
+
+
+def _slow_link(gpu: Profile, sku: Sku) -> Profile:
+    return gpu.changed(calls={"nvmlDeviceGetMaxPcieLinkGeneration": sku.pcie_generation - 1})
+
+
+_ECC_OFF = {
+    "nvmlDeviceGetEccMode": [0, 0],
+    "nvmlDeviceGetMemoryErrorCounter": "not_supported",
+    "nvmlDeviceGetMemoryErrorCounter 1 1 2": "not_supported",
+    "nvmlDeviceGetSramEccErrorStatus": "not_supported",
+}
+_COUNTER = "nvmlDeviceGetMemoryErrorCounter"
+_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+
+FAULTS: dict[str, Fault] = {
+    "fell off the bus": _calls("GPU_LOST", {"*": "gpu_is_lost"}),
+    "gives no handle": _calls("GPU_LOST", {"nvmlDeviceGetHandleByIndex_v2": "gpu_is_lost"}),
+    "unknown model": _calls("GPU_UNKNOWN_SKU", {"ids": (0xFFFF, 0x1234)}),
+    "uncorrectable DRAM error": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 0 2": 1}),
+    "uncorrectable SRAM error": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 0 7": 1}),
+    "many SRAM errors in its life": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 1 7": 5}),
+    "SRAM threshold": _calls("ECC_UNCORRECTED", {"nvmlDeviceGetSramEccErrorStatus": {"bThresholdExceeded": 1}}, 550),
+    "ECC off": _calls("ECC_DISABLED", _ECC_OFF),
+    "ECC off after a reset": _calls("ECC_PENDING", {"nvmlDeviceGetEccMode": [1, 0]}),
+    "remap pending": _calls("REMAP_PENDING", {"nvmlDeviceGetRemappedRows": [0, 1, 1, 0]}),
+    "remap failed": _calls("REMAP_FAILED", {"nvmlDeviceGetRemappedRows": [0, 1, 0, 1]}),
+    "too many rows remapped": _calls("REMAP_FAILED", {"nvmlDeviceGetRemappedRows": [0, 513, 0, 0]}),
+    "InfoROM": _calls("INFOROM_CORRUPT", {"nvmlDeviceValidateInforom": "corrupted_inforom"}),
+    "channel repair pending": _calls(
+        "REPAIR_PENDING", {"nvmlDeviceGetRepairStatus": {"bChannelRepairPending": 1, "bTpcRepairPending": 0}}, 580
+    ),
+    "TPC repair pending": _calls(
+        "REPAIR_PENDING", {"nvmlDeviceGetRepairStatus": {"bChannelRepairPending": 0, "bTpcRepairPending": 1}}, 580
+    ),
+    "unrepairable memory": _calls(
+        "MEMORY_UNREPAIRABLE", {"nvmlDeviceGetUnrepairableMemoryFlag_v1": {"unrepairableMemory": 1}}, 580
+    ),
+    "driver asks for a reset": _field("RECOVERY_ACTION", 230, 1, 570),
+    "driver asks for something new": _field("RECOVERY_ACTION", 230, 99, 570),
+    "calls want a reset": _calls("RECOVERY_ACTION", {"nvmlDeviceGetClockInfo 1": "reset_required"}),
+    "MIG on": ("MIG_MISMATCH", 0, _mig(1, 1)),
+    "MIG on after a reset": ("MIG_MISMATCH", 0, _mig(0, 1)),
+    "persistence off": _calls("PERSISTENCE_OFF", {"nvmlDeviceGetPersistenceMode": 0}),
+    "power limit": ("POWER_LIMIT", 0, _less_power),
+    "hardware slowdown": _calls("THROTTLED", {_REASONS: 0x08}),
+    "software thermal slowdown": _calls("THROTTLED", {_REASONS: 0x20}),
+    "hardware thermal slowdown": _calls("THROTTLED", {_REASONS: 0x48}),
+    "power brake": _calls("THROTTLED", {_REASONS: 0x88}),
+    "less memory": ("MEMORY_REDUCED", 0, _less_memory),
+    "narrow PCIe link": ("PCIE_DEGRADED", 0, _narrow),
+    "slow PCIe link": ("PCIE_DEGRADED", 0, _slow_link),
+    "fatal PCIe errors": _field("PCIE_DEGRADED", 180, 1, 0),
+    "link down": ("NVLINK_DOWN", 0, _link_down),
+    "link recovery failed": ("NVLINK_ERRORS", 570, _failed_recoveries),
+    "fabric not started": _fabric(state=1),
+    "fabric in progress": _fabric(state=2),
+    "fabric failed": _fabric(status=pynvml.NVML_ERROR_UNKNOWN),
+    "fabric has a bad route": _fabric(550, healthMask=0x10),
+    "fabric unhealthy": _fabric(580, healthSummary=2),
+    "fabric cannot be asked": ("UNSUPPORTED_FIELD", 0, _no_fabric),
+    "VBIOS differs": _calls("VBIOS_MIXED", {"nvmlDeviceGetVbiosVersion": "96.00.00.00.01"}),
+    "firmware differs": _calls("DRIVER_MIXED", {"nvmlDeviceGetGspFirmwareVersion": "535.0.0"}),
+    "ECC mode times out": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetEccMode": "timeout"}),
+    "rows cannot be read": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetRemappedRows": "not_supported"}),
+    "an id that the driver should know": _field("UNSUPPORTED_FIELD", 230, "invalid_argument", 570),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_fault_in_one_of_two_gpus_gives_its_code_alone(name: str) -> None:
+    code, since, make = FAULTS[name]
+    tried = 0
+    for model, branch in CASES:
+        gpu = make(profile(model, branch), SKUS[model])
+        if gpu is None or int(branch) < since:
+            continue
+        tried += 1
+        sick = replace(read(gpu)[0], index=1, pci_bus_id="0000:11:00.0")
+        sick = replace(sick, uuid=uuid(1) if sick.uuid else "")
+        reasons = judge_state([healthy(model, branch), sick], Expected(gpu_count=2))
+        assert [reason.code for reason in reasons] == [code], (model, branch, reasons)
+        assert code.endswith("_MIXED") or "GPU 1" in reasons[0].message
+    assert tried
+
+
+def test_a_power_cap_of_the_module_is_no_limit_that_somebody_set() -> None:
+    grace = profile("gh200-480gb", "550")
+    assert grace.calls["nvmlDeviceGetEnforcedPowerLimit"] < grace.calls["nvmlDeviceGetPowerManagementLimit"]
+    assert codes(grace) == []
+    hopper = profile("h100-sxm5-80gb", "550").changed(calls={"nvmlDeviceGetEnforcedPowerLimit": 500_000})
+    assert codes(hopper) == ["POWER_LIMIT"]
+
+
+def test_what_mig_instances_hide_is_not_asked_for() -> None:
+    hidden = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetRemappedRows": "not_supported"}
+    assert codes(profile("a100-pcie-80gb", "580").changed(calls=hidden), mig_enabled=True) == []
+
+
+def test_the_refusal_of_a_user_without_rights_says_what_to_do() -> None:
+    refused = profile("h100-sxm5-80gb", "580").changed(calls={"nvmlDeviceGetSramEccErrorStatus": "no_permission"})
+    (reason,) = judge_state(read(refused), Expected())
+    assert (reason.code, reason.message.endswith("; run as root")) == ("UNSUPPORTED_FIELD", True)
+
+
+# --- fabric information by driver ---
+
+
+@pytest.mark.parametrize(("branch", "version"), [("535", 1), ("550", 2), ("570", 2), ("580", 3)])
+def test_the_newest_fabric_information_that_the_driver_knows_is_read(branch: str, version: int) -> None:
+    fabric = {"state": 3, "status": 0, "healthMask": 0x82, "healthSummary": 1}
+    (gpu,) = read(profile("h100-sxm5-80gb", branch).changed(fabric=fabric))
+    too_old = Unsupported("driver_too_old")
+    assert (gpu.fabric_version, gpu.fabric_state, gpu.fabric_status) == (version, 3, 0)
+    assert gpu.fabric_health_mask == (0x82 if version > 1 else too_old)
+    assert gpu.fabric_health_summary == (1 if version > 2 else too_old)
+
+
+@pytest.mark.parametrize("why", ["gpu_is_lost", "timeout", "unknown"])
+def test_an_error_that_is_no_matter_of_versions_is_told_as_it_is(why: str) -> None:
+    (gpu,) = read(profile("h100-sxm5-80gb", "580").changed(fabric=why))
+    assert gpu.fabric_version == gpu.fabric_state == Unsupported(why)
+    assert gpu.lost == ("gpu_is_lost" if why == "gpu_is_lost" else "")
+
+
+# --- counters and samples ---
+
+
+@pytest.mark.parametrize(("model", "branch"), CASES)
+def test_counters_and_samples_of_a_healthy_gpu_leave_nothing_to_complain_of(model: str, branch: str) -> None:
+    with installed([profile(model, branch)]), Nvml() as nvml:
+        reader = Reader(pynvml.nvmlDeviceGetHandleByIndex(0))
+        counters, columns = CounterReader(reader, nvml.driver_version()), Columns(reader)
+        track = CounterTrack()
+        for _ in range(2):
+            track.feed(counters.read())
+        sample, limits = columns.sample(), columns.limits()
+    assert None not in sample.values()
+    gpu = to_gpu(healthy(model, branch), model)
+    rest = {name: (value,) * 10 for name, value in sample.items()}
+    found = TelemetryFindings(
+        counters=track.result(gpu.uuid, complete=True),
+        series=(GpuSeries(gpu.uuid, tuple(map(float, range(10))), rest, limits=limits, samples=100),),
+        sources=(Source(SAMPLES, gpu.uuid, alive=True),),
+    )
+    assert judge_telemetry(found, (gpu,), (), load_policy())[0] == ()
+
+
+def test_an_id_of_a_counter_that_the_driver_should_know_is_lost() -> None:
+    sick = profile("b200-sxm", "580").changed(fields={208: "invalid_argument"})
+    with installed([sick]), Nvml() as nvml:
+        reader = CounterReader(Reader(pynvml.nvmlDeviceGetHandleByIndex(0)), nvml.driver_version())
+        assert reader.read()["nvlink_receive_errors"] == "invalid_argument"
