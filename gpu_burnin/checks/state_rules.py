@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
 from gpu_burnin.telemetry.state import GpuState, known
@@ -100,6 +100,7 @@ def _say(code: str, state: GpuState, message: str, action: Action | None = None,
 def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:
     """Everything that keeps these GPUs from being as expected; empty when nothing does."""
     reasons = [*_count(states, expected)]
+    expected = replace(expected, host_links=_slots(states, expected.host_links))
     for state in states:
         if state.lost:
             reasons.append(_say("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
@@ -281,7 +282,9 @@ def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
 
 
 def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    """The link against what the model and the host's slot can do: a card in a slot of an older generation has no fault.
+    """The link against what the model and the host's slot can do: a card in a slot of an older generation has no fault,
+    nor has one in a slot of fewer lanes. NVML's highest width is the card's own (nvidia-smi -q of an L4 and of an L40S
+    of a cloud: x8 of x16 in good order), so it says nothing of the slot.
 
     The current generation drops at rest, so only the highest that card and slot agree on is judged here.
     """
@@ -292,12 +295,24 @@ def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
         message = f"PCIe generation {generation} at most, model and slot can do {reachable}"
         yield _say("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
     width = known(state.pcie_width)
-    wanted = max(min(sku.pcie_width, host.width or sku.pcie_width), known(state.pcie_max_width) or 0)
+    wanted = min(sku.pcie_width, host.width or 0)
     if width is not None and width < wanted:
         yield _say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
     fatal = known(state.pcie_fatal_errors)
     if fatal:
         yield _say("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
+
+
+def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> dict[str, HostLink]:
+    """What the slots can do; where the host does not tell the lanes, as many as the widest GPU of that model has."""
+    widest: dict[int, int] = {}
+    for state in states:
+        widest[state.pci_device_id] = max(widest.get(state.pci_device_id, 0), known(state.pcie_width) or 0)
+    slots = {}
+    for state in states:
+        host = host_links.get(state.pci_bus_id, HostLink())
+        slots[state.pci_bus_id] = replace(host, width=host.width or widest[state.pci_device_id])
+    return slots
 
 
 def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:

@@ -12,7 +12,7 @@ import pytest
 import recorded_nvml
 from recorded_nvml import Profile, installed, profile, uuid
 
-from gpu_burnin.checks.state_rules import Expected, judge_state
+from gpu_burnin.checks.state_rules import Expected, HostLink, judge_state
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.telemetry.counters import CounterTrack
@@ -112,8 +112,9 @@ def _less_power(gpu: Profile, _: Sku) -> Profile:
     return gpu.changed(calls={"nvmlDeviceGetPowerManagementLimit": less, "nvmlDeviceGetEnforcedPowerLimit": less})
 
 
-def _narrow(gpu: Profile, sku: Sku) -> Profile | None:
-    return gpu.changed(calls={"nvmlDeviceGetCurrPcieLinkWidth": sku.pcie_width // 2}) if sku.pcie_width > 1 else None
+def _narrow(gpu: Profile, _: Sku) -> Profile | None:
+    width = gpu.calls["nvmlDeviceGetCurrPcieLinkWidth"] // 2
+    return gpu.changed(calls={"nvmlDeviceGetCurrPcieLinkWidth": width}) if width else None
 
 
 def _slow_link(gpu: Profile, sku: Sku) -> Profile:
@@ -194,10 +195,19 @@ def test_one_fault_in_one_of_two_gpus_gives_its_code_alone(name: str) -> None:
         tried += 1
         sick = replace(read(gpu)[0], index=1, pci_bus_id="0000:11:00.0")
         sick = replace(sick, uuid=uuid(1) if sick.uuid else "")
-        reasons = judge_state([healthy(model, branch), sick], Expected(gpu_count=2))
+        width = healthy(model, branch).pcie_width
+        assert isinstance(width, int)
+        slots = {sick.pci_bus_id: HostLink(SKUS[model].pcie_generation, width)}
+        reasons = judge_state([healthy(model, branch), sick], Expected(gpu_count=2, host_links=slots))
         assert [reason.code for reason in reasons] == [code], (model, branch, reasons)
         assert code.endswith("_MIXED") or "GPU 1" in reasons[0].message
     assert tried
+
+
+def test_lanes_that_the_slot_may_not_have_are_missed_only_where_another_gpu_has_them() -> None:
+    narrow, wide = profile("l40s", "580"), {"nvmlDeviceGetCurrPcieLinkWidth": 16}
+    assert codes(narrow, narrow) == []
+    assert codes(narrow, narrow.changed(calls=wide)) == ["PCIE_DEGRADED"]
 
 
 def test_a_power_cap_of_the_module_is_no_limit_that_somebody_set() -> None:
