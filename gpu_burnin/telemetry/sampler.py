@@ -19,6 +19,7 @@ from typing import Any
 import pynvml
 
 from gpu_burnin.children import die_with_parent
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.telemetry.counters import Reading
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.events import EventWatch
@@ -161,6 +162,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(parent_pid)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    load_skus()  # kept for the counters, whose first reading must not wait for it
     try:
         pynvml.nvmlInit()
         sampler = Sampler(
