@@ -22,6 +22,7 @@ from gpu_burnin.spread import pcie_notices
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.plausible import believable
 from gpu_burnin.telemetry.power_judge import judge_power
 from gpu_burnin.telemetry.sampling_record import EVENTS
 from gpu_burnin.telemetry.xids import XidFindings, is_own, judge_xids
@@ -123,7 +124,7 @@ def judge(
     models, rules = skus or load_skus(), policy or load_policy()
     gaps = tuple(missing_results(seen.plan, seen.results))
     results = with_floors(seen.results, seen.gpus, simulated=seen.simulated, skus=models)
-    power = judge_power(results, seen.telemetry, seen.plan.gpus, rules)
+    power = judge_power(results, believable(seen.telemetry, rules), seen.plan.gpus, rules)
     results = power.results
     slow, slow_notices = judge_floors(results)
     links, link_notices = attributed(results, seen.gpus, simulated=seen.simulated)

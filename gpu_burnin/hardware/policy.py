@@ -131,8 +131,18 @@ class PowerRule:
 
 
 @dataclass(frozen=True)
+class SensorRule:
+    """What a sampled value, or a limit, can be on any GPU: outside of it the sensor or its driver is wrong."""
+
+    at_least: float
+    at_most: float
+    source: str
+
+
+@dataclass(frozen=True)
 class TelemetryPolicy:
-    """All rules. `needed_columns` must have been sampled in `needed_share` of the run for it to say enough."""
+    """All rules. `needed_columns` must have been sampled in `needed_share` of the run for it to say enough. `sensors`
+    are by the name of the column or limit."""
 
     version: str
     needed_columns: tuple[str, ...]
@@ -143,6 +153,7 @@ class TelemetryPolicy:
     counters: tuple[CounterRule, ...]
     events: Mapping[str, EventRule]
     power: tuple[PowerRule, ...]
+    sensors: Mapping[str, SensorRule]
 
 
 _MEANING = ("verdict", "source")
@@ -243,10 +254,25 @@ def _event(value: Located) -> EventRule:
     return EventRule(entry["event"].text(), _meaning(value, entry))
 
 
+def _sensors(value: Located) -> dict[str, SensorRule]:
+    sensors: dict[str, SensorRule] = {}
+    for item in value.items():
+        entry = item.mapping(("names", "at_least", "at_most", "source"))
+        least, most = _number(entry, "at_least"), _number(entry, "at_most")
+        assert least is not None and most is not None
+        if least >= most:
+            raise entry["at_most"].error(f"must be more than at_least, {least:g}")
+        for name in entry["names"].texts():
+            if name in sensors:
+                raise item.error(f"{name!r} is described twice")
+            sensors[name] = SensorRule(least, most, entry["source"].text())
+    return sensors
+
+
 @cache
 def load_policy(path: Path = DEFAULT_PATH) -> TelemetryPolicy:
     """Read the rules; raises HardwareDataError naming file and line."""
-    sections = ("throttle", "thermal", "pcie_generation", "counters", "events", "power")
+    sections = ("throttle", "thermal", "pcie_generation", "counters", "events", "power", "sensors")
     entry = load(path).mapping(("version", "needed_columns", "needed_share", *sections))
     share = entry["needed_share"].number()
     if not 0 <= share <= 1:
@@ -273,4 +299,5 @@ def load_policy(path: Path = DEFAULT_PATH) -> TelemetryPolicy:
         counters=tuple(map(_counter, entry["counters"].items())),
         events=events,
         power=tuple(map(_power, entry["power"].items())),
+        sensors=_sensors(entry["sensors"]),
     )

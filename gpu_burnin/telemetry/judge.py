@@ -10,6 +10,7 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.policy import CounterRule, Meaning, Quantity, TelemetryPolicy, Weight
 from gpu_burnin.telemetry.counters import base_name
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
+from gpu_burnin.telemetry.plausible import Implausible, sifted
 from gpu_burnin.telemetry.power_judge import CHECK as POWER
 from gpu_burnin.telemetry.power_phases import WAVES, Phase, outside, phases_of
 from gpu_burnin.telemetry.sampling_record import SAMPLES
@@ -44,13 +45,16 @@ def judge_telemetry(
     """
     series = {one.gpu: one for one in findings.series}
     done = tuple(results)
-    medians = _above_median(series)
+    medians = _above_median({uuid: sifted(one, policy)[0] for uuid, one in series.items()})
     reasons: list[Reason] = []
     notices: list[Notice] = []
     for gpu in gpus:
-        own = series.get(gpu.uuid, GpuSeries(gpu.uuid, (), {}))
+        read = series.get(gpu.uuid, GpuSeries(gpu.uuid, (), {}))
+        own, implausible = sifted(read, policy)
         counters = [counter for counter in findings.counters if counter.gpu == gpu.uuid]
-        reasons += _lost(gpu, own, counters, findings.sources, policy)
+        reasons += _lost(gpu, read, counters, findings.sources, policy)
+        for told in _implausible(gpu, implausible, policy):
+            (reasons if isinstance(told, Reason) else notices).append(told)  # type: ignore[arg-type]
         found = [
             *_throttled(own, _waves_of(own, done), policy),
             *_hot(own, medians.get(gpu.uuid), policy),
@@ -114,6 +118,20 @@ def _lost(
         evidence: dict[str, JSON] = {"counters": [_numbers(counter) for counter in missing]}
         message = f"{gpu.label}: counters that cannot be compared over the run: {words}"
         yield make_reason("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, evidence=evidence)
+
+
+def _implausible(gpu: Gpu, found: Sequence[Implausible], policy: TelemetryPolicy) -> Iterator[Reason | Notice]:
+    """Sensors that lie: a warning, or with too much of it a doubt about everything they say."""
+    if not found:
+        return
+    message = f"{gpu.label}: {'; '.join(one.words for one in found)}"
+    observed: list[JSON] = [
+        {"name": one.name, "value": one.value, "share": round(one.share, 4), "source": one.rule.source} for one in found
+    ]
+    if max(one.share for one in found) > 1 - policy.needed_share:
+        yield make_reason("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, evidence={"observed": observed})
+    else:
+        yield Notice("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, evidence={"observed": observed})
 
 
 def _share(series: GpuSeries, name: str) -> float:
