@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_burnin.checks import CheckContext, gemm_selftest, needed_backend
 from gpu_burnin.checks.gemm_phases import Session
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.probe import DataPath, judge_path, simulated_path
+from gpu_burnin.compute.data_path import DataPath, judge_path, simulated_path
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
@@ -48,19 +48,15 @@ class Check:
 
 
 def data_paths(session: Session, sku: Sku | None) -> dict[str, DataPath]:
-    """The data path of each precision, by the probes' bits and the best rate measured."""
-    paths: dict[str, DataPath] = {}
-    for precision, probe in session.probes.items():
-        rate = session.tally.rates[precision].best if precision in session.tally.rates else None
-        if session.backend.simulated:
-            paths[precision] = simulated_path(precision, rate)
-        else:
-            paths[precision] = judge_path(probe, rate, None if sku is None else sku.peaks)
-    return paths
+    """The data path of each precision, by the probes' bits and the best rates measured."""
+    rates, peaks = session.tally.best_rates(), None if sku is None else sku.peaks
+    if session.backend.simulated:
+        return {precision: simulated_path(precision, rates.get(precision)) for precision in session.probes}
+    return {precision: judge_path(probe, rates, peaks) for precision, probe in session.probes.items()}
 
 
 def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: list[str]) -> list[Reason]:
-    unproven = {precision: path for precision, path in paths.items() if not path.proven}
+    unproven = {precision: path for precision, path in paths.items() if path.asked and not path.proven}
     said = [f"{precision} did not prove its data path ({path.why})" for precision, path in unproven.items()]
     said += [f"{precision} was not covered" for precision in missing]
     if not said:

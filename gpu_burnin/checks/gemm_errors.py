@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.compute.backend import read_matrix
 from gpu_burnin.compute.locate import bit_entry, case_entry, first_places, locate
+from gpu_burnin.compute.probe import BitProbe
+from gpu_burnin.compute.probe_errors import ProbeErrors
 from gpu_burnin.compute.product import Outcome, Pair, ProductUnit
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason, word_text
@@ -53,6 +55,19 @@ def _place(entry: dict[str, JSON]) -> str:
         return "no wrong element was found afterwards"
     place = f"{entry['matrix']}[{entry['row']}, {entry['col']}]"
     return f"first at {place}: expected {entry['expected']}, got {entry['got']}"
+
+
+def describe_probe(ctx: CheckContext, probe: BitProbe, errors: ProbeErrors) -> Found:
+    """A probe with elements that no data path gives."""
+    entries = list(errors.entries)
+    count, of, nonfinite = entries[0]["wrong_elements_seen"], entries[0]["elements_seen"], errors.nonfinite > 0
+    message = (
+        f"{probe.precision} probe holds {count} elements of {of} that no data path gives"
+        f"{', NaN or Inf among them' if nonfinite else ''}, {_place(entries[0])}; "
+        f"a repeat came out {_REPEAT_WORDS[errors.repeat]}"
+    )
+    code = "GEMM_NONFINITE" if nonfinite else "GEMM_MISMATCH"
+    return entries, make_reason(code, "gemm", message, gpu=ctx.uuid, evidence=entries[0])
 
 
 def describe_unstable(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gpu_burnin.checks import CheckContext, done_share
-from gpu_burnin.checks.gemm_errors import Found, describe, describe_unstable
+from gpu_burnin.checks.gemm_errors import Found, describe, describe_probe, describe_unstable
 from gpu_burnin.checks.gemm_tally import Tally, rate_unit
 from gpu_burnin.compute import exact
 from gpu_burnin.compute.backend import Backend, read_matrix
@@ -23,6 +23,8 @@ from gpu_burnin.types import JSON
 # Device time of one batch: short enough to tell of a fault at once, long enough to keep Python out of the way.
 _BATCH_S = 0.2
 _MAX_BATCH = 1024
+# Device time of one batch of plain products, of two for each precision; in the simulation one product each.
+_PLAIN_S = 0.1
 # Two products, each twice: the least that can differ.
 _LEAST_RANDOM = 4
 _PROGRESS_EVERY_S = 0.5
@@ -102,6 +104,7 @@ class Session:
     def _once(self) -> None:
         """The phases that the cold one leaves out, however little time there is."""
         self._random(least=True)
+        self._plain()
         self._light()
 
     def _probe(self) -> None:
@@ -109,9 +112,13 @@ class Session:
         for precision in self.backend.precisions:
             unit = self._unit(precision)
             self._show(f"{precision} probe")
-            self.probes[precision] = probe_bits(unit, self.ctx.seed)
+            probe = self.probes[precision] = probe_bits(unit, self.ctx.seed)
             self.tally.algorithms[precision] = self.backend.algorithm(precision, unit.a[0], unit.b[0], unit.c)
-            self.tally.made("probe", unit, int(precision != "int8"))
+            self.tally.made("probe", unit, 1)
+            if probe.errors is not None:
+                self.tally.wrong += 1
+                if not self._enough:
+                    self._found(describe_probe(self.ctx, probe, probe.errors))
 
     def _cold(self, supply: FreshSupply) -> None:
         """Every precision in every range, with and without powers of two, and each precision with fresh seeds.
@@ -211,6 +218,24 @@ class Session:
         self._stream.gemm(unit.precision, unit.a[which], unit.b[which], unit.c)
         self.tally.made("random", unit, 1)
         return self.backend.digest_bits(unit.c, DIGEST_KEY)
+
+    def _plain(self) -> None:
+        """Time products that nothing verifies, of each precision whose data path is told by rates, and of its rivals.
+
+        The operands are those of the random phase. There and back again, so that each precision meets the GPU as cool
+        and as hot as the others; the better of its two batches counts.
+        """
+        rivals = {name for probe in self.probes.values() for name in probe.rivals}
+        names = [p for p, probe in self.probes.items() if probe.rivals or p in rivals]
+        for precision in (*names, *reversed(names)):
+            if self._enough:
+                return
+            unit, count = self._unit(precision), 1
+            if not self.backend.simulated:
+                count = max(1, min(_MAX_BATCH, int(_PLAIN_S / max(self._cost_s.get(precision, _PLAIN_S), 1e-6))))
+            seconds = self._stream.timed(precision, unit.a[0], unit.b[0], unit.c, count)
+            self.tally.timed_plain(unit, count, seconds)
+            unit.clear()
 
     def _light(self) -> None:
         """Small products one by one, with a pause before each."""

@@ -52,7 +52,8 @@ def rate_unit(precision: str) -> str:
 
 @dataclass
 class Tally:
-    """Counts of a run. `phases` counts products by phase, `products` by precision, `kinds` by what verified them."""
+    """Counts of a run. `phases` counts products by phase, `products` by precision, `kinds` by what verified them.
+    `plain` has the best rates of products that nothing verified, which are in no other count, in 10^12 per second."""
 
     phases: Counter[str] = field(default_factory=Counter)
     products: Counter[str] = field(default_factory=Counter)
@@ -62,6 +63,7 @@ class Tally:
     random_digests: dict[str, dict[int, int]] = field(default_factory=dict)
     algorithms: dict[str, str] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
+    plain: dict[str, float] = field(default_factory=dict)
     wrong: int = 0
     located: int = 0
     bytes_moved: int = 0
@@ -84,6 +86,17 @@ class Tally:
     def timed(self, precision: str, shape: Shape, count: int, seconds: float) -> None:
         """Count a batch of products for the rates."""
         self.rates.setdefault(precision, Rate()).add(float(shape.operations) * count, seconds)
+
+    def timed_plain(self, unit: ProductUnit, count: int, seconds: float) -> None:
+        """Count a batch of plain products."""
+        rate = unit.shape.operations * count / max(seconds, 1e-9) / 1e12
+        self.plain[unit.precision] = max(rate, self.plain.get(unit.precision, 0.0))
+        self.bytes_moved += count * unit.shape.traffic_bytes(unit.precision)
+
+    def best_rates(self) -> dict[str, float]:
+        """The best rate of each precision, verified or plain, in 10^12 per second."""
+        best = {precision: rate.best for precision, rate in self.rates.items()}
+        return best | {precision: max(rate, best.get(precision, 0.0)) for precision, rate in self.plain.items()}
 
     def measurements(self) -> Iterator[Measurement]:
         """The mean rate of each precision."""

@@ -1,16 +1,20 @@
-"""Which unit made a product: probes whose bits differ between data paths, and rates that only one can reach.
+"""Which unit made a product: probes whose bits differ between data paths, and which other paths they leave open.
 
 Exact products come out the same on every data path, so they cannot tell. These can:
 - FP64 and FP32: one full-mantissa product in each dot product, rounded once: only the native path gives it;
 - TF32: the same FP32 operands; TF32 cuts each to 11 significant bits, by truncation or to nearest;
-- BF16, FP16, FP8: positive random operands. Tensor cores truncate their sums, so hardly any result lies
-  above the exact value; units that round to nearest give about half (project design, section 6);
-- all: a rate above the peak of every other path that could have made the same bits.
+- BF16, FP16, FP8: positive random operands. Tensor cores truncate their sums, so hardly any result lies above the exact
+  value; units that round to nearest give about half (project design, section 6). Their size tells more: FP16 units
+  overflow on BF16 operands, BF16 units cut FP16 operands to 8 bits, and FP8 units of Ada and Hopper keep about 13 bits
+  of a sum, where any other unit keeps 23 and more;
+- INT8: sums beyond 2^24, which only an integer accumulator holds to the last bit.
+What bits leave open is told by rates (data_path.py). Where the right bits of a probe are known, wrong ones are a fault
+of the GPU, unless they are what another path would give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,44 +22,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import values_from_raw
-from gpu_burnin.compute.exact import I64, RANGES
+from gpu_burnin.compute.backend import raw_from_integers, values_from_raw
+from gpu_burnin.compute.exact import I64, RANGES, Operand
 from gpu_burnin.compute.integer import factor_products
+from gpu_burnin.compute.probe_errors import ProbeErrors, first_product, is_fault, is_near, probe_errors
 from gpu_burnin.compute.product import Case, ProductUnit
-from gpu_burnin.types import JSON
 
-_TRUNCATED = ("bf16", "fp16", "fp8_e4m3")
 # Share of results above the exact value: truncating units stay below the first, rounding ones above the second.
 _FEW, _MANY = 0.1, 0.35
+# Median distance of a result from the exact sum of positive terms, relative. An accumulator of 13 bits is 2^-10 off and
+# more, one of 23 to 25 bits 2^-15 at most for 4096 terms (both computed for tensor cores that align the terms of a step
+# to the largest and truncate them); FP16 operands cut to 8 bits are 2^-8 off.
+_SHORT = 2.0**-12
+# A positive sum this far off is none of any arithmetic.
+_GROSS = 2.0**-3
 _SAMPLE = 64
 # Rows of a rounding probe that are compared.
 _ROWS = 128
 # The double sum of up to MAX_K products is good to this, so differences below it say nothing.
 _DOUBLE_SLACK = exact.MAX_K * 2.0**-53
-# Other data paths, by their names in skus.yaml, that could make the same bits.
-_OTHER_PATHS: dict[str, tuple[str, ...]] = {
-    "fp64": ("fp64_vector",),
-    "fp32": ("fp64_vector",),
-    "tf32": ("fp32",),
-    "bf16": ("tf32", "fp32", "bf16_vector"),
-    "fp16": ("tf32", "fp32", "fp16_vector"),
-    "int8": ("fp16", "bf16", "int8_vector"),
-    "fp8_e4m3": ("fp16", "bf16"),
-}
-_OWN_PATHS: dict[str, tuple[str, ...]] = {"fp8_e4m3": ("fp8",), "fp64": ("fp64_vector", "fp64_tensor")}
-# Bits that no other path of a GPU gives, unless it emulates them.
-_TOLD_BY_BITS = ("fp64", "fp32", "tf32")
-# A path is told by its rate only when the others are clearly slower.
-_SLOWER = 0.9
-# Room above a peak for clocks over the nominal boost and for short timings.
-_ABOVE_PEAK = 1.1
+# INT8 operands of the probe: 0 <= v <= 127 with v >= 64, so that 4096 terms add up to 2^24 and more.
+_INT8_LEAST = 64
+# Least share of sums that FP32 cannot hold; of random ones beyond 2^24 it is half or more.
+_BEYOND = 0.1
+
+F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class BitProbe:
     """What the bits of the probe say: `path` in words; `seen` is False when they speak against the precision.
 
-    `acts_as` is the precision whose operand ranges the path can hold.
+    `acts_as` is the precision whose operand ranges the path can hold. `rivals` are the other data paths, by their names
+    in skus.yaml, that could have made the same bits. `errors` are elements that no path gives.
     """
 
     precision: str
@@ -63,43 +62,32 @@ class BitProbe:
     seen: bool
     why: str
     acts_as: str
-
-
-@dataclass(frozen=True)
-class DataPath:
-    """The data path of one precision: proven by bits and rate together. Rates in TFLOP/s or TOP/s."""
-
-    path: str
-    proven: bool
-    why: str
-    rate: float | None
-    rate_floor: float | None
-
-    def to_json(self) -> dict[str, JSON]:
-        """For the report's coverage."""
-        return {
-            "path": self.path,
-            "proven": self.proven,
-            "why": self.why,
-            "rate": self.rate,
-            "rate_floor": self.rate_floor,
-        }
+    rivals: tuple[str, ...] = ()
+    errors: ProbeErrors | None = None
 
 
 def probe_bits(unit: ProductUnit, seed: int) -> BitProbe:
-    """Run the probe of one precision. It makes one product, and leaves the unit without operands."""
-    precision = unit.precision
-    if precision in ("fp64", "fp32", "tf32"):
-        return _rounding(unit, seed)
-    if precision in _TRUNCATED:
-        share = share_above(unit, seed)
-        if share is None:
-            return BitProbe(precision, "unknown", False, "too many results are exact to tell how they round", precision)
-        if share < _FEW:
-            return BitProbe(precision, "tensor core", True, f"{share:.0%} of results above the exact sum", precision)
-        what = "rounding to nearest" if share > _MANY else "unknown"
-        return BitProbe(precision, what, False, f"{share:.0%} of results lie above the exact sum", precision)
-    return BitProbe(precision, "by rate alone", True, "integer results are the same on every path", precision)
+    """Run the probe of one precision. It makes one product, two where it is wrong, and leaves the unit without
+    operands and results."""
+    probes: dict[str, Callable[[ProductUnit, int], BitProbe]] = {
+        "fp64": _rounding, "fp32": _rounding, "tf32": _rounding, "int8": _integers,
+    }  # fmt: skip
+    probe = probes.get(unit.precision, _sums)(unit, seed)
+    unit.clear()
+    return probe
+
+
+# --- FP64, FP32, TF32 ---
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A path that is known, and what it makes of the probe (integers)."""
+
+    name: str
+    why: str
+    acts_as: str
+    products: I64
 
 
 def _rounding(unit: ProductUnit, seed: int) -> BitProbe:
@@ -109,19 +97,30 @@ def _rounding(unit: ProductUnit, seed: int) -> BitProbe:
     case = Case(precision, operands, shape, seed, seed)
     unit.backend.fill(unit.a[0], case.operand("a"))
     unit.backend.fill(unit.b[0], case.operand("b"))
-    unit.stream.gemm(precision, unit.a[0], unit.b[0], unit.c)
-    rows = min(_ROWS, shape.m)
-    bits = unit.backend.read_raw(unit.c, 0, rows * shape.n).reshape(rows, shape.n)
+    left, right = _factors(case, min(_ROWS, shape.m))
+    native = "fp64" if precision == "fp64" else "fp32"
+    rounded = factor_products(left, right, operands.rounds_to)
+    paths = [_Path(f"native {native}", "full mantissas rounded once", native, rounded)]
+    if precision != "fp64":
+        paths += [
+            _Path("tf32", f"operands {how} to 11 bits", "tf32", factor_products(cut(left), cut(right), None))
+            for how, cut in _CUTS
+        ]
+    bits = first_product(unit, left.size, shape.n)
     got = values_from_raw(bits, unit.c.storage.name)
-    left, right = _factors(case, rows)
-    if np.array_equal(got, factor_products(left, right, operands.rounds_to)):
-        seen = precision != "tf32"
-        acts_as = precision if seen else "fp32"
-        return BitProbe(precision, f"native {operands.rounds_to}", seen, "full mantissas rounded once", acts_as)
-    for how, cut in _CUTS:
-        if precision != "fp64" and np.array_equal(got, factor_products(cut(left), cut(right), None)):
-            return BitProbe(precision, "tf32", precision == "tf32", f"operands {how} to 11 bits", "tf32")
-    return BitProbe(precision, "unknown", False, "full-mantissa products are those of no known path", precision)
+    matches = [got == path.products for path in paths]
+    best = max(range(len(paths)), key=lambda i: int(matches[i].sum()))
+    path, wrong = paths[best], ~np.logical_or.reduce(matches)
+    if matches[best].all():
+        return BitProbe(precision, path.name, path.acts_as == precision, path.why, path.acts_as)
+    if wrong.any() and is_fault(got, rounded, wrong):
+        expected = raw_from_integers(path.products, unit.c.storage.name)
+        errors = probe_errors(unit, operands.name, bits, expected, wrong)
+        if matches[best].any():
+            return BitProbe(precision, path.name, path.acts_as == precision, path.why, path.acts_as, errors=errors)
+        return BitProbe(precision, "unknown", False, "no full-mantissa product is right", precision, errors=errors)
+    why = f"{matches[best].mean():.0%} of full-mantissa products are those of {path.name}, the others near it"
+    return BitProbe(precision, "unknown", False, why, precision)
 
 
 def _factors(case: Case, rows: int) -> tuple[I64, I64]:
@@ -155,73 +154,82 @@ def _nearest_even(values: I64) -> I64:
 _CUTS = (("truncated", _truncated), ("rounded", _nearest), ("rounded to even", _nearest_even))
 
 
-def share_above(unit: ProductUnit, seed: int) -> float | None:
-    """Share of a corner of C, positive random operands, that lies above the exact value, among those off it.
+# --- BF16, FP16, FP8 ---
 
-    None when less than a quarter of the results is off the exact value.
-    """
-    backend, shape = unit.backend, unit.shape
+
+def _sums(unit: ProductUnit, seed: int) -> BitProbe:
+    """How a corner of C, made of positive random operands, lies beside its exact values."""
+    precision, shape = unit.precision, unit.shape
     rows, cols = min(_SAMPLE, shape.m), min(_SAMPLE, shape.n)
     for buffer, stream in ((unit.a[0], "probe a"), (unit.b[0], "probe b")):
-        backend.fill_random(buffer, exact.stream_key(seed, stream), positive=True)
-    unit.stream.gemm(unit.precision, unit.a[0], unit.b[0], unit.c)
+        unit.backend.fill_random(buffer, exact.stream_key(seed, stream), positive=True)
     storage = unit.a[0].storage.name
-    left = _numbers(backend.read_raw(unit.a[0], 0, rows * shape.k), storage).reshape(rows, shape.k)
-    right = _numbers(backend.read_raw(unit.b[0], 0, cols * shape.k), storage).reshape(cols, shape.k)
-    corner = backend.read_raw(unit.c, 0, rows * shape.n).reshape(rows, shape.n)[:, :cols]
-    got = _numbers(corner, unit.c.storage.name)
-    right_sums = left @ right.T
-    above = got > right_sums * (1 + _DOUBLE_SLACK)
-    below = got < right_sums * (1 - _DOUBLE_SLACK)
-    off = int(above.sum() + below.sum())
-    return float(above.sum()) / off if 4 * off >= got.size else None
+    left = _numbers(unit.backend.read_raw(unit.a[0], 0, rows * shape.k), storage).reshape(rows, shape.k)
+    right = _numbers(unit.backend.read_raw(unit.b[0], 0, cols * shape.k), storage).reshape(cols, shape.k)
+    bits = first_product(unit, rows, cols)
+    got, sums = _numbers(bits, unit.c.storage.name), left @ right.T
+    gross = ~is_near(got, sums, _GROSS)
+    errors = None
+    if 0 < 2 * int(gross.sum()) < gross.size:  # of more than that it is the path that is another
+        errors = probe_errors(unit, "random", bits, sums.astype(np.float32).view(np.uint32), gross, _GROSS)
+    above, below = got > sums * (1 + _DOUBLE_SLACK), got < sums * (1 - _DOUBLE_SLACK)
+    share = float(above.sum()) / max(1, int(above.sum() + below.sum()))
+    if gross.any() and errors is None:
+        return BitProbe(
+            precision, "unknown", False, f"{gross.mean():.0%} of results are far from their sums", precision
+        )
+    median = float(np.median((np.abs(got - sums) / sums)[~gross]))
+    tells = 4 * int(above.sum() + below.sum()) >= got.size
+    path, seen, why, rivals = _unit_of_sums(precision, tells, share, median)
+    return BitProbe(precision, path, seen, why, precision, rivals, errors)
 
 
-def _numbers(bits: NDArray[Any], storage: str) -> NDArray[np.float64]:
+def _unit_of_sums(precision: str, tells: bool, share: float, median: float) -> tuple[str, bool, str, tuple[str, ...]]:
+    """Path, whether it is the precision's own, why, and rivals: by the share of results above the exact sum (which
+    `tells` when enough lie off it) and by their median distance from it."""
+    if not tells:
+        return "unknown", False, "too many results are exact to tell how they round", ()
+    why = f"{share:.0%} of results above the exact sum"
+    if share >= _FEW:
+        what = "rounding to nearest" if share > _MANY else "unknown"
+        return what, False, why, ()
+    short = median >= _SHORT
+    if precision == "fp8_e4m3":
+        # Converted to FP16 or BF16, FP8 operands give full sums on the units of those.
+        rivals = () if short else ("fp16", "bf16")
+        return "tensor core", True, f"{why}; {'short' if short else 'full'} accumulator", rivals
+    if short:
+        return "unknown", False, f"{why}, typically by {median:.2g} of it: operands or sums were cut", ()
+    return "tensor core", True, why, ("tf32",)  # which holds both types of operands
+
+
+def _numbers(bits: NDArray[Any], storage: str) -> F64:
     with np.errstate(invalid="ignore"):  # a signalling NaN, made by a fault
-        numbers: NDArray[np.float64] = values_from_raw(np.ascontiguousarray(bits), storage).astype(np.float64)
+        numbers: F64 = values_from_raw(np.ascontiguousarray(bits), storage).astype(np.float64)
     return numbers
 
 
-def rate_floor(precision: str, peaks: Mapping[str, float]) -> float | None:
-    """The rate above which no other path could have made the products; None where none is clearly slower."""
-    own = _own_peak(precision, peaks)
-    others = [peaks[name] for name in _OTHER_PATHS[precision] if name in peaks]
-    if own is None or not others or max(others) >= _SLOWER * own:
-        return None
-    return max(others)
+# --- INT8 ---
 
 
-def _own_peak(precision: str, peaks: Mapping[str, float]) -> float | None:
-    names = _OWN_PATHS.get(precision, (precision,))
-    return max((peaks[name] for name in names if name in peaks), default=None)
-
-
-def judge_path(probe: BitProbe, rate: float | None, peaks: Mapping[str, float] | None) -> DataPath:
-    """Put bits and rate (TFLOP/s or TOP/s) together. Without known peaks of the model nothing is proven.
-
-    A rate above the path's own peak means another path too: libraries can emulate FP32 and FP64 on faster units.
-    """
-    if not probe.seen:
-        return DataPath(probe.path, False, probe.why, rate, None)
-    own = _own_peak(probe.precision, peaks or {})
-    if peaks is None or own is None:
-        return DataPath(probe.path, False, f"{probe.why}; this model's peak rate is not known", rate, None)
-    floor = rate_floor(probe.precision, peaks)
-    if rate is None:
-        return DataPath(probe.path, False, f"{probe.why}; no rate was measured", rate, floor)
-    if rate > _ABOVE_PEAK * own:
-        return DataPath(probe.path, False, f"{rate:.4g} T/s is above the path's own peak of {own:.4g} T/s", rate, floor)
-    if floor is None:
-        proven = probe.precision in _TOLD_BY_BITS
-        also = "bits alone tell" if proven else "no other path with the same bits is clearly slower"
-        return DataPath(probe.path, proven, f"{probe.why}; {also}", rate, None)
-    if rate <= floor:
-        why = f"{probe.why}; {rate:.4g} T/s is not above the {floor:.4g} T/s that another path can reach"
-        return DataPath(probe.path, False, why, rate, floor)
-    return DataPath(probe.path, True, f"{probe.why}; faster than any other path", rate, floor)
-
-
-def simulated_path(precision: str, rate: float | None) -> DataPath:
-    """On the CPU backend there is no data path of a GPU to prove."""
-    return DataPath("numpy", False, f"no GPU made these {precision} products", rate, None)
+def _integers(unit: ProductUnit, seed: int) -> BitProbe:
+    """Compare a corner of C, whose sums go beyond 2^24, with the right integers: no FP32 accumulator holds them."""
+    shape = unit.shape
+    rows, cols = min(_SAMPLE, shape.m), min(_SAMPLE, shape.n)
+    a, b = (Operand(exact.stream_key(seed, f"probe {side}"), 127, False, low=_INT8_LEAST) for side in ("a", "b"))
+    unit.backend.fill(unit.a[0], a)
+    unit.backend.fill(unit.b[0], b)
+    left = exact.operand_rows(a.key, a.bound, a.signed, a.stride, 0, rows, shape.k, a.low)
+    columns = [exact.operand_values(b.key, b.bound, b.signed, j, shape.k, b.low, shape.n) for j in range(cols)]
+    sums: I64 = left @ np.stack(columns, axis=1)
+    bits = first_product(unit, rows, cols)
+    got = bits.view(np.int32).astype(np.int64)
+    wrong = got != sums
+    if wrong.any() and not is_fault(got, sums, wrong):
+        return BitProbe("int8", "floating-point accumulator", False, "sums beyond 2^24 are rounded", "bf16")
+    errors = probe_errors(unit, "byte", bits, raw_from_integers(sums, "int32"), wrong) if wrong.any() else None
+    if np.mean(sums.astype(np.float32).astype(np.int64) != sums) >= _BEYOND:
+        why = "sums beyond 2^24 to the last bit"
+        return BitProbe("int8", "integer accumulator", True, why, "int8", ("int8_vector",), errors)
+    why = "sums are short enough for any accumulator"
+    return BitProbe("int8", "by rate alone", True, why, "int8", ("int8_vector", "fp16", "bf16"), errors)

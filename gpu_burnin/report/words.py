@@ -111,8 +111,12 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
 def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
     products = {name: count for name, count in mapping_of(coverage, "products").items() if isinstance(count, int)}
     shape = coverage.get("shape")
-    paths = mapping_of(coverage, "data_path")
-    unproven = [name for name, path in paths.items() if isinstance(path, Mapping) and not path.get("proven")]
+    paths = {
+        name: path
+        for name, path in mapping_of(coverage, "data_path").items()
+        if isinstance(path, Mapping) and path.get("asked", True)
+    }
+    unproven = [name for name, path in paths.items() if not path.get("proven")]
     listed = mapping_of(coverage, "ranges")
     ranges = {name for precision in listed for name in names_of(listed, precision)}
     missing = names_of(coverage, "precisions_not_covered")

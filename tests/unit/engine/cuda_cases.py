@@ -61,8 +61,8 @@ _SUBNORMAL = (0x00000001, 0x007FFFFF, 0x00400000, 0x00000200, 0x80000001, 0x807F
 
 
 class SubnormalCases:
-    """An FP32 element that is subnormal where 0 is right must show, also where arithmetic takes it for 0: CuPy has all
-    kernels compiled with -ftz=true."""
+    """An FP32 element that is subnormal where 0 is right must show, also where arithmetic takes it for 0, as
+    FP32 does on a GPU in kernels compiled with -ftz=true."""
 
     @pytest.mark.parametrize("exponents", [None, (0, 0), (50, 60), (-40, -20)])
     def test_a_subnormal_is_no_clean_zero(self, backend: CudaBackend, exponents: tuple[int, int] | None) -> None:

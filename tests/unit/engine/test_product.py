@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from engine_helpers import SHAPES
 
 from gpu_burnin.checks import ROWS
 from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import STORAGE_OF, raw_from_integers, read_matrix, values_from_raw, write_matrix
+from gpu_burnin.compute.backend import (
+    STORAGE_OF,
+    Collected,
+    raw_from_integers,
+    read_matrix,
+    values_from_raw,
+    write_matrix,
+)
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.exact import OperandRange
 from gpu_burnin.compute.expect import expected_digests
@@ -367,3 +375,36 @@ def test_fresh_seeds_are_never_golden_and_never_come_twice() -> None:
         seeds = list(itertools.islice(fresh_seeds(seed), 1000))
         assert len({*seeds, *GOLDEN_SEEDS}) == 1002
         assert all(0 <= fresh < 1 << 64 for fresh in seeds)
+
+
+class _Seconds(CpuBackend):
+    """A product takes a second of device time."""
+
+    work_s = 0.0
+
+    def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+        super().gemm(precision, a, b, c)
+        self.work_s += 1.0
+
+    def collect(self) -> Collected:
+        seconds, self.work_s = self.work_s, 0.0
+        return replace(super().collect(), seconds=seconds)
+
+
+def test_the_time_of_a_batch_is_its_own_and_plain_products_are_counted_as_launched() -> None:
+    unit = ProductUnit(Stream(_Seconds()), "bf16", SHAPE)
+    unit.load(exact.RANGES["square"])
+    for _ in range(3):
+        unit.stream.gemm("bf16", unit.a[0], unit.b[0], unit.c)
+    assert unit.stream.timed("bf16", unit.a[0], unit.b[0], unit.c, 5) == 5.0
+    unit.stream.gemm("bf16", unit.a[0], unit.b[0], unit.c)
+    unit.clear()
+    batch = _run(unit, _golden(unit))
+    assert (batch.seconds, [o.problems for o in batch.outcomes]) == (4.0, [()] * 4)
+
+
+def test_a_plain_product_that_never_starts_shows_in_the_next_check() -> None:
+    unit = ProductUnit(Stream(CpuBackend()), "bf16", SHAPE)
+    unit.load(exact.RANGES["square"])
+    unit.stream.gemm("bf16", unit.a[0], unit.b[0], unit.c, skip=True)
+    assert "not_launched" in _run(unit, _golden(unit)).outcomes[0].problems
