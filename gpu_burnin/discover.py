@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
-from gpu_burnin.telemetry.inventory import InventoryError, read_inventory_in_child
+from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
 from gpu_burnin.telemetry.state import GpuState, known, to_gpu
 from gpu_burnin.types import Gpu
 
@@ -44,10 +44,11 @@ class Found:
         return tuple(gpu for gpu in self.gpus if gpu.uuid not in self.lost | self.twins)
 
 
-def discover() -> Found:
-    """Ask NVML in a child process; what goes wrong there is in `error`, never raised."""
+def discover(timeout_s: float = DEFAULT_TIMEOUT_S) -> Found:
+    """Ask NVML in a child process; what goes wrong there, or takes longer than `timeout_s`, is in `error`, never
+    raised."""
     try:
-        node = read_inventory_in_child()
+        node = read_inventory_in_child(timeout_s)
     except InventoryError as error:
         # Whoever tells of it names the host.
         return Found(error=str(error).removeprefix(f"{socket.gethostname()}: "))

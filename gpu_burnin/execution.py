@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,35 +38,24 @@ def oom_kills(path: Path = VMSTAT) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Times in seconds: to start a worker, between SIGTERM and SIGKILL, between SIGKILL and giving up.
-
-    `oom_kills` counts the kernel's kills for lack of memory.
-    """
-
-    open_s: float = 180.0
-    term_grace_s: float = 5.0
-    kill_grace_s: float = 15.0
-    oom_kills: Callable[[], int] = oom_kills
-
-
 class Run:
-    """One execution. `started_s` is the time of CLOCK_MONOTONIC from which the plan's time counts."""
+    """One execution. `started_s` is the time of CLOCK_MONOTONIC from which the plan's time counts. `oom_kills` counts
+    the kernel's kills for lack of memory."""
 
     def __init__(
         self,
         plan: Plan,
         journal: EventSink | None,
         on_event: OnEvent | None,
-        limits: Limits,
+        oom_kills: Callable[[], int],
         command: Sequence[str] | None,
         started_s: float,
         waiting: Waiting = nullcontext,
         kernel_dir: Path | None = None,
     ) -> None:
-        self.plan, self.limits, self.command, self.started_s = plan, limits, command, started_s
+        self.plan, self.oom_kills, self.command, self.started_s = plan, oom_kills, command, started_s
         self.waiting = waiting
+        self._waited_s = 0.0
         self.kernel_dir = kernel_dir
         self._journal, self._on_event = journal, on_event
         self.events: list[Mapping[str, Any]] = []
@@ -79,6 +67,17 @@ class Run:
     def left_s(self) -> float:
         """Seconds of the plan's time that are left, negative when it is over."""
         return self.started_s + self.plan.total_s - time.monotonic()
+
+    @property
+    def ends_s(self) -> float:
+        """The time of CLOCK_MONOTONIC at which the run is given up, whatever its workers are at."""
+        return self.started_s + self._waited_s + self.plan.deadlines.steps_s
+
+    def wait_more(self, seconds: float) -> None:
+        """Of the time for which a check waits for somebody outside, the run's stands still: as long as the plan says
+        at the most, whatever a worker says."""
+        most_s = self.plan.options.get("wave_wait_s")
+        self._waited_s = min(self._waited_s + seconds, float(most_s) if isinstance(most_s, int | float) else 0.0)
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """Tell an event to the journal (but for "progress") and to the display."""

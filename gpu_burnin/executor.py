@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.checks import Scope
-from gpu_burnin.execution import EventSink, Limits, OnEvent, Run, Waiting
+from gpu_burnin.deadlines import Deadlines
+from gpu_burnin.execution import EventSink, OnEvent, Run, Waiting, oom_kills
 from gpu_burnin.lane import Lane
 from gpu_burnin.plan import CheckPlan, Plan
 from gpu_burnin.types import CheckResult, SelftestResult
 
-__all__ = ["EventSink", "ExecutionResult", "Limits", "OnEvent", "execute"]
+__all__ = ["EventSink", "ExecutionResult", "OnEvent", "execute"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def execute(
     journal: EventSink | None = None,
     on_event: OnEvent | None = None,
     *,
-    limits: Limits | None = None,
+    oom_kills: Callable[[], int] = oom_kills,
     command: Sequence[str] | None = None,
     started_s: float | None = None,
     waiting: Waiting = contextlib.nullcontext,
@@ -55,12 +56,13 @@ def execute(
     A crash, a hang or a check that cannot run gives a result that says so. A check that was not reached
     (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
     "progress", the journal all others. The plan's time counts from `started_s` (CLOCK_MONOTONIC), now unless
-    given. `command` replaces the worker's command line (tests). `waiting` is entered around each wait, so that who
-    takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it. In `kernel_dir` the workers
-    share compiled kernels.
+    given; at the end of plan.deadlines.steps_s everything is given up that is not done. `command` replaces the worker's
+    command line, `oom_kills` the kernel's count of kills for lack of memory (tests). `waiting` is entered around each
+    wait, so that who takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it. In
+    `kernel_dir` the workers share compiled kernels.
     """
     begun_s = time.monotonic() if started_s is None else started_s
-    run = Run(plan, journal, on_event, limits or Limits(), command, begun_s, waiting, kernel_dir)
+    run = Run(plan, journal, on_event, oom_kills, command, begun_s, waiting, kernel_dir)
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_lanes, last_lanes = ([Lane(run, None, _scoped(plan, scope))] for scope in (Scope.NODE, Scope.AFTER))
     gpu_lanes = [Lane(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
@@ -68,7 +70,7 @@ def execute(
     interrupted = busy = False
     try:
         started = {"event": "run_started", "plan_sha256": plan.digest(), "level": plan.level, "total_s": plan.total_s}
-        run.emit(started)
+        run.emit({**started, "gives_up_s": plan.deadlines.run_s})
         _drive(run, node_lanes)
         busy = any(reason.code == "GPU_BUSY" for result in node_lanes[0].results for reason in result.reasons)
         if not busy:
@@ -161,11 +163,11 @@ def _stop(lanes: Sequence[Lane]) -> None:
             lane.abandon()
 
 
-def _signal(lanes: Sequence[Lane], number: signal.Signals, grace: Callable[[Limits], float]) -> list[Lane]:
+def _signal(lanes: Sequence[Lane], number: signal.Signals, grace: Callable[[Deadlines], float]) -> list[Lane]:
     """Signal all, then wait; returns the lanes whose worker is still there."""
     for lane in lanes:
         lane.stop(number)
-    until = time.monotonic() + max((grace(lane.run.limits) for lane in lanes), default=0.0)
+    until = time.monotonic() + max((grace(lane.run.plan.deadlines) for lane in lanes), default=0.0)
     left = []
     for lane in lanes:
         with lane.run.waiting():

@@ -15,8 +15,8 @@ from gpu_burnin.execution import Run
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
 from gpu_burnin.plan import CheckPlan, share
-from gpu_burnin.step import OUT_OF_MEMORY, Step, code_of, death, severity_of
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+from gpu_burnin.step import OUT_OF_MEMORY, Early, Step, code_of, death, severity_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict
 from gpu_burnin.wire import to_json
 from gpu_burnin.worker_process import WorkerProcess
 
@@ -36,16 +36,29 @@ class Lane:
         self._worker: WorkerProcess | None = None
         self._started = time.monotonic()
         self._ending: str | None = None  # "term" or "kill" while the ladder ends the worker
-        self._early: dict[str, list[Reason]] = {}  # reasons from first attempts, by check
+        self._early = Early()
         self._start_deaths = 0
         self._oom_kills = 0  # of the kernel, when the worker started
         self._offer: JSON = None
         self._left_s = 0.0  # of the step's time, while its clock stands still in an exchange
         self.offering = False  # the worker waits for what the others have to exchange
         self.waiting = False  # the next check is for all GPUs or for one alone: the executor releases it
-        self.until = 0.0  # monotonic time at which overdue() is due
+        self._limits = plan.deadlines
+        # What follows the others (DCGM) has a time of its own, on top of the run's.
+        self._timed = not any(check.scope is Scope.AFTER for check in checks)
+        self._until = 0.0  # of the step, or of a rung of the ladder that ends its worker
+        self._cut = False  # the worker is ended since the run's time is over, and not its step's
 
     # --- driven by the loop ---
+
+    @property
+    def until(self) -> float:
+        """Monotonic time at which overdue() is due."""
+        return self._until if self._ending is not None else min(self._until, self._ends_s)
+
+    @property
+    def _ends_s(self) -> float:
+        return self.run.ends_s if self._timed else math.inf
 
     @property
     def done(self) -> bool:
@@ -69,8 +82,11 @@ class Lane:
 
     def start(self) -> None:
         """Start a worker; its first answer is that it is ready."""
-        self._begin(Step("open"), self.run.limits.open_s)
-        self._oom_kills = self.run.limits.oom_kills()
+        self._begin(Step("open"), self._limits.open_s)
+        if self._started >= self._ends_s:
+            self._out_of_time()
+            return
+        self._oom_kills = self.run.oom_kills()
         try:
             self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command, self.run.kernel_dir)
         except OSError as error:
@@ -96,16 +112,18 @@ class Lane:
             self._gone()
 
     def overdue(self) -> None:
-        """The deadline of the step, or of a rung of the ladder, has passed: SIGTERM, SIGKILL, leave behind."""
+        """The deadline of the step, the run or a rung of the ladder has passed: SIGTERM, SIGKILL, leave behind."""
         assert self._worker is not None
-        limits = self.run.limits
         if self._ending is None:
-            self._emit("deadline_missed", check=self._step.name, pid=self._worker.pid)
-            self._ending, self.until = "term", time.monotonic() + limits.term_grace_s
+            self._cut = time.monotonic() < self._until
+            event = "out_of_time" if self._cut else "deadline_missed"
+            self._emit(event, check=self._step.name, pid=self._worker.pid)
+            self.waiting = self.offering = False
+            self._ending, self._until = "term", time.monotonic() + self._limits.term_grace_s
             self.run.killed_pids.append(self._worker.pid)
             self._worker.signal(signal.SIGTERM)
         elif self._ending == "term":
-            self._ending, self.until = "kill", time.monotonic() + limits.kill_grace_s
+            self._ending, self._until = "kill", time.monotonic() + self._limits.kill_grace_s
             self._emit("worker_killed", pid=self._worker.pid)
             self._worker.signal(signal.SIGKILL)
         else:
@@ -128,7 +146,7 @@ class Lane:
         """Give the worker what all have offered; its clock runs on."""
         assert self._worker is not None
         self.offering, self._offer = False, None
-        self.until = time.monotonic() + self._left_s
+        self._until = time.monotonic() + self._left_s
         self._worker.send({"op": "shared", "data": offers})
 
     # --- answers ---
@@ -139,14 +157,15 @@ class Lane:
             raise ProtocolError("a message of a worker that has to wait")
         if isinstance(message, Progress):
             # Of the time for which a check has waited for somebody outside, its clock stood still.
-            waited_s = message.data.get("waited_s")
-            self.until += waited_s if isinstance(waited_s, float) else 0.0
+            waited_s = float(message.data.get("waited_s", 0.0))
+            self._until += waited_s
+            self.run.wait_more(waited_s)
             self._emit("progress", **{**message.data, "check": step.name})
             return
         if isinstance(message, Share):
             now = time.monotonic()
             self._offer, self.offering = message.data, True
-            self._left_s, self.until = self.until - now, math.inf
+            self._left_s, self._until = self._until - now, math.inf
             return
         if isinstance(message, Failed) and step.op == "open":
             self._give_up(code_of(message), message.message, severity_of(message))
@@ -170,7 +189,7 @@ class Lane:
         self.run.selftests += results
         for test in results:
             if test.real is not None:
-                self._note(name, test.real)
+                self._early.add(name, test.real)
         found = [test.real.code for test in results if test.real is not None]
         detected = sum(test.detected for test in results)
         self._emit("selftest_finished", check=name, injected=len(results), detected=detected, codes=found)
@@ -179,9 +198,9 @@ class Lane:
         """Ask for the next step, or let the worker end: it does so when its input does."""
         assert self._worker is not None
         if not self._steps:
-            for name in list(self._early):  # of self-tests alone, no check of which comes to a result
+            for name in self._early.checks():  # of self-tests alone, no check of which comes to a result
                 self._finish(CheckResult(name, self.gpu, Verdict.INCONCLUSIVE, 0.0))
-            self._begin(Step("close"), self.run.limits.term_grace_s)
+            self._begin(Step("close"), self._limits.term_grace_s)
             self._worker.hang_up()
             return
         step = self._steps.popleft()
@@ -196,11 +215,11 @@ class Lane:
         """Send a step to the worker, a check with its share of the time that is left."""
         assert self._worker is not None and step.check is not None
         if step.op == "selftest":
-            budget_s, limit_s = 0.0, self.run.plan.selftest_deadline_s
+            budget_s, limit_s = 0.0, self._limits.selftest_s
         else:
             later = [other.check for other in self._steps if other.check is not None and other.op == "check"]
             budget_s = share(left_s, step.check, later, turns)
-            limit_s = step.check.deadline_s(budget_s)
+            limit_s = self._limits.check_s(budget_s)
         self._begin(step, limit_s)
         pid = self._worker.pid
         self._emit(f"{step.op}_started", check=step.name, pid=pid, deadline_s=limit_s, budget_s=budget_s)
@@ -209,7 +228,7 @@ class Lane:
     def _begin(self, step: Step, limit_s: float) -> None:
         self._step, self._ending = step, None
         self._started = time.monotonic()
-        self.until = self._started + limit_s
+        self._until = self._started + limit_s
 
     # --- ends that were not planned ---
 
@@ -218,7 +237,7 @@ class Lane:
         assert self._worker is not None
         if not self._worker.ended(1.0):
             self._worker.signal(signal.SIGKILL)
-            if not self._worker.ended(self.run.limits.kill_grace_s):
+            if not self._worker.ended(self._limits.kill_grace_s):
                 # It has closed its output and hangs in the driver while it exits.
                 self._emit("worker_wedged", pid=self._worker.pid)
                 self._hung(wedged=True)
@@ -245,20 +264,21 @@ class Lane:
                 self._give_up("WORKER_DIED", death("twice while it started", obituary), Verdict.FAIL)
             else:
                 pending = self._steps[0].name
-                self._note(pending, self._reason("WORKER_DIED", pending, death("while it started", obituary), obituary))
+                self._early.add(
+                    pending, self._reason("WORKER_DIED", pending, death("while it started", obituary), obituary)
+                )
         elif step.attempt == 0:
             text = death(f"during {step}", obituary)
-            self._note(step.name, self._reason("WORKER_DIED", step.name, text, obituary))
+            self._early.add(step.name, self._reason("WORKER_DIED", step.name, text, obituary))
             self._steps.appendleft(replace(step, attempt=1))
         else:
             text = death(f"twice during {step}", obituary)
-            once = [reason for reason in self._early.pop(step.name, ()) if reason.code != "WORKER_DIED"]
-            self._early[step.name] = once
+            self._early.forget(step.name, "WORKER_DIED")
             self._over(step.name, self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL))
 
     def _killed_for_memory(self, obituary: Mapping[str, Any]) -> bool:
         killed = obituary["exit_status"] == -signal.SIGKILL and obituary["pid"] not in self.run.killed_pids
-        return killed and self.run.limits.oom_kills() > self._oom_kills
+        return killed and self.run.oom_kills() > self._oom_kills
 
     def _starved(self, step: Step) -> None:
         """The worker was killed for lack of memory: what it was at is not tried again."""
@@ -278,6 +298,9 @@ class Lane:
         self.drop_worker()
         if step.op == "close":
             return
+        if self._cut and not wedged:
+            self._out_of_time()
+            return
         name = step.name
         if step.op == "open" and self._steps:  # the check it stood before takes the blame
             name = self._steps[0].name
@@ -287,6 +310,17 @@ class Lane:
         self._over(name, reason)
         if wedged or step.op == "open":
             self._steps.clear()  # a GPU that holds a process that cannot die is not touched again
+
+    def _out_of_time(self) -> None:
+        """Nothing is known against a GPU whose step had time left; that it came this late may have any cause."""
+        if self._step.check is not None:
+            self._steps.appendleft(self._step)
+        spent_s, most_s = time.monotonic() - self.run.started_s, self._limits.run_s
+        text = (
+            f"the run was given up after {spent_s:.0f} s, before this was done: one of this level ends within "
+            f"{most_s:.0f} s; the journal says what took the time, a longer level gives more"
+        )
+        self._give_up("OUT_OF_TIME", text, Verdict.INCONCLUSIVE)
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:
         """No worker can be had: every check that is left gets the reason, and its self-test has seen nothing."""
@@ -331,18 +365,9 @@ class Lane:
         self._worker, self._ending = None, None
         self.waiting = self.offering = False
 
-    def _note(self, check: str, reason: Reason) -> None:
-        self._early.setdefault(check, []).append(reason)
-
     def _finish(self, result: CheckResult) -> None:
         """Add a result, with what happened to earlier attempts at the same check and in its self-test."""
-        early = self._early.pop(result.name, [])
-        if early:
-            reasons = (*early, *result.reasons)
-            places = [reason.evidence for reason in early if reason.evidence.get("phase") == "self-test"]
-            verdict, errors = verdict_of(reasons), (*places, *result.errors)
-            result = replace(result, reasons=reasons, verdict=verdict, errors=errors)
-        result = replace(result, started_s=self._started)
+        result = replace(self._early.joined(result), started_s=self._started)
         self.results.append(result)
         codes = [reason.code for reason in result.reasons]
         verdict, seconds = result.verdict, result.seconds

@@ -97,7 +97,9 @@ def _ready(data: Mapping[str, Any]) -> Ready:
 
 
 def _progress(data: Mapping[str, Any]) -> Progress:
-    return Progress(_mapping(data["data"]))
+    progress = Progress(_mapping(data["data"]))
+    _seconds(progress.data.get("waited_s", 0.0))  # deadlines move by it
+    return progress
 
 
 def _share(data: Mapping[str, Any]) -> Share:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.deadlines import Deadlines, deadlines
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
 
@@ -18,14 +19,6 @@ BACKENDS: tuple[str, ...] = ("cpu", "cuda")
 CPU_LEAST_S = 0.1
 # Kept for ending the workers, the kernel log, the verdict and the report.
 CLOSING_S = 3.0
-# A check is overdue at DEADLINE_FACTOR times the budget it was given, but no later than LATEST_S after its end, plus
-# SLACK_S (imports, library start, a busy host).
-DEADLINE_FACTOR = 3.0
-LATEST_S = 900.0
-SLACK_S = 60.0
-SELFTEST_DEADLINE_S = 120.0
-# The whole table of faults, as `gpu-burnin selftest` runs it.
-FULL_SELFTEST_DEADLINE_S = 1800.0
 
 # Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
 # hbm_bytes 0: all that is free. transfer_bytes: one copy between two GPUs, and at most 64 MiB of it between host and
@@ -94,23 +87,18 @@ class PlanError(GpuBurninError):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """One check: its scope, its weight against the other checks, the seconds it gets at least, and the seconds
-    by which it may be late. Its budget is decided when it starts (share)."""
+    """One check: its scope, its weight against the other checks, and the seconds it gets at least. Its budget is
+    decided when it starts (share)."""
 
     name: str
     scope: Scope
     weight: float
     least_s: float
-    slack_s: float = SLACK_S
 
     @property
     def per_gpu(self) -> bool:
         """Whether it gives a result for each GPU."""
         return self.scope.per_gpu
-
-    def deadline_s(self, budget_s: float) -> float:
-        """Seconds after which its worker is ended."""
-        return budget_s + min((DEADLINE_FACTOR - 1) * budget_s, LATEST_S) + self.slack_s
 
 
 @dataclass(frozen=True)
@@ -130,8 +118,9 @@ class Injection:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run, to be over in `total_s` seconds. `inject` holds fault specifications; a plan with any of them
-    can never be evidence. `selftest_full` asks for the whole table of faults, `checks_off` for self-tests alone."""
+    """A whole run, to be over in `total_s` seconds, and given up at its `deadlines`. `inject` holds fault
+    specifications; a plan with any of them can never be evidence. `selftest_full` asks for the whole table of faults,
+    `checks_off` for self-tests alone."""
 
     level: str
     total_s: float
@@ -140,12 +129,12 @@ class Plan:
     gpus: tuple[Gpu, ...]
     checks: tuple[CheckPlan, ...]
     shapes: Mapping[str, int]
+    deadlines: Deadlines
     options: Mapping[str, JSON] = field(default_factory=dict)
     inject: tuple[str, ...] = ()
     selftest: bool = True
     selftest_full: bool = False
     checks_off: bool = False
-    selftest_deadline_s: float = SELFTEST_DEADLINE_S
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the form in which a plan travels to the workers and into the report."""
@@ -168,6 +157,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     fields["gpus"] = tuple(Gpu(**gpu) for gpu in data["gpus"])
     fields["checks"] = tuple(CheckPlan(**{**check, "scope": Scope(check["scope"])}) for check in data["checks"])
     fields["inject"] = tuple(data["inject"])
+    fields["deadlines"] = Deadlines(**data["deadlines"])
     return Plan(**fields)
 
 
@@ -207,8 +197,7 @@ def make_plan(
     `duration_s` (extended only) is the time of the whole run. Raises PlanError naming the wrong setting and the
     allowed values.
     """
-    if level not in LEVELS:
-        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
+    level_s = level_time_s(level, duration_s)
     if backend not in BACKENDS:
         raise PlanError(f"unknown backend {backend!r}: choose from {', '.join(BACKENDS)}")
     if seed is not None and not 0 <= seed < 1 << 64:
@@ -216,9 +205,7 @@ def make_plan(
     names = _check_names(checks)
     _check_injections(inject, names, gpus)
     on_cpu, chosen = backend == "cpu", LEVELS[level]
-    total_s = chosen.cpu_total_s if on_cpu else chosen.total_s
-    if duration_s is not None:
-        total_s = _duration(level, duration_s)
+    total_s = chosen.cpu_total_s if on_cpu and duration_s is None else level_s
     made = Plan(
         level=level,
         total_s=total_s,
@@ -236,6 +223,7 @@ def make_plan(
             if name in names and (slot := _slot(chosen, name, len(gpus)))
         ),
         shapes=_shapes(backend, shapes or {}),
+        deadlines=deadlines(level_s),
         options=dict(options or {}),
         inject=tuple(inject),
         selftest=selftest,
@@ -288,7 +276,12 @@ def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
     return shapes
 
 
-def _duration(level: str, duration_s: float) -> float:
+def level_time_s(level: str, duration_s: float | None) -> float:
+    """Seconds that a run of this level takes on GPUs; `duration_s` sets those of extended. Raises PlanError."""
+    if level not in LEVELS:
+        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
+    if duration_s is None:
+        return LEVELS[level].total_s
     if level != "extended":
         raise PlanError(f"a duration goes only with the level extended, not with {level}")
     if not 60 <= duration_s <= 30 * 86400:

@@ -11,13 +11,14 @@ from pathlib import Path
 from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
 from gpu_burnin.compute.wave import waves_for
 from gpu_burnin.config import LEVELS, Config
+from gpu_burnin.deadlines import deadlines
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.host import Host, read_host
 from gpu_burnin.known_gpus import KnownGpu, RecordError, new_gpus, read_known
-from gpu_burnin.plan import Plan, PlanError, make_plan
+from gpu_burnin.plan import Plan, PlanError, level_time_s, make_plan
 from gpu_burnin.store import WAVE_DIR
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.types import JSON, Gpu
@@ -96,7 +97,11 @@ def prepare(options: RunOptions) -> Prepared:
     Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
     """
     _refuse_conflicts(options, wanted_checks(options.config))
-    found = discover()
+    try:
+        level_s = level_time_s(level_of(options), options.duration_s)
+    except PlanError as error:
+        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+    found = discover(deadlines(level_s).discover_s)
     backend = choose_backend(options.backend or options.config.backend, found)
     # A damaged record makes every GPU new again; it is no reason to leave a node untested.
     try:

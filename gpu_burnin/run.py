@@ -79,12 +79,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What execution gave, and what the kernel log had just before it."""
+    """What execution gave, what the kernel log had just before it, and how long it may take to read it again."""
 
     done: ExecutionResult
     telemetry: TelemetryFindings
     log: KernelLog
     log_before: tuple[XidEvent, ...]
+    log_left_s: float
 
 
 def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
@@ -186,17 +187,25 @@ def _execute(
     started_s: float,
 ) -> _Seen:
     """Run the plan with the samplers around it."""
-    plan = prepared.plan
+    plan, limits = prepared.plan, prepared.plan.deadlines
     shown = shielded(display(plan.gpus)) if display else contextlib.nullcontext(_ignore)
     with Journal(run.journal, prepared.host.boot_id) as journal, shown as on_event:
-        with Sampling(plan.gpus, run.path, on_event) as sampling:
+        with Sampling(
+            plan.gpus,
+            run.path,
+            on_event,
+            ready_s=limits.samplers_s,
+            stop_s=limits.sampler_stop_s,
+            kill_s=limits.sampler_kill_s,
+        ) as sampling:
             log = open_kernel_log(config.kernel_log)
-            log_before = log.read()[0]
+            log_before = log.read(limits.kernel_log_s)[0]
             with _kernel_dir(run) as kernels:
                 done = execute(
                     plan, journal, on_event, started_s=started_s, waiting=interrupts.raising, kernel_dir=kernels
                 )
-        return _Seen(done, sampling.findings(), log, log_before)
+        telemetry = sampling.findings()
+        return _Seen(done, telemetry, log, log_before, limits.kernel_log_left_s(time.monotonic() - started_s))
 
 
 @contextlib.contextmanager
@@ -219,7 +228,7 @@ def _observe(
         plan = replace(plan, checks=tuple(check for check in plan.checks if check.scope is Scope.NODE))
         shortfalls = (*shortfalls, BUSY)
     # Everything since boot: what happened before the run counts too.
-    events, gaps, sources = seen.log.read()
+    events, gaps, sources = seen.log.read(seen.log_left_s)
     pretended = any(result.coverage.get("simulated") is True for result in done.results)
     simulated = plan.backend == "cpu" or prepared.found.simulated or seen.log.simulated or pretended
     if not sources and not options.config.require_evidence and not options.inject:

@@ -17,12 +17,13 @@ from gpu_burnin import progress
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.cli_options import gpu_names, host_config, host_options, names
 from gpu_burnin.config import BACKENDS, Config
+from gpu_burnin.deadlines import deadlines
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, execute
 from gpu_burnin.interrupts import Interrupts
-from gpu_burnin.plan import FULL_SELFTEST_DEADLINE_S, Plan, PlanError, make_plan
+from gpu_burnin.plan import Plan, PlanError, make_plan
 from gpu_burnin.selftest import Sensitivity, sensitivity
 from gpu_burnin.store import Store
 from gpu_burnin.telemetry import selftest as telemetry_selftest
@@ -30,6 +31,8 @@ from gpu_burnin.types import Reason, SelftestResult, Verdict
 from gpu_burnin.wire import to_json
 
 SCHEMA = "muster-selftest/v1"
+# What the whole table of faults is given in all; each check's part of it may take the most that a step may be late by.
+FULL_TABLE_S = 1800.0
 
 
 @click.command()
@@ -102,7 +105,8 @@ def _plan(
         )
     except PlanError as error:
         raise GpuBurninError(f"{host}: {error}") from error
-    return replace(plan, selftest_full=True, checks_off=True, selftest_deadline_s=FULL_SELFTEST_DEADLINE_S)
+    limits = deadlines(FULL_TABLE_S)
+    return replace(plan, selftest_full=True, checks_off=True, deadlines=replace(limits, selftest_s=limits.late_s))
 
 
 def exit_code(done: ExecutionResult, results: Iterable[SelftestResult]) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin.hardware.reasons import load_reasons
 from gpu_burnin.messages import Failed
 from gpu_burnin.plan import CheckPlan
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import CheckResult, Reason, Verdict, verdict_of
 
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
@@ -30,6 +30,34 @@ class Step:
     def __str__(self) -> str:
         """How a person calls it."""
         return f"the self-test of {self.name}" if self.op == "selftest" else self.name
+
+
+class Early:
+    """Reasons that came before a check's result, by check: from attempts that failed, and from its self-test."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, list[Reason]] = {}
+
+    def add(self, check: str, reason: Reason) -> None:
+        """Keep one for the check's result."""
+        self._reasons.setdefault(check, []).append(reason)
+
+    def forget(self, check: str, code: str) -> None:
+        """A riddle that has found its answer."""
+        self._reasons[check] = [reason for reason in self._reasons.get(check, ()) if reason.code != code]
+
+    def checks(self) -> tuple[str, ...]:
+        """Those that still have to come to a result."""
+        return tuple(self._reasons)
+
+    def joined(self, result: CheckResult) -> CheckResult:
+        """The result with what came before it; where a real fault of the self-test was comes first in its errors."""
+        early = self._reasons.pop(result.name, [])
+        if not early:
+            return result
+        reasons = (*early, *result.reasons)
+        places = [reason.evidence for reason in early if reason.evidence.get("phase") == "self-test"]
+        return replace(result, reasons=reasons, verdict=verdict_of(reasons), errors=(*places, *result.errors))
 
 
 def code_of(message: Failed) -> str:

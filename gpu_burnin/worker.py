@@ -95,6 +95,7 @@ class Worker:
             seed=self._plan.seed,
             level=self._plan.level,
             budget_s=budget_s,
+            late_s=self._plan.deadlines.check_s(budget_s) - budget_s,
             gpus=self._plan.gpus,
             gpu=self._gpu,
             backend=self._backend,

@@ -95,7 +95,8 @@ SELFTESTED: frozenset[str] = frozenset(name for name, row in ROWS.items() if row
 class CheckContext:
     """What a check is given.
 
-    `budget_s` (seconds) is decided by the supervisor when the check starts. `gpu` is the GPU under test (None for
+    `budget_s` (seconds) is decided by the supervisor when the check starts; `late_s` seconds after it the worker is
+    ended as hung. `gpu` is the GPU under test (None for
     a check of the whole node) and `gpus` all GPUs of the plan. `shapes` are sizes (gemm_m, gemm_n, gemm_k,
     hbm_bytes); `options` are the plan's free settings, such as `expect_gpus`. `inject` holds fault specifications
     meant for this check and GPU (tests and --inject only). `selftest_full` asks a self-test for the whole table
@@ -112,6 +113,7 @@ class CheckContext:
     level: str
     budget_s: float
     gpus: tuple[Gpu, ...]
+    late_s: float = 60.0
     gpu: Gpu | None = None
     backend: Backend | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)

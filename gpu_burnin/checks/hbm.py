@@ -15,9 +15,8 @@ from gpu_burnin.compute.patterns import WORD_BYTES
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, verdict_of
 
-# The first round goes on after its budget, for as long again or this many seconds at most, and a little longer: not
-# until the worker is ended as hung (plan.CheckPlan.deadline_s).
-_LATEST_S, _LITTLE_S = 600.0, 40.0
+# The first round goes on after its budget, for this part of the time that is left until the worker is ended as hung.
+_LATE_SHARE = 2 / 3
 # One wait of the retention test, as a share of the budget; two of them make a round.
 _RETENTION_SHARE, _RETENTION_LEAST_S = 1 / 16, 0.5
 # Less memory than this many caches is mostly read from the cache.
@@ -57,7 +56,7 @@ class Check:
         The first round is made whole though the budget ends. More follow until it does, unless wrong words were seen.
         """
         wait_s = min(self.retention_s, max(_RETENTION_LEAST_S, ctx.budget_s * _RETENTION_SHARE))
-        latest_s = ctx.budget_s + min(ctx.budget_s, _LATEST_S) + _LITTLE_S
+        latest_s = ctx.budget_s + _LATE_SHARE * ctx.late_s
 
         def show() -> None:
             ctx.progress(_shown(ctx, scan, time.monotonic() - started))

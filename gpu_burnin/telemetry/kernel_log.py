@@ -11,6 +11,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,12 @@ class KernelLog(ABC):
     simulated = False
 
     @abstractmethod
-    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+    def read(self, timeout_s: float = _JOURNAL_TIMEOUT_S) -> tuple[tuple[XidEvent, ...], int, str]:
         """All events since boot, the number of messages known to be lost, and the live sources.
 
         Each call reads from the start, so that the last of two calls has everything of both. Sources are
-        separated by commas; "" means that none is alive and nothing can be said.
+        separated by commas; "" means that none is alive and nothing can be said. A source that does not answer
+        within `timeout_s` is not alive.
         """
 
 
@@ -86,7 +88,7 @@ class FileLog(KernelLog):
         self._before: os.stat_result | None = None
         self._cuts = 0
 
-    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+    def read(self, timeout_s: float = _JOURNAL_TIMEOUT_S) -> tuple[tuple[XidEvent, ...], int, str]:
         """The whole file; one that is missing or holds no record is a dead source. One that was cut short or replaced
         has a gap."""
         try:
@@ -106,9 +108,9 @@ class FileLog(KernelLog):
 class SystemLog(KernelLog):
     """The journal and /dev/kmsg together: the journal reaches back further, the device is never behind."""
 
-    def read(self) -> tuple[tuple[XidEvent, ...], int, str]:
+    def read(self, timeout_s: float = _JOURNAL_TIMEOUT_S) -> tuple[tuple[XidEvent, ...], int, str]:
         """Both sources, merged."""
-        return merge((read_journal(), read_kmsg_device()))
+        return merge((read_journal(partial(_run, timeout_s=timeout_s)), read_kmsg_device()))
 
 
 def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int, str]:
@@ -166,13 +168,11 @@ def _journal_record(entry: dict[str, Any]) -> Record:
     return Record(int(entry.get("SYSLOG_FACILITY") or 0), None, int(time_us), str(text or ""))
 
 
-def _run(command: Sequence[str]) -> bytes | None:
+def _run(command: Sequence[str], timeout_s: float = _JOURNAL_TIMEOUT_S) -> bytes | None:
     if not shutil.which(command[0]):
         return None
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

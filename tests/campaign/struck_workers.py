@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from gpu_burnin.execution import Limits
 from gpu_burnin.executor import execute
 from gpu_burnin.plan import Plan
 from gpu_burnin.types import Gpu, Verdict
@@ -103,8 +102,8 @@ def run_struck(
 ) -> tuple[Judgement, Plan]:
     """Run one check on real workers and strike at the first word that the sick GPU's worker says from within it."""
     made = plan_of(gpus, strike.check, seed=seed, options={"collective_wait_s": _WAIT_S})
-    checks = tuple(replace(check, slack_s=_SLACK_S) for check in made.checks)
-    plan = replace(made, checks=checks, total_s=_TOTAL_S)
+    limits = replace(made.deadlines, slack_s=_SLACK_S, late_s=_SLACK_S, term_grace_s=0.3, kill_grace_s=5.0)
+    plan = replace(made, total_s=_TOTAL_S, deadlines=limits)
     at_work: dict[str, int] = {}
     struck: list[int] = []
 
@@ -118,7 +117,7 @@ def run_struck(
             strike.blow(at_work["pid"])
 
     with mock.patch.dict(os.environ, variables):
-        done = execute(plan, on_event=on_event, limits=Limits(term_grace_s=0.3, kill_grace_s=5.0))
+        done = execute(plan, on_event=on_event)
     assert struck, "the worker said nothing from within the check: nothing was struck"
     killed = frozenset(done.killed_pids)
     return verdict(observe(plan, done.results, done.selftests, killed_pids=killed)), plan

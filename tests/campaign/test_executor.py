@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.execution import Limits
 from gpu_burnin.executor import ExecutionResult, execute
 from gpu_burnin.plan import Plan
 from tests.campaign.conftest import Record
@@ -28,20 +27,21 @@ _SLACK_S, _OPEN_S = 2.0, 20.0
 
 def _plan(gpus: int, seed: int) -> Plan:
     made = plan_of(made_up_gpus(gpus), "hbm", seed=seed)
-    checks = tuple(replace(check, least_s=0.0, slack_s=_SLACK_S) for check in made.checks)
-    return replace(made, checks=checks, total_s=0.0, selftest_deadline_s=_SLACK_S)
+    checks = tuple(replace(check, least_s=0.0) for check in made.checks)
+    limits = replace(made.deadlines, slack_s=_SLACK_S, selftest_s=_SLACK_S)
+    return replace(made, checks=checks, total_s=0.0, deadlines=limits)
 
 
 def _execute(fault: ExecutorFault, plan: Plan, sick: int, state: Path) -> ExecutionResult:
     kills = iter(range(0, 1000, fault.kills) if fault.kills else [])
-    limits = Limits(
+    limits = replace(
+        plan.deadlines,
         open_s=2.0 if fault.mode == "hangs at start" else _OPEN_S,
         term_grace_s=0.3,
         kill_grace_s=0.3 if fault.deaf else 5.0,
-        oom_kills=lambda: next(kills, 0),
     )
     command = [sys.executable, "-S", str(PROXY), fault.mode, plan.gpus[sick].uuid, str(state)]
-    return execute(plan, limits=limits, command=command)
+    return execute(replace(plan, deadlines=limits), oom_kills=lambda: next(kills, 0), command=command)
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_helpers import limited
 from executor_helpers import LIMITS, Fake
 from nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_kernels
 from peer_fakes import compile_peer_kernels
@@ -16,7 +17,7 @@ from peer_fakes import compile_peer_kernels
 from gpu_burnin.compute import nccl
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
 from gpu_burnin.compute.cuda_errors import DeviceErrors
-from gpu_burnin.executor import ExecutionResult, Limits, execute
+from gpu_burnin.executor import ExecutionResult, execute
 from gpu_burnin.plan import Plan
 
 
@@ -24,10 +25,10 @@ from gpu_burnin.plan import Plan
 def fake(tmp_path: Path) -> Fake:
     """Runs a plan with fake_worker.py in the given mode."""
 
-    def run(mode: str, made: Plan, limits: Limits = LIMITS, **settings: Any) -> ExecutionResult:
+    def run(mode: str, made: Plan, limits: Mapping[str, float] = LIMITS, **settings: Any) -> ExecutionResult:
         script = Path(__file__).with_name("fake_worker.py")
         command = [sys.executable, "-S", str(script), mode, str(tmp_path / "state")]
-        return execute(made, limits=limits, command=command, **settings)
+        return execute(limited(made, **limits), command=command, **settings)
 
     return run
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from gpu_burnin.executor import ExecutionResult, Limits
+from gpu_burnin.executor import ExecutionResult
 from gpu_burnin.types import CheckResult, Verdict
 
-LIMITS = Limits(open_s=5.0, term_grace_s=0.3, kill_grace_s=2.0)
-# Runs a plan with fake_worker.py in a mode: fake(mode, plan, limits, **settings of execute).
+LIMITS = {"open_s": 5.0, "term_grace_s": 0.3, "kill_grace_s": 2.0}
+# Runs a plan with fake_worker.py in a mode: fake(mode, plan, deadlines by name, **settings of execute).
 Fake = Callable[..., ExecutionResult]
 
 

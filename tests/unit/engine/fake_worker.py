@@ -82,6 +82,11 @@ def main(mode: str, state: Path) -> None:
             continue
         if mode == "is killed" and request["name"] == "gemm":
             os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "GPU-0 stops itself" and request["name"] == "gemm" and job["gpu"] == "GPU-0":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if mode == "says it waited":
+            send(type="progress", data={"waited_s": 600.0})
+            time.sleep(1.5)  # longer than the run has left
         if mode == "GPU-0 is late" and request["name"] == "gemm" and job["gpu"] == "GPU-0":
             wait_for(state)
         offers: dict[str, Any] = {}

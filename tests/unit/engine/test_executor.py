@@ -7,16 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import plan
+from engine_helpers import limited, plan
 from executor_helpers import Fake, events, gone, told
 
 from gpu_burnin.execution import shielded
-from gpu_burnin.executor import Limits, execute
+from gpu_burnin.executor import execute
 from gpu_burnin.journal import Journal, died_during, read_journal
 from gpu_burnin.types import Verdict
 from gpu_burnin.worker_process import WorkerProcess
@@ -60,7 +59,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(fake: Fake) -> None:
 
 @pytest.mark.usefixtures("unkillable")
 def test_a_worker_that_cannot_be_killed_is_left_behind(fake: Fake) -> None:
-    limits = Limits(open_s=5.0, term_grace_s=0.1, kill_grace_s=0.1)
+    limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}
     result = fake("hangs", plan("gemm", "hbm", deadline_s=0.2), limits)
     assert [told(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "hbm is not run on this GPU any more"
     assert "left behind" in result.results[0].reasons[0].message
@@ -69,7 +68,7 @@ def test_a_worker_that_cannot_be_killed_is_left_behind(fake: Fake) -> None:
 
 @pytest.mark.usefixtures("unkillable")
 def test_ctrl_c_does_not_wait_for_a_worker_that_cannot_be_killed(fake: Fake) -> None:
-    limits = Limits(open_s=5.0, term_grace_s=0.1, kill_grace_s=0.1)
+    limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}
     result = fake("hangs", plan("gemm"), limits, on_event=_interrupt_at("check_started"))
     assert result.interrupted
     assert "worker_wedged" in events(result)
@@ -77,7 +76,7 @@ def test_ctrl_c_does_not_wait_for_a_worker_that_cannot_be_killed(fake: Fake) -> 
 
 @pytest.mark.usefixtures("unkillable")
 def test_a_worker_that_closes_its_output_and_hangs_while_it_exits_is_left_behind(fake: Fake) -> None:
-    limits = Limits(open_s=5.0, term_grace_s=0.1, kill_grace_s=0.1)
+    limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}
     result = fake("closes its output", plan("gemm", "hbm"), limits)
     assert [told(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "no second worker on this GPU"
     assert len(result.worker_pids) == 1
@@ -133,7 +132,7 @@ def test_a_display_that_fails_is_not_told_of_any_more() -> None:
 
 
 def test_a_hang_at_start_is_told(fake: Fake) -> None:
-    limits = Limits(open_s=0.3, term_grace_s=0.2, kill_grace_s=1.0)
+    limits = {"open_s": 0.3, "term_grace_s": 0.2, "kill_grace_s": 1.0}
     result = fake("hangs at start", plan("gemm", "hbm"), limits)
     assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]]
 
@@ -210,7 +209,7 @@ def test_a_worker_that_speaks_for_another_gpu_is_ended(fake: Fake) -> None:
 
 
 def test_a_selftest_that_hangs_is_a_hang_of_its_check(fake: Fake) -> None:
-    made = replace(plan("gemm", selftest=True), selftest_deadline_s=0.3)
+    made = limited(plan("gemm", selftest=True), selftest_s=0.3)
     result = fake("selftest hangs", made)
     assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]], "the check itself is not run any more"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from engine_helpers import plan
-from executor_helpers import LIMITS, Fake, events, told
+from executor_helpers import Fake, events, told
 
 from gpu_burnin.checks import Scope
 from gpu_burnin.execution import oom_kills
 from gpu_burnin.executor import ExecutionResult
-from gpu_burnin.plan import CLOSING_S, DEADLINE_FACTOR, Plan
+from gpu_burnin.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict
 
 
@@ -37,11 +37,11 @@ def test_each_check_gets_its_share_of_what_is_left_when_it_starts(fake: Fake) ->
     # The fake gemm took no time at all, so hbm gets everything that is left.
     assert budgets["hbm"] == pytest.approx(83 - spent_s - CLOSING_S, abs=2)
     started = next(e for e in result.events if e["event"] == "check_started")
-    assert started["deadline_s"] == pytest.approx(DEADLINE_FACTOR * started["budget_s"] + 5.0)
+    assert started["deadline_s"] == pytest.approx(started["budget_s"] + 5.0)
 
 
 def test_a_run_whose_time_is_over_gives_each_check_its_least(fake: Fake) -> None:
-    result = fake("fine", _timed(60.0, gemm=3.0, hbm=1.0), started_s=time.monotonic() - 100.0)
+    result = fake("fine", _timed(60.0, gemm=3.0, hbm=1.0), started_s=time.monotonic() - 70.0)
     assert _budgets(result) == {"gemm": 1.0, "hbm": 1.0}
 
 
@@ -138,15 +138,14 @@ def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Pa
 
 def test_a_worker_killed_for_lack_of_memory_says_so_and_is_no_fault_of_the_gpu(fake: Fake) -> None:
     counts = iter(range(100))
-    limits = replace(LIMITS, oom_kills=lambda: next(counts))
-    result = fake("is killed", plan("gemm", "hbm"), limits)
+    result = fake("is killed", plan("gemm", "hbm"), oom_kills=lambda: next(counts))
     assert told(result.results[0]) == [("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)]
     assert "lack of memory during gemm" in result.results[0].reasons[0].message
     assert result.results[1].verdict is Verdict.PASS
 
 
 def test_another_kill_is_no_lack_of_memory(fake: Fake) -> None:
-    result = fake("is killed", plan("gemm"), replace(LIMITS, oom_kills=lambda: 5))
+    result = fake("is killed", plan("gemm"), oom_kills=lambda: 5)
     assert told(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_helpers import context, plan
+from engine_helpers import context, limited, plan
 from executor_helpers import LIMITS, gone, told
 from together_helpers import contexts, results_together, run_together
 
@@ -291,7 +291,7 @@ def _execute(
     count: int, inject: Sequence[str] = (), deadline_s: float = 60.0, wait_s: float = 3.0, **settings: Any
 ) -> ExecutionResult:
     made = plan("nccl", gpus=count, inject=tuple(inject), deadline_s=deadline_s)
-    return execute(replace(made, options={"collective_wait_s": wait_s}), limits=LIMITS, **settings)
+    return execute(limited(replace(made, options={"collective_wait_s": wait_s}), **LIMITS), **settings)
 
 
 def _by_gpu(result: ExecutionResult) -> dict[str | None, CheckResult]:
@@ -345,7 +345,7 @@ def test_a_worker_that_is_killed_or_stopped_from_outside_ends_the_check_for_all(
     made = plan("nccl", gpus=3, deadline_s=2.0)
     checks = tuple(replace(check, weight=1.0, least_s=1.5) for check in made.checks)
     made = replace(made, options={"collective_wait_s": 2.0}, checks=checks, total_s=4.0)
-    result = execute(made, limits=LIMITS, on_event=on_event)
+    result = execute(limited(made, **LIMITS), on_event=on_event)
     assert struck.is_set()
     found = _by_gpu(result)
     for uuid in ("GPU-0", "GPU-1"):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import gpu, plan
+from engine_helpers import gpu, limited, plan
 from executor_helpers import LIMITS, gone
 from together_helpers import contexts, run_together
 
@@ -123,7 +123,7 @@ def _execute(tmp_path: Path, step: int, how: str) -> ExecutionResult:
     (tmp_path / "worker.py").write_text(_WORKER)
     command = [sys.executable, "-P", str(tmp_path / "worker.py"), "GPU-1", str(step), how]
     made = plan(*_CHECKS, gpus=_COUNT, deadline_s=6.0)
-    return execute(replace(made, options={"collective_wait_s": 4.0}), limits=LIMITS, command=command)
+    return execute(limited(replace(made, options={"collective_wait_s": 4.0}), **LIMITS), command=command)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import plan
+from engine_helpers import limited, plan
 from executor_helpers import LIMITS, gone, told
 
 from gpu_burnin.compute.backend import BackendError, DeviceFault
@@ -87,7 +87,7 @@ def test_time_of_waiting_is_told_each_time() -> None:
 
 def test_real_worker_that_wedges_is_killed() -> None:
     made = plan("hbm", inject=("hbm:wedge",), deadline_s=0.5)
-    result = execute(made, limits=LIMITS)
+    result = execute(limited(made, **LIMITS))
     assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
     assert all(gone(pid) for pid in result.worker_pids)
 

@@ -8,8 +8,12 @@ import pytest
 from run_helpers import GPUS
 
 from gpu_burnin.config import Config
+from gpu_burnin.deadlines import deadlines
 from gpu_burnin.discover import Found
-from gpu_burnin.prepare import Prepared, RunOptions, plan_options, planned, wanted_checks
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.prepare import Prepared, RunOptions, plan_options, planned, prepare, wanted_checks
+from gpu_burnin.telemetry.inventory import InventoryError
+from gpu_burnin.telemetry.state import NodeState
 
 FOUND = Found(gpus=GPUS, simulated=False)
 STATE = Path("/var/lib/x")
@@ -67,3 +71,17 @@ def test_fewer_waves_than_always_is_a_shortfall(configured: str | None, asked: s
     assert not any("power waves" in shortfall for shortfall in quick.shortfalls), "that level has none"
     without = prepared(Config(state_dir=STATE, power_waves=configured), waves=asked, checks=("state", "gemm"))
     assert not any("power waves" in shortfall for shortfall in without.shortfalls)
+
+
+def test_nvml_may_hang_for_a_part_of_the_levels_time_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def hangs(timeout_s: float) -> NodeState:
+        asked.append(timeout_s)
+        raise InventoryError("NVML did not answer")
+
+    monkeypatch.setattr("gpu_burnin.discover.read_inventory_in_child", hangs)
+    for level in ("quick", "standard"):
+        with pytest.raises(GpuBurninError, match="NVML did not answer"):
+            prepare(RunOptions(config=Config(state_dir=tmp_path), level=level, backend="cuda"))
+    assert asked == [deadlines(60.0).discover_s, deadlines(300.0).discover_s]
