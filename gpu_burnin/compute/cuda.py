@@ -74,7 +74,7 @@ class CudaBackend:
         self._kernel_dir = kernel_dir
         self.precisions: tuple[str, ...] = tuple(NEEDED_CAPABILITY)
         self._cupy: Any = None
-        self._loader: Any = None
+        self.loader: Any = None
         self._errors: Any = None
         self._device = Device("", (0, 0), 0)
         self._sms: Any = None
@@ -99,12 +99,12 @@ class CudaBackend:
             self._ring = self._cupy.zeros((RING_SLOTS, 4), dtype=np.uint64)
             self._workspace = self._cupy.empty(cublaslt.WORKSPACE_BYTES, dtype=np.uint8)
             self._one = self._cupy.asarray(np.ones(1, dtype=np.float32))
-            self._loader = open_loader(self._cupy, self._device.capability, self._kernel_dir)
-            self._kernels = self._loader.load(SOURCE, _KERNELS)
+            self.loader = open_loader(self._cupy, self._device.capability, self._kernel_dir)
+            self._kernels = self.loader.load(SOURCE, _KERNELS)
         self._library = cublaslt.CublasLt(cublaslt.load_library(), self._workspace.data.ptr, self._one.data.ptr)
         from gpu_burnin.compute.sm_cuda import SmRunner  # only where a GPU is in use
 
-        self._sms = SmRunner(self._cupy, self._loader)
+        self._sms = SmRunner(self._cupy, self.loader)
 
     def close(self) -> None:
         if self._library is not None:
@@ -128,7 +128,7 @@ class CudaBackend:
             "cuda_runtime": int(runtime.runtimeGetVersion()),
             "cuda_driver": int(runtime.driverGetVersion()),
             "cublaslt": self._lt().version(),
-            **self._loader.facts(),
+            **self.loader.facts(),
             "environment_removed": list(self._removed),
         }
 
@@ -262,12 +262,12 @@ class CudaBackend:
     def host_link(self) -> HostLink:
         from gpu_burnin.compute.host_link_cuda import CudaHostLink
 
-        return CudaHostLink(self._cupy, self._errors, self._loader, self._all_blocks)
+        return CudaHostLink(self._cupy, self._errors, self.loader, self._all_blocks)
 
     def peers(self) -> PeerPort:
         from gpu_burnin.compute.peer_cuda import CudaPeers
 
-        return CudaPeers(self._cupy, self._errors, self._loader, self._all_blocks)
+        return CudaPeers(self._cupy, self._errors, self.loader, self._all_blocks)
 
     def synchronize(self) -> None:
         with self._errors("waiting for the device"):
@@ -276,7 +276,7 @@ class CudaBackend:
     def collectives(self) -> Collectives:
         from gpu_burnin.compute.collectives_cuda import CudaCollectives
 
-        return CudaCollectives(self._cupy, self._errors, self._loader, self._device.multiprocessors)
+        return CudaCollectives(self._cupy, self._errors, self.loader, self._device.multiprocessors)
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         with self._errors("reading device memory"):
@@ -295,7 +295,7 @@ class CudaBackend:
         self.forget_kept()
         self._kept = None
         self._scales.clear()
-        return CudaMemory(self._cupy, self._errors, self._loader, self._device.multiprocessors)
+        return CudaMemory(self._cupy, self._errors, self.loader, self._device.multiprocessors)
 
     def _lt(self) -> cublaslt.CublasLt:
         if self._library is None:

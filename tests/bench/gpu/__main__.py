@@ -1,139 +1,54 @@
-"""`python -m tests.bench.gpu [--out DIR] [--no-tests] [--standard]`: the tests on a real GPU, then the measurements.
+"""`python -m tests.bench.gpu [--out DIR] [--standard] [STEP ...]`: the hardware day in one command of nine minutes.
 
-Prints the table of docs/verified-hardware.md and one JSON object; both, and the tests' JUnit file, go to --out too.
-Exit code 1 when a test fails. Nothing is asserted of the figures: a person compares them with the goals in the table.
+State of the node, the tests on a GPU, a quick burn-in and the measurements, each a step of its own that may fail, hang
+or crash without harm to the others; last, where the time is left, a standard burn-in (--standard: before the
+measurements). After each step bench.json, bench.md (rows for docs/verified-hardware.md) and bench.log are in --out,
+eight files at most with the reports of the burn-ins. Exit code 1 when a step was not done, 2 for a wrong argument.
+Nothing is asserted of the figures: a person compares them with the goals in the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
-import json
-import subprocess
+import signal
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.cuda import CudaBackend
-from tests.bench.gpu.burnin import burn_in
-from tests.bench.gpu.nccl import measure_all_gpus
+from tests.bench.gpu.plan import STEPS, TOTAL_S, chosen
+from tests.bench.gpu.runner import ROOT, Runner, own_command
 from tests.bench.gpu.table import markdown
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def run_tests(out: Path) -> dict[str, Any]:
-    """pytest -m gpu tests/gpu, with its output on the terminal."""
-    junit = out / "gpu-tests.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={junit}"]
-    started = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, check=False)
-    return {"exit_code": done.returncode, "seconds": time.monotonic() - started}
-
-
-def whole_run(level: str) -> dict[str, Any]:
-    """Wall time of a burn-in, its verdict and the codes of its reasons."""
-    ran = burn_in("--level", level)
-    found: dict[str, Any] = {"exit_code": ran.exit_code, "seconds": ran.seconds}
-    if ran.report is None:
-        return {**found, "error": ran.errors.strip()[-500:]}
-    seconds = {check["name"]: check["seconds"] for check in ran.report["checks"]}
-    return {**found, "verdict": ran.report["verdict"], "reasons": ran.reasons, "check_seconds": seconds}
-
-
-def measurements() -> dict[str, Any]:
-    """Everything that needs the backend. Raises BackendError when there is no usable GPU."""
-    from tests.bench.gpu import measure
-    from tests.bench.gpu.host_link import measure_host_link
-    from tests.bench.gpu.memory import measure_memory
-    from tests.bench.gpu.nccl import measure_one_rank
-    from tests.bench.gpu.power import measure_power
-
-    backend = CudaBackend()
-    backend.open(None)
-    try:
-        import cupy
-
-        bandwidth = measure.read_bandwidth(cupy, backend.multiprocessors())
-        result: dict[str, Any] = {"facts": dict(backend.facts()), "read_bandwidth": bandwidth, "rates": []}
-        result["digest_shares"] = measure.digest_shares(backend, cupy, bandwidth)
-        cupy.get_default_memory_pool().free_all_blocks()
-        result["detection"] = []
-        for precision in backend.precisions:
-            rate = measure.rate(backend, cupy, precision, bandwidth)
-            result["rates"].append({**asdict(rate), "ratio": rate.ratio})
-            result["detection"].append(asdict(measure.detection(backend, cupy, precision)))
-            cupy.get_default_memory_pool().free_all_blocks()
-        result["shape"] = asdict(measure.RATE_SHAPE)
-        result["memory"] = measure_memory(backend, cupy)
-        result["nccl"] = measure_one_rank(backend)
-        result["power"] = measure_power(backend, cupy)
-        result["host_link"] = measure_host_link(backend, cupy)
-    finally:
-        backend.close()
-    return result
-
-
-def driver() -> str:
-    """Version of the NVIDIA driver, by NVML."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        version = pynvml.nvmlSystemGetDriverVersion()
-        return version.decode() if isinstance(version, bytes) else str(version)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def wheels() -> dict[str, str]:
-    """Versions of the packages that matter."""
-    names = (
-        "cupy-cuda12x", "cupy-cuda13x", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
-        "numpy", "ml-dtypes",
-    )  # fmt: skip
-    found = {}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def main() -> int:
-    """Tests, quick run, measurements, table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder for JSON, table and JUnit")
-    parser.add_argument("--no-tests", action="store_true", help="measure only")
-    parser.add_argument("--standard", action="store_true", help="also a whole run of the level standard: 5 minutes")
+    """Run the steps, print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"only these: {', '.join(one.name for one in STEPS)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder for the results, empty or new")
+    parser.add_argument("--standard", action="store_true", help="the standard burn-in before what is measured")
+    parser.add_argument("--total-s", type=float, default=TOTAL_S, help="seconds for everything (default: %(default)g)")
     options = parser.parse_args()
+    try:
+        steps = chosen(options.steps, options.standard)
+    except ValueError as error:
+        parser.error(str(error))
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "packages": wheels()}
+    if any(out.iterdir()):
+        parser.error(f"{out} is not empty, and an older result might be taken for a new one: name another with --out")
+    # Ended from outside, it still ends the step under way and prints what there is.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    runner = Runner(
+        out, steps, own_command(out), datetime.datetime.now(datetime.UTC).date().isoformat(), options.total_s
+    )
     try:
-        if not options.no_tests:
-            result["tests"] = run_tests(out)
-        # A burn-in needs the GPU for itself, so these come before the backend is opened here.
-        result["quick"] = whole_run("quick")
-        if options.standard:
-            result["standard"] = whole_run("standard")
-        result["nccl_all"] = measure_all_gpus()
-        result |= measurements()
-        result["driver"] = driver()
-    except BackendError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    text = markdown(result)
-    (out / "bench.json").write_text(json.dumps(result, indent=1) + "\n")
-    (out / "bench.md").write_text(text)
-    print(json.dumps(result, indent=1))
-    print(text)
-    return 1 if result.get("tests", {}).get("exit_code") else 0
+        runner.run()
+    except KeyboardInterrupt:
+        print("bench: ended from outside", file=sys.stderr)
+    print(markdown(runner.result))
+    return 0 if runner.complete else 1
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ from gpu_burnin.compute.cuda import CudaBackend
 from gpu_burnin.compute.exact import Scale
 from gpu_burnin.compute.golden import DIGEST_KEY
 from gpu_burnin.compute.product import ROUND, Pair, ProductUnit, Shape, Stream
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.plan import CUDA_SHAPES
 
 RATE_SHAPE = Shape(CUDA_SHAPES["gemm_m"], CUDA_SHAPES["gemm_n"], CUDA_SHAPES["gemm_k"])
-_LEAST_S = 1.0
+_LEAST_S = 0.5
 _BATCH_S = 0.2
 _READ_BYTES = 4 << 30
 _DIGEST_BYTES = 2 << 30
@@ -91,13 +92,13 @@ def seconds_each(cupy: Any, launch: Callable[[int], None], least_s: float = _LEA
     return timed(count) / count
 
 
-def read_bandwidth(cupy: Any, multiprocessors: int) -> float:
+def read_bandwidth(cupy: Any, backend: CudaBackend) -> float:
     """Bytes per second of a kernel that does nothing but read: the best of five."""
     data = cupy.zeros(_READ_BYTES // 8, dtype=np.uint64)
     out = cupy.zeros(1, dtype=np.uint32)
-    kernel = cupy.RawModule(code=_READ).get_function("read_all")
+    kernel = backend.loader.load(_READ, ("read_all",))["read_all"]
     arguments = (data, np.uint64(_READ_BYTES // 16), out)
-    grid = (multiprocessors * 8,)
+    grid = (backend.multiprocessors() * 8,)
     best = min(seconds_each(cupy, lambda _: kernel(grid, (256,), arguments), 0.2) for _ in range(5))
     return _READ_BYTES / best
 
@@ -157,7 +158,7 @@ def rate(backend: CudaBackend, cupy: Any, precision: str, bandwidth: float, shap
     collected = backend.collect()
     wrong = sum(1 for seen in collected.observed if seen.digest.value not in expected.values())
     if wrong:
-        raise SystemExit(f"{precision}: {wrong} of {len(collected.observed)} products were wrong: run the burn-in")
+        raise GpuBurninError(f"{precision}: {wrong} of {len(collected.observed)} products were wrong: run the burn-in")
     bound = 1 / (1 + 2 * unverified * 1e12 / (shape.k * bandwidth))
     return Rate(precision, cublas, unverified, checked, bound)
 
@@ -212,7 +213,9 @@ def detection(backend: CudaBackend, cupy: Any, precision: str) -> Detection:
         worst = max(worst, time.perf_counter() - started)
         wrong = [k for k, o in enumerate(seen) if o.digest.value != expected[ROUND[k % 4]]]
         if not wrong or wrong[0] < at:
-            raise SystemExit(f"{precision}: the planted fault was not seen where it was planted ({wrong[:3]}, {at})")
+            raise GpuBurninError(
+                f"{precision}: the planted fault was not seen where it was planted ({wrong[:3]}, {at})"
+            )
         backend.write_raw(unit.a[0], place, good)
         backend.forget_kept()
     return Detection(precision, worst, _PLANTS)

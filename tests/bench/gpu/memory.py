@@ -22,10 +22,13 @@ _TIMES = 5
 _SEED = 21
 
 
-def measure_memory(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
-    """Copy bandwidth in B/s, read plus written; the kernels' shares of it; seconds and coverage of a sweep."""
+def measure_memory(backend: CudaBackend, cupy: Any, save: Callable[..., None]) -> None:
+    """Tell of copy bandwidth in B/s, read plus written; the kernels' shares of it; seconds and coverage of a sweep."""
     copy = _copy_bandwidth(cupy)
-    return {"copy_bandwidth": copy, "shares": _shares(backend, copy), **_sweep(backend)}
+    save(copy_bandwidth=copy)
+    cupy.get_default_memory_pool().free_all_blocks()
+    save(**_sweep(backend))
+    save(shares=_shares(backend, copy))
 
 
 def _copy_bandwidth(cupy: Any) -> float:

@@ -1,103 +1,228 @@
-"""The rows for docs/verified-hardware.md. Pure: figures in, Markdown out."""
+"""The rows for docs/verified-hardware.md. Pure, standard library alone: results in, Markdown out.
+
+Every step of a session has its rows: what was measured, and "not measured: why" for what was not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.bench.gpu.power import power_rows
+Row = tuple[str, str, str]
+Figures = Mapping[str, Any]
 
 
 def markdown(result: Mapping[str, Any]) -> str:
     """A section for one machine: what it is, then each figure beside its goal."""
-    facts = result["facts"]
-    packages = ", ".join(f"{name} {version}" for name, version in result["packages"].items())
+    steps = result["steps"]
     lines = [
-        f"### {facts['device']}, {result['date']}",
+        f"### {device(steps)}, {result['date']}",
         "",
-        f"Driver {result['driver']}, CUDA runtime {facts['cuda_runtime']}, cublasLt {facts['cublaslt']}; {packages}.",
+        software(steps),
         "",
         "| figure | measured | goal |",
         "|---|---|---|",
-        *(f"| {name} | {value} | {goal} |" for name, value, goal in rows(result)),
+        *(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows(steps)),
         "",
-        "{m} x {n} x {k}, rates in TFLOP/s (INT8: TOP/s):".format(**result["shape"]),
-        "",
-        "| precision | cublasGemmEx | cublasLt | verified | ratio | its bound | share of bound | worst detection |",
-        "|---|---|---|---|---|---|---|---|",
-        *(_rate_row(rate, found) for rate, found in zip(result["rates"], result["detection"], strict=True)),
-        "",
+        *_rates(steps),
     ]
     return "\n".join(lines)
 
 
-def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Figures of the machine as a whole: name, measured, goal."""
-    tests = result.get("tests")
-    if tests is not None:
-        yield "`pytest -m gpu tests/gpu`", "passed" if tests["exit_code"] == 0 else "FAILED", "passed"
-    for level, goal in (("quick", "60 s"), ("standard", "300 s")):
-        if (run := result.get(level)) is not None:
-            verdict = f"{run['verdict']}: {', '.join(run['reasons'])}" if "verdict" in run else run["error"]
+def device(steps: Mapping[str, Any]) -> str:
+    """Name of the GPU: as CUDA gives it, else as NVML does."""
+    if (name := _facts(steps).get("device")) is not None:
+        return str(name)
+    names = [gpu.get("name") for gpu in _node(steps).get("gpus", ())]
+    return str(names[0]) if names else "no GPU"
+
+
+def software(steps: Mapping[str, Any]) -> str:
+    """One line on driver, libraries and packages."""
+    facts, node = _facts(steps), _node(steps)
+    packages = _figures(steps, "versions").get("packages", {})
+    told = {
+        "Driver": node.get("driver_version"), "NVML": node.get("nvml_version"),
+        "CUDA runtime": facts.get("cuda_runtime"), "CUDA driver": facts.get("cuda_driver"),
+        "cublasLt": facts.get("cublaslt"), "NVRTC": facts.get("nvrtc"),
+    }  # fmt: skip
+    known = ", ".join(f"{name} {value if value else 'not known'}" for name, value in told.items())
+    return f"{known}; {', '.join(f'{name} {version}' for name, version in packages.items()) or 'packages not known'}."
+
+
+def rows(steps: Mapping[str, Any]) -> Iterator[Row]:
+    """Name, measured, goal: of each step what it has told, and why not the rest."""
+    for name, step in steps.items():
+        figures = step.get("figures") or {}
+        told = list(_ROWS.get(name, _nothing)(figures))
+        yield from told
+        title = step["title"]
+        if name.startswith("test_"):
+            yield title, _tests(step, figures), "passed"
+        elif step["state"] != "done":
+            yield f"{title}{', the rest' if told else ''}", f"not measured: {step.get('why', step['state'])}", "-"
+
+
+def _tests(step: Mapping[str, Any], figures: Figures) -> str:
+    """Outcome of one file of tests."""
+    counts = f"{figures.get('passed', 0)} passed, {len(figures.get('failed', ()))} failed"
+    skipped = "; ".join(f"{count} skipped: {why}" for why, count in figures.get("skipped", {}).items())
+    if step["state"] == "done":
+        return "; ".join(filter(None, (counts, skipped)))
+    if figures.get("passed") or figures.get("failed"):
+        return f"{'FAILED' if step['state'] == 'failed' else 'not all run'} ({counts}): {step.get('why', '')}"
+    return f"not measured: {step.get('why', step['state'])}"
+
+
+def _node_rows(node: Figures) -> Iterator[Row]:
+    for gpu, whys in node.get("unread", {}).items():
+        counts: dict[str, list[str]] = {}
+        for name, why in whys.items():
+            counts.setdefault(why, []).append(name)
+        told = "; ".join(f"{why}: {', '.join(sorted(names))}" for why, names in sorted(counts.items()))
+        yield f"values that NVML did not give, {gpu}", told or "none", "-"
+
+
+def _run_rows(level: str, goal: str) -> Callable[[Figures], Iterator[Row]]:
+    def found(run: Figures) -> Iterator[Row]:
+        if "seconds" in run:
             yield f"{level} run, wall time", f"{run['seconds']:.1f} s", goal
-            yield f"{level} run, verdict", verdict, "PASS"
-    yield "read bandwidth", f"{result['read_bandwidth'] / 1e9:.0f} GB/s", "-"
-    for storage, share in result["digest_shares"].items():
+        if "verdict" in run:
+            yield f"{level} run, verdict", ": ".join(filter(None, (run["verdict"], ", ".join(run["reasons"])))), "PASS"
+            took = ", ".join(f"{name} {seconds:.1f}" for name, _, seconds in run["check_seconds"])
+            yield f"{level} run, seconds of the checks", took, "-"
+        if "shortfalls" in run:
+            yield f"{level} run, what every check of a GPU should do", "; ".join(run["shortfalls"]) or "done", "done"
+
+    return found
+
+
+def _bandwidth_rows(found: Figures) -> Iterator[Row]:
+    if "read_bandwidth" in found:
+        yield "read bandwidth (the base of the rows below)", f"{found['read_bandwidth'] / 1e9:.0f} GB/s", "-"
+    for storage, share in found.get("digest_shares", {}).items():
         yield f"digest kernel, {storage}, share of read bandwidth", f"{share:.0%}", "80%"
-    yield from _memory_rows(result["memory"])
-    yield from power_rows(result["power"])
-    yield from _link_rows(result["host_link"])
-    yield from _nccl_rows(result["nccl"], result["nccl_all"])
 
 
-def _memory_rows(memory: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The memory test beside a plain copy."""
-    yield "copy bandwidth on the device, read plus written", f"{memory['copy_bandwidth'] / 1e9:.0f} GB/s", "-"
-    for name, share in memory["shares"].items():
+def _memory_rows(memory: Figures) -> Iterator[Row]:
+    if "copy_bandwidth" in memory:
+        yield "copy bandwidth on the device, read plus written", f"{memory['copy_bandwidth'] / 1e9:.0f} GB/s", "-"
+    if "sweep_seconds" in memory:
+        yield "memory covered", f"{memory['covered_bytes'] / memory['total_bytes']:.1%}", "95%"
+        sweep = f"{memory['sweep_seconds']:.1f} s on the device, {memory['sweep_wall_seconds']:.1f} s in all"
+        yield f"one round of standard over all memory ({memory['sweep_verdict']})", sweep, "10 s on an H200"
+    for name, share in memory.get("shares", {}).items():
         yield f"memory kernel, {name}, share of copy bandwidth", f"{share:.0%}", "85%"
-    yield "memory covered", f"{memory['covered_bytes'] / memory['total_bytes']:.1%}", "95%"
-    sweep = f"{memory['sweep_seconds']:.1f} s on the device, {memory['sweep_wall_seconds']:.1f} s in all"
-    yield f"one round of standard over all memory ({memory['sweep_verdict']})", sweep, "10 s on an H200"
 
 
-def _link_rows(link: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Copies over PCIe beside plain pinned ones."""
-    for direction, rate in link["link"].items():
+def _power_rows(found: Figures) -> Iterator[Row]:
+    if "verdict" not in found:
+        return
+    yield "power check of standard, verdict", ": ".join([found["verdict"], *found["reasons"]]), "PASS"
+    mixed = ((found["power"] or {}).get("phases") or {}).get("mixed") or {}
+    if mixed.get("mean_power_w") is not None:
+        value = f"{mixed['mean_power_w']:.0f} W of {found['power_limit_w']} W ({mixed['share_of_limit']:.0%})"
+        yield f"power under mixed load, by {mixed['power_source']}", value, "85% of the limit"
+    else:
+        yield "power under mixed load", f"not measured: {mixed.get('energy_why')}", "85% of the limit"
+    for one in found["waves"].get("frequencies", ()):
+        made = f"{one['periods_made']} of {one['periods_planned']} periods, load {one['load_share']:.0%}"
+        late = f"latest edge {one['worst_lateness_s'] * 1e3:.2f} ms"
+        yield f"wave of {one['frequency_hz']:g} Hz", f"{made}, {late}", "90% of the periods"
+
+
+def _link_rows(link: Figures) -> Iterator[Row]:
+    for direction, rate in link.get("link", {}).items():
         plain = link["plain"].get(direction)
         beside = f"{plain / 1e9:.1f} GB/s plain, in the same run" if plain else "-"
         yield f"PCIe {direction}, copies of {link['size_bytes'] >> 20} MiB", f"{rate / 1e9:.1f} GB/s", beside
-    for direction, seconds in link["small_copy_s"].items():
+    for direction, seconds in link.get("small_copy_s", {}).items():
         yield f"PCIe {direction}, one copy of 4 KiB among many", f"{seconds * 1e6:.2f} us", "-"
-    yield "PCIe copies verified, wrong", f"{link['verified_share']:.0%}, {link['wrong_copies']}", "100%, 0"
+    if "verified_share" in link:
+        yield "PCIe copies verified, wrong", f"{link['verified_share']:.0%}, {link['wrong_copies']}", "100%, 0"
 
 
-def _nccl_rows(one: Mapping[str, Any], together: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Collectives of one GPU, and of all where there are several."""
-    yield f"NCCL {one['version']}, communicator of one rank", f"{one['join_seconds']:.1f} s", "-"
+def _nccl_rows(one: Figures) -> Iterator[Row]:
+    if "version" in one:
+        yield f"NCCL {one['version']}, communicator of one rank", f"{one['join_seconds']:.1f} s", "-"
     for name, rate in one.items():
         if name.endswith("_bytes_per_s"):
             yield f"NCCL one rank, {name.removesuffix('_bytes_per_s')}", f"{rate / 1e9:.0f} GB/s", "-"
-    if "why" in together:
-        yield "NCCL with all GPUs", f"not yet run: {together['why']}", "-"
-        return
-    yield "NCCL with all GPUs, verdict", ", ".join(together["verdicts"]), "PASS"
-    for curve in together["curves"] or ():
+
+
+def _nccl_all_rows(together: Figures) -> Iterator[Row]:
+    if "verdicts" in together:
+        yield "NCCL with all GPUs, verdict", ", ".join(together["verdicts"]), "PASS"
+    for curve in together.get("curves") or ():
         best = max((point["busbw_bytes_per_s"] for point in curve["points"]), default=None)
         if best is not None:
             what = f"NCCL {curve['collective']}, {curve['algorithm']}, bus bandwidth"
             yield what, f"{best / 1e9:.1f} GB/s over {', '.join(curve['transport'])}", "floor of the model"
 
 
-def _rate_row(rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    cublas = "-" if rate["cublas"] is None else f"{rate['cublas']:.1f}"
-    cells = (
-        rate["precision"],
-        cublas,
-        f"{rate['plain']:.1f}",
-        f"{rate['verified']:.1f}",
-        f"{rate['ratio']:.3f}",
-        f"{rate['bound']:.3f}",
-        f"{rate['ratio'] / rate['bound']:.3f}",
-        f"{found['worst_s']:.2f} s",
-    )
-    return f"| {' | '.join(cells)} |"
+def _nothing(_: Figures) -> Iterator[Row]:
+    """Steps whose figures are in no row: those above the table, and the rates below it."""
+    return iter(())
+
+
+_ROWS: dict[str, Callable[[Figures], Iterator[Row]]] = {
+    "node": _node_rows,
+    "quick": _run_rows("quick", "60 s"),
+    "standard": _run_rows("standard", "300 s"),
+    "bandwidth": _bandwidth_rows,
+    "memory": _memory_rows,
+    "power": _power_rows,
+    "host_link": _link_rows,
+    "nccl": _nccl_rows,
+    "nccl_all": _nccl_all_rows,
+}
+
+
+def _rates(steps: Mapping[str, Any]) -> Iterator[str]:
+    """The table of products, of each precision that was measured; nothing when none was."""
+    rates = {rate["precision"]: rate for rate in _figures(steps, "rates").get("rates", ())}
+    seen = {found["precision"]: found for found in _figures(steps, "detection").get("detection", ())}
+    if not rates and not seen:
+        return
+    if (shape := _figures(steps, "rates").get("shape")) is not None:
+        yield "{m} x {n} x {k}, rates in TFLOP/s (INT8: TOP/s):".format(**shape)
+        yield ""
+    yield "| precision | cublasGemmEx | cublasLt | verified | ratio | its bound | share of bound | worst detection |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for precision in dict.fromkeys((*rates, *seen)):
+        yield _rate_row(precision, rates.get(precision), seen.get(precision))
+    yield ""
+
+
+def _rate_row(precision: str, rate: Figures | None, found: Figures | None) -> str:
+    cells = ["not measured"] * 6
+    if rate is not None:
+        cells = [
+            "-" if rate["cublas"] is None else f"{rate['cublas']:.1f}",
+            f"{rate['plain']:.1f}",
+            f"{rate['verified']:.1f}",
+            f"{rate['ratio']:.3f}",
+            f"{rate['bound']:.3f}",
+            f"{rate['ratio'] / rate['bound']:.3f}",
+        ]
+    worst = "not measured" if found is None else f"{found['worst_s']:.2f} s"
+    return f"| {' | '.join((precision, *cells, worst))} |"
+
+
+def _figures(steps: Mapping[str, Any], name: str) -> Figures:
+    return (steps.get(name) or {}).get("figures") or {}
+
+
+def _node(steps: Mapping[str, Any]) -> Figures:
+    return _figures(steps, "node").get("node") or {}
+
+
+def _facts(steps: Mapping[str, Any]) -> Figures:
+    """What the backend said of itself in the first step that opened it."""
+    found = (_figures(steps, name).get("facts") for name in steps)
+    return next((facts for facts in found if facts), {})
+
+
+def _cell(text: str) -> str:
+    """Text as it may stand in a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -197,7 +197,7 @@ def test_a_fresh_look_has_clean_counters(link: CudaHostLink) -> None:
 
 def test_the_backend_s_link_uses_the_backend_s_device(cupy: FakeLinkCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = CudaBackend()
-    backend._cupy, backend._errors, backend._loader = cupy, DeviceErrors(cupy), cupy
+    backend._cupy, backend._errors, backend.loader = cupy, DeviceErrors(cupy), cupy
     link = backend.host_link()
     assert not link.simulated
     assert link.open(SIZE) == geometry(SIZE)
