@@ -86,7 +86,7 @@ def _model(sku: Sku, source: random.Random) -> dict[str, str]:
         "pcie_max_width": str(sku.pcie_width),
         "pcie_width": str(sku.pcie_width),
         "nvlink_links": str(sku.nvlink_links),
-        "fabric_state": "3" if sku.fabric else "0",
+        "fabric_state": "3" if sku.fabric_probe else "0",
         "power_limit_mw": power_mw,
         "power_enforced_mw": power_mw,
         "power_default_mw": power_mw,
@@ -104,8 +104,9 @@ def _old_driver(branch: int) -> dict[str, str]:
         settings["error.nvmlDeviceGetRepairStatus"] = "function_not_found"
         settings["error.nvmlDeviceGetUnrepairableMemoryFlag_v1"] = "function_not_found"
     if branch < 570:
-        settings["error.field_230"] = "not_supported"
         settings["error.nvmlDeviceGetTemperatureV"] = "function_not_found"
+        # An id that the driver does not know is an invalid argument.
+        settings |= {f"error.field_{field}": "invalid_argument" for field in (208, 214, 215, 230)}
     if branch < 545:
         settings["error.nvmlDeviceGetSramEccErrorStatus"] = "function_not_found"
     return settings

@@ -67,7 +67,7 @@ def _has_links(sku: Sku) -> bool:
 
 
 def _has_fabric(sku: Sku) -> bool:
-    return sku.fabric
+    return sku.fabric_probe
 
 
 def _has_mig(sku: Sku) -> bool:
@@ -190,19 +190,23 @@ LINKS: tuple[StateFault, ...] = (
     _fault("several nvlinks down", "NVLINK_DOWN", FAIL, fits=_has_links, draw=_links_down),
     _fault("fewer nvlinks than the machine has", "NVLINK_DOWN", FAIL, _on("nvlink_links", 6),
            fits=lambda sku: sku.nvlink_links > 6),
-    _fault("nvlink recovery failed", "NVLINK_ERRORS", FAIL, _on("nvlink_recovery_failed", 1), fits=_has_links),
+    _fault("nvlink recovery failed", "NVLINK_ERRORS", FAIL, _on("nvlink_recovery_failed", 1), fits=_has_links,
+           driver=_NEW_DRIVER),
     _fault("fabric not started", "FABRIC_NOT_READY", FAIL, _on("fabric_state", 1), fits=_has_fabric),
     _fault("fabric in progress", "FABRIC_NOT_READY", FAIL, _on("fabric_state", 2), fits=_has_fabric),
     _fault("fabric completed with an error", "FABRIC_NOT_READY", FAIL, _on("fabric_status", 999), fits=_has_fabric),
-    _fault("fabric unhealthy", "FABRIC_NOT_READY", FAIL, _on("fabric_health_summary", 2), fits=_has_fabric),
+    _fault("fabric unhealthy", "FABRIC_NOT_READY", FAIL, _on("fabric_health_summary", 2), fits=_has_fabric,
+           driver=_NEW_DRIVER),
     *(
-        _fault(f"fabric health: {what}", "FABRIC_NOT_READY", FAIL, _on("fabric_health_mask", mask), fits=_has_fabric)
+        _fault(f"fabric health: {what}", "FABRIC_NOT_READY", FAIL, _on("fabric_health_mask", mask), fits=_has_fabric,
+               driver=_NEW_DRIVER)
         for what, mask in (
             ("bandwidth degraded", 0x1), ("route in recovery", 0x4), ("route unhealthy", 0x10),
             ("access timeout in recovery", 0x40), ("configuration incorrect", 0x200), ("manager not connected", 0x8000),
         )
     ),
-    _fault("fabric of limited capacity", "FABRIC_NOT_READY", FAIL, _on("fabric_health_summary", 3), fits=_has_fabric),
+    _fault("fabric of limited capacity", "FABRIC_NOT_READY", FAIL, _on("fabric_health_summary", 3), fits=_has_fabric,
+           driver=_NEW_DRIVER),
 )  # fmt: skip
 
 UNREAD: tuple[StateFault, ...] = tuple(

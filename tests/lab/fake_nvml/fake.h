@@ -9,7 +9,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
-       TIMED_OUT = 10, CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
+       TIMED_OUT = 10, FUNCTION_NOT_FOUND = 13, CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
 
 typedef struct device { int index; } *device_t;
 typedef unsigned long long u64;

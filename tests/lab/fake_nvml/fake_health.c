@@ -165,16 +165,30 @@ EXPORT int nvmlDeviceGetNvLinkErrorCounter(device_t d, unsigned link, unsigned c
     *out = on_first_link(d, link, KEYS[counter]);
     return OK;
 }
+/* As drivers do: version 3 of the structure since 580, version 2 and the function for both since 550. */
 struct fabric { unsigned version; uint8_t cluster[16]; unsigned status, clique; uint8_t state; unsigned health_mask; uint8_t summary; };
+static int driver_branch(void) { return atoi(scenario_text(-1, "driver_version")); }
 EXPORT int nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric *f) {
     ENTER(d);
-    if (f->version != 0x3000028 && f->version != 0x02000024) return BAD_VERSION;
+    int branch = driver_branch();
+    bool summary = f->version == 0x3000028 && branch >= 580;
+    if (branch < 550) return FUNCTION_NOT_FOUND;
+    if (!summary && f->version != 0x02000024) return BAD_VERSION;
     memset(f->cluster, 0, sizeof f->cluster);
     f->status = (unsigned)NUMBER(d, "fabric_status");
     f->clique = 0;
     f->state = (uint8_t)NUMBER(d, "fabric_state");
     f->health_mask = (unsigned)NUMBER(d, "fabric_health_mask");
-    if (f->version == 0x3000028) f->summary = (uint8_t)NUMBER(d, "fabric_health_summary");
+    if (summary) f->summary = (uint8_t)NUMBER(d, "fabric_health_summary");
+    return OK;
+}
+struct fabric_v1 { uint8_t cluster[16]; unsigned status, clique; uint8_t state; };
+EXPORT int nvmlDeviceGetGpuFabricInfo(device_t d, struct fabric_v1 *f) {
+    ENTER(d);
+    memset(f->cluster, 0, sizeof f->cluster);
+    f->status = (unsigned)NUMBER(d, "fabric_status");
+    f->clique = 0;
+    f->state = (uint8_t)NUMBER(d, "fabric_state");
     return OK;
 }
 
