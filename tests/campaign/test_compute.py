@@ -172,6 +172,21 @@ def _struck(
 
 
 @pytest.mark.parametrize("index", range(STRUCK_SEEDS))
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "int8"])
+@pytest.mark.parametrize("name", ["bitflip", "low_mantissa", "warp_run", "nan", "skipped_launch"])
+def test_a_probe_of_known_bits_that_is_wrong(name: str, precision: str, index: int, record: Record) -> None:
+    """The first product of the check is wrong and nothing afterwards: the probe of its data path."""
+    seed = case_seed("compute", "probe", name, precision, index)
+    gpus, sick = _place("probe", name, precision, index)
+    backend = StrikingBackend(FAULTS[name], only_first, seed)
+    context = context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend)
+    judged = _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,))
+    record(row("compute", f"gemm, probe only: {name}", seed, judged, variant=precision, peers=NO_PEERS))
+    expect = Expect(_gemm_codes(name, precision), FAIL, frozenset({sick}))
+    demand(expect, judged, gpus, f"seed {seed:#x}, {precision}, sick GPU {sick}")
+
+
+@pytest.mark.parametrize("index", range(STRUCK_SEEDS))
 @pytest.mark.parametrize("name", ["bitflip", "nan", "wrong_value"])
 @pytest.mark.parametrize("check", ["gemm", "power"])
 def test_a_product_that_is_wrong_in_the_selftest_only(check: str, name: str, index: int, record: Record) -> None:

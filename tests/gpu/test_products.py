@@ -63,7 +63,7 @@ def test_fresh_seeds_pass_freivalds(backend: CudaBackend, precision: str) -> Non
 def test_the_probe_sees_the_precision_s_own_data_path(backend: CudaBackend, precision: str) -> None:
     _supported(backend, precision)
     probe = probe_bits(ProductUnit(Stream(backend), precision, Shape(512, 512, 4096)), _SEED)
-    assert (probe.seen, probe.acts_as) == (True, precision), (probe.path, probe.why)
+    assert (probe.seen, probe.acts_as, probe.errors) == (True, precision, None), (probe.path, probe.why)
 
 
 @pytest.mark.parametrize("name", FAULTS)
