@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gpu_burnin.config import Config, load_config
     from gpu_burnin.errors import GpuBurninError
+    from gpu_burnin.expectations import Expectations
     from gpu_burnin.plan import Plan, make_plan
     from gpu_burnin.report.model import Report
     from gpu_burnin.run import Outcome, RunOptions, run_burnin
@@ -36,6 +37,7 @@ __all__ = [
     "Action",
     "CheckResult",
     "Config",
+    "Expectations",
     "Gpu",
     "GpuBurninError",
     "Judgement",
@@ -57,6 +59,7 @@ _HOMES = {
     "Action": "gpu_burnin.types",
     "CheckResult": "gpu_burnin.types",
     "Config": "gpu_burnin.config",
+    "Expectations": "gpu_burnin.expectations",
     "Gpu": "gpu_burnin.types",
     "GpuBurninError": "gpu_burnin.errors",
     "Judgement": "gpu_burnin.verdict",

@@ -250,7 +250,7 @@ def _not_promised(
     for why, pairs in by_why.items():
         first = " and ".join(labels.get(uuid, uuid) for uuid in pairs[0])
         more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
-        message = f"{first}{more} cannot copy between each other, which these models need not: {why}"
+        message = f"{first}{more} cannot copy between each other, which they need not here: {why}"
         yield Notice("P2P_UNAVAILABLE", CHECK, message, None, {"pairs": [[*pair] for pair in pairs], "why": why})
 
 

@@ -17,6 +17,7 @@ from gpu_burnin.cli_options import (
     complete_checks,
     complete_codes,
     duration,
+    expect_option,
     gpu_names,
     host_config,
     host_options,
@@ -88,7 +89,7 @@ def cli() -> None:
 @click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
 @click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
-@click.option("--expect-gpus", type=click.IntRange(1), metavar="N", help="How many GPUs this node has to have.")
+@expect_option
 @click.option(
     "--waves",
     type=click.Choice(["always", "granted", "never"]),

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from gpu_burnin.config import Config
+    from gpu_burnin.expectations import Expectations
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -59,6 +60,35 @@ def gpu_names(text: str) -> tuple[str, ...] | None:
     if len(found) > 1:
         raise click.BadParameter("all goes with no other GPU")
     return None
+
+
+def _expectations(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Expectations:
+    from gpu_burnin.expectations import ExpectationError, parse_words
+
+    try:
+        return parse_words(words)
+    except ExpectationError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _complete_expect(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from gpu_burnin.expectations import KEYS
+
+    return [f"{key}=" for key in KEYS if key.startswith(incomplete)]
+
+
+def expect_option(function: _Function) -> _Function:
+    """--expect KEY=VALUE, for the commands that make a plan."""
+    option = click.option(
+        "--expect",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_expectations,
+        shell_complete=_complete_expect,
+        help="What this node should look like: gpus=8, nvlink_links=0 (no NVLink here), mig=true, power_limit_w=500, "
+        "driver_version=, vbios=, nccl=. What the configuration says otherwise keeps the run from a PASS.",
+    )
+    return option(function)
 
 
 def host_options(function: _Function) -> _Function:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_burnin import expectations
 from gpu_burnin.durations import FORM, parse_duration
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.expectations import Expectations
 from gpu_burnin.store import default_state_dir
 from gpu_burnin.waves import MODES
 
@@ -23,7 +25,6 @@ WAVE_WAIT_S = 1800.0
 LEAST_EXTENDED_S = 1800.0
 _MOST_EXTENDED_S = 30 * 86400.0
 SHAPE_KEYS = ("gemm_m", "gemm_n", "gemm_k", "hbm_bytes", "transfer_bytes", "collective_bytes")
-_VERSION_FORM = "a version in quotes, such as '2.28.3'"
 _T = TypeVar("_T")
 
 
@@ -45,9 +46,9 @@ class Config:
     `metrics_file` is where the metrics of the newest run are written too, for node_exporter's textfile collector.
     `dcgm` adds the check of that name. `power_waves` says when all GPUs may swing between idle and full load together:
     always, when it is granted (for which a run waits `wave_wait_s` seconds) or never. `extended_for_new_s`: a run of
-    which no level is asked becomes one of the level extended, that long, while a GPU is new here. `expect_nccl` is
-    the version that NCCL must have, such as 2.28.3. `require_evidence` refuses a run that could not be signed, as on
-    a host whose gate waits for it.
+    which no level is asked becomes one of the level extended, that long, while a GPU is new here. `expect` is what this
+    node should look like. `require_evidence` refuses a run that could not be signed, as on a host whose gate waits for
+    it.
     """
 
     level: str | None = None
@@ -56,8 +57,7 @@ class Config:
     power_waves: str | None = None
     wave_wait_s: float = WAVE_WAIT_S
     extended_for_new_s: float | None = None
-    expect_nccl: str | None = None
-    expect_gpus: int | None = None
+    expect: Expectations = field(default_factory=Expectations)
     backend: str = "auto"
     allow_simulated: bool = False
     node_name: str = field(default_factory=lambda: socket.gethostname().lower())
@@ -136,12 +136,14 @@ class _Reader:
             raise self._bad(key, FORM)
         return seconds
 
-    def version(self, key: str) -> str | None:
-        """Numbers joined by points."""
-        value = self.take(key, str, _VERSION_FORM, "")
-        if value and not all(part.isdecimal() for part in value.split(".")):
-            raise self._bad(key, _VERSION_FORM)
-        return value or None
+    def expectations(self) -> Expectations:
+        """The section `expect`, empty when absent."""
+        self._known.add(expectations.KEY)
+        section = self._left.pop(expectations.KEY, None)
+        try:
+            return expectations.parse({} if section is None else section)
+        except expectations.ExpectationError as error:
+            raise GpuBurninError(f"{self._path}: {error}") from error
 
     def names(self, key: str) -> tuple[str, ...] | None:
         """A list of names."""
@@ -193,8 +195,7 @@ def parse_config(document: object, path: Path) -> Config:
         power_waves=reader.choice("power_waves", MODES, None),
         wave_wait_s=reader.duration("wave_wait") or default.wave_wait_s,
         extended_for_new_s=reader.duration("extended_for_new"),
-        expect_nccl=reader.version("expect_nccl"),
-        expect_gpus=reader.count("expect_gpus"),
+        expect=reader.expectations(),
         backend=reader.choice("backend", BACKENDS, default.backend) or default.backend,
         allow_simulated=reader.take("allow_simulated", bool, "true or false", default.allow_simulated),
         node_name=reader.take("node_name", str, "the name of the Node object", default.node_name) or default.node_name,

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
+from gpu_burnin.telemetry.pci import gpu_addresses, switch_addresses
 from gpu_burnin.telemetry.state import GpuState, known, to_gpu
 from gpu_burnin.types import Gpu
 
@@ -21,7 +22,8 @@ class Found:
     """What NVML says of this node. `error` is one sentence when it says nothing.
 
     `simulated`: no real GPU is behind it. `lost` are the UUIDs (or "") of GPUs among `gpus` that no longer answer.
-    `busy` has the pids of foreign processes by the UUID of the GPU that they use.
+    `busy` has the pids of foreign processes by the UUID of the GPU that they use. `states` is what NVML gave of each
+    GPU, `on_bus` and `switches` how many GPUs and NVSwitches the PCI bus has, 0 where nothing real is behind NVML.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -32,6 +34,9 @@ class Found:
     cuda: str = ""
     nvml: str = ""
     error: str = ""
+    states: tuple[GpuState, ...] = ()
+    on_bus: int = 0
+    switches: int = 0
 
     @property
     def twins(self) -> frozenset[str]:
@@ -60,6 +65,9 @@ def discover(timeout_s: float = DEFAULT_TIMEOUT_S) -> Found:
         driver=node.driver_version,
         cuda=node.cuda_version,
         nvml=node.nvml_version,
+        states=node.gpus,
+        on_bus=0 if node.simulated else len(gpu_addresses()),
+        switches=0 if node.simulated else len(switch_addresses()),
     )
 
 

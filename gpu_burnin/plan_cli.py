@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpu_burnin.cli_options import complete_checks, duration, gpu_names, host_config, host_options, names
+from gpu_burnin.cli_options import complete_checks, duration, expect_option, gpu_names, host_config, host_options, names
 from gpu_burnin.config import BACKENDS, LEVELS
 from gpu_burnin.discover import Found, choose_backend, discover
 from gpu_burnin.errors import GpuBurninError
@@ -26,6 +26,7 @@ from gpu_burnin.waves import MODES
 @click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
 @click.option("--backend", type=click.Choice(BACKENDS), help="What would compute.  [default: auto]")
+@expect_option
 @click.option("--waves", type=click.Choice(MODES), help="Whether the power waves would run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @host_options

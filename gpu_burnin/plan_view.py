@@ -13,7 +13,9 @@ from gpu_burnin.compute.exact import PRECISIONS
 from gpu_burnin.compute.host_link import MOST_COPY_BYTES
 from gpu_burnin.compute.wave import waves_for
 from gpu_burnin.coverage import LEAST_PATTERNS, LEAST_SHARE, RULE_OF_THREE
+from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware.skus import SkuTable
+from gpu_burnin.node_links import node_links_of
 from gpu_burnin.plan import Expected, Plan, schedule
 from gpu_burnin.report.words import duration, size
 from gpu_burnin.types import JSON
@@ -155,10 +157,10 @@ def _covers(plan: Plan, step: Expected, skus: SkuTable) -> Covers:
 
 
 def _state(plan: Plan, skus: SkuTable) -> Covers:
-    expected = plan.options.get("expect_gpus")
+    expected, links = expectations_of(plan.options), node_links_of(plan.options)
     told = f"settings, counters and links of {len(plan.gpus)} GPU{'s' * (len(plan.gpus) != 1)} against their data"
-    words = told if expected is None else f"{told}; {expected} GPUs are expected"
-    return Covers({"gpus": len(plan.gpus), "expect_gpus": expected}, words)
+    facts: dict[str, JSON] = {"gpus": len(plan.gpus), "expect": expected.to_json(), "node_links": links.why or None}
+    return Covers(facts, "; ".join(part for part in (told, expected.in_words(), links.why) if part))
 
 
 def _sm(plan: Plan, skus: SkuTable) -> Covers:

@@ -8,16 +8,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpu_burnin import expectations, node_links
 from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
 from gpu_burnin.compute.wave import waves_for
 from gpu_burnin.config import LEVELS, Config
 from gpu_burnin.deadlines import deadlines
 from gpu_burnin.discover import Found, choose_backend, discover, select
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.expectations import Expectations, expectations_of
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.host import Host, read_host
 from gpu_burnin.known_gpus import KnownGpu, RecordError, new_gpus, read_known
+from gpu_burnin.node_links import decide
 from gpu_burnin.plan import Plan, PlanError, level_time_s, make_plan
 from gpu_burnin.store import WAVE_DIR
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
@@ -29,9 +32,10 @@ from gpu_burnin.waves import ALWAYS
 class RunOptions:
     """What the caller asks of one run; None leaves it to the configuration or the level.
 
-    `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only.
-    `allow_simulated` lets a run on simulated hardware PASS; the evidence stays marked as simulated. `waves` is
-    always, granted or never, and `wave_wait_s` (seconds) how long to wait for the grant.
+    `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only. `expect` goes
+    before the configuration's; where the two differ there is no PASS. `allow_simulated` lets a run on simulated
+    hardware PASS; the evidence stays marked as simulated. `waves` is always, granted or never, and `wave_wait_s`
+    (seconds) how long to wait for the grant.
     """
 
     config: Config = field(default_factory=Config)
@@ -41,7 +45,7 @@ class RunOptions:
     checks: tuple[str, ...] | None = None
     skip: tuple[str, ...] = ()
     backend: str | None = None
-    expect_gpus: int | None = None
+    expect: Expectations = field(default_factory=Expectations)
     seed: int | None = None
     inject: tuple[str, ...] = ()
     allow_simulated: bool = False
@@ -131,7 +135,7 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
             seed=options.seed,
             checks=chosen,
             shapes=config.shapes,
-            options=plan_options(options),
+            options=plan_options(options, found),
             inject=() if found.busy else options.inject,
             duration_s=duration_s,
         )
@@ -155,16 +159,17 @@ def level_and_time(options: RunOptions, new: tuple[Gpu, ...]) -> tuple[str, floa
     return level_of(options), options.duration_s
 
 
-def plan_options(options: RunOptions) -> dict[str, JSON]:
+def plan_options(options: RunOptions, found: Found) -> dict[str, JSON]:
     """The free settings of the plan: what the checks read from CheckContext.options."""
     config = options.config
-    expect_gpus = options.expect_gpus or config.expect_gpus
+    expect = options.expect.over(config.expect)
+    links = decide(found.states, expect, load_skus(), on_bus=found.on_bus, switches=found.switches)
     return {
         "power_waves": options.waves or config.power_waves or ALWAYS,
         "wave_dir": str(config.state_dir / WAVE_DIR),
         "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
-        **({} if expect_gpus is None else {"expect_gpus": expect_gpus}),
-        **({} if config.expect_nccl is None else {"expect_nccl": config.expect_nccl}),
+        expectations.KEY: expect.to_json(),
+        node_links.KEY: links.to_json(),
     }
 
 
@@ -201,6 +206,9 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
     if planned_waves and options.config.power_waves == ALWAYS != waves:
         yield f"power waves were {waves} to run, and this host's configuration asks for them always"
+    configured, asked_for = options.config.expect.to_json(), options.expect.to_json()
+    for key in options.expect.contradictions(options.config.expect):
+        yield f"the run expects {key} {asked_for[key]}, this host's configuration {configured[key]}"
     rest = len(found.testable) - len(plan.gpus)
     if rest:
         yield f"{rest} of {len(found.testable)} GPUs were left out"
@@ -208,6 +216,6 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
         return  # which tells more of what follows
     if untested := len(found.gpus) - len(found.testable):
         yield f"{untested} of {len(found.gpus)} GPUs no longer answer or have the same UUID"
-    expected = plan.options.get("expect_gpus")
+    expected = expectations_of(plan.options).gpus
     if expected is not None and expected != len(found.gpus):
         yield f"{len(found.gpus)} GPUs were found, {expected} are expected"

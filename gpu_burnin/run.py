@@ -22,12 +22,13 @@ from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurnin
 from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.files import write_atomic
-from gpu_burnin.hardware import load_xids, make_reason
+from gpu_burnin.hardware import load_skus, load_xids, make_reason
 from gpu_burnin.history import History, read_history
 from gpu_burnin.host import Host, read_host
 from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.journal import Journal, utc_now
 from gpu_burnin.known_gpus import KNOWN_GPUS, makes_known, remember, wanted_notice
+from gpu_burnin.node_links import absent, node_links_of
 from gpu_burnin.plan import Plan
 from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
 from gpu_burnin.report import build, model, outputs
@@ -266,11 +267,11 @@ def _observe(
 
 
 def _notices(options: RunOptions, prepared: Prepared) -> tuple[Notice, ...]:
-    """What the run knows beforehand: GPUs that should get an extended burn-in, unless this is one."""
-    if makes_known(prepared.plan) or prepared.plan.inject:
-        return ()
-    notice = wanted_notice(prepared.new_gpus, options.config.extended_for_new_s, prepared.record_problem)
-    return () if notice is None else (notice,)
+    """What the run knows beforehand: what it took the node for, and GPUs that should get an extended burn-in."""
+    found = [absent(node_links_of(prepared.plan.options), prepared.found.gpus, load_skus())]
+    if not makes_known(prepared.plan) and not prepared.plan.inject:
+        found.append(wanted_notice(prepared.new_gpus, options.config.extended_for_new_s, prepared.record_problem))
+    return tuple(notice for notice in found if notice is not None)
 
 
 def _kernel_notices(done: ExecutionResult) -> tuple[Notice, ...]:

@@ -13,8 +13,9 @@ from gpu_burnin.agreement import disagreements
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.coverage import coverage_reasons
+from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
-from gpu_burnin.hardware.floors import judge_floors, with_floors
+from gpu_burnin.hardware.floors import at_lowered_power, judge_floors, with_floors
 from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
 from gpu_burnin.ladder import escalated, worst_action
 from gpu_burnin.plan import Plan
@@ -123,7 +124,9 @@ def judge(
     """
     models, rules = skus or load_skus(), policy or load_policy()
     gaps = tuple(missing_results(seen.plan, seen.results))
-    results = with_floors(seen.results, seen.gpus, simulated=seen.simulated, skus=models)
+    limits = {series.gpu: series.limits for series in seen.telemetry.series}
+    tested, lowered_notices = at_lowered_power(seen.results, limits, expectations_of(seen.plan.options).power_limit_w)
+    results = with_floors(tested, seen.gpus, simulated=seen.simulated, skus=models)
     power = judge_power(results, believable(seen.telemetry, rules), seen.plan.gpus, rules)
     results = power.results
     slow, slow_notices = judge_floors(results)
@@ -158,6 +161,7 @@ def judge(
         gaps=gaps,
         notices=(
             *seen.notices,
+            *lowered_notices,
             *slow_notices,
             *link_notices,
             *pcie_notices(results, seen.gpus),

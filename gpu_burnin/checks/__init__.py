@@ -98,7 +98,7 @@ class CheckContext:
     `budget_s` (seconds) is decided by the supervisor when the check starts; `late_s` seconds after it the worker is
     ended as hung. `gpu` is the GPU under test (None for
     a check of the whole node) and `gpus` all GPUs of the plan. `shapes` are sizes (gemm_m, gemm_n, gemm_k,
-    hbm_bytes); `options` are the plan's free settings, such as `expect_gpus`. `inject` holds fault specifications
+    hbm_bytes); `options` are the plan's free settings, such as `expect`. `inject` holds fault specifications
     meant for this check and GPU (tests and --inject only). `selftest_full` asks a self-test for the whole table
     of faults instead of the few of a run.
 

@@ -20,7 +20,6 @@ from gpu_burnin.checks.nccl_judge import (
     late_rank,
     library_reasons,
     multicast_expected,
-    nvlink_expected,
     transport_reasons,
     vias,
     why_no_floor,
@@ -31,8 +30,10 @@ from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import Backend, BackendError
 from gpu_burnin.compute.collectives import KINDS, Operation, Outcome, bus_factor
 from gpu_burnin.compute.collectives_port import Transports
+from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.hardware.skus import Sku, load_skus
+from gpu_burnin.hardware.skus import load_skus
+from gpu_burnin.node_links import node_links_of
 from gpu_burnin.selftest import hindered, injected
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, verdict_of
 
@@ -60,8 +61,7 @@ class Check:
             try:
                 hellos = session.hello()
                 version = hellos[gpu.uuid].version or ""
-                expected = ctx.options.get("expect_nccl")
-                found.reasons += library_reasons(gpu.uuid, hellos, str(expected) if expected else None)
+                found.reasons += library_reasons(gpu.uuid, hellos, expectations_of(ctx.options).nccl)
                 if not found.reasons:
                     session.run(ctx.shapes["collective_bytes"] if found.nvlink else _MOST_BYTES_WITHOUT_NVLINK)
             except Stopped as stopped:
@@ -76,7 +76,7 @@ class Check:
             measurements=tuple(_measurements(session.tally, len(members))),
             coverage={
                 **_coverage(session.tally, ctx, members, found.nvlink),
-                "no_floor_why": why_no_floor(len(members), session.largest_bytes),
+                "no_floor_why": found.no_floor_why or why_no_floor(len(members), session.largest_bytes),
                 "version": version,
                 "lost": [*group.lost],
                 "simulated": backend.simulated,
@@ -120,10 +120,11 @@ class _Found:
 
     def __init__(self, ctx: CheckContext, gpu: Gpu, members: tuple[str, ...]) -> None:
         self._ctx, self._gpu, self._members = ctx, gpu, members
-        self._sku: Sku | None = load_skus().skus.get(gpu.sku)
-        self._links = ctx.options.get("nvlink_links")
+        skus, links = load_skus().skus, node_links_of(ctx.options)
+        ranks = {other.uuid: skus.get(other.sku) for other in ctx.gpus if other.uuid in members}
         self.names = {other.uuid: other.label for other in ctx.gpus}
-        self.nvlink = nvlink_expected(self._sku, len(members), self._links)
+        self.no_floor_why = links.why_no_floor(gpu.uuid, skus.get(gpu.sku))
+        self.nvlink, self._multicast = links.joined(ranks), multicast_expected(ranks, links)
         self.reasons: list[Reason] = []
 
     def judge(self, tally: Tally, group: Group) -> None:
@@ -146,7 +147,7 @@ class _Found:
             return
         ranks = len(self._members)
         # Only the first communicator is of NCCL's own choosing.
-        multicast = algorithm == "default" and multicast_expected(self._sku, ranks, self._links)
+        multicast = algorithm == "default" and self._multicast
         yield from transport_reasons(
             self._gpu.uuid, algorithm, transports, ranks=ranks, nvlink=self.nvlink, multicast=multicast
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpu_burnin.compute.collectives_port import Transports
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku
+from gpu_burnin.node_links import NodeLinks
 from gpu_burnin.types import JSON, Action, Gpu, Reason, Verdict
 
 CHECK = "nccl"
@@ -75,22 +76,12 @@ def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None)
         where = "" if len(others) == len(hellos) else f" on {uuid}"
         message = (
             f"NCCL is {hellos[uuid].version}{where} and {why} {wanted}: install the version of the lock file, or set "
-            "expect_nccl to the one that is meant"
+            "expect.nccl to the one that is meant"
         )
         yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, evidence={**evidence, "expected": dict(others)})
 
 
 # --- transports ---
-
-
-def nvlink_expected(sku: Sku | None, ranks: int, links: JSON = None) -> bool:
-    """Whether all of these GPUs should talk over NVLink; `links` overrides the model's for a machine.
-
-    Bridges connect two GPUs; only switches connect more.
-    """
-    if sku is None:
-        return isinstance(links, int) and links > 0
-    return sku.links(links) > 0 and (sku.fabric or ranks <= 2)
 
 
 def why_no_floor(ranks: int, largest_bytes: int) -> str | None:
@@ -100,14 +91,14 @@ def why_no_floor(ranks: int, largest_bytes: int) -> str | None:
     return f"the floors are those of {_FLOOR_RANKS} GPUs with messages of {_FLOOR_BYTES >> 30} GiB"
 
 
-def multicast_expected(sku: Sku | None, ranks: int, links: JSON = None) -> bool:
-    """Whether the switches between the GPUs should add."""
+def multicast_expected(gpus: Mapping[str, Sku | None], links: NodeLinks) -> bool:
+    """Whether the switches between these GPUs (UUID and model) should add."""
     return (
-        sku is not None
-        and sku.fabric
-        and nvlink_expected(sku, ranks, links)
-        and sku.architecture in _ADDING_SWITCHES
-        and ranks >= _LEAST_MULTICAST_RANKS
+        links.joined(gpus)
+        and all(
+            sku and sku.architecture in _ADDING_SWITCHES and links.of(uuid, sku).switched for uuid, sku in gpus.items()
+        )
+        and len(gpus) >= _LEAST_MULTICAST_RANKS
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from gpu_burnin.checks import ROWS, CheckContext, needed_backend
 from gpu_burnin.checks import nvlink_selftest as own_selftest
 from gpu_burnin.checks.nvlink_phases import Phases
-from gpu_burnin.checks.nvlink_rows import Row, expected, measurements, moved_bytes, nvlink_to_all
+from gpu_burnin.checks.nvlink_rows import Row, expected, measurements, moved_bytes
 from gpu_burnin.checks.together import Group, given_back
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.peer import (
@@ -29,6 +29,7 @@ from gpu_burnin.compute.peer import (
     PeerUnavailable,
 )
 from gpu_burnin.hardware import load_skus, make_reason
+from gpu_burnin.node_links import node_links_of
 from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 
@@ -92,7 +93,13 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
             measurements=measurements(rows.values()),
-            coverage={**coverage, "simulated": backend.simulated},
+            coverage={
+                **coverage,
+                "no_floor_why": node_links_of(ctx.options).why_no_floor(
+                    ctx.gpu.uuid, load_skus().skus.get(ctx.gpu.sku)
+                ),
+                "simulated": backend.simulated,
+            },
             errors=tuple(phases.errors),
             reasons=reasons,
         )
@@ -117,12 +124,12 @@ def _rows(ctx: CheckContext, simulated: bool) -> dict[str, Row]:
     assert ctx.gpu is not None
     others = [gpu for gpu in ctx.gpus if gpu.uuid != ctx.gpu.uuid]
     topology = read_topology(ctx.gpu.uuid, [gpu.uuid for gpu in others])
-    links, skus = ctx.options.get("nvlink_links"), load_skus()
+    links, skus = node_links_of(ctx.options), load_skus().skus
     rows: dict[str, Row] = {}
     for other in others:
         pair = topology.get(other.uuid, PairTopology())
         path = "host memory" if simulated else pair.path or "unknown"
-        by_nvlink = all(nvlink_to_all(gpu, skus, links) for gpu in (ctx.gpu, other))
+        by_nvlink = all(links.of(gpu.uuid, skus.get(gpu.sku)).to_all for gpu in (ctx.gpu, other))
         rows[other.uuid] = Row(other.uuid, pair, path, by_nvlink, expected(pair, by_nvlink, simulated))
     return rows
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gpu_burnin.compute.peer import DIRECTIONS, Direction, PieceFault
-from gpu_burnin.hardware import SkuTable
 from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology
-from gpu_burnin.types import JSON, Gpu, Measurement
+from gpu_burnin.types import JSON, Measurement
 
 MOST_ERRORS = 64
 
@@ -18,7 +17,7 @@ MOST_ERRORS = 64
 class Row:
     """One GPU as this one sees it.
 
-    `by_nvlink`: both models have NVLink to all others. `rates` by direction in B/s. `checked` and `wrong` count the
+    `by_nvlink`: both should have NVLink to all others. `rates` by direction in B/s. `checked` and `wrong` count the
     transfers into this GPU that were verified, by who copied: "write" the other one, "read" this one. `why` it was not
     covered, or ""; `ended`: because the other's worker did, `by_host`: because host or driver refuse, both of which say
     nothing of a link.
@@ -44,8 +43,11 @@ class Row:
         return not self.why and all(timed) and all(self.checked.values())
 
     def path_unproven(self, pcie_bytes_per_s: float) -> bool:
-        """Whether models with NVLink to all others copied no faster than PCIe could."""
-        by_links = self.by_nvlink and self.path in NVLINK_PATHS
+        """Whether GPUs with NVLink to all others copied no faster than PCIe could.
+
+        Links of which NVML names the GPU at their other end are the way; between two GPUs there may be few of them.
+        """
+        by_links = self.by_nvlink and self.path in NVLINK_PATHS and not (self.path == "nvlink" and self.pair.links)
         return by_links and bool(self.rates) and max(self.rates.values()) < pcie_bytes_per_s
 
     @property
@@ -83,14 +85,9 @@ class Row:
         }
 
 
-def nvlink_to_all(gpu: Gpu, skus: SkuTable, links: JSON) -> bool:
-    """Whether the GPU's model has NVLink to all others of its board; `links` overrides the model's number of them."""
-    sku = skus.skus.get(gpu.sku)
-    return sku is not None and sku.fabric and sku.links(links) > 0
-
-
 def expected(pair: PairTopology, by_nvlink: bool, simulated: bool) -> bool:
-    """Whether two GPUs must be able to copy between each other: by their models, or because the driver says they can.
+    """Whether two GPUs must be able to copy between each other: by what was decided of their NVLinks, or because the
+    driver says they can.
 
     Simulated GPUs of which NVML says nothing copy through host memory, which always can.
     """

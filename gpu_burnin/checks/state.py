@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state_pci import judge_pci, pci_measurements
 from gpu_burnin.checks.state_rules import NAME, RULES, Expected, HostLink, judge_state
+from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.node_links import node_links_of
 from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 __all__ = ["Check", "Expected", "judge_state"]
 
-_T = TypeVar("_T")
 _ANY_SLOT = HostLink(max(GENERATION.values()), 32)
 
 
@@ -42,36 +42,22 @@ def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
 def expected_from(ctx: CheckContext, on_bus: Sequence[str] = ()) -> tuple[Expected, str]:
     """The expectations of a run, and where the expected number of GPUs comes from.
 
-    Options: expect_gpus, mig, power_limit_w, nvlink_links, driver_version, vbios. Raises ValueError for an
-    option of the wrong kind. `on_bus` are the addresses of the GPUs on the PCI bus.
+    `on_bus` are the addresses of the GPUs on the PCI bus.
     """
-    count, source = _option(ctx, "expect_gpus", int), "option expect_gpus"
+    said = expectations_of(ctx.options)
+    count, source = said.gpus, "expect.gpus"
     if count is None:
         count, source = (len(on_bus), "PCI bus") if on_bus else (None, "none")
-    limit = _option(ctx, "power_limit_w", (int, float))
     return (
         Expected(
+            said=said,
+            links=node_links_of(ctx.options),
             gpu_count=count,
             gpu_uuids=frozenset(gpu.uuid for gpu in ctx.gpus),
-            mig_enabled=_option(ctx, "mig", bool) or False,
-            power_limit_w=limit,
-            nvlink_links=_option(ctx, "nvlink_links", int),
-            driver_version=_option(ctx, "driver_version", str),
-            vbios=_option(ctx, "vbios", str),
             own_pids=own_family(),
         ),
         source,
     )
-
-
-def _option(ctx: CheckContext, name: str, kind: type[_T] | tuple[type[_T], ...]) -> _T | None:
-    value = ctx.options.get(name)
-    if value is None:
-        return None
-    # bool is an int to isinstance; a count of "true" is a mistake.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"option {name} of the state check has the wrong kind: {value!r}")
-    return value
 
 
 class Check:
@@ -101,6 +87,8 @@ class Check:
             "gpus": len(node.gpus),
             "gpu_count_expected": expected.gpu_count,
             "gpu_count_source": source,
+            "expected": expected.said.to_json(),
+            "node_links": {"source": str(expected.links.source), "why": expected.links.why},
             "rules": len(RULES),
             "simulated": node.simulated,
             "pci_links_read": len(links),

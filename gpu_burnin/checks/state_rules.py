@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpu_burnin.expectations import Expectations
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
-from gpu_burnin.telemetry.state import GpuState, known
+from gpu_burnin.hardware.floors import POWER_LIMIT_TOLERANCE_W
+from gpu_burnin.node_links import NodeLinks
+from gpu_burnin.telemetry.state import GpuState, Unsupported, known
 from gpu_burnin.types import JSON, Action, Reason
 
 NAME = "state"
 # A GPU whose memory is under this part of the nominal size lost some (reserved memory and ECC take 1 to 6 %).
 MEMORY_PART = 0.95
-POWER_LIMIT_TOLERANCE_W = 1.0
 # Clocks event reasons that a resting GPU never has: hardware slowdown, software and hardware thermal slowdown,
 # power brake (nvml.h).
 THROTTLE_BITS = {0x08: "hardware slowdown", 0x20: "thermal slowdown by software",
@@ -66,25 +68,18 @@ class HostLink:
 class Expected:
     """What this node should look like. None: the model's or the device's own default.
 
-    `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs;
-    `nvlink_links` overrides the model's for machines that differ (0 also means no fabric); `host_links` are by PCI
-    address.
+    `said` is what the operator expects, `gpu_count` his number or that of the PCI bus, `links` what was decided of
+    NVLinks. `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs; `host_links`
+    are by PCI address.
     """
 
     table: SkuTable = field(default_factory=load_skus)
+    said: Expectations = field(default_factory=Expectations)
+    links: NodeLinks = field(default_factory=NodeLinks)
     gpu_count: int | None = None
     gpu_uuids: frozenset[str] = frozenset()
-    mig_enabled: bool = False
-    power_limit_w: float | None = None
-    nvlink_links: int | None = None
-    driver_version: str | None = None
-    vbios: str | None = None
     own_pids: frozenset[int] = frozenset()
     host_links: Mapping[str, HostLink] = field(default_factory=dict)
-
-    def links(self, sku: Sku) -> int:
-        """Number of NVLinks that must be active."""
-        return sku.links(self.nvlink_links)
 
 
 Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
@@ -112,7 +107,7 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
         reasons += _unread(state, sku, expected)
         for rule in RULES:
             reasons += rule(state, sku, expected)
-    return (*reasons, *_twins(states), *_mixed(states, expected))
+    return (*reasons, *_twins(states), *_odd(states, expected), *_mixed(states, expected))
 
 
 def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
@@ -149,11 +144,9 @@ def _unknown_sku(state: GpuState) -> Reason:
 
 def _unread(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     """Judged fields without a value, unless model and driver may leave them out."""
-    judged = set(JUDGED_FIELDS)
-    if expected.links(sku):
-        judged |= set(LINK_FIELDS)
-        if sku.fabric_probe:
-            judged |= set(FABRIC_FIELDS)
+    links = expected.links.of(state.uuid, sku)
+    linked, probed = links.links and not _without_links(state), links.switched and sku.fabric_probe
+    judged = {*JUDGED_FIELDS, *(LINK_FIELDS if linked else ()), *(FABRIC_FIELDS if probed else ())}
     missing = {
         name: value.why
         for name, value in state.unread().items()
@@ -250,9 +243,10 @@ def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
 
 def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     modes = {"current": known(state.mig_enabled), "pending": known(state.mig_pending)}
-    wrong = [name for name, mode in modes.items() if mode is not None and mode != expected.mig_enabled]
+    wanted = expected.said.mig or False
+    wrong = [name for name, mode in modes.items() if mode is not None and mode != wanted]
     if wrong:
-        mode = "on" if expected.mig_enabled else "off"
+        mode = "on" if wanted else "off"
         yield _say(
             "MIG_MISMATCH",
             state,
@@ -268,7 +262,7 @@ def _settings(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]
     which, limit = "enforced", known(state.power_enforced_w)
     if sku.module_power:  # what is enforced follows the processor's share
         which, limit = "requested", known(state.power_limit_w)
-    wanted = known(state.power_default_w) if expected.power_limit_w is None else expected.power_limit_w
+    wanted = known(state.power_default_w) if expected.said.power_limit_w is None else expected.said.power_limit_w
     if limit is not None and wanted is not None and abs(limit - wanted) > POWER_LIMIT_TOLERANCE_W:
         message = f"the {which} power limit is {limit:g} W, expected {wanted:g} W"
         yield _say("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
@@ -316,8 +310,9 @@ def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> di
 
 
 def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    wanted = expected.links(sku)
-    active, inactive = known(state.nvlink_active), known(state.nvlink_inactive) or ()
+    wanted = expected.links.of(state.uuid, sku).links
+    active = () if _without_links(state) else known(state.nvlink_active)
+    inactive = known(state.nvlink_inactive) or ()
     if wanted and active is not None and len(active) < wanted:
         down = f" (down: {', '.join(map(str, inactive))})" if inactive else ""
         message = f"{len(active)} of {wanted} NVLinks are active{down}"
@@ -327,8 +322,13 @@ def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
         yield _say("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
 
 
+def _without_links(state: GpuState) -> bool:
+    """Whether NVML says that the GPU has no links at all, as it does of all links that are not populated."""
+    return state.nvlink_active == Unsupported("not_supported")
+
+
 def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    if not sku.fabric_probe or not expected.links(sku):
+    if not sku.fabric_probe or not expected.links.of(state.uuid, sku).switched:
         return
     value, status = known(state.fabric_state), known(state.fabric_status)
     if value is not None and (value != FABRIC_COMPLETED or status):
@@ -356,14 +356,25 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """Cards of which one has lost its end of a bridge, and it cannot be told which."""
+    names = [state.label for state in states if state.uuid in expected.links.odd]
+    if names:
+        message = (
+            f"an odd number of cards has NVLinks, and bridges connect two or four: one of {', '.join(names)} has lost "
+            "its bridge"
+        )
+        yield make_reason("NVLINK_DOWN", NAME, message, evidence={"gpus": [*expected.links.odd]})
+
+
 def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
     live = [state for state in states if not state.lost]
     drivers = [(state, version) for state in live for version in (state.driver_version, known(state.gsp_firmware))]
-    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.driver_version)
+    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.said.driver_version)
     for model in sorted({state.pci_device_id for state in live}):
         found = [(state, known(state.vbios)) for state in live if state.pci_device_id == model]
-        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.vbios)
+        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.said.vbios)
 
 
 def _unequal(

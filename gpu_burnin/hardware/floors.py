@@ -11,6 +11,10 @@ from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
 from gpu_burnin.values import mapping_of, number_of
 
 SLOW = "SLOW"
+# What a limit may differ from the one that was meant.
+POWER_LIMIT_TOLERANCE_W = 1.0
+# Checks whose rates are lower under a lower power limit.
+_BY_POWER = frozenset({"gemm", "hbm"})
 # Somebody saw a good GPU reach these; a floor worked out from other figures only warns.
 FAILING = frozenset({Confidence.MEASURED, Confidence.VENDOR})
 # Floors that depend on the host as much as on the GPU.
@@ -32,6 +36,43 @@ def with_floors(
         return found
     models = _models(gpus, skus or load_skus())
     return tuple(_filled(result, models.get(result.gpu or "")) for result in found)
+
+
+def at_lowered_power(
+    results: Iterable[CheckResult], limits: Mapping[str, Mapping[str, int]], expected_w: float | None
+) -> tuple[tuple[CheckResult, ...], tuple[Notice, ...]]:
+    """The results without floors for what power decides, on GPUs whose limit was lowered as expected; and the notice.
+
+    `limits` are watts by GPU (UUID): power_limit_w in force and power_default_w, the GPU's own. `expected_w` is what
+    the operator says. Floors are those of GPUs at their own limit.
+    """
+    found = tuple(results)
+    lowered = {
+        uuid: own
+        for uuid, own in limits.items()
+        if expected_w is not None
+        and own.get("power_limit_w", 0) - expected_w <= POWER_LIMIT_TOLERANCE_W
+        and own.get("power_default_w", 0) - expected_w > POWER_LIMIT_TOLERANCE_W
+    }
+    if not lowered or expected_w is None:
+        return found, ()
+    why = f"the power limit is {expected_w:g} W as expected, and the floors are those of the GPU's own limit"
+    listed: dict[str, JSON] = {uuid: own["power_default_w"] for uuid, own in lowered.items()}
+    own_w = "/".join(sorted({f"{own['power_default_w']:g}" for own in lowered.values()}))
+    message = (
+        f"{len(lowered)} of {len(limits)} GPUs run at a power limit of {expected_w:g} W as expected, and their own is "
+        f"{own_w} W: their rates in {' and '.join(sorted(_BY_POWER))} were held against no floor"
+    )
+    evidence: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
+    return (
+        tuple(
+            replace(result, coverage={**result.coverage, "no_floor_why": why})
+            if result.name in _BY_POWER and result.gpu in lowered
+            else result
+            for result in found
+        ),
+        (Notice("POWER_LIMIT", "telemetry", message, evidence=evidence),),
+    )
 
 
 def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 from gpu_burnin.hardware.located import Located, load
-from gpu_burnin.types import JSON
 
 DEFAULT_PATH = Path(__file__).with_name("skus.yaml")
 NVIDIA_VENDOR_ID = 0x10DE
@@ -56,8 +55,10 @@ class Floor:
 class Sku:
     """One GPU model. `unsupported` names fields of GpuState that this model may leave unread.
 
-    `module_power`: GPU and processor share the power of one module, so the enforced limit follows the processor's.
-    `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s, dense; a path the model lacks is missing.
+    `nvlink_links` are those of the boards or, without `fabric`, of the bridges that the model is made for: what a node
+    should have is decided in gpu_burnin.node_links. `module_power`: GPU and processor share the power of one module, so
+    the enforced limit follows the processor's. `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s,
+    dense; a path the model lacks is missing.
     """
 
     key: str
@@ -88,10 +89,6 @@ class Sku:
     def fabric_probe(self) -> bool:
         """Whether NVML tells if a GPU of this model joined the fabric of its switches."""
         return self.fabric and "fabric_state" not in self.unsupported
-
-    def links(self, override: JSON = None) -> int:
-        """NVLinks that a GPU has: the model's, unless a whole number overrides them for a machine (`nvlink_links`)."""
-        return override if isinstance(override, int) and not isinstance(override, bool) else self.nvlink_links
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from gpu_burnin.expectations import in_words
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
 from gpu_burnin.types import JSON, CheckResult
-from gpu_burnin.values import mapping_of, names_of, number_of, numbers_of, rows_of
+from gpu_burnin.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {
@@ -105,6 +106,8 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
     return [
         *([f"{_count(gpus, 'GPU')} against {_count(rules, 'rule')}"] if gpus is not None and rules is not None else []),
         *([f"{_count(unread, 'value')} could not be read"] if unread else []),
+        *([told] if (told := in_words(mapping_of(coverage, "expected"))) else []),
+        *([why] if (why := text_of(mapping_of(coverage, "node_links"), "why")) else []),
     ]
 
 

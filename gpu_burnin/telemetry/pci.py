@@ -14,6 +14,8 @@ _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 NVIDIA_VENDOR = "0x10de"
 # Display and 3D controllers.
 _GPU_CLASSES = ("0x0300", "0x0302")
+# Other bridges: what NVSwitches are up to Hopper. Those of later boards are not on the PCI bus of the host.
+_SWITCH_CLASSES = ("0x0680",)
 # Transfer rate of a lane in GT/s by PCIe generation (PCI Express Base Specification).
 GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
@@ -55,12 +57,17 @@ def gpu_addresses(sys_root: Path = SYS, proc: Path = PROC, dev: Path = DEV) -> t
     Virtual functions and GPUs that were given to a virtual machine (vfio-pci) are not among them. Nor are those of
     others where this is a container that was given some of the machine's GPUs: sysfs shows it all of them.
     """
-    found = _on_bus(sys_root)
+    found = _nvidia_devices(_GPU_CLASSES, sys_root)
     if _read_link(proc / "self/ns/pid") == _FIRST_PID_NAMESPACE:
         return found  # on the machine itself a GPU without a device node is missing
     given = [address for address in found if _device_node(address, proc, dev)]
     bound = [address for address in found if _driver(sys_root / "bus/pci/devices" / address) == "nvidia"]
     return tuple(given) if set(bound) - set(given) else found
+
+
+def switch_addresses(sys_root: Path = SYS) -> tuple[str, ...]:
+    """Addresses of the NVSwitches on the PCI bus that belong to this host and not to a virtual machine on it."""
+    return _nvidia_devices(_SWITCH_CLASSES, sys_root)
 
 
 def _device_node(address: str, proc: Path, dev: Path) -> bool:
@@ -80,13 +87,13 @@ def _read_link(path: Path) -> str:
         return ""
 
 
-def _on_bus(sys_root: Path) -> tuple[str, ...]:
+def _nvidia_devices(classes: tuple[str, ...], sys_root: Path) -> tuple[str, ...]:
     return tuple(
         sorted(
             normal_bus_id(device.name) or device.name
             for device in (sys_root / "bus/pci/devices").glob("*")
             if _text(device / "vendor") == NVIDIA_VENDOR
-            and (_text(device / "class") or "")[:6] in _GPU_CLASSES
+            and (_text(device / "class") or "")[:6] in classes
             and not (device / "physfn").exists()
             and _driver(device) != "vfio-pci"
         )

@@ -44,6 +44,7 @@ _LIMITS: Mapping[str, _Read] = {
     "tlimit_slowdown_c": lambda reader: reader.field(n.NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT),
     "pcie_generation": _number(n.nvmlDeviceGetMaxPcieLinkGeneration),
     "power_limit_w": lambda reader: reader.watts(n.nvmlDeviceGetEnforcedPowerLimit),
+    "power_default_w": lambda reader: reader.watts(n.nvmlDeviceGetPowerManagementDefaultLimit),
     "clock_sm_max_mhz": _number(lambda h: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),
 }
 

@@ -69,7 +69,7 @@ def node(gpus: int = GPUS) -> Iterator[Path]:
         config = {
             "backend": "cpu",
             "allow_simulated": True,
-            "expect_gpus": gpus,
+            "expect": {"gpus": gpus},
             "host_key": str(key),
             "kernel_log": str(directory / "kmsg"),
             "state_dir": str(directory / "state"),

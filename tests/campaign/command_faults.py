@@ -59,7 +59,7 @@ COMMAND_FAULTS: dict[str, CommandFault] = {
         CommandFault("gpu lost before the run", "GPU_LOST", FAIL, {"gpu{t}.lost": "calls"}),
         CommandFault("gpu lost during the run", "GPU_LOST", FAIL, {"gpu{t}.lost@0.4s": "calls"},
                      also="TELEMETRY_LOST COUNTER_LOST"),
-        CommandFault("gpu missing", "GPU_COUNT", FAIL, settings={"expect_gpus": 4}, on_gpu=False),
+        CommandFault("gpu missing", "GPU_COUNT", FAIL, settings={"expect": {"gpus": 4}}, on_gpu=False),
         CommandFault("gpu busy", "GPU_BUSY COVERAGE_LOW", INCONCLUSIVE, {"gpu{t}.processes": "4194303:1024"},
                      node_codes="COVERAGE_LOW", cut_short=True),
         CommandFault("driver and library differ", "NVML_UNAVAILABLE COVERAGE_LOW", INCONCLUSIVE,

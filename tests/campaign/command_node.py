@@ -32,7 +32,7 @@ class Node:
         self._scenario = directory / "node.scenario"
         self._scenario.write_text(scenario)
         self.settings: dict[str, Any] = {
-            "level": "quick", "backend": "cpu", "allow_simulated": True, "node_name": "gpu-1", "expect_gpus": GPUS,
+            "level": "quick", "backend": "cpu", "allow_simulated": True, "node_name": "gpu-1", "expect": {"gpus": GPUS},
             "shapes": _SHAPES, "host_key": str(host_key), "kernel_log": str(self.kernel_log),
             "state_dir": str(self.store.root), "require_evidence": True,
         }  # fmt: skip

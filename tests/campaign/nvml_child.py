@@ -18,7 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpu_burnin import node_links
 from gpu_burnin.checks import REGISTRY, CheckContext
+from gpu_burnin.expectations import expectations_of
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 from gpu_burnin.types import JSON, CheckResult, Gpu
 from gpu_burnin.wire import result_from_json, to_json
@@ -82,8 +85,20 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         except NvmlUnavailableError as error:
             return {"error": str(error)}
     gpus = tuple(Gpu(**gpu) for gpu in request["gpus"])
-    context = CheckContext(seed=0, level="quick", budget_s=10.0, gpus=gpus, options=request["options"])
+    options = {**request["options"], **_planned(request["options"])}
+    context = CheckContext(seed=0, level="quick", budget_s=10.0, gpus=gpus, options=options)
     return {"result": to_json(REGISTRY["state"].run(context))}
+
+
+def _planned(options: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """What a plan of the node as it is now would say of its NVLinks."""
+    from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+
+    try:
+        states = read_node().gpus
+    except NvmlUnavailableError:
+        return {}
+    return {node_links.KEY: node_links.decide(states, expectations_of(options), load_skus()).to_json()}
 
 
 def main() -> None:

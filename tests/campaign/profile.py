@@ -60,7 +60,8 @@ def make_profile(*case: object, gpus: int | None = None, sku: str | None = None,
     model = table[sku] if sku else table[source.choice(sorted(table))]
     fitting = [d for d in DRIVERS if model.architecture != "blackwell" or int(d[:3]) >= _FIRST_BLACKWELL_BRANCH]
     version = driver or source.choice(fitting)
-    count = gpus or source.randint(1, 8)
+    # Bridges connect two cards.
+    count = gpus or (2 * source.randint(1, 4) if model.nvlink_links and not model.fabric else source.randint(1, 8))
     profile = Profile(
         identity="-".join(map(str, case)),
         sku=model,

@@ -30,7 +30,7 @@ class StateFault:
     verdict: Verdict
     lines: Lines = field(default_factory=dict)
     draw: Callable[[random.Random, Profile], Lines] = lambda source, profile: {}
-    options: Callable[[Profile], Mapping[str, JSON]] = lambda profile: {"expect_gpus": profile.gpus}
+    options: Callable[[Profile], Mapping[str, JSON]] = lambda profile: {"expect": {"gpus": profile.gpus}}
     on_gpu: bool = True
     also: frozenset[str] = frozenset()
     node_codes: frozenset[str] = frozenset()
@@ -58,8 +58,12 @@ def _on(key: str, value: object) -> Lines:
     return {f"gpu{{t}}.{key}": value}
 
 
-def _with(**options: JSON) -> Callable[[Profile], Mapping[str, JSON]]:
-    return lambda profile: {"expect_gpus": profile.gpus, **options}
+def _with(**expected: JSON) -> Callable[[Profile], Mapping[str, JSON]]:
+    return lambda profile: {"expect": {"gpus": profile.gpus, **expected}}
+
+
+def _one_more(profile: Profile) -> Mapping[str, JSON]:
+    return {"expect": {"gpus": profile.gpus + 1}}
 
 
 def _has_links(sku: Sku) -> bool:
@@ -109,7 +113,7 @@ PRESENCE: tuple[StateFault, ...] = (
         node_codes=frozenset({"GPU_COUNT"}), least_gpus=2,
     ),
     _fault("missing gpu, expected by the inventory", "GPU_COUNT", FAIL, on_gpu=False,
-           options=lambda p: {"expect_gpus": p.gpus + 1}),
+           options=_one_more),
     _fault("one gpu too many", "GPU_COUNT", FAIL, {"gpus": "{more}"}, on_gpu=False),
     _fault("memory lost", "MEMORY_REDUCED", FAIL, draw=_less_memory),
     _fault("unknown model", "GPU_UNKNOWN_SKU", INCONCLUSIVE, _on("pci_device_id", "0x1eb8")),
@@ -187,7 +191,8 @@ LINKS: tuple[StateFault, ...] = (
     _fault("pcie fatal errors", "PCIE_DEGRADED", FAIL, _on("pcie_fatal_errors", 1)),
     _fault("one nvlink down", "NVLINK_DOWN", FAIL, fits=_has_links,
            draw=lambda source, p: _on("nvlink_down", source.randrange(p.sku.nvlink_links))),
-    _fault("several nvlinks down", "NVLINK_DOWN", FAIL, fits=_has_links, draw=_links_down),
+    # One GPU alone without a link is a machine without NVLink.
+    _fault("several nvlinks down", "NVLINK_DOWN", FAIL, fits=_has_links, draw=_links_down, least_gpus=2),
     _fault("fewer nvlinks than the machine has", "NVLINK_DOWN", FAIL, _on("nvlink_links", 6),
            fits=lambda sku: sku.nvlink_links > 6),
     _fault("nvlink recovery failed", "NVLINK_ERRORS", FAIL, _on("nvlink_recovery_failed", 1), fits=_has_links,

@@ -69,7 +69,7 @@ BAD_INPUTS: Mapping[str, BadInput] = {
         BadInput("nccl missing", "NCCL_MISSING", INCONCLUSIVE, ("libnccl.so.2", "gpu-burnin[cuda12]"), ("nccl",),
                  lacks="nccl"),
         BadInput("nccl of another version", "NCCL_VERSION", INCONCLUSIVE, ("2.99.1", "install the version"), ("nccl",),
-                 settings={"expect_nccl": "2.99.1"}),
+                 settings={"expect": {"nccl": "2.99.1"}}),
         BadInput("pinned memory refused", "CHECK_ERROR", INCONCLUSIVE, ("ulimit -l unlimited", "LimitMEMLOCK"),
                  ("pcie",), lacks="pinned memory"),
         BadInput("mig on", "MIG_MISMATCH", INCONCLUSIVE, ("MIG", "GPU {t}"), ("sm",),

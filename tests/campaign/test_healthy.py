@@ -107,7 +107,7 @@ def test_healthy_run_passes(index: int, nvml: NvmlChild, tmp_path: Path, record:
     seed, source = case_seed("healthy", index), case_random("healthy", index)
     profile = make_profile("healthy", index)
     gpus = gpus_of(nvml.node(profile.scenario()))
-    state = nvml.check(profile.scenario(), gpus, {"expect_gpus": profile.gpus})
+    state = nvml.check(profile.scenario(), gpus, {"expect": {"gpus": profile.gpus}})
     m, n, k = (source.choice(_SIZES) for _ in range(3))
     shapes = {**SHAPES, "gemm_m": m, "gemm_n": n, "gemm_k": k, "hbm_bytes": 4096 * source.randint(1, 32)}
     shapes |= {name: 4096 * source.randint(1, 8) for name in ("transfer_bytes", "collective_bytes")}

@@ -49,7 +49,7 @@ def test_the_same_nodes_without_a_fault_pass(index: int, nvml: NvmlChild) -> Non
     """A fault is seen for what it changes, not for how the made-up node looks."""
     profile = make_profile("state", "healthy", index)
     gpus = gpus_of(nvml.node(profile.scenario()))
-    result = nvml.check(profile.scenario(), gpus, {"expect_gpus": profile.gpus})
+    result = nvml.check(profile.scenario(), gpus, {"expect": {"gpus": profile.gpus}})
     judged = _judged(gpus, result)
     assert (judged.verdict, judged.reasons) == (Verdict.PASS, ()), profile.scenario()
 

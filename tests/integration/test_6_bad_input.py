@@ -90,9 +90,9 @@ ALL = "group_vars/all.yml"
             id="a variable is missing",
         ),
         pytest.param(
-            ALL, "^gpu_burnin_expect_gpus: 2$", "gpu_burnin_expect_gpus: two",
-            r".*all.yml:\d+, gpu-1, gpu-2, gpu-3: role gpu_burnin: argument 'gpu_burnin_expect_gpus' is of type str "
-            r"and we were unable to convert to int: .*; correct gpu_burnin_expect_gpus",
+            ALL, "^gpu_burnin_expect: {gpus: 2}$", "gpu_burnin_expect: {gpus: two}",
+            r".*all.yml:\d+, gpu-1, gpu-2, gpu-3: role gpu_burnin: argument 'gpus' is of type str found in "
+            r"'gpu_burnin_expect'. and we were unable to convert to int: .*; correct gpu_burnin_expect",
             id="a variable has the wrong type",
         ),
         pytest.param(

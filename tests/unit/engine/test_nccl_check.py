@@ -225,7 +225,7 @@ def test_a_library_that_is_missing_or_another_is_inconclusive_on_all(port: CpuCo
 
 
 def test_another_version_than_the_configuration_asks_for_is_inconclusive() -> None:
-    results = _run(2, options={**_PATIENT, "expect_nccl": "2.99.1"})
+    results = _run(2, options={**_PATIENT, "expect": {"nccl": "2.99.1"}})
     assert [told(result) for result in results] == [[("NCCL_VERSION", Verdict.INCONCLUSIVE)]] * 2
     assert "2.99.1" in results[0].reasons[0].message
 
@@ -243,9 +243,9 @@ class _Real(_Backend):
 
 def test_a_way_around_nvlink_is_refused() -> None:
     made = contexts(2, options=_PATIENT)
+    gpus = tuple(replace(one, sku="h100-sxm5-80gb") for one in made[0].gpus)
     for index, ctx in enumerate(made):
-        assert ctx.gpu is not None
-        made[index] = replace(ctx, gpu=replace(ctx.gpu, sku="h100-sxm5-80gb"), backend=_Real(_NoNvlink()))
+        made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], backend=_Real(_NoNvlink()))
     for result in run_together(Check().run, made).values():
         assert isinstance(result, CheckResult)
         assert told(result) == [("NCCL_FALLBACK", Verdict.INCONCLUSIVE)]

@@ -16,14 +16,14 @@ from gpu_burnin.checks.nccl_judge import (
     late_rank,
     library_reasons,
     multicast_expected,
-    nvlink_expected,
     transport_reasons,
     vias,
     why_no_floor,
 )
 from gpu_burnin.compute.collectives_port import Route, Transports
 from gpu_burnin.compute.nccl_log import read_log
-from gpu_burnin.hardware.skus import load_skus
+from gpu_burnin.hardware.skus import Sku, load_skus
+from gpu_burnin.node_links import GpuLinks, NodeLinks
 from gpu_burnin.types import Action, Reason, Verdict
 
 A, B, C = "GPU-0", "GPU-1", "GPU-2"
@@ -176,13 +176,21 @@ def test_one_rank_has_no_transport_to_judge() -> None:
 
 def test_expectations_follow_the_model_and_the_machine() -> None:
     skus = load_skus().skus
-    sxm, pcie, bridged, ampere = (skus[k] for k in ("h100-sxm5-80gb", "h100-pcie", "h100-nvl", "a100-sxm4-80gb"))
-    assert nvlink_expected(sxm, 8) and not nvlink_expected(sxm, 8, 0)
-    assert not nvlink_expected(pcie, 2) and nvlink_expected(pcie, 2, 18) and not nvlink_expected(pcie, 8, 18)
-    assert nvlink_expected(bridged, 2) and not nvlink_expected(bridged, 4), "bridges connect two"
-    assert not nvlink_expected(None, 8) and nvlink_expected(None, 8, 4)
-    assert multicast_expected(sxm, 8) and not multicast_expected(sxm, 2) and not multicast_expected(sxm, 8, 0)
-    assert not multicast_expected(ampere, 8) and not multicast_expected(bridged, 2)
+    sxm, bridged, ampere = (skus[key] for key in ("h100-sxm5-80gb", "h100-nvl", "a100-sxm4-80gb"))
+
+    def ranks(sku: Sku | None, count: int) -> dict[str, Sku | None]:
+        return {f"GPU-{index}": sku for index in range(count)}
+
+    of_model, none = NodeLinks(), NodeLinks(dict.fromkeys(ranks(None, 8), GpuLinks()))
+    direct = NodeLinks(dict.fromkeys(ranks(None, 8), GpuLinks(18, to_all=True)))
+    assert of_model.joined(ranks(sxm, 8)) and not none.joined(ranks(sxm, 8)) and direct.joined(ranks(sxm, 4))
+    assert of_model.joined(ranks(bridged, 2)) and not of_model.joined(ranks(bridged, 4)), "bridges connect two"
+    assert not none.joined(ranks(bridged, 2)) and not of_model.joined(ranks(None, 8)) and not of_model.joined({})
+    bridges = NodeLinks(dict.fromkeys(ranks(None, 4), GpuLinks(12)))
+    assert not bridges.joined(ranks(bridged, 2)), "these two of four need not be the ends of one bridge"
+    assert multicast_expected(ranks(sxm, 8), of_model) and not multicast_expected(ranks(sxm, 2), of_model)
+    assert not multicast_expected(ranks(sxm, 8), none) and not multicast_expected(ranks(sxm, 4), direct)
+    assert not multicast_expected(ranks(ampere, 8), of_model) and not multicast_expected(ranks(bridged, 2), of_model)
 
 
 # --- versions ---

@@ -15,12 +15,11 @@ from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink import Check
 from gpu_burnin.checks.nvlink_phases import pairings
-from gpu_burnin.checks.nvlink_rows import MOST_ERRORS, Row, expected, moved_bytes, nvlink_to_all
+from gpu_burnin.checks.nvlink_rows import MOST_ERRORS, Row, expected, moved_bytes
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.host_link import Moved
 from gpu_burnin.compute.peer import DATA_FAULTS
 from gpu_burnin.compute.peer_cpu import CpuPeers
-from gpu_burnin.hardware import load_skus
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
 
@@ -271,14 +270,6 @@ def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest
     for result in _run(contexts(2)).values():
         rows: Any = result.coverage["p2p"]
         assert rows[0]["write_bytes_per_s"] == rows[0]["read_bytes_per_s"] == (1 << 16) / 0.01
-
-
-@pytest.mark.parametrize(
-    ("sku", "links", "wanted"),
-    [("h100-sxm5-80gb", None, True), ("h100-sxm5-80gb", 0, False), ("l40s", None, False), ("unknown", None, False)],
-)
-def test_which_models_have_nvlink_to_all_others(sku: str, links: int | None, wanted: bool) -> None:
-    assert nvlink_to_all(replace(gpu(), sku=sku), load_skus(), links) is wanted
 
 
 @pytest.mark.parametrize(

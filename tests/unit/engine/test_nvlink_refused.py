@@ -10,6 +10,7 @@ import pytest
 from engine_helpers import gpu
 from together_helpers import contexts, results_together
 
+from gpu_burnin import node_links
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink import Check
@@ -18,6 +19,7 @@ from gpu_burnin.compute.host_link import Moved
 from gpu_burnin.compute.peer import TOO_MANY_PEERS, PeerUnavailable
 from gpu_burnin.compute.peer_cpu import CpuPeers
 from gpu_burnin.hardware import load_skus
+from gpu_burnin.node_links import GpuLinks, NodeLinks, Source
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
 
@@ -60,8 +62,13 @@ def test_models_with_nvlink_to_all_others_must_reach_each_other(monkeypatch: pyt
     (reason,) = reasons
     assert (reason.code, reason.severity, reason.gpu) == ("P2P_UNAVAILABLE", Verdict.FAIL, None)
     assert "setting of the driver" in reason.message and "should" in reason.message
-    told = _run([replace(ctx, options={"nvlink_links": 0}) for ctx in made])
-    assert _judged(told, 3)[0] == ()
+    decided = NodeLinks({one.uuid: GpuLinks() for one in gpus}, Source.SHAPE, "there is no NVLink").to_json()
+    told = _run([replace(ctx, options={node_links.KEY: decided}) for ctx in made])
+    reasons, (notice,) = _judged(told, 3)
+    assert reasons == () and "need not here" in notice.message
+    for result in told.values():
+        assert result.verdict is Verdict.PASS
+        assert "18 NVLinks" in str(result.coverage["no_floor_why"]), "its floor is that of copies over NVLink"
 
 
 def test_a_gpu_that_is_reached_but_reaches_not_gives_its_data_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

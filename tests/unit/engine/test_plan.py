@@ -105,13 +105,13 @@ def test_the_digest_follows_every_part() -> None:
     assert base.digest() == _make().digest()
     others = [
         _make(seed=2), _make("standard"), _make(checks=["gemm"]), _make(gpus=[gpu(1)]), _make(inject=["gemm:nan"]),
-        _make(shapes={"gemm_m": 32}), _make(options={"expect_gpus": 8}),
+        _make(shapes={"gemm_m": 32}), _make(options={"expect": {"gpus": 8}}),
     ]  # fmt: skip
     assert len({base.digest(), *(p.digest() for p in others)}) == len(others) + 1
 
 
 def test_a_plan_survives_json() -> None:
-    made = _make(inject=["hbm:bitflip:gpu=0"], options={"expect_gpus": 8})
+    made = _make(inject=["hbm:bitflip:gpu=0"], options={"expect": {"gpus": 8}})
     assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 

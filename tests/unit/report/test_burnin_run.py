@@ -69,7 +69,7 @@ class Node:
             "backend": "cpu",
             "allow_simulated": True,
             "node_name": "gpu-1",
-            "expect_gpus": 2,
+            "expect": {"gpus": 2},
             "shapes": SHAPES,
             "host_key": str(self.host_key),
             "require_evidence": True,
@@ -194,7 +194,7 @@ def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
 
 def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) -> None:
     node.own_scenario = "gpus = 3\ngpu1.uuid_of = 0\n"
-    node.configure(checks=["state", "hbm"], expect_gpus=3)
+    node.configure(checks=["state", "hbm"], expect={"gpus": 3})
     code, report, _ = node.run()
     assert (code, codes(report), report["action"]) == (3, {"GPU_UUID_SHARED"}, "hold")
     assert [gpu["verdict"] for gpu in report["gpus"]] == ["INCONCLUSIVE", "INCONCLUSIVE", "PASS"]
@@ -274,7 +274,7 @@ def test_closed_standard_streams_do_not_matter(node: Node) -> None:
 
 def test_a_lost_gpu_and_a_wrong_count_are_no_pass_without_the_state_check(node: Node) -> None:
     node.own_scenario = "gpus = 2\ngpu1.lost = handle\n"
-    node.configure(checks=["hbm"], expect_gpus=4)
+    node.configure(checks=["hbm"], expect={"gpus": 4})
     code, report, _ = node.run()
     assert (code, codes(report)) == (3, {"COVERAGE_LOW"})
     said = " ".join(reason["message"] for reason in report["reasons"])

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_burnin.config import Config, load_config
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.expectations import Expectations
 
 WHOLE = """\
 level: quick
@@ -17,8 +18,7 @@ dcgm: true
 power_waves: granted
 wave_wait: 45m
 extended_for_new: 2h
-expect_nccl: "2.28.3"
-expect_gpus: 8
+expect: {gpus: 8, nvlink_links: 0, mig: false, power_limit_w: 6.5, driver_version: 580.95.05, vbios: "96", nccl: "2.28"}
 backend: cpu
 allow_simulated: true
 node_name: gpu-1
@@ -45,8 +45,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.dcgm is True
     assert (config.power_waves, config.wave_wait_s) == ("granted", 2700)
     assert config.extended_for_new_s == 7200
-    assert config.expect_nccl == "2.28.3"
-    assert config.expect_gpus == 8
+    assert config.expect == Expectations(8, 0, False, 6.5, "580.95.05", "96", "2.28")
     assert config.backend == "cpu"
     assert config.allow_simulated is True
     assert config.node_name == "gpu-1"
@@ -61,7 +60,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.publish.domain == "example.org"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "level: null\nshapes:\npublish:\nexpect_gpus:\n"])
+@pytest.mark.parametrize("text", ["", "{}", "level: null\nshapes:\npublish:\nexpect:\n", "expect: {gpus: , mig: }"])
 def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
     config = load_config(write(tmp_path, text))
     assert config == Config()
@@ -69,7 +68,7 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
     assert config.allow_simulated is False
     assert config.metrics_file is None
     assert (config.dcgm, config.power_waves, config.wave_wait_s) == (False, None, 1800)
-    assert (config.extended_for_new_s, config.expect_nccl) == (None, None)
+    assert (config.extended_for_new_s, config.expect) == (None, Expectations())
 
 
 @pytest.mark.parametrize(
@@ -89,14 +88,27 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("extended_for_new: soon", "extended_for_new must be a duration"),
         ("extended_for_new: 29m", "extended_for_new must be from 30m to 30d"),
         ("extended_for_new: 31d", "extended_for_new must be from 30m to 30d"),
-        ("expect_nccl: 2.28", "expect_nccl must be a version in quotes"),
-        ("expect_nccl: newest", "expect_nccl must be a version in quotes"),
+        ("expect: 8", "expect must be a mapping of keys to values (gpus, nvlink_links, mig"),
+        ("expect: {gpu: 8}", "unknown key expect.gpu (did you mean gpus?); remove it"),
+        ("expect: {ecc: true}", "unknown key expect.ecc (the keys are gpus, nvlink_links, mig"),
+        ("expect: {nccl: 2.28}", "expect.nccl must be a version in quotes"),
+        ("expect: {nccl: newest}", "expect.nccl must be a version in quotes"),
+        ("expect: {driver_version: 580.95}", "expect.driver_version must be a version in quotes"),
+        ("expect: {vbios: 96}", "expect.vbios must be a version in quotes"),
+        ("expect: {vbios: ' '}", "expect.vbios must be a version in quotes"),
+        ("expect: {nvlink_links: -1}", "expect.nvlink_links must be a whole number of 0 or more"),
+        ("expect: {nvlink_links: 18.0}", "expect.nvlink_links must be a whole number of 0 or more"),
+        ("expect: {mig: 1}", "expect.mig must be true or false"),
+        ("expect: {power_limit_w: 0}", "expect.power_limit_w must be watts above 0"),
+        ("expect: {power_limit_w: .nan}", "expect.power_limit_w must be watts above 0"),
+        ("expect: {power_limit_w: .inf}", "expect.power_limit_w must be watts above 0"),
+        ("expect: {power_limit_w: true}", "expect.power_limit_w must be watts above 0"),
         ("backend: tpu", "backend must be one of"),
         ("checks: gemm", "checks must be a list of names"),
         ("checks: [1]", "checks must be a list of names"),
-        ("expect_gpus: 0", "expect_gpus must be a whole number"),
-        ("expect_gpus: -1", "expect_gpus must be a whole number"),
-        ("expect_gpus: true", "expect_gpus must be a whole number"),
+        ("expect: {gpus: 0}", "expect.gpus must be a whole number of 1 or more"),
+        ("expect: {gpus: -1}", "expect.gpus must be a whole number of 1 or more"),
+        ("expect: {gpus: true}", "expect.gpus must be a whole number of 1 or more"),
         ("allow_simulated: 'yes'", "allow_simulated must be true or false"),
         ("state_dir: state", "state_dir must be an absolute path"),
         ("metrics_file: burnin.prom", "metrics_file must be an absolute path"),

@@ -24,7 +24,7 @@ EIGHT = tuple(replace(GPUS[0], index=index, uuid=f"GPU-{index}") for index in ra
 
 def every_check(level: str = "standard", waves: str = "granted") -> Plan:
     """A plan with all checks, on eight GPUs."""
-    options = {"power_waves": waves, "wave_wait_s": 1800.0, "expect_gpus": 8}
+    options = {"power_waves": waves, "wave_wait_s": 1800.0, "expect": {"gpus": 8}}
     return make_plan(level, backend="cuda", gpus=EIGHT, seed=1, options=options, checks=CHECK_NAMES)
 
 
@@ -88,7 +88,7 @@ def test_a_longer_run_misses_less() -> None:
 
 def test_what_is_covered_is_counted_for_the_hardware() -> None:
     covers = {check["name"]: check["covers"] for check in document(every_check(), load_skus())["checks"]}
-    assert covers["state"] == {"gpus": 8, "expect_gpus": 8}
+    assert covers["state"] == {"gpus": 8, "expect": {"gpus": 8}, "node_links": None}
     assert covers["hbm"]["memory_bytes"] == [int(0.95 * GPUS[0].memory_bytes)] * 8
     assert (covers["hbm"]["least_share"], covers["hbm"]["least_patterns"]) == (0.95, 4)
     assert "fp8_e4m3" in covers["gemm"]["precisions"]
@@ -154,7 +154,7 @@ def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkey
 def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Arguments for the command on a machine whose NVML gives nothing, with its own empty configuration."""
     monkeypatch.setattr("gpu_burnin.plan_cli.discover", lambda: Found(error="there is no driver"))
-    (tmp_path / "config.yaml").write_text("expect_gpus: 8\n")
+    (tmp_path / "config.yaml").write_text("expect: {gpus: 8}\n")
     return ["plan", "--config", str(tmp_path / "config.yaml"), "--state-dir", str(tmp_path / "state")]
 
 

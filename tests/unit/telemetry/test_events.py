@@ -126,6 +126,7 @@ def test_values_an_older_driver_has_under_other_names(run_python: Run) -> None:
     assert unsupported["temperature_memory_c"] == "not_supported"
     assert limits == {
         "slowdown_c": 89, "memory_max_c": 95, "pcie_generation": 5, "clock_sm_max_mhz": 1980, "power_limit_w": 700,
+        "power_default_w": 700,
     }  # fmt: skip
 
 

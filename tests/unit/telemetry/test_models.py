@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,8 +13,10 @@ import recorded_nvml
 from recorded_nvml import Profile, installed, profile, uuid
 
 from gpu_burnin.checks.state_rules import Expected, HostLink, judge_state
+from gpu_burnin.expectations import Expectations
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.node_links import decide
 from gpu_burnin.telemetry.counters import CounterTrack
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
@@ -24,6 +26,7 @@ from gpu_burnin.telemetry.nvml_reader import Reader
 from gpu_burnin.telemetry.sampler_columns import Columns
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
+from gpu_burnin.types import Reason
 
 SKUS = load_skus().skus
 CASES = [(model, branch) for model, data in recorded_nvml.models().items() for branch in data["branches"]]
@@ -36,9 +39,16 @@ def read(*gpus: Profile) -> tuple[GpuState, ...]:
         return read_inventory(nvml)
 
 
-def codes(*gpus: Profile, **expected: Any) -> list[str]:
-    """Codes of the reasons against a node of these GPUs."""
-    return [reason.code for reason in judge_state(read(*gpus), Expected(gpu_count=len(gpus), **expected))]
+def judged(states: Sequence[GpuState], said: Expectations | None = None, **expected: Any) -> tuple[Reason, ...]:
+    """What is against a node of these GPUs, whose NVLinks were decided by its shape unless somebody said."""
+    told = said or Expectations()
+    links = decide(states, told, load_skus())
+    return judge_state(states, Expected(said=told, links=links, gpu_count=len(states), **expected))
+
+
+def codes(*gpus: Profile, **said: Any) -> list[str]:
+    """Codes of the reasons against a node of these GPUs, of which the operator said something."""
+    return [reason.code for reason in judged(read(*gpus), Expectations(**said))]
 
 
 @cache
@@ -55,7 +65,7 @@ def test_every_model_is_recorded() -> None:
 def test_a_healthy_node_passes(model: str, branch: str) -> None:
     for count in recorded_nvml.models()[model]["gpus"]:
         states = read(*[profile(model, branch)] * count)
-        assert judge_state(states, Expected(gpu_count=count)) == ()
+        assert judged(states) == ()
         found = [load_skus().find(state.pci_device_id, state.pci_subsystem_id) for state in states]
         assert {sku.key for sku in found if sku} == {model}
         assert len({state.uuid for state in states}) == count
@@ -63,7 +73,11 @@ def test_a_healthy_node_passes(model: str, branch: str) -> None:
 
 @pytest.mark.parametrize(("model", "branch"), BOARDS)
 def test_one_gpu_of_a_board_given_to_a_machine_without_its_switches_passes(model: str, branch: str) -> None:
-    assert codes(profile(model, branch, alone=True), nvlink_links=0) == []
+    alone = profile(model, branch, alone=True)
+    assert codes(alone) == []
+    assert codes(alone, nvlink_links=0) == []
+    assert "NVLINK_DOWN" in codes(alone, nvlink_links=SKUS[model].nvlink_links)
+    assert codes(alone, alone).count("NVLINK_DOWN") == 2, "two have something to be linked with"
 
 
 # --- faults: code, from which branch on NVML can tell, and the GPU that has it (None: this model cannot) ---
@@ -91,7 +105,9 @@ def _no_fabric(gpu: Profile, sku: Sku) -> Profile | None:
 
 
 def _link_down(gpu: Profile, sku: Sku) -> Profile | None:
-    return gpu.changed(links={**(gpu.links or {}), "active": sku.nvlink_links - 1}) if sku.nvlink_links else None
+    links = gpu.links or {}
+    linked = links.get("active", links.get("count", 0))  # cards are recorded without their bridges
+    return gpu.changed(links={**links, "active": linked - 1}) if linked else None
 
 
 def _failed_recoveries(gpu: Profile, sku: Sku) -> Profile | None:
@@ -198,7 +214,7 @@ def test_one_fault_in_one_of_two_gpus_gives_its_code_alone(name: str) -> None:
         width = healthy(model, branch).pcie_width
         assert isinstance(width, int)
         slots = {sick.pci_bus_id: HostLink(SKUS[model].pcie_generation, width)}
-        reasons = judge_state([healthy(model, branch), sick], Expected(gpu_count=2, host_links=slots))
+        reasons = judged([healthy(model, branch), sick], host_links=slots)
         assert [reason.code for reason in reasons] == [code], (model, branch, reasons)
         assert code.endswith("_MIXED") or "GPU 1" in reasons[0].message
     assert tried
@@ -220,7 +236,7 @@ def test_a_power_cap_of_the_module_is_no_limit_that_somebody_set() -> None:
 
 def test_what_mig_instances_hide_is_not_asked_for() -> None:
     hidden = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetRemappedRows": "not_supported"}
-    assert codes(profile("a100-pcie-80gb", "580").changed(calls=hidden), mig_enabled=True) == []
+    assert codes(profile("a100-pcie-80gb", "580").changed(calls=hidden), mig=True) == []
 
 
 def test_the_refusal_of_a_user_without_rights_says_what_to_do() -> None:

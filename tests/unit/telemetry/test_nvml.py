@@ -192,7 +192,7 @@ print("done")
 
 
 def test_wrong_number_of_gpus(run_python: Run) -> None:
-    assert check(run_python, "gpus = 7\n", expect_gpus=8)["codes"] == ["GPU_COUNT"]
+    assert check(run_python, "gpus = 7\n", expect={"gpus": 8})["codes"] == ["GPU_COUNT"]
     assert check(run_python, "gpus = 0\n")["codes"] == ["GPU_COUNT"]
 
 

@@ -13,14 +13,19 @@ from telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state import expected_from, own_family
 from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, HostLink, judge_state
+from gpu_burnin.expectations import KEYS, Expectations
+from gpu_burnin.hardware import load_skus
+from gpu_burnin.node_links import NodeLinks, decide
 from gpu_burnin.telemetry.state import ProcessUse, Unsupported
-from gpu_burnin.types import Action, Gpu, Verdict
+from gpu_burnin.types import JSON, Action, Gpu, Verdict
 
 
 def codes(*states: Any, **expected: Any) -> list[str]:
-    """Codes of the reasons against these GPUs."""
+    """Codes of the reasons against these GPUs; what the operator expects goes with the rest."""
     expected.setdefault("host_links", in_any_slot(*states))
-    return [reason.code for reason in judge_state(states, Expected(**expected))]
+    said = Expectations(**{name: expected.pop(name) for name in KEYS if name in expected})
+    links = NodeLinks() if said.nvlink_links is None else decide(states, said, load_skus())
+    return [reason.code for reason in judge_state(states, Expected(said=said, links=links, **expected))]
 
 
 def test_healthy_gpus_give_no_reason() -> None:
@@ -119,10 +124,17 @@ def test_judged_value_that_cannot_be_read_is_inconclusive(name: str) -> None:
     assert reasons[0].evidence == {"fields": {name: "timeout"}}
 
 
-@pytest.mark.parametrize("name", ["nvlink_active", "fabric_state"])
-def test_links_that_cannot_be_read_are_inconclusive_where_links_are_expected(name: str) -> None:
-    assert codes(healthy(0, **{name: NOT_SUPPORTED})) == ["UNSUPPORTED_FIELD"]
-    assert codes(healthy(0, **{name: NOT_SUPPORTED}), nvlink_links=0) == []
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("nvlink_active", Unsupported("unknown"), "UNSUPPORTED_FIELD"),
+        ("fabric_state", NOT_SUPPORTED, "UNSUPPORTED_FIELD"),
+        ("nvlink_active", NOT_SUPPORTED, "NVLINK_DOWN"),  # it says that there are none
+    ],
+)
+def test_links_that_are_not_told_count_where_links_are_expected(name: str, value: Unsupported, code: str) -> None:
+    assert codes(healthy(0, **{name: value})) == [code]
+    assert codes(healthy(0, **{name: value}), nvlink_links=0) == []
 
 
 def test_field_is_excused_only_where_the_data_say_so() -> None:
@@ -148,7 +160,7 @@ def test_gpu_of_the_plan_that_is_gone_is_lost() -> None:
 @pytest.mark.parametrize(
     ("expected", "wanted"),
     [
-        ({"mig_enabled": True}, ["MIG_MISMATCH"]),
+        ({"mig": True}, ["MIG_MISMATCH"]),
         ({"power_limit_w": 650.0}, ["POWER_LIMIT"]),
         ({"driver_version": "590.10"}, ["DRIVER_MIXED"]),
         ({"vbios": "96.00.99.00.01"}, ["VBIOS_MIXED"]),
@@ -168,7 +180,7 @@ def test_odd_one_out_is_named() -> None:
     (reason,) = judge_state(halves, Expected())
     assert (reason.code, reason.gpu) == ("VBIOS_MIXED", None)
     # The fleet's version is known: the GPU that has another one is it, even of two.
-    (reason,) = judge_state([healthy(0), healthy(1, vbios="old")], Expected(vbios="96.00.89.00.01"))
+    (reason,) = judge_state([healthy(0), healthy(1, vbios="old")], Expected(said=Expectations(vbios="96.00.89.00.01")))
     assert (reason.code, reason.gpu) == ("VBIOS_MIXED", "GPU-0001")
 
 
@@ -192,13 +204,14 @@ def test_mixed_models_may_have_different_vbios() -> None:
 
 def test_expectations_come_from_the_options() -> None:
     gpu = Gpu(0, "GPU-0000", "", "", "", "", 0, "")
-    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect_gpus": 4, "mig": True, "power_limit_w": 500})
+    said: dict[str, JSON] = {"gpus": 4, "mig": True, "power_limit_w": 500}
+    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect": said})
     expected, source = expected_from(ctx, on_bus=("0000:10:00.0",))
-    assert (expected.gpu_count, expected.mig_enabled, expected.power_limit_w) == (4, True, 500)
+    assert (expected.gpu_count, expected.said.mig, expected.said.power_limit_w) == (4, True, 500)
     assert expected.gpu_uuids == {"GPU-0000"}
-    assert source == "option expect_gpus"
-    with pytest.raises(ValueError, match="expect_gpus"):
-        expected_from(replace(ctx, options={"expect_gpus": True}))
+    assert source == "expect.gpus"
+    with pytest.raises(ValueError, match=r"expect\.gpus must be"):
+        expected_from(replace(ctx, options={"expect": {"gpus": True}}))
     assert expected_from(replace(ctx, options={}))[1] == "none"
     expected, source = expected_from(replace(ctx, options={}), on_bus=("0000:10:00.0", "0000:11:00.0"))
     assert (expected.gpu_count, source) == (2, "PCI bus")

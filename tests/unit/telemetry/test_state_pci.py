@@ -167,7 +167,7 @@ def test_check_asks_the_kernel_only_on_real_hardware(
 ) -> None:
     monkeypatch.setattr(nvml, "read_node", lambda: NodeState(simulated, "580.95.05", "13.0", "13.580", (healthy(0),)))
     monkeypatch.setattr("gpu_burnin.checks.state.gpu_addresses", lambda: (ADDRESS, "0000:11:00.0"))
-    result = Check().run(CheckContext(1, "quick", 10, (), options={"expect_gpus": 1}))
+    result = Check().run(CheckContext(1, "quick", 10, (), options={"expect": {"gpus": 1}}))
     assert [reason.code for reason in result.reasons] == ([code] if code else [])
     assert result.coverage["simulated"] is simulated
     assert Check().selftest(CheckContext(1, "quick", 10, ())) == ()
