@@ -232,12 +232,6 @@ def load_config(path: Path | None = None) -> Config:
         raise GpuBurninError(
             f"{chosen}: cannot read the configuration ({error}); correct the file or run as root"
         ) from error
-    import yaml  # here, so that a host without a file does not pay for it
+    from gpu_burnin import yaml_text  # here, so that a host without a file does not pay for it
 
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" in line {where.line + 1}" if where else ""
-        raise GpuBurninError(f"{chosen}: not valid YAML{line}; correct the file") from error
-    return parse_config(document, chosen)
+    return parse_config(yaml_text.load(text, chosen), chosen)

@@ -10,10 +10,9 @@ from typing import TypeVar
 import yaml
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.yaml_text import YamlError, compose, line_of
 
 _E = TypeVar("_E", bound=StrEnum)
-# The C parser is some ten times faster; PyYAML built without libyaml has only the Python one.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class HardwareDataError(GpuBurninError):
@@ -30,14 +29,14 @@ class Located:
     @property
     def line(self) -> int:
         """Line in the file, counted from 1."""
-        return int(self.node.start_mark.line) + 1
+        return line_of(self.node)
 
     def error(self, message: str) -> HardwareDataError:
         """An error at this place."""
         return HardwareDataError(f"{self.path}:{self.line}: {message}")
 
     def mapping(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Located]:
-        """The entries of a mapping with exactly these keys; unknown, repeated and missing ones are errors."""
+        """The entries of a mapping with exactly these keys; unknown and missing ones are errors."""
         entries = self.entries()
         for key, value in entries.items():
             if key not in required and key not in optional:
@@ -48,16 +47,10 @@ class Located:
         return entries
 
     def entries(self) -> dict[str, Located]:
-        """The entries of a mapping with any keys; a repeated key is an error."""
+        """The entries of a mapping with any keys."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error("must be a mapping of keys to values")
-        entries: dict[str, Located] = {}
-        for key_node, value_node in self.node.value:
-            key = str(key_node.value)
-            if key in entries:
-                raise Located(self.path, key_node).error(f"key {key!r} is given twice")
-            entries[key] = Located(self.path, value_node)
-        return entries
+        return {str(key.value): Located(self.path, value) for key, value in self.node.value}
 
     @property
     def is_list(self) -> bool:
@@ -112,12 +105,11 @@ class Located:
 def load(path: Path) -> Located:
     """Parse a YAML file; raises HardwareDataError when it cannot be read or is no YAML."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        node = compose(path.read_text(encoding="utf-8"), path)
     except OSError as error:
         raise HardwareDataError(f"{path}: cannot be read ({error.strerror}); reinstall gpu_burnin") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise HardwareDataError(f"{path}:{line}: is not YAML: {error.problem}") from error
+    except YamlError as error:
+        raise HardwareDataError(str(error)) from error
     if node is None:
         raise HardwareDataError(f"{path}:1: the file is empty")
     return Located(path, node)

@@ -116,14 +116,25 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("shapes: {gemm_m: -1}", "shapes.gemm_m must be a whole number"),
         ("publish: 1", "publish must be a mapping"),
         ("- level", "the file must be a mapping"),
-        ("a: [\n", "not valid YAML in line"),
+        ("a: [\n", ":2: is not YAML"),
+        ("level: quick\nbackend: cpu\nlevel: extended\n", ":3: key 'level' is given twice"),
+        ("shapes: {gemm_m: 64, gemm_m: 65}", ":1: key 'gemm_m' is given twice"),
+        ("checks: [{a: 1, a: 2}]", ":1: key 'a' is given twice"),
+        ("level: &a {b: *a, b: 1}", ":1: key 'b' is given twice"),
+        ("level: !!python/object:os.system x", ":1: could not determine a constructor"),
+        ("level: quick\n---\nlevel: extended\n", ":2: is not YAML"),
+        (f"expect_gpus: {'9' * 5000}", "holds a value that cannot be read"),
+        ("level: 2026-13-45", "holds a value that cannot be read"),
+        ("level: " + "[" * 500000 + "]" * 500000, ":1: is nested too deep"),
+        ("level:\n" + "- " * 5000, ":2: is nested too deep"),
+        ("level: \x07", "is not YAML"),
     ],
 )
 def test_mistakes_name_file_and_key(text: str, says: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
     with pytest.raises(GpuBurninError) as caught:
         load_config(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2

@@ -144,6 +144,8 @@ def test_malformed_xid_table(tmp_path: Path, code: str, preflight: str, more: st
         ("slow:\n  summary: a\n  what_to_do: b\n  action: hold\n  severity: FAIL\n", 2, "upper case"),
         ("- a\n", 1, "must be a mapping"),
         ("a: [\n", 2, "is not YAML"),
+        ("SLOW: {summary: a}\nFAST: {}\nSLOW: {summary: b}\n", 3, "'SLOW' is given twice"),
+        ("SLOW:\n  summary: {of: [{a: 1, a: 2}]}\n", 2, "'a' is given twice"),
         ("", 1, "empty"),
     ],
 )
