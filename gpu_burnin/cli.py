@@ -159,10 +159,19 @@ def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @host_options
 def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir: Path | None) -> None:
-    """Show a report, the latest of this node by default."""
+    """Show a report, the latest of this node by default.
+
+    Exit code 1, and no report, when it is not the one that its run signed.
+    """
+    from gpu_burnin.report import authentic, model
     from gpu_burnin.store import Store
 
-    _show(file or Store(host_config(config_path, state_dir).state_dir).latest, as_json)
+    path = file or Store(host_config(config_path, state_dir).state_dir).latest
+    host_key = None
+    with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
+        host_key = host_config(config_path, state_dir).host_key
+    authentic.refuse_changed(model.find(path), host_key)
+    _show(path, as_json)
 
 
 @contextlib.contextmanager

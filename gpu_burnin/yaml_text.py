@@ -65,8 +65,7 @@ def _refuse_depth(text: str, path: Path) -> None:
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_LEVELS:
-            line = event.start_mark.line + 1
-            raise YamlError(f"{path}:{line}: is nested too deep, more than {_MOST_LEVELS} levels; correct the file")
+            raise YamlError(f"{path}: is nested too deep, more than {_MOST_LEVELS} levels; correct the file")
 
 
 def _mappings(root: yaml.Node | None) -> Iterator[yaml.MappingNode]:
