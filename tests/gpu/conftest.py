@@ -6,6 +6,7 @@ Without one they are skipped with the reason; with one, a backend that cannot be
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def open_backend() -> Iterator[CudaBackend]:
-    """The first GPU that CUDA shows, opened once."""
-    backend = CudaBackend()
+    """The first GPU that CUDA shows, opened once. MUSTER_GPU_TESTS_KERNELS: where sessions share compiled kernels."""
+    shared = os.environ.get("MUSTER_GPU_TESTS_KERNELS")
+    backend = CudaBackend(Path(shared) if shared else None)
     backend.open(None)
     yield backend
     backend.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import shutil
 import signal
 import socket
@@ -42,6 +43,9 @@ class Report:
     def __init__(self, path: Path, out: Path) -> None:
         self.path, self.out = path, out
         self.told: dict[str, Any] = {}
+        # Compiled kernels are shared with the other steps: beside the results, in the session's own folder.
+        self.kernel_dir = path.parent / "kernels"
+        self.kernel_dir.mkdir(mode=0o700, exist_ok=True)
 
     def save(self, **figures: Any) -> None:
         """Add figures."""
@@ -91,6 +95,7 @@ def gpu_tests(report: Report, file: str) -> None:
     """One file of tests/gpu; fails when a test does, or when none was run."""
     from tests.bench.gpu.gpu_tests import run_file
 
+    os.environ["MUSTER_GPU_TESTS_KERNELS"] = str(report.kernel_dir)
     run_file(report.save, file)
 
 
@@ -211,7 +216,7 @@ def _opened(report: Report) -> Iterator[tuple[CudaBackend, Any]]:
     """The first GPU that CUDA shows."""
     from gpu_burnin.compute.cuda import CudaBackend
 
-    backend = CudaBackend()
+    backend = CudaBackend(report.kernel_dir)
     backend.open(None)
     try:
         import cupy

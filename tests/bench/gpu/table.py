@@ -31,10 +31,9 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 def device(steps: Mapping[str, Any]) -> str:
     """Name of the GPU: as CUDA gives it, else as NVML does."""
-    if (name := _facts(steps).get("device")) is not None:
-        return str(name)
-    names = [gpu.get("name") for gpu in _node(steps).get("gpus", ())]
-    return str(names[0]) if names else "no GPU"
+    names = [_facts(steps).get("device"), *(gpu.get("name") for gpu in _node(steps).get("gpus", ()))]
+    name = next((str(name) for name in names if name), "no GPU")
+    return f"{name} (simulated)" if _node(steps).get("simulated") is True else name
 
 
 def software(steps: Mapping[str, Any]) -> str:
@@ -75,12 +74,12 @@ def _tests(step: Mapping[str, Any], figures: Figures) -> str:
 
 
 def _node_rows(node: Figures) -> Iterator[Row]:
-    for gpu, whys in node.get("unread", {}).items():
+    for number, whys in enumerate(node.get("unread", {}).values()):
         counts: dict[str, list[str]] = {}
         for name, why in whys.items():
             counts.setdefault(why, []).append(name)
         told = "; ".join(f"{why}: {', '.join(sorted(names))}" for why, names in sorted(counts.items()))
-        yield f"values that NVML did not give, {gpu}", told or "none", "-"
+        yield f"values that NVML did not give, GPU {number}", told or "none", "-"
 
 
 def _run_rows(level: str, goal: str) -> Callable[[Figures], Iterator[Row]]:

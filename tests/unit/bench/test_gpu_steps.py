@@ -210,3 +210,25 @@ def test_a_folder_with_older_results_or_a_step_that_is_none_is_a_usage_error(tmp
     done = _session(tmp_path / "new", "speed")
     assert done.returncode == 2 and "unknown step 'speed'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+# --- compiled kernels ---
+
+
+def test_steps_share_compiled_kernels_in_the_session_s_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    class Backend:
+        def __init__(self, kernel_dir: Path) -> None:
+            made.append(kernel_dir)
+
+        def open(self, _: None) -> None:
+            raise GpuBurninError("no GPU")
+
+    monkeypatch.setattr("gpu_burnin.compute.cuda.CudaBackend", Backend)
+    for name in ("rates", "memory"):
+        assert do(name, Report(tmp_path / f"{name}.json", tmp_path)) == 1
+    assert made == [tmp_path / "kernels"] * 2
+    assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700

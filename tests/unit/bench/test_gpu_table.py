@@ -47,7 +47,7 @@ def test_what_was_measured_is_in_its_row() -> None:
     assert text.startswith("### NVIDIA H200, 2026-01-01\n\nDriver 580.95, NVML 13.580, CUDA runtime 13020, ")
     assert "NVRTC 13.5; numpy 2.4.6." in text
     for row in (
-        "| values that NVML did not give, GPU 0 (GPU-1) | invalid_argument: x; not_supported: brake, fan | - |",
+        "| values that NVML did not give, GPU 0 | invalid_argument: x; not_supported: brake, fan | - |",
         "every SM | 5 passed, 0 failed; 1 skipped: one GPU | passed |",
         "| quick run, wall time | 55.2 s | 60 s |",
         "| quick run, verdict | INCONCLUSIVE: COVERAGE_LOW (gemm) | PASS |",
@@ -84,6 +84,12 @@ def test_what_was_not_measured_says_why_and_keeps_what_there_is() -> None:
         "| power check of the level standard | not measured: not reached | - |",
     ):
         assert row in text
+
+
+def test_a_simulation_is_called_one() -> None:
+    node = {"simulated": True, "gpus": [{"name": "NVIDIA H100"}]}
+    text = markdown(_result(node={"figures": {"node": node}}, bandwidth={"figures": {}}))
+    assert text.startswith("### NVIDIA H100 (simulated), 2026-01-01")
 
 
 def test_a_session_that_has_just_begun_has_a_row_for_each_step() -> None:
