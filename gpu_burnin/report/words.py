@@ -114,12 +114,6 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
 def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
     products = {name: count for name, count in mapping_of(coverage, "products").items() if isinstance(count, int)}
     shape = coverage.get("shape")
-    paths = {
-        name: path
-        for name, path in mapping_of(coverage, "data_path").items()
-        if isinstance(path, Mapping) and path.get("asked", True)
-    }
-    unproven = [name for name, path in paths.items() if not path.get("proven")]
     listed = mapping_of(coverage, "ranges")
     ranges = {name for precision in listed for name in names_of(listed, precision)}
     missing = names_of(coverage, "precisions_not_covered")
@@ -130,12 +124,22 @@ def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
         *([sides] if sides else []),
         *([f"phases {', '.join(phases)}"] if phases else []),
         *([_count(len(ranges), "range of operands", "ranges of operands")] if ranges else []),
-        *(
-            [f"data path proven for {len(paths) - len(unproven)} of {len(paths)} precisions"]
-            if paths and not coverage.get("simulated")  # host arithmetic has no such paths
-            else []
-        ),
+        *([] if coverage.get("simulated") else _data_paths(coverage)),  # host arithmetic has no such paths
         *([f"not: {', '.join(missing)}"] if missing else []),
+    ]
+
+
+def _data_paths(coverage: Mapping[str, JSON]) -> list[str]:
+    """How many precisions proved the unit that they ran on, which by rate, and which the model is not asked for."""
+    paths = {name: path for name, path in mapping_of(coverage, "data_path").items() if isinstance(path, Mapping)}
+    asked = {name: path for name, path in paths.items() if path.get("asked", True)}
+    proven = {name: path for name, path in asked.items() if path.get("proven")}
+    by_rate = [name for name, path in proven.items() if path.get("rate_floor") is not None]
+    others = [name for name in paths if name not in asked]
+    how = f" ({', '.join(by_rate)} by rate)" if by_rate else ""
+    return [
+        *([f"data path proven for {len(proven)} of {len(asked)} precisions{how}"] if asked else []),
+        *([f"not asked of this model: {', '.join(others)}"] if others else []),
     ]
 
 

@@ -95,12 +95,17 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
             "products": {"bf16": 900, "fp64": 100},
             "shape": [4096, 4096, 4096],
             "phases": {"exact": 900, "random": 100},
-            "data_path": {"bf16": {"proven": True}, "fp64": {"proven": False}},
+            "data_path": {
+                "bf16": {"proven": True, "rate_floor": 500.0},
+                "tf32": {"proven": True, "rate_floor": None},
+                "fp64": {"proven": False},
+                "int8": {"proven": False, "asked": False},
+            },
             "precisions_not_covered": ["fp8"],
             "bytes_moved": 2**40,
         },
         "1,000 products in bf16, fp64, 4096 x 4096 x 4096, phases exact, random, "
-        "data path proven for 1 of 2 precisions, not: fp8, 1 TiB moved",
+        "data path proven for 2 of 3 precisions (bf16 by rate), not asked of this model: int8, not: fp8, 1 TiB moved",
     ),
     (
         "gemm",
