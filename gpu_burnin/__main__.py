@@ -1,5 +1,45 @@
-"""`python -m gpu_burnin` is the command line."""
+"""`gpu-burnin` and `python -m gpu_burnin`: the process from its first line to its exit code.
 
-from gpu_burnin.cli import main
+Imports next to nothing before it can be interrupted: the command line alone takes a third of a second.
+"""
 
-main()
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    """Entry point: runs a command and exits with its code, which is 1 for nothing but a negative answer."""
+    try:
+        from gpu_burnin.streams import drop_output, open_streams
+
+        open_streams()
+        code = _command()
+        # What follows is the end of the interpreter, which a Ctrl-C shall not turn into another exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            drop_output()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = 3
+        with contextlib.suppress(OSError):  # nobody can be told
+            os.write(2, b"gpu-burnin: interrupted before there was a result\n")
+    sys.exit(code)
+
+
+def _command() -> int:
+    try:
+        from gpu_burnin.cli import call
+    except Exception as error:  # an installation that is not whole; 1 would say FAIL
+        print(f"gpu-burnin: cannot be started ({error!r}); install it again", file=sys.stderr)
+        return 3
+    return call()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,15 @@ from gpu_burnin.cli_options import (
     host_options,
     names,
 )
-from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
+from gpu_burnin.streams import OutputLost, drop_output, readers_may_leave
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_NAME = "gpu-burnin"
+    from gpu_burnin.run import Outcome
+
+NAME = "gpu-burnin"
 # The environment variable in which the shell asks for completions.
 _COMPLETE = "_GPU_BURNIN_COMPLETE"
 # Commands that are imported on use: name, where it is, one line of help.
@@ -124,17 +128,19 @@ def run(
     never a PASS.
     """
     from gpu_burnin import private_shm, progress
+    from gpu_burnin.interrupts import Interrupts
     from gpu_burnin.run import RunOptions, run_burnin
 
     private_shm.enter()
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
-    outcome = run_burnin(options, progress.display)
-    # The report is on the disk, and the exit code is the verdict's whoever reads along.
-    with _readers_may_leave():
-        _show(outcome.run_dir, as_json)
-        click.echo(f"report: {outcome.run_dir}", err=True)
-        if sys.stderr.isatty():
-            click.echo(f"page: {outcome.run_dir}/report.html", err=True)
+    interrupts = Interrupts(last=True)
+    outcome = run_burnin(options, progress.display, interrupts)
+    # The exit code is the verdict's, whoever reads along and whatever signal comes now.
+    interrupts.forget()
+    with contextlib.suppress(KeyboardInterrupt), interrupts.raising(), readers_may_leave("the report"):
+        _tell(outcome, as_json)
+    for problem in outcome.problems:
+        click.echo(f"{NAME}: {problem}", err=True)
     sys.exit(outcome.exit_code)
 
 
@@ -144,14 +150,15 @@ def run(
 def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
     """Say whether kubelet may start on this node.
 
-    It may when a pass of this very boot exists and is not revoked. Exit code 0 open, 1 closed (no pass, or a
-    FAIL), 3 closed (INCONCLUSIVE or simulated).
+    It may when the newest run is a pass of this very boot and is not revoked. Exit code 0 open, 1 closed (no
+    pass, or a FAIL), 3 closed (INCONCLUSIVE, simulated, or the newest run left no evidence).
     """
     from gpu_burnin.gate import check_gate
 
     statement = check_gate(host_config(config_path, state_dir))
     if not quiet:
-        click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
+        with readers_may_leave("this"):
+            click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
 
 
 @cli.command()
@@ -163,7 +170,8 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
 
     Exit code 1, and no report, when it is not the one that its run signed.
     """
-    from gpu_burnin.report import authentic, model
+    from gpu_burnin.hardware import what_to_do
+    from gpu_burnin.report import authentic, model, text
     from gpu_burnin.store import Store
 
     path = file or Store(host_config(config_path, state_dir).state_dir).latest
@@ -171,36 +179,24 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
         host_key = host_config(config_path, state_dir).host_key
     authentic.refuse_changed(model.find(path), host_key)
-    _show(path, as_json)
-
-
-@contextlib.contextmanager
-def _readers_may_leave() -> Iterator[None]:
-    """Output that cannot be written is said on standard error if that can be read, and is no error.
-
-    What is still to be written goes nowhere then, so that the interpreter does not stumble over it at its end.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
-        with contextlib.suppress(OSError):  # nobody is left to tell
-            click.echo(f"gpu-burnin: the report could not be printed ({error.strerror})", err=True)
-
-
-def _show(path: Path, as_json: bool) -> None:
-    from gpu_burnin.report import model, text
-
     found = model.load(path)
     if as_json:
-        click.echo(model.find(path).read_text(encoding="utf-8"), nl=False)
+        click.echo(model.read(path), nl=False)
     else:
-        from gpu_burnin.hardware import what_to_do
-
         click.echo(text.render(found, what_to_do), nl=False)
+
+
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    """The verdict first, then where its files are, then what could not be written."""
+    from gpu_burnin.report import model, outputs
+    from gpu_burnin.store import REPORT
+
+    click.echo(model.to_bytes(outcome.report) if as_json else outputs.as_text(outcome.report), nl=False)
+    sys.stdout.flush()
+    if (outcome.run_dir / REPORT).exists():
+        click.echo(f"report: {outcome.run_dir}", err=True)
+        if sys.stderr.isatty():
+            click.echo(f"page: {outcome.run_dir}/{outputs.REPORT_HTML}", err=True)
 
 
 @cli.command()
@@ -280,7 +276,7 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None  # click has all that the choice above names
-    click.echo(kind(cli, {}, _NAME, _COMPLETE).source())
+    click.echo(kind(cli, {}, NAME, _COMPLETE).source())
 
 
 @cli.command()
@@ -289,44 +285,43 @@ def version() -> None:
     click.echo(__version__)
 
 
-def _open_standard_streams() -> None:
-    """Where the caller closed one of them, a file of the run would get its number and the messages of libraries."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 until the end
+def call() -> int:
+    """Run the command of the process' own arguments; its exit code. An error is one sentence on standard error.
 
-
-def main() -> None:
-    """Entry point: runs a command and exits with its code; an error is one sentence on standard error."""
-    _open_standard_streams()
+    An error that nobody thought of is a fault of this program: 3, since 1 would say FAIL. Who stops reading (head,
+    less) has what they wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
+    """
     try:
-        code = cli.main(prog_name=_NAME, complete_var=_COMPLETE, standalone_mode=False)
+        if _COMPLETE in os.environ:
+            cli.main(prog_name=NAME, complete_var=_COMPLETE)
+        # Not cli.main(), which ends with 1 when a reader went away.
+        with cli.make_context(NAME, sys.argv[1:]) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     except click.exceptions.Exit as error:
-        code = error.exit_code
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
     except click.ClickException as error:
         error.show()
-        code = error.exit_code
+        return error.exit_code
     except GpuBurninError as error:
-        click.echo(f"gpu-burnin: {error}", err=True)
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("gpu-burnin: interrupted before there was a result", err=True)
-        code = EXIT_INCONCLUSIVE
-    except BrokenPipeError:
-        # The reader of our output went away (head, less); nothing is left to say.
-        sys.stderr.close()
-        code = 0
+        click.echo(f"{NAME}: {error}", err=True)
+        return error.exit_code
+    except OutputLost as lost:
+        drop_output()
+        if lost.errno == errno.EPIPE:
+            return 0
+        click.echo(f"{NAME}: standard output cannot be written ({lost.strerror}); make room", err=True)
+        return EXIT_USAGE
     except Exception as error:
         import traceback
 
-        # Python's own exit code for this is 1, which says FAIL here; a fault of this program says nothing of a GPU.
         traceback.print_exc()
         click.echo(
-            f"gpu-burnin: this is a fault of gpu-burnin itself ({error!r}); report it with the lines above", err=True
+            f"{NAME}: this is a fault of gpu-burnin itself ({error!r}); report it with the lines above", err=True
         )
-        code = EXIT_INCONCLUSIVE
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-if __name__ == "__main__":
-    main()
+        return EXIT_INCONCLUSIVE
+    return 0

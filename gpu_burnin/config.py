@@ -13,6 +13,7 @@ from gpu_burnin import expectations
 from gpu_burnin.durations import FORM, parse_duration
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.expectations import Expectations
+from gpu_burnin.files import read_text
 from gpu_burnin.store import default_state_dir
 from gpu_burnin.waves import MODES
 
@@ -223,7 +224,7 @@ def load_config(path: Path | None = None) -> Config:
     """
     chosen = path or DEFAULT_PATH
     try:
-        text = chosen.read_text(encoding="utf-8")
+        text = read_text(chosen)
     except FileNotFoundError as error:
         if path is None:
             return Config()

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import parse_json, read_bytes, read_text, write_atomic
 from gpu_burnin.store import EVIDENCE, SIGNATURE
 from gpu_burnin.types import JSON, Gpu, Verdict
 
@@ -252,8 +252,8 @@ def encode_annotation(statement: bytes, signature: str) -> str:
 def annotation_of(directory: Path) -> str:
     """The annotation made of the evidence files in a run's directory; raises EvidenceError."""
     try:
-        statement = (directory / EVIDENCE).read_bytes()
-        return encode_annotation(statement, (directory / SIGNATURE).read_text(encoding="ascii"))
+        statement = read_bytes(directory / EVIDENCE, follow=False)
+        return encode_annotation(statement, read_text(directory / SIGNATURE, follow=False))
     except (OSError, UnicodeDecodeError) as error:
         raise EvidenceError("EVIDENCE_MALFORMED", f"{directory}: cannot read the evidence ({error})") from error
 
@@ -269,21 +269,21 @@ def decode_annotation(annotation: str) -> tuple[bytes, str]:
     try:
         if len(annotation) > MAX_ANNOTATION_BYTES:
             raise ValueError(f"longer than {MAX_ANNOTATION_BYTES} bytes")
-        document = json.loads(annotation, object_pairs_hook=_strict_object)
+        document = parse_json(annotation, _strict_object)
         if not isinstance(document, dict) or set(document) != {"statement", "signature"}:
             raise ValueError("not exactly a statement and a signature")
         statement, signature = document["statement"], document["signature"]
         if not isinstance(statement, str) or not isinstance(signature, str):
             raise ValueError("statement and signature must be texts")
         return statement.encode("ascii"), signature
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise EvidenceError("EVIDENCE_MALFORMED", f"the evidence annotation cannot be read: {error}") from error
 
 
 def parse_statement(data: bytes) -> Statement:
     """The statement that `data` is the canonical encoding of; raises EvidenceError (EVIDENCE_MALFORMED)."""
     try:
-        document = json.loads(data, object_pairs_hook=_strict_object)
+        document = parse_json(data, _strict_object)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"schema is not {SCHEMA}")
         wanted = {field.name for field in fields(Statement)}
@@ -302,7 +302,7 @@ def parse_statement(data: bytes) -> Statement:
         if statement.canonical() != data:
             raise ValueError("not in canonical form")
         return statement
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise EvidenceError("EVIDENCE_MALFORMED", f"the evidence statement cannot be read: {error}") from error
 
 

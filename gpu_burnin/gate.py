@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_burnin import evidence, host
 from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.store import Store
+from gpu_burnin.store import NoResult, Store
 from gpu_burnin.types import Verdict
 
 
@@ -19,15 +19,16 @@ class GateClosed(GpuBurninError):
 def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = None) -> evidence.Statement:
     """The statement that opens the gate; raises GateClosed with one sentence when there is none.
 
-    Asks: not revoked; the newest evidence is a PASS of this machine and boot, signed by the host's own key,
-    simulated only where the configuration allows it. Expiry is the cluster's business.
+    Asks: not revoked; the newest run that has begun left evidence, which is a PASS of this machine and boot, signed by
+    the host's own key, simulated only where the configuration allows it. Expiry is the cluster's business.
     """
     store, node = Store(config.state_dir), config.node_name
     if (reason := store.revoked()) is not None:
         raise GateClosed(f"{node}: closed: {store.root}/revoked says: {reason}; run gpu-burnin run", EXIT_FAIL)
-    newest = store.latest_evidence()
-    if newest is None:
-        raise GateClosed(f"{node}: closed: no burn-in has been completed here; run gpu-burnin run", EXIT_FAIL)
+    try:
+        newest = store.result()
+    except NoResult as error:
+        raise GateClosed(f"{node}: closed: {error}; run gpu-burnin run", error.exit_code) from error
     expect = evidence.Expectation(
         node=node,
         machine_id=host.machine_id(root),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpu_burnin import evidence
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import read_bytes
 from gpu_burnin.journal import died_during
 from gpu_burnin.report import model
 from gpu_burnin.store import EVIDENCE, REPORT, Run, Store
@@ -53,7 +54,7 @@ def _died(runs: Iterable[Run], boot_id: str) -> str | None:
 def _passed(runs: Iterable[Run], boot_id: str) -> bool:
     for run in runs:
         with contextlib.suppress(OSError, GpuBurninError):  # a run without evidence passed nothing
-            statement = evidence.parse_statement((run.path / EVIDENCE).read_bytes())
+            statement = evidence.parse_statement(read_bytes(run.path / EVIDENCE, follow=False))
             if statement.boot_id == boot_id and statement.verdict is Verdict.PASS:
                 return True
     return False

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import read_text
 
 MACHINE_ID = "etc/machine-id"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
@@ -43,7 +44,7 @@ class Host:
 def _text(path: Path) -> str:
     """The stripped content, or "" for a file that is not there or may not be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return read_text(path, errors="replace").strip()
     except OSError:
         return ""
 

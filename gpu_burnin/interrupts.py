@@ -17,10 +17,12 @@ class Interrupts:
     """Takes SIGINT, SIGTERM (systemd stops the unit) and SIGHUP while it is entered; the handlers of before come back.
 
     A signal that the caller ignores (nohup) stays ignored. Outside the main thread signals cannot be taken: then
-    the caller's own handlers stay.
+    the caller's own handlers stay. With `last` nothing but the end of the process follows: the signals stay taken, so
+    that none comes between a verdict and its exit code.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool = False) -> None:
+        self._last = last
         self._count = 0
         self._noted = 0
         self._raising = False
@@ -37,8 +39,13 @@ class Interrupts:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not self._last:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    def forget(self) -> None:
+        """What has come so far is dealt with: the next signal is the first again."""
+        self._count = self._noted = 0
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpu_burnin.files import fsync_directory, parse_json, read_bytes
+
+# Events of a run of a month are some tens of MB.
+_MOST_BYTES = 256 << 20
+
 
 def utc_now() -> str:
     """The time now as RFC 3339 UTC with milliseconds."""
@@ -17,27 +23,40 @@ def utc_now() -> str:
 
 
 class Journal:
-    """Append-only JSON lines at `path`; each line carries sequence number, time and the boot id (gpu_burnin.host)."""
+    """Append-only JSON lines at `path`; each line carries sequence number, time and the boot id (gpu_burnin.host).
+
+    A disk that fails under it ends no run: the first error is kept in `problem`, and nothing is written any more.
+    """
+
+    problem: OSError | None = None
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._boot_id = boot_id
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._path = path
         self._fd = os.open(path, flags, 0o600)
         self._sequence = 0
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        fsync_directory(path.parent)
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event and wait until it is on the disk. Raises OSError, ValueError for NaN in the event."""
+        """Append one event and wait until it is on the disk. Raises ValueError for NaN in the event."""
         self._sequence += 1
         line = {"n": self._sequence, "at": utc_now(), "boot_id": self._boot_id, **event}
         data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
-        while data:
-            data = data[os.write(self._fd, data) :]
-        os.fdatasync(self._fd)
+        if self.problem is not None:
+            return
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self.problem = error
+
+    def drop_if_broken(self) -> None:
+        """Remove a journal that has lost its end: it would be taken for that of a host which died."""
+        if self.problem is not None:
+            with contextlib.suppress(OSError):  # the disk that does not write may not remove either
+                self._path.unlink()
 
     def close(self) -> None:
         """Close the file; further writes fail."""
@@ -55,14 +74,19 @@ class Journal:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a journal; a torn last line (the host died while writing) is left out.
 
-    Raises ValueError naming file and line when an earlier line is not a JSON object, FileNotFoundError
+    Raises ValueError naming the file, and the line where an earlier one is not a JSON object, FileNotFoundError
     without a file.
     """
     events: list[dict[str, Any]] = []
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = read_bytes(path, _MOST_BYTES, follow=False).split(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            event = json.loads(line)
+            event = parse_json(line)
         except ValueError:
             event = None
         if not isinstance(event, dict):

@@ -17,7 +17,7 @@ from gpu_burnin.checks import USUAL_CHECKS
 from gpu_burnin.config import LEAST_EXTENDED_S
 from gpu_burnin.durations import write_duration
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import parse_json, read_text, write_atomic
 from gpu_burnin.plan import LEVELS, Plan
 from gpu_burnin.types import Gpu, Notice
 
@@ -51,10 +51,14 @@ def read_known(state_dir: Path) -> tuple[KnownGpu, ...]:
     """The GPUs on record, none where there is no record. Raises RecordError for one that cannot be read."""
     path = state_dir / KNOWN_GPUS
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(read_text(path, follow=False))
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {document['schema']!r} is not {SCHEMA}")
-        return tuple(KnownGpu(**entry) for entry in document["gpus"])
+        known = tuple(KnownGpu(**entry) for entry in document["gpus"])
+        values = [item for entry in known for item in vars(entry).items()]
+        if any(type(value) is not (bool if name == "simulated" else str) for name, value in values):
+            raise ValueError("a GPU's entry holds a value of the wrong kind")
+        return known
     except FileNotFoundError:
         return ()
     except PermissionError as error:

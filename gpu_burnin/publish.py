@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 import time
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from urllib.parse import quote, urlsplit
 from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.evidence import annotation_of, canonical_json
-from gpu_burnin.store import Store
+from gpu_burnin.files import parse_json
+from gpu_burnin.store import NoResult, Store
 
 DEFAULT_DEADLINE_S = 120.0
 _POLL_S = 1.0
@@ -70,7 +70,10 @@ def _request(config: Config, method: str, body: bytes | None = None) -> dict[str
     finally:
         connection.close()
     if response.status == 200:
-        document = json.loads(content)
+        try:
+            document = parse_json(content)
+        except ValueError as error:
+            raise _NotYet(f"{config.publish.server} answered what is no JSON ({error})") from error
         if isinstance(document, dict):
             return document
     if response.status in _FINAL:
@@ -81,7 +84,7 @@ def _request(config: Config, method: str, body: bytes | None = None) -> dict[str
 def _message(content: bytes) -> str:
     """The API server's own sentence out of a Status object."""
     try:
-        return str(json.loads(content)["message"])
+        return str(parse_json(content)["message"])
     except (ValueError, KeyError, TypeError):
         return content[:120].decode("utf-8", "replace") or "no message"
 
@@ -92,7 +95,7 @@ def _annotations(node: dict[str, object]) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _publish_once(config: Config, key: str, value: str) -> bool:
+def _publish_once(config: Config, key: str, value: str | None) -> bool:
     if _annotations(_request(config, "GET")).get(key) == value:
         return False
     _request(config, "PATCH", canonical_json({"metadata": {"annotations": {key: value}}}))
@@ -105,21 +108,31 @@ def publish(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Write the newest evidence to the own Node; True when it changed, False when it was there already.
+    """Write the evidence of the newest run to the own Node; True when it changed, False when it was there already.
+
+    Where that run has left none, the evidence of an older one is withdrawn: it no longer speaks for the node.
 
     Waits up to `deadline_s` seconds for the kubelet's certificate, the API server and the Node object.
     Raises GpuBurninError (one sentence) when there is no evidence, the configuration is wrong, the API server
     refuses, or the deadline passes.
     """
-    newest = Store(config.state_dir).latest_evidence()
-    if newest is None:
-        raise PublishError(f"{config.node_name}: no evidence under {config.state_dir} to publish; run gpu-burnin run")
-    key, value = f"{config.publish.domain}/evidence", annotation_of(newest.path)
+    key = f"{config.publish.domain}/evidence"
     end = clock() + deadline_s
+    try:
+        value, missing = annotation_of(Store(config.state_dir).result().path), None
+    except NoResult as error:
+        value, missing = None, error
+        if not error.run:
+            raise PublishError(f"{config.node_name}: nothing to publish: {error}; run gpu-burnin run") from error
     while True:
         try:
-            return _publish_once(config, key, value)
+            changed = _publish_once(config, key, value)
+            break
         except _NotYet as error:
             if clock() >= end:
                 raise PublishError(f"{config.node_name}: gave up after {deadline_s:.0f} s: {error}") from error
         sleep(_POLL_S)
+    if missing is not None:
+        withdrawn = ", and what was published before is withdrawn" if changed else ""
+        raise PublishError(f"{config.node_name}: nothing to publish: {missing}{withdrawn}; run gpu-burnin run")
+    return changed

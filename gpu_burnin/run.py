@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import logging
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from gpu_burnin import evidence
 from gpu_burnin.checks import CHECK_NAMES, Scope
 from gpu_burnin.config import Config
-from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.execution import shielded
 from gpu_burnin.executor import ExecutionResult, OnEvent, execute
-from gpu_burnin.files import write_atomic
 from gpu_burnin.hardware import load_skus, load_xids, make_reason
 from gpu_burnin.history import History, read_history
-from gpu_burnin.host import Host, read_host
+from gpu_burnin.host import read_host
 from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.journal import Journal, utc_now
-from gpu_burnin.known_gpus import KNOWN_GPUS, makes_known, remember, wanted_notice
+from gpu_burnin.known_gpus import makes_known, wanted_notice
 from gpu_burnin.node_links import absent, node_links_of
 from gpu_burnin.plan import Plan
 from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
-from gpu_burnin.report import build, model, outputs
+from gpu_burnin.recording import Finished, record
+from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.signing import CODE as NO_EVIDENCE
 from gpu_burnin.signing import NO_HISTORY, obstacles
@@ -53,12 +52,18 @@ EXIT_CODES = {
 }
 # Errors of the system itself, whatever file they were met at.
 _NO_MORE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+# As many reasons are told where there is no report to tell them all.
+_MOST_REASONS = 3
+_LOG = logging.getLogger(__name__)
 Display: TypeAlias = Callable[[tuple[Gpu, ...]], AbstractContextManager[OnEvent]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: where its files are, the report as written, and what it was made of."""
+    """A finished run: where its files are, the report, and what it was made of.
+
+    `evidence_lost`: evidence was due and could not be left. `problems` has a sentence for all that was not written.
+    """
 
     run_dir: Path
     report: model.Report
@@ -66,6 +71,8 @@ class Outcome:
     judgement: Judgement
     results: tuple[CheckResult, ...]
     selftests: tuple[SelftestResult, ...]
+    evidence_lost: bool = False
+    problems: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -74,45 +81,52 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 PASS, 1 FAIL, 3 INCONCLUSIVE."""
-        return EXIT_CODES[self.verdict]
+        """0 PASS, 1 FAIL, 3 INCONCLUSIVE, and for a PASS whose evidence was lost."""
+        uncounted = self.verdict is Verdict.PASS and self.evidence_lost
+        return EXIT_INCONCLUSIVE if uncounted else EXIT_CODES[self.verdict]
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What execution gave, what the kernel log had just before it, and how long it may take to read it again."""
+    """What execution gave, what the kernel log had just before it, how long it may take to read it again, and what kept
+    the journal from being written."""
 
     done: ExecutionResult
     telemetry: TelemetryFindings
     log: KernelLog
     log_before: tuple[XidEvent, ...]
     log_left_s: float
+    unjournaled: OSError | None
 
 
-def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
+def run_burnin(options: RunOptions, display: Display | None = None, interrupts: Interrupts | None = None) -> Outcome:
     """Test this node and leave report and evidence in the state directory.
 
-    Ctrl-C and SIGTERM end it early with a valid INCONCLUSIVE report. Evidence is signed whatever the verdict,
-    but never for a run with injected faults, and not where this host cannot sign, which the report says. Raises
-    GpuBurninError (exit 2) before anything has been run: wrong option or configuration, no usable GPU, another run
-    under way, no way to sign where the configuration requires it; and when journal or report cannot be written: then
-    the workers are ended and nothing is left of the run.
+    From its first check on the gate is closed to all but this run's own PASS. Ctrl-C and SIGTERM end it early with a
+    valid INCONCLUSIVE report. Evidence is signed whatever the verdict, but not where this host cannot sign, which the
+    report says, and never for a run with injected faults, which leaves the gate as it is. What cannot be written takes
+    no verdict away: it is in `problems` of the outcome.
+
+    Raises GpuBurninError (exit 2) before any check has begun: wrong option or configuration, no usable GPU, another run
+    under way, no way to sign where the configuration requires it, no room for the run; later only where the run ends
+    without a verdict (exit 3), or its report cannot be made (exit code of the verdict). `interrupts` takes the signals,
+    in the default way unless given.
     """
+    interrupts, planted = interrupts or Interrupts(), bool(options.inject)
     started_s = time.monotonic()
     config, store = options.config, Store(options.config.state_dir)
     check_surroundings(config)
-    unsigned = () if options.inject else obstacles(config, read_host())
+    unsigned = () if planted else obstacles(config, read_host())
     with store.locked():
         store.forget_waves()
         prepared = prepare(options)
         revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
-        interrupts = Interrupts()
-        with _new_run(store) as (run, found), interrupts.taken():
-            started_at = utc_now()
-            seen = _execute(config, prepared, run, display, interrupts, started_s)
-            observed = _observe(options, prepared, seen, history, unsigned)
-            judged = judge(observed, load_xids())
-            found.judged = None if options.inject else judged
+        with interrupts.taken():
+            with _new_run(store) as begun:
+                run, started_at = begun.run, utc_now()
+                seen = _execute(config, store, prepared, begun, planted, display, interrupts, started_s)
+                observed = _observe(options, prepared, seen, history, unsigned)
+                judged = judge(observed, load_xids())
             facts = build.RunFacts(
                 run_id=run.run_id,
                 sequence=run.sequence,
@@ -123,49 +137,76 @@ def run_burnin(options: RunOptions, display: Display | None = None) -> Outcome:
                 found=prepared.found,
                 facts=seen.done.facts,
             )
-            report = build.build(facts, observed, judged)
-            signed = not options.inject and all(notice.code != NO_EVIDENCE for notice in observed.notices)
-            series = build_series(observed.results, seen.telemetry, started_s)
-            _write(run, report, series, prepared.host, config if signed else None)
-            store.finish(run)
-            if judged.verdict is Verdict.PASS and signed and revoked is not None:
-                store.clear_revocation(revoked)
-        _remember(config, run, report, observed, judged)
-    _export_metrics(config, run, report)
-    return Outcome(run.path, report, observed.plan, judged, judged.results, observed.selftests)
+            with _told(judged):
+                report = build.build(facts, observed, judged)
+                series = build_series(observed.results, seen.telemetry, started_s)
+                finished = Finished(
+                    run=run,
+                    plan=observed.plan,
+                    host=prepared.host,
+                    report=report,
+                    series=series,
+                    planted=planted,
+                    signed=not planted and all(notice.code != NO_EVIDENCE for notice in observed.notices),
+                    unjournaled=seen.unjournaled,
+                    revoked=revoked,
+                )
+                recorded = record(finished, store, config)
+            return Outcome(
+                run.path,
+                report,
+                observed.plan,
+                judged,
+                judged.results,
+                observed.selftests,
+                recorded.lost,
+                recorded.problems,
+            )
 
 
 @dataclass
-class _Found:
-    """The judgement, once there is one that speaks of the hardware: not that of injected faults."""
+class _Begun:
+    """A run's directory, and whether a check may have begun."""
 
-    judged: Judgement | None = None
+    run: Run
+    begun: bool = False
 
 
 @contextlib.contextmanager
-def _new_run(store: Store) -> Iterator[tuple[Run, _Found]]:
-    """The directory of a new run, which vanishes again when the run cannot be written to its end.
+def _new_run(store: Store) -> Iterator[_Begun]:
+    """The directory of a new run, which vanishes again when the run ends without a verdict.
 
-    Raises GpuBurninError for a disk that is full or fails, and for no memory. A FAIL that cannot be reported still
-    closes the gate if there is room for that.
+    Raises GpuBurninError for a disk that is full or fails, and for no memory: exit 2 before it has begun, else 3.
     """
-    run, found = None, _Found()
+    run: _Begun | None = None
     try:
-        run = store.new_run(datetime.now(UTC))
-        yield run, found
+        run = _Begun(store.new_run(datetime.now(UTC)))
+        yield run
     except BaseException as error:
-        said = ""
         if run is not None:
             # A journal without an end would be taken for a host that died.
-            shutil.rmtree(run.path, ignore_errors=True)
-            if found.judged is not None:
-                said = f" (its verdict was {found.judged.verdict})"
-                if found.judged.verdict is Verdict.FAIL:
-                    with contextlib.suppress(OSError):  # no room for that either
-                        store.revoke(f"run {run.sequence} was FAIL and could not be reported")
-        if (why := _why_given_up(error, store)) is None:
-            raise
-        raise GpuBurninError(f"{socket.gethostname()}: the run was given up{said}, since {why}") from error
+            shutil.rmtree(run.run.path, ignore_errors=True)
+        code = EXIT_INCONCLUSIVE if run is not None and run.begun else EXIT_USAGE
+        if (why := _why_given_up(error, store)) is not None:
+            raise GpuBurninError(f"{socket.gethostname()}: the run was given up, since {why}", code) from error
+        if isinstance(error, GpuBurninError) and error.exit_code < code:
+            raise GpuBurninError(str(error), code) from error
+        raise
+
+
+@contextlib.contextmanager
+def _told(judged: Judgement) -> Iterator[None]:
+    """The verdict is told even when its report cannot be made, which is a fault of this program."""
+    try:
+        yield
+    except Exception as error:
+        _LOG.exception("the report cannot be made")
+        reasons = "".join(f"; {reason.code}: {reason.message}" for reason in judged.reasons[:_MOST_REASONS])
+        raise GpuBurninError(
+            f"{socket.gethostname()}: the verdict is {judged.verdict}, but its report cannot be made ({error!r}), a "
+            f"fault of gpu-burnin itself; the gate stays closed{reasons}",
+            EXIT_FAIL if judged.verdict is Verdict.FAIL else EXIT_INCONCLUSIVE,
+        ) from error
 
 
 def _why_given_up(error: BaseException, store: Store) -> str | None:
@@ -181,8 +222,10 @@ def _why_given_up(error: BaseException, store: Store) -> str | None:
 
 def _execute(
     config: Config,
+    store: Store,
     prepared: Prepared,
-    run: Run,
+    begun: _Begun,
+    planted: bool,
     display: Display | None,
     interrupts: Interrupts,
     started_s: float,
@@ -190,10 +233,10 @@ def _execute(
     """Run the plan with the samplers around it."""
     plan, limits = prepared.plan, prepared.plan.deadlines
     shown = shielded(display(plan.gpus)) if display else contextlib.nullcontext(_ignore)
-    with Journal(run.journal, prepared.host.boot_id) as journal, shown as on_event:
+    with Journal(begun.run.journal, prepared.host.boot_id) as journal, shown as on_event:
         with Sampling(
             plan.gpus,
-            run.path,
+            begun.run.path,
             on_event,
             ready_s=limits.samplers_s,
             stop_s=limits.sampler_stop_s,
@@ -201,12 +244,17 @@ def _execute(
         ) as sampling:
             log = open_kernel_log(config.kernel_log)
             log_before = log.read(limits.kernel_log_s)[0]
-            with _kernel_dir(run) as kernels:
+            with _kernel_dir(begun.run) as kernels:
+                # A planted fault says nothing of the node, and closes no gate.
+                if not planted:
+                    store.begin(begun.run)
+                begun.begun = True
                 done = execute(
                     plan, journal, on_event, started_s=started_s, waiting=interrupts.raising, kernel_dir=kernels
                 )
-        telemetry = sampling.findings()
-        return _Seen(done, telemetry, log, log_before, limits.kernel_log_left_s(time.monotonic() - started_s))
+        journal.drop_if_broken()
+        telemetry, left_s = sampling.findings(), limits.kernel_log_left_s(time.monotonic() - started_s)
+        return _Seen(done, telemetry, log, log_before, left_s, journal.problem)
 
 
 @contextlib.contextmanager
@@ -280,64 +328,10 @@ def _kernel_notices(done: ExecutionResult) -> tuple[Notice, ...]:
     return tuple(Notice("KERNELS_NOT_SHARED", "run", why, None if uuid == "node" else uuid) for uuid, why in told)
 
 
-def _remember(config: Config, run: Run, report: model.Report, seen: Observations, judged: Judgement) -> None:
-    """Put the GPUs that have passed an extended burn-in on record, so that none asks for it again."""
-    if judged.verdict is not Verdict.PASS or not makes_known(seen.plan):
-        return
-    at = report["finished_at"]
-    try:
-        remember(config.state_dir, seen.plan.gpus, run_id=run.run_id, passed_at=at, simulated=seen.simulated)
-    except OSError as error:
-        raise GpuBurninError(
-            f"{socket.gethostname()}: the run is complete in {run.path}, but {config.state_dir / KNOWN_GPUS} "
-            f"cannot be written: {error.strerror or error}; make room, or its GPUs ask for an extended burn-in again"
-        ) from error
-
-
 def _check_of(died: str) -> str:
     """The first check that was under way; "run" where no check is known."""
     name = died.split(",")[0]
     return name if name in CHECK_NAMES else "run"
-
-
-def _write(run: Run, report: model.Report, series: Mapping[str, Any], host: Host, signer: Config | None) -> None:
-    """The report's files, then evidence: a reader that sees the evidence finds the report it speaks of.
-
-    `signer` None: no evidence is made.
-    """
-    data = outputs.write(run.path, report, series)
-    if signer is None:
-        return
-    statement = evidence.Statement(
-        node=report["node"],
-        machine_id=host.machine_id,
-        boot_id=host.boot_id,
-        report_sha256=hashlib.sha256(data).hexdigest(),
-        verdict=Verdict(report["verdict"]),
-        level=report["level"],
-        plan_sha256=report["plan_sha256"],
-        hardware_sha256=report["hardware_sha256"],
-        simulated=report["simulated"],
-        sequence=run.sequence,
-        finished_at=report["finished_at"],
-    )
-    evidence.write_evidence(run.path, statement, signer.host_key)
-
-
-def _export_metrics(config: Config, run: Run, report: model.Report) -> None:
-    """Last, since report and evidence do not depend on it. Readable by node_exporter, which is not root.
-
-    Alerts watch this file: a run with injected faults leaves it as it is.
-    """
-    if config.metrics_file is None or report["coverage"]["injected"]:
-        return
-    try:
-        write_atomic(config.metrics_file, outputs.metrics_bytes(report), mode=0o644)
-    except OSError as error:
-        raise GpuBurninError(
-            f"{socket.gethostname()}: the run is complete in {run.path}, but metrics_file {config.metrics_file} "
-            f"cannot be written: {error.strerror or error}; make room or correct the configuration"
-        ) from error
 
 
 def _ignore(_: object) -> None:

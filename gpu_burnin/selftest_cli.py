@@ -26,6 +26,7 @@ from gpu_burnin.interrupts import Interrupts
 from gpu_burnin.plan import Plan, PlanError, make_plan
 from gpu_burnin.selftest import Sensitivity, sensitivity
 from gpu_burnin.store import Store
+from gpu_burnin.streams import readers_may_leave
 from gpu_burnin.telemetry import selftest as telemetry_selftest
 from gpu_burnin.types import Reason, SelftestResult, Verdict
 from gpu_burnin.wire import to_json
@@ -68,7 +69,8 @@ def selftest(
     rows = sensitivity(results)
     said = (reason for result in done.results for reason in result.reasons)
     text = json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows, said)
-    click.echo(text)
+    with readers_may_leave("the results"):
+        click.echo(text)
     sys.exit(exit_code(done, results))
 
 

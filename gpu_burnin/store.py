@@ -1,4 +1,9 @@
-"""The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only."""
+"""The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only.
+
+The file `sequence` holds the number of the newest run that has begun. That run alone speaks for the node: where it left
+no evidence (it is under way, it was killed, the disk failed), nothing older counts in its stead. A run with injected
+faults never speaks for the node, and does not begin in this sense.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import replace_symlink, write_atomic
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.files import fsync_directory, read_text, replace_symlink, write_atomic
 
 ROOTS_STATE_DIR = Path("/var/lib/gpu-burnin")
 KEEP_RUNS = 50
@@ -29,6 +34,18 @@ KERNEL_DIR = "kernels"
 WAVE_DIR = "waves"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
+_MOST_DIGITS = 18
+
+
+class NoResult(GpuBurninError):
+    """The run that speaks for the node has left no evidence, or none has begun; one clause that says which.
+
+    `run` is its number, 0 where none has begun. Exit code 1 then, else 3: what it would have said is not known.
+    """
+
+    def __init__(self, message: str, run: int) -> None:
+        super().__init__(message, EXIT_INCONCLUSIVE if run else EXIT_FAIL)
+        self.run = run
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: bool | None = None) -> Path:
@@ -107,35 +124,42 @@ class Store:
         finally:
             os.close(fd)
 
-    def _counter(self) -> int:
+    def counter(self) -> int:
+        """The number of the newest run that has begun, 0 before the first. Raises GpuBurninError for a damaged file."""
         path = self.root / "sequence"
         try:
-            text = path.read_text(encoding="ascii", errors="replace").strip()
+            text = read_text(path, follow=False, errors="replace").strip()
         except FileNotFoundError:
             return 0
-        if not text.isdecimal():
+        except OSError as error:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or mend it"
+            ) from error
+        if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
             raise GpuBurninError(
                 f"{socket.gethostname()}: {path} does not hold a number; write one into it that is not below "
                 "the highest sequence the cluster has seen of this node"
             )
         return int(text)
 
-    def next_sequence(self) -> int:
-        """Count up and return the new number, on disk before it is returned; call with the lock held.
-
-        Never below a run that is still here, so that a lost counter file does not repeat numbers.
-        """
-        highest = max([self._counter(), *(run.sequence for run in self.runs())])
-        write_atomic(self.root / "sequence", f"{highest + 1}\n".encode("ascii"))
-        return highest + 1
-
     def new_run(self, now: datetime) -> Run:
-        """Make the directory of a new run; call with the lock held."""
-        sequence = self.next_sequence()
+        """Make the directory of a new run, and nothing else; call with the lock held.
+
+        Its number is above that of each run that has begun or is still here, so that a lost counter repeats none.
+        """
+        sequence = 1 + max([self.counter(), *(run.sequence for run in self.runs())])
         run_id = f"{now:%Y%m%dT%H%M%SZ}-{sequence:06d}"
         path = self.runs_dir / run_id
         path.mkdir(mode=0o700)
+        fsync_directory(self.runs_dir)
         return Run(run_id, sequence, path)
+
+    def begin(self, run: Run) -> None:
+        """From here on this run speaks for the node, on the disk before this returns; call with the lock held.
+
+        The gate is closed with it, until the run's own PASS is there.
+        """
+        write_atomic(self.root / "sequence", f"{run.sequence}\n".encode("ascii"))
 
     def runs(self) -> list[Run]:
         """All runs, oldest first (by sequence); other names in runs/ are left alone."""
@@ -152,22 +176,35 @@ class Store:
         shutil.rmtree(self.root / WAVE_DIR, ignore_errors=True)
 
     def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
-        """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done."""
-        replace_symlink(self.latest, f"runs/{run.run_id}")
-        for old in self.runs()[:-keep]:
-            shutil.rmtree(old.path, ignore_errors=True)
+        """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.
 
-    def latest_evidence(self) -> Run | None:
-        """The newest run (highest sequence) that left signed evidence."""
-        with_evidence = (run for run in reversed(self.runs()) if (run.path / EVIDENCE).exists())
-        return next(with_evidence, None)
+        The run that speaks for the node stays, however many with injected faults came after it.
+        """
+        replace_symlink(self.latest, f"runs/{run.run_id}")
+        speaks = self.counter()
+        for old in self.runs()[:-keep]:
+            if old.sequence != speaks:
+                shutil.rmtree(old.path, ignore_errors=True)
+
+    def result(self) -> Run:
+        """The run that speaks for the node, with its evidence. Raises NoResult; GpuBurninError as counter()."""
+        number, runs = self.counter(), self.runs()
+        if not number:
+            lost = f"{self.root}/sequence, the number of the newest run, is lost"
+            raise NoResult(lost if runs else "no burn-in has been completed here", 0)
+        found = next((run for run in runs if run.sequence == number), None)
+        if found is None or not os.path.lexists(found.path / EVIDENCE):
+            raise NoResult(f"run {number} has begun and left no evidence (yet, if it is under way)", number)
+        return found
 
     def revoked(self) -> str | None:
-        """Why the gate was closed by hand or by the cluster, or None when it was not."""
+        """Why the gate was closed by hand or by the cluster, or None when it was not; what cannot be read closes it."""
         try:
-            return (self.root / "revoked").read_text(encoding="utf-8", errors="replace").strip() or "no reason given"
+            return read_text(self.root / "revoked", follow=False, errors="replace").strip() or "no reason given"
         except FileNotFoundError:
             return None
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
 
     def revoke(self, reason: str) -> None:
         """Close the local gate until a pass that starts later clears it."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import parse_json, read_text, write_atomic
 
 # When a node's power waves may run: at once, when they are granted, not at all.
 MODES = (ALWAYS, GRANTED, NEVER) = ("always", "granted", "never")
@@ -97,7 +97,7 @@ def ask(directory: Path, wait_s: float, waves_s: float, state: State = State.WAI
 def granted(directory: Path, request: Request) -> bool:
     """Whether there is a grant for exactly this request."""
     with contextlib.suppress(OSError, UnicodeDecodeError):  # not there yet, or no text: no grant
-        return (directory / GRANT).read_text().strip() == request.asked_at
+        return read_text(directory / GRANT, follow=False).strip() == request.asked_at
     return False
 
 
@@ -127,12 +127,12 @@ def state(directory: Path) -> Request:
     """
     path = directory / REQUEST
     try:
-        request = Request.from_json(json.loads(path.read_text()))
+        request = Request.from_json(parse_json(read_text(path, follow=False)))
     except FileNotFoundError:
         return NO_REQUEST
     except PermissionError as error:
         raise GpuBurninError(f"{path} cannot be read; run as root") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise GpuBurninError(f"{path} is no request for power waves ({error}): remove it") from error
     ended = request.boot_id != _boot_id() or not Path(f"/proc/{request.pid}").exists()
     return NO_REQUEST if ended and request.state in (State.WAITING, State.RUNNING) else request
@@ -159,4 +159,4 @@ def _now() -> str:
 
 
 def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
+    return read_text(_BOOT_ID).strip()

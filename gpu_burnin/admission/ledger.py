@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.evidence import Statement
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import parse_json, read_text, write_atomic
 
 SCHEMA = "muster-admission/v1"
 # RFC 1123 subdomain, as Kubernetes wants node names: nothing in it can leave the directory.
@@ -63,11 +63,14 @@ class Ledger:
         """
         path = self.path(node)
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = parse_json(read_text(path, follow=False))
             if document.pop("schema") != SCHEMA or document.pop("node") != node:
                 raise ValueError(f"not the {SCHEMA} entry of {node}")
             admitted = document.pop("admitted")
             entry = Entry(**document, admitted=Admission(**admitted) if admitted else None)
+            numbers = (entry.highest_sequence, entry.admitted.sequence if entry.admitted else 0)
+            if any(type(number) is not int for number in numbers) or not isinstance(entry.host_key, str):
+                raise ValueError("a value of the wrong kind")
         except FileNotFoundError:
             return Entry(host_key)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

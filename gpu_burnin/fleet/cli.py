@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
+from gpu_burnin.streams import readers_may_leave
 
 if TYPE_CHECKING:
     from gpu_burnin.fleet.remote import RemoteRun
@@ -85,17 +86,18 @@ def probe(
         raise click.UsageError("--fingerprint is for a single host; probe the hosts one by one")
     targets = [replace(_target(host, user, port, identity), fingerprint=fingerprint) for host in hosts]
     results = probe_hosts(targets, known_hosts.expanduser(), trust_new=trust_new)
-    if as_json_:
-        click.echo(json.dumps([as_json(result) for result in results], indent=1))
-    for result in [] if as_json_ else results:
-        rtt = f"{result.rtt_s * 1000:.1f} ms" if result.rtt_s is not None else "-"
-        key = f"{result.key.key_type} {result.key.fingerprint}" if result.key else "-"
-        click.echo(
-            f"{result.target.name}  {'ok' if result.ok else 'FAILED'}  {rtt}  {key}"
-            f"{'  pinned now' if result.new_key else ''}"
-        )
-        for problem in result.problems:
-            click.echo(f"  {problem.code}: {problem}")
+    with readers_may_leave("the results"):
+        if as_json_:
+            click.echo(json.dumps([as_json(result) for result in results], indent=1))
+        for result in [] if as_json_ else results:
+            rtt = f"{result.rtt_s * 1000:.1f} ms" if result.rtt_s is not None else "-"
+            key = f"{result.key.key_type} {result.key.fingerprint}" if result.key else "-"
+            click.echo(
+                f"{result.target.name}  {'ok' if result.ok else 'FAILED'}  {rtt}  {key}"
+                f"{'  pinned now' if result.new_key else ''}"
+            )
+            for problem in result.problems:
+                click.echo(f"  {problem.code}: {problem}")
     sys.exit(EXIT_PASS if all(result.ok for result in results) else EXIT_FAIL)
 
 
@@ -130,11 +132,15 @@ def host(
     """
     if host_name.startswith("-"):
         raise click.UsageError(f"HOST comes first, then the options of run; {host_name!r} is not a host")
-    target = _target(host_name, user, port, identity)
+    target, done = _target(host_name, user, port, identity), None
     try:
         done = _run(target, run_options, known_hosts.expanduser(), trust_new)
         if done.report:
             _show(done, reports / target.address, as_json=as_json_)
+    except GpuBurninError as error:
+        if done is None or done.exit_code != EXIT_FAIL:
+            raise
+        click.echo(f"gpu-burnin: the verdict is FAIL; {error}", err=True)
     except KeyboardInterrupt:
         click.echo(f"{target.name}: the run goes on there; `gpu-burnin host {host_name}` follows it", err=True)
         sys.exit(_INTERRUPTED)
@@ -156,17 +162,17 @@ def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new
 
 
 def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
-    """Keep the report and its page as the host wrote them, print the report, and say where both are."""
+    """Print the report, keep it and its page as the host wrote them, and say where both are. Raises GpuBurninError."""
     from gpu_burnin.files import write_atomic
-    from gpu_burnin.hardware import what_to_do
-    from gpu_burnin.report import model, text
+    from gpu_burnin.report import model, outputs
 
     try:
-        run_id = str(json.loads(done.report)["run_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise GpuBurninError(
-            f"{directory.name}: what the host sent is not a report ({error})", EXIT_INCONCLUSIVE
-        ) from error
+        report = model.parse(done.report, "what the host sent")
+    except model.ReportError as error:
+        raise GpuBurninError(f"{directory.name}: {error}", EXIT_INCONCLUSIVE) from error
+    with readers_may_leave("the report"):
+        click.echo(done.report if as_json else outputs.as_text(report), nl=False)
+    run_id = report["run_id"]
     if not _RUN_ID.fullmatch(run_id):
         raise GpuBurninError(f"{directory.name}: the report's run_id {run_id!r} is not one", EXIT_INCONCLUSIVE)
     path, page = directory / f"{run_id}.json", directory / f"{run_id}.html"
@@ -176,14 +182,9 @@ def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
             write_atomic(page, done.page, mode=0o644)
         write_atomic(path, done.report, mode=0o644)
     except OSError as error:
-        raise GpuBurninError(
-            f"cannot write to {directory} ({error.strerror}); give another --reports", EXIT_USAGE
-        ) from error
-    report = model.load(path)
-    if as_json:
-        click.echo(done.report.decode("utf-8"), nl=False)
-    else:
-        click.echo(text.render(report, what_to_do), nl=False)
+        # The verdict is that of the host, and its files are there.
+        click.echo(f"gpu-burnin: cannot write to {directory} ({error.strerror}); give another --reports", err=True)
+        return
     click.echo(f"report: {path}", err=True)
     click.echo(f"page: {page}" if done.page else "page: none was found on the host", err=True)
 

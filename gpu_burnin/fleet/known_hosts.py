@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import read_text, write_atomic
 
 DEFAULT_PORT = 22
 EVIDENCE_KEY_TYPE = "ssh-ed25519"
+# Some 100 bytes a key: a fleet of a hundred thousand fits.
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def load(path: Path) -> KnownHosts:
     skip in silence: a pinned key that is not read is a key that is not checked.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, _MOST_BYTES)
     except FileNotFoundError:
         text = ""
     except (OSError, UnicodeDecodeError) as error:

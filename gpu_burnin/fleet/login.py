@@ -11,6 +11,7 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.pkey import UnknownKeyType
 
+from gpu_burnin.files import read_text
 from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import Problem, ProblemCode, SshError, Target
 
@@ -103,5 +104,5 @@ def _load_quietly(path: Path) -> paramiko.PKey | None:
 
 def _public_blob(identity: Path) -> bytes | None:
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return base64.b64decode(Path(f"{identity}.pub").read_text(encoding="utf-8").split()[1])
+        return base64.b64decode(read_text(Path(f"{identity}.pub")).split()[1])
     return None

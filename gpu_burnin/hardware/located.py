@@ -10,6 +10,7 @@ from typing import TypeVar
 import yaml
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import read_text
 from gpu_burnin.yaml_text import YamlError, compose, line_of
 
 _E = TypeVar("_E", bound=StrEnum)
@@ -105,9 +106,11 @@ class Located:
 def load(path: Path) -> Located:
     """Parse a YAML file; raises HardwareDataError when it cannot be read or is no YAML."""
     try:
-        node = compose(path.read_text(encoding="utf-8"), path)
+        node = compose(read_text(path), path)
     except OSError as error:
         raise HardwareDataError(f"{path}: cannot be read ({error.strerror}); reinstall gpu_burnin") from error
+    except UnicodeDecodeError as error:
+        raise HardwareDataError(f"{path}: cannot be read ({error}); reinstall gpu_burnin") from error
     except YamlError as error:
         raise HardwareDataError(str(error)) from error
     if node is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gpu_burnin import evidence, host
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import read_bytes, read_text
+from gpu_burnin.report import model
 from gpu_burnin.store import EVIDENCE, REPORT, SIGNATURE
 
 
@@ -19,7 +21,7 @@ def refuse_changed(report: Path, host_key: Path | None = None) -> None:
     """
     directory = report.resolve().parent
     try:
-        signed = (directory / EVIDENCE).read_bytes()
+        signed = read_bytes(directory / EVIDENCE, follow=False)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -33,7 +35,7 @@ def refuse_changed(report: Path, host_key: Path | None = None) -> None:
         statement = evidence.parse_statement(signed)
     except evidence.EvidenceError as error:
         raise evidence.EvidenceError(error.code, f"{directory / EVIDENCE}: {error}; {advice}") from error
-    found = hashlib.sha256(report.read_bytes()).hexdigest()
+    found = hashlib.sha256(model.read(report)).hexdigest()
     if found != statement.report_sha256:
         raise evidence.EvidenceError(
             "EVIDENCE_REPORT",
@@ -55,13 +57,13 @@ def _public_key(host_key: Path | None, statement: evidence.Statement) -> str | N
     if host_key is None or host.read_host().machine_id != statement.machine_id:
         return None
     with contextlib.suppress(OSError, UnicodeDecodeError, GpuBurninError):
-        return evidence.public_key(host_key.with_name(f"{host_key.name}.pub").read_text(encoding="utf-8"))
+        return evidence.public_key(read_text(host_key.with_name(f"{host_key.name}.pub")))
     return None
 
 
 def _holds(directory: Path, signed: bytes, key: str) -> bool:
     try:
-        signature = (directory / SIGNATURE).read_text(encoding="ascii")
+        signature = read_text(directory / SIGNATURE, follow=False)
     except (OSError, UnicodeDecodeError):
         return False
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.files import parse_json, read_bytes
 from gpu_burnin.store import REPORT, Store
 from gpu_burnin.telemetry.findings import Counter
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
@@ -24,6 +25,7 @@ SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
 _SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
 # Samples over time, beside the report.
 SERIES = "series.json"
+_MOST_BYTES = 64 << 20
 
 
 class ReportError(GpuBurninError):
@@ -168,17 +170,28 @@ def find(path: Path) -> Path:
     return chosen
 
 
-def load(path: Path) -> Report:
-    """Read a report. Another minor version is read as far as it is known, another major version refused.
-
-    What an older minor version does not have is empty in what is returned.
-
-    Raises ReportError (exit 2) that names the file and what is wrong with it.
-    """
+def read(path: Path) -> bytes:
+    """The file of a report as it is. Raises ReportError."""
     chosen = find(path)
     try:
-        document = json.loads(chosen.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return read_bytes(chosen, _MOST_BYTES)
+    except OSError as error:
+        raise ReportError(f"{chosen}: cannot be read as a report ({error.strerror})") from error
+
+
+def load(path: Path) -> Report:
+    """Read a report file: see parse. Raises ReportError (exit 2) that names the file and what is wrong with it."""
+    return parse(read(path), str(find(path)))
+
+
+def parse(data: bytes, chosen: str) -> Report:
+    """A report of the name `chosen`. Another minor version is read as far as it is known, another major one refused.
+
+    What an older minor version does not have is empty in what is returned. Raises ReportError.
+    """
+    try:
+        document = parse_json(data)
+    except ValueError as error:
         raise ReportError(f"{chosen}: cannot be read as a report ({error})") from error
     version = document.get("schema") if isinstance(document, dict) else None
     match = _SCHEMA_FORM.fullmatch(version) if isinstance(version, str) else None

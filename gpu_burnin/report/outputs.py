@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +20,52 @@ from gpu_burnin.store import REPORT, REPORT_TEXT
 REPORT_HTML = "report.html"
 JUNIT = "junit.xml"
 METRICS = "metrics.prom"
+_LOG = logging.getLogger(__name__)
 
 
-def write(run_dir: Path, report: model.Report, series: Mapping[str, Any]) -> bytes:
-    """Write every form of a report into `run_dir` and return the bytes of report.json, which evidence speaks of.
+@dataclass
+class Written:
+    """The bytes of report.json, which evidence speaks of, and why which files could not be written, by their names."""
 
-    Each file appears whole or not at all, report.json last: a reader that finds it finds the others. Raises
-    ReportError for a report that does not fit its schema, before anything is written.
+    report: bytes
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def write(run_dir: Path, report: model.Report, series: Mapping[str, Any]) -> Written:
+    """Write every form of a report into `run_dir`, as far as that can be done.
+
+    Each file appears whole or not at all, report.json last: a reader that finds it finds the others that could be
+    written. Raises ReportError for a report that does not fit its schema, before anything is written.
     """
-    data = model.to_bytes(report)
-    files = {
-        model.SERIES: _json(series),
-        REPORT_TEXT: text.render(report, what_to_do).encode(),
-        REPORT_HTML: _page(report, series).encode(),
-        JUNIT: junit.to_junit(report),
-        METRICS: metrics_bytes(report),
-        REPORT: data,
+    written = Written(model.to_bytes(report))
+    forms: dict[str, Callable[[], bytes]] = {
+        model.SERIES: lambda: _json(series),
+        REPORT_TEXT: lambda: as_text(report).encode(),
+        REPORT_HTML: lambda: _page(report, series).encode(),
+        JUNIT: lambda: junit.to_junit(report),
+        METRICS: lambda: metrics_bytes(report),
+        REPORT: lambda: written.report,
     }
-    for name, content in files.items():
-        write_atomic(run_dir / name, content)
-    return data
+    for name, form in forms.items():
+        try:
+            write_atomic(run_dir / name, form())
+        except OSError as error:
+            written.failed[name] = error.strerror or str(error)
+        except Exception as error:
+            _LOG.exception("%s cannot be made", name)
+            written.failed[name] = f"a fault of gpu-burnin itself: {error!r}"
+    return written
+
+
+def as_text(report: model.Report) -> str:
+    """The report as text, or what it comes to: a mistake in words takes no verdict away."""
+    try:
+        return text.render(report, what_to_do)
+    except Exception:
+        return (
+            f"VERDICT  {report['verdict']}\n\nThe rest of this text could not be made: a fault of gpu-burnin itself. "
+            f"report.json has the whole report; please report this fault:\n\n{traceback.format_exc()}"
+        )
 
 
 def _page(report: model.Report, series: Mapping[str, Any]) -> str:

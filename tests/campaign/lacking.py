@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from gpu_burnin import cli, run, worker
+from gpu_burnin import run, worker
+from gpu_burnin.__main__ import main as gpu_burnin
 from gpu_burnin.checks import nvlink
 from gpu_burnin.compute import nccl
 from gpu_burnin.compute.collectives_cpu import CpuCollectives
@@ -79,7 +80,7 @@ def main() -> int:
     what = sys.argv.pop(1)
     command = [sys.executable, "-P", "-m", _MODULE, _WORKER, what]
     with mock.patch.object(run, "execute", partial(execute, command=command)):
-        cli.main()
+        gpu_burnin()
     return 0
 
 

@@ -85,7 +85,7 @@ def test_command_fault(
 def test_full_disk(
     most_bytes: int, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
 ) -> None:
-    """No room for the journal, or later for the report: one sentence, exit 2, nothing left of the run."""
+    """No room for the journal, or later for the report: the verdict all the same, and no evidence of it."""
     seed = case_seed("command", _FULL, most_bytes)
     scenario = f"identity = full\ngpus = {GPUS}\n"
     node = Node(tmp_path, fake_nvml, host_key, scenario)
@@ -93,11 +93,10 @@ def test_full_disk(
     code, out, err = _finish(node.start("--seed", str(seed), most_bytes=most_bytes), "")
     judged = Judgement(Verdict.INCONCLUSIVE, Action.RETEST, ())
     record(row("command", _FULL, seed, judged, variant=f"{most_bytes} bytes", peers=NO_PEERS))
-    last = err.strip().splitlines()[-1]
-    assert (code, out) == (2, ""), err
-    assert "cannot be written" in last and "make room" in last, err
+    assert (code, json.loads(out)["verdict"]) == (3, "INCONCLUSIVE"), err
+    assert "make room" in err and "the gate stays closed" in err.strip().splitlines()[-1], err
     assert "Traceback" not in err
-    assert node.store.runs() == []
+    assert not list(node.store.runs_dir.glob("*/evidence.json"))
 
 
 def test_healthy_node_passes(nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ssh_server import StartServer, new_key
 
-from gpu_burnin.cli import main
+from gpu_burnin.cli import call as command
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import cli
 from gpu_burnin.fleet.model import Target
@@ -34,10 +34,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["gpu-burnin", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
+        code = command()
         out, err = capsys.readouterr()
-        return Done(int(end.value.code or 0), out, err)
+        return Done(code, out, err)
 
     return run
 

@@ -27,6 +27,7 @@ def leave_run(config: Config, statement: Statement) -> Run:
     store = Store(config.state_dir)
     with store.locked():
         run = store.new_run(NOW)
+        store.begin(run)
         write_evidence(run.path, replace(statement, sequence=run.sequence), config.host_key)
         store.finish(run)
     return run

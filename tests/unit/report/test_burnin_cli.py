@@ -31,8 +31,8 @@ def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def loaded_by(*arguments: str | Path) -> set[str]:
     """Names of the modules outside the standard library that a command has loaded, two levels deep."""
     code = (
-        "import sys\nfrom gpu_burnin import cli\n"
-        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "import sys\nfrom gpu_burnin.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "own = {'.'.join(name.split('.')[:2]) for name in sys.modules}\n"
         "known = sys.stdlib_module_names\n"
         "print('\\n' + ' '.join(sorted(n for n in own if n.split('.')[0] not in known)))"
@@ -51,7 +51,7 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
         "completion", "plan",
     ):  # fmt: skip
         assert f"\n  {name} " in done.stdout
-    own = {"gpu_burnin", "gpu_burnin.cli", "gpu_burnin.cli_options", "gpu_burnin.errors"}
+    own = {f"gpu_burnin{name}" for name in ("", ".__main__", ".cli", ".cli_options", ".errors", ".streams")}
     assert loaded_by("--help") == own
     assert loaded_by("run", "--help") == own
     # The measure itself sees what a command loads.
@@ -164,9 +164,7 @@ def test_a_fault_of_the_program_is_no_verdict(
 
     monkeypatch.setattr("gpu_burnin.report.model.schema_text", broken)
     monkeypatch.setattr(sys, "argv", ["gpu-burnin", "schema"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 3, "1 would say FAIL"
+    assert cli.call() == 3, "1 would say FAIL"
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "a fault of gpu-burnin itself (RuntimeError('not thought of'))" in err.splitlines()[-1]

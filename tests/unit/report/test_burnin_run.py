@@ -189,7 +189,8 @@ def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
     code, report, _ = node.run("--inject", "hbm:bitflip:gpu=1", "--gpus", "1")
     assert code == 1
     assert {"HBM_BIT_ERROR", "INJECTED"} <= codes(report)
-    assert node.store.latest_evidence() is None
+    assert not (node.store.latest / "evidence.json").exists()
+    assert node.store.counter() == 0, "and does not speak for the node"
 
 
 def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) -> None:
@@ -284,17 +285,19 @@ def test_a_lost_gpu_and_a_wrong_count_are_no_pass_without_the_state_check(node: 
 
 def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
     node.configure(checks=["hbm"])
+    node.kernel_log.write_text(f"{BOOT_LINE}6,1,200,-;a message that is lost\n")
     process = node.start("run", "--json")
     assert process.stderr
     for line in process.stderr:
         if "started" in line:
             break
-    node.kernel_log.write_text("")
+    node.kernel_log.write_text(BOOT_LINE)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, codes(json.loads(out))) == (3, {"XID_GAP"})
 
 
-def test_evidence_that_cannot_be_signed_leaves_nothing_of_the_run_and_closes_the_gate(node: Node) -> None:
+def test_evidence_that_cannot_be_signed_leaves_the_verdict_and_closes_the_gate(node: Node) -> None:
+    assert node.run("--checks", "state")[0] == 3
     key = node.directory / "key"
     shutil.copy(node.host_key, key)
     shutil.copy(node.host_key.with_suffix(".pub"), key.with_suffix(".pub"))
@@ -309,10 +312,11 @@ def test_evidence_that_cannot_be_signed_leaves_nothing_of_the_run_and_closes_the
             break
     key.unlink()
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, ""), err
-    assert "Traceback" not in err
-    assert node.store.runs() == []
-    assert "FAIL" in str(node.store.revoked())
+    assert (process.returncode, json.loads(out)["verdict"]) == (1, "FAIL"), err
+    assert "cannot sign" in err.splitlines()[-1]
+    assert "the FAIL stands and the gate stays closed" in err.splitlines()[-1]
+    shutil.copy(node.host_key, key)
+    assert node.call("gate")[0] == 3
 
 
 @pytest.mark.slow
@@ -374,40 +378,81 @@ def test_a_run_with_injected_faults_leaves_metrics_and_gate_alone(node: Node) ->
     target = node.directory / "gpu_burnin.prom"
     node.configure(checks=["state", "hbm"], metrics_file=str(target))
     inject = ("--inject", "hbm:bitflip:gpu=0")
-    given_up(node, 5000, *inject)
-    assert node.store.revoked() is None
+    node.configure(checks=["state"], metrics_file=str(target))
+    assert node.run()[0] == 0
+    before = target.read_bytes()
+    node.configure(checks=["state", "hbm"], metrics_file=str(target))
+    assert full(node, 5000, *inject)[:2] == (1, "FAIL")
     assert node.run(*inject)[0] == 1
-    assert not target.exists(), "alerts must not see a fault that was planted"
+    assert target.read_bytes() == before, "alerts must not see a fault that was planted"
+    assert node.call("gate")[0] == 0
 
 
-def given_up(node: Node, file_limit_bytes: int, *arguments: str) -> str:
-    """The one sentence with which a run ends whose files cannot be written."""
+def full(node: Node, file_limit_bytes: int, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, verdict and last sentence of a run whose files cannot be written."""
     code, out, err = node.call("run", "--json", *arguments, file_limit_bytes=file_limit_bytes)
-    assert (code, out) == (2, "")
     sentence = err.splitlines()[-1]
     assert sentence.startswith("gpu-burnin: ")
-    assert "the run was given up" in sentence
-    assert "File too large" in sentence
+    assert "File too large" in err
     assert "Traceback" not in err
-    assert node.store.runs() == [], "nothing is left of it"
-    return sentence
+    assert not (node.store.runs()[-1].path / "evidence.json").exists()
+    return code, json.loads(out)["verdict"], sentence
 
 
 @pytest.mark.slow
-def test_full_disk_while_the_journal_is_written(node: Node) -> None:
-    given_up(node, 500)
-    assert node.run("--checks", "state")[0] == 3, "and the next run does not take it for a host that died"
-    assert codes(node.run("--checks", "state")[1]) == {"COVERAGE_LOW"}
-
-
-@pytest.mark.slow
-def test_full_disk_while_the_report_is_written(node: Node) -> None:
+@pytest.mark.parametrize("file_limit_bytes", [500, 5000])
+def test_full_disk_takes_no_verdict_away_and_leaves_the_gate_closed(file_limit_bytes: int, node: Node) -> None:
+    """500 bytes end the journal, 5000 the report."""
     node.configure(checks=["state"])
-    assert "its verdict was PASS" in given_up(node, 5000)
-    assert node.store.revoked() is None
+    assert node.run()[0] == 0
+    assert node.call("gate")[0] == 0
+    code, verdict, said = full(node, file_limit_bytes)
+    assert (code, verdict) == (3, "PASS")
+    assert "this PASS does not count and the gate stays closed" in said
+    assert node.call("gate")[0] == 3
+    assert node.run()[0] == 0, "the next run does not take it for a host that died"
     node.scenario = "sick-ecc-xid79"
-    assert "its verdict was FAIL" in given_up(node, 5000)
-    assert "could not be reported" in str(node.store.revoked()), "a FAIL closes the gate all the same"
+    code, verdict, said = full(node, file_limit_bytes)
+    assert (code, verdict) == (1, "FAIL")
+    assert "the FAIL stands and the gate stays closed" in said
+    code, _, err = node.call("gate")
+    assert code == 3
+    assert "run 4 has begun and left no evidence" in err
+
+
+def test_a_run_that_is_killed_leaves_the_gate_closed(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    assert node.call("gate")[0] == 0
+    node.configure()
+    process = node.start("run", "--json")
+    assert process.stderr
+    for line in process.stderr:
+        if "started" in line:
+            break
+    assert node.call("gate")[0] == 3, "from the first check on"
+    process.kill()
+    process.communicate(timeout=60)
+    code, _, err = node.call("gate")
+    assert code == 3
+    assert "run 2 has begun and left no evidence" in err
+    node.configure(checks=["state"])
+    refused(node, "unknown checks", "--skip", "nvlinks", runs=2)
+    assert node.run()[0] == 0
+    refused(node, "unknown checks", "--skip", "nvlinks", runs=3)
+    assert node.call("gate")[0] == 0, "what ends before a check begins closes nothing"
+
+
+@pytest.mark.slow
+def test_an_unwritable_place_of_metrics_changes_no_verdict(node: Node) -> None:
+    (node.directory / "gpu_burnin.prom").mkdir()
+    node.configure(checks=["state"], metrics_file=str(node.directory / "gpu_burnin.prom"))
+    for scenario, wanted in (("healthy-2gpu", 0), ("sick-ecc-xid79", 1)):
+        node.scenario = scenario
+        code, report, err = node.run()
+        assert (code, report["verdict"]) == (wanted, "FAIL" if wanted else "PASS")
+        assert "metrics_file" in err.splitlines()[-1]
+        assert node.call("gate")[0] == wanted
 
 
 @pytest.mark.slow
@@ -431,14 +476,14 @@ def test_a_truncated_journal_of_this_boot_is_no_death(node: Node) -> None:
     assert node.run()[0] == 0
 
 
-def refused(node: Node, says: str, *arguments: str) -> None:
+def refused(node: Node, says: str, *arguments: str, runs: int = 0) -> None:
     """In this process, since none of these gets as far as a run."""
     done = CliRunner().invoke(cli, ["run", *arguments, "--config", str(node.directory / "config.yaml")])
     error = done.exception if isinstance(done.exception, GpuBurninError) else None
     assert (error.exit_code if error else done.exit_code) == 2
     assert says in (str(error) if error else done.output)
     assert error is None or "\n" not in str(error)
-    assert node.store.runs() == []
+    assert len(node.store.runs()) == runs
 
 
 def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

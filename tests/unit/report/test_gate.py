@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -61,6 +63,42 @@ def test_a_later_fail_closes_and_a_later_pass_opens(config: Config, statement: S
     closed(config, root)
     leave_run(config, statement)
     check_gate(config, root, NOW)
+
+
+def test_a_run_that_has_begun_closes_and_so_does_lost_evidence(
+    config: Config, statement: Statement, root: Path
+) -> None:
+    good, store = leave_run(config, statement), Store(config.state_dir)
+    with store.locked():
+        planted = store.new_run(NOW)
+        check_gate(config, root, NOW)
+        store.begin(planted)
+    error = closed(config, root)
+    assert "run 2 has begun and left no evidence" in str(error)
+    assert error.exit_code == 3
+    newest = leave_run(config, statement)
+    check_gate(config, root, NOW)
+    (newest.path / EVIDENCE).unlink()
+    assert good.path.exists()
+    assert "run 3 has begun and left no evidence" in str(closed(config, root))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "directory", "large", "deep", "digits"])
+def test_evidence_that_is_no_small_file_closes_at_once(
+    kind: str, config: Config, statement: Statement, root: Path
+) -> None:
+    path = leave_run(config, statement).path / EVIDENCE
+    path.unlink()
+    make: dict[str, Callable[[], object]] = {
+        "fifo": lambda: os.mkfifo(path),
+        "endless": lambda: path.symlink_to("/dev/zero"),
+        "directory": path.mkdir,
+        "large": lambda: path.write_bytes(b" " * (1 << 21)),
+        "deep": lambda: path.write_bytes(b"[" * 100_000),
+        "digits": lambda: path.write_bytes(b'{"sequence":' + b"9" * 5000 + b"}"),
+    }
+    make[kind]()
+    assert "EVIDENCE_" in str(closed(config, root))
 
 
 def test_older_pass_copied_over_a_newer_fail_is_seen(config: Config, statement: Statement, root: Path) -> None:

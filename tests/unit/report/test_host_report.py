@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from sample_reports import healthy_1
 
-from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.cli import call
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
+from gpu_burnin.fleet import cli
 from gpu_burnin.fleet.cli import _show
 from gpu_burnin.fleet.remote import RemoteRun
 from gpu_burnin.report import outputs
@@ -19,7 +22,7 @@ def done(tmp_path: Path) -> RemoteRun:
     """A run that has ended on the host."""
     run_dir = tmp_path / "on the host"
     run_dir.mkdir()
-    data = outputs.write(run_dir, *healthy_1())
+    data = outputs.write(run_dir, *healthy_1()).report
     return RemoteRun(0, data, (run_dir / "report.html").read_bytes())
 
 
@@ -52,8 +55,26 @@ def test_a_run_without_a_page_leaves_its_report(
     assert capsys.readouterr().err.endswith("page: none was found on the host\n")
 
 
-def test_a_folder_that_cannot_be_made_is_named(done: RemoteRun, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_beside_the_report(
+    done: RemoteRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(GpuBurninError, match=r"cannot write to .*file/node42 .*--reports") as caught:
-        _show(done, tmp_path / "file/node42", as_json=False)
-    assert caught.value.exit_code == 2
+    _show(done, tmp_path / "file/node42", as_json=False)
+    out, err = capsys.readouterr()
+    assert out.startswith("VERDICT  PASS")
+    assert "cannot write to" in err
+    assert "file/node42 (Not a directory); give another --reports" in err
+
+
+def test_a_fail_is_a_fail_whatever_comes_back_of_its_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu-burnin", "host", "node42"])
+    for exit_code, wanted in ((EXIT_FAIL, EXIT_FAIL), (EXIT_PASS, EXIT_INCONCLUSIVE)):
+        for report in (b"{}", b"[" * 100_000, b'{"schema": ' + b"9" * 5000 + b"}"):
+            run = RemoteRun(exit_code, report)
+            monkeypatch.setattr(cli, "_run", lambda *_, run=run: run)
+            assert call() == wanted
+            err = capsys.readouterr().err
+            assert "what the host sent" in err
+            assert ("FAIL" in err) == (exit_code == EXIT_FAIL)

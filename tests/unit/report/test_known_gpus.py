@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_helpers import GPUS, RUN, healthy, plan
+from run_helpers import GPUS, healthy, plan
 
 from gpu_burnin import run as run_module
 from gpu_burnin.config import LEAST_EXTENDED_S, Config
 from gpu_burnin.discover import Found
 from gpu_burnin.durations import parse_duration, write_duration
-from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_xids
 from gpu_burnin.known_gpus import (
     CODE,
@@ -28,9 +27,7 @@ from gpu_burnin.known_gpus import (
 )  # fmt: skip
 from gpu_burnin.plan import make_plan
 from gpu_burnin.prepare import RunOptions, planned, prepare
-from gpu_burnin.report import build
-from gpu_burnin.store import Run
-from gpu_burnin.types import Gpu, Verdict
+from gpu_burnin.types import Gpu
 from gpu_burnin.verdict import judge
 
 AT = "2026-01-02T03:05:05Z"
@@ -184,31 +181,6 @@ def test_the_record_is_whole_json(tmp_path: Path) -> None:
 
 def test_a_plan_of_the_helpers_is_not_extended() -> None:
     assert not makes_known(plan())
-
-
-@pytest.mark.parametrize(
-    ("level", "verdict", "written"),
-    [("extended", Verdict.PASS, True), ("extended", Verdict.FAIL, False), ("standard", Verdict.PASS, False)],
-)
-def test_a_run_puts_its_gpus_on_record_when_it_was_extended_and_passed(
-    level: str, verdict: Verdict, written: bool, tmp_path: Path
-) -> None:
-    seen = healthy(make_plan(level, backend="cuda", gpus=GPUS[:1], seed=1))
-    judged = replace(judge(seen, load_xids()), verdict=verdict)
-    report = build.build(RUN, seen, judged)
-    run_module._remember(Config(state_dir=tmp_path), Run(RUN.run_id, 7, tmp_path), report, seen, judged)
-    found = read_known(tmp_path)
-    assert [(entry.uuid, entry.run_id, entry.passed_at) for entry in found] == (
-        [("GPU-0", RUN.run_id, RUN.finished_at)] if written else []
-    )
-
-
-def test_a_record_that_cannot_be_written_is_told_and_the_run_stays(tmp_path: Path) -> None:
-    seen = healthy(make_plan("extended", backend="cuda", gpus=GPUS, seed=1))
-    judged = replace(judge(seen, load_xids()), verdict=Verdict.PASS)
-    report = build.build(RUN, seen, judged)
-    with pytest.raises(GpuBurninError, match=r"the run is complete in .*, but .*known-gpus\.json cannot be written"):
-        run_module._remember(Config(state_dir=tmp_path / "none"), Run("r", 7, tmp_path), report, seen, judged)
 
 
 @pytest.mark.parametrize(

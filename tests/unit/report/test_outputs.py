@@ -22,9 +22,10 @@ FILES = {"report.json", "report.txt", "report.html", "junit.xml", "metrics.prom"
 
 def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
     report, series = sick_8()
-    data = outputs.write(tmp_path, report, series)
+    written = outputs.write(tmp_path, report, series)
+    assert written.failed == {}
     assert {path.name for path in tmp_path.iterdir()} == FILES
-    assert (tmp_path / "report.json").read_bytes() == data
+    assert (tmp_path / "report.json").read_bytes() == written.report
     assert model.load(tmp_path) == report
     assert json.loads((tmp_path / report["telemetry"]["series_file"]).read_text()) == series
     assert (tmp_path / "metrics.prom").read_bytes() == outputs.metrics_bytes(report)
@@ -63,11 +64,23 @@ def test_full_disk_leaves_no_half_file_and_no_report(tmp_path: Path, monkeypatch
         files.write_atomic(path, content)
 
     monkeypatch.setattr(outputs, "write_atomic", full)
-    with pytest.raises(OSError, match="No space"):
-        outputs.write(tmp_path, *healthy_8())
-    # Whoever finds report.json finds all of it and all of the others.
+    failed = outputs.write(tmp_path, *healthy_8()).failed
     assert {path.name for path in tmp_path.iterdir()} == set(written)
-    assert "report.json" not in written
+    assert failed == dict.fromkeys(FILES - set(written), "No space left on device")
+    assert "report.json" in failed
+
+
+def test_a_form_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> str:
+        raise ValueError("no words")
+
+    monkeypatch.setattr(outputs.text, "render", broken)
+    monkeypatch.setattr(outputs.junit, "to_junit", broken)
+    report, series = sick_8()
+    failed = outputs.write(tmp_path, report, series).failed
+    assert failed == {"junit.xml": "a fault of gpu-burnin itself: ValueError('no words')"}
+    assert model.load(tmp_path) == report
+    assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL\n")
 
 
 # --- docs/operations/burnin-report.md ---

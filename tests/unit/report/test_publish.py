@@ -17,13 +17,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from report_helpers import leave_run
+from report_helpers import NOW, leave_run
 from server_helpers import serving
 
 from gpu_burnin.config import Config, PublishConfig
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.evidence import Statement, annotation_of
 from gpu_burnin.publish import publish
+from gpu_burnin.store import Store
 
 
 def make_pair(directory: Path, name: str) -> Path:
@@ -189,4 +190,17 @@ def test_wrong_server_is_a_configuration_error(server: str, published: tuple[Con
 
 
 def test_without_evidence_there_is_nothing_to_publish(config: Config) -> None:
-    assert refused(config, "no evidence under") == 1
+    assert refused(config, "nothing to publish: no burn-in has been completed here") == 1
+
+
+def test_a_newer_run_without_evidence_withdraws_what_is_published(published: tuple[Config, str], api: Api) -> None:
+    config, annotation = published
+    assert run_publish(config) is True
+    assert api.node["metadata"]["annotations"]["example.org/evidence"] == annotation
+    store = Store(config.state_dir)
+    with store.locked():
+        store.begin(store.new_run(NOW))
+    assert refused(config, "run 2 has begun and left no evidence.*what was published before is withdrawn") == 1
+    assert api.node["metadata"]["annotations"] == {"other": "kept", "example.org/evidence": None}
+    assert refused(config, "run 2 has begun and left no evidence") == 1
+    assert api.requests == ["GET", "PATCH", "GET", "PATCH", "GET"], "once is enough"

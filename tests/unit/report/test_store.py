@@ -13,7 +13,7 @@ from report_helpers import NOW
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.files import write_atomic
-from gpu_burnin.store import EVIDENCE, Store
+from gpu_burnin.store import EVIDENCE, NoResult, Store
 
 
 @pytest.fixture
@@ -51,14 +51,21 @@ def test_unusable_directory_is_one_sentence(tmp_path: Path) -> None:
 
 def test_sequence_counts_up_and_survives_a_lost_counter(store: Store) -> None:
     with store.locked():
-        assert [store.new_run(NOW).sequence for _ in range(3)] == [1, 2, 3]
+        runs = [store.new_run(NOW) for _ in range(3)]
+        assert [run.sequence for run in runs] == [1, 2, 3]
+        store.begin(runs[-1])
+        assert store.counter() == 3
+        for run in runs:
+            run.path.rmdir()
+        assert store.new_run(NOW).sequence == 4, "a run that has begun keeps its number, whatever became of it"
         (store.root / "sequence").unlink()
-        assert store.new_run(NOW).sequence == 4
+        assert store.new_run(NOW).sequence == 5
 
 
-def test_damaged_counter_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("damage", ["many\n", "9" * 5000, "-1", "", "\u0661"])
+def test_damaged_counter_is_refused(damage: str, store: Store) -> None:
     with store.locked():
-        (store.root / "sequence").write_text("many\n")
+        (store.root / "sequence").write_text(damage)
         with pytest.raises(GpuBurninError, match="does not hold a number"):
             store.new_run(NOW)
 
@@ -84,13 +91,34 @@ def test_other_names_in_runs_are_left_alone(store: Store) -> None:
     assert (store.runs_dir / "notes").is_dir()
 
 
-def test_latest_evidence_is_the_highest_sequence(store: Store) -> None:
-    assert store.latest_evidence() is None
+def test_the_newest_run_that_has_begun_speaks_for_the_node(store: Store) -> None:
+    with pytest.raises(NoResult, match="no burn-in has been completed") as caught:
+        store.result()
+    assert (caught.value.run, caught.value.exit_code) == (0, 1)
     with store.locked():
-        first, second, _ = store.new_run(NOW), store.new_run(NOW), store.new_run(NOW)
-    for run in (first, second):
-        write_atomic(run.path / EVIDENCE, b"{}")
-    assert store.latest_evidence() == second
+        first, second, planted = store.new_run(NOW), store.new_run(NOW), store.new_run(NOW)
+        for run in (first, planted):
+            write_atomic(run.path / EVIDENCE, b"{}")
+        store.begin(first)
+        assert store.result() == first
+        store.begin(second)
+    with pytest.raises(NoResult, match="run 2 has begun and left no evidence") as caught:
+        store.result()
+    assert (caught.value.run, caught.value.exit_code) == (2, 3)
+    write_atomic(second.path / EVIDENCE, b"{}")
+    assert store.result() == second
+    (store.root / "sequence").unlink()
+    with pytest.raises(NoResult, match="sequence, the number of the newest run, is lost"):
+        store.result()
+
+
+def test_the_run_that_speaks_for_the_node_outlives_any_number_of_others(store: Store) -> None:
+    with store.locked():
+        speaks = store.new_run(NOW)
+        store.begin(speaks)
+        for _ in range(4):
+            store.finish(store.new_run(NOW), keep=2)
+    assert [run.sequence for run in store.runs()] == [1, 4, 5]
 
 
 def test_revocation_of_meanwhile_stays(store: Store) -> None:
@@ -100,6 +128,17 @@ def test_revocation_of_meanwhile_stays(store: Store) -> None:
         store.clear_revocation("an older one")
         assert store.revoked() == "XID 79"
         store.clear_revocation("XID 79")
+        assert store.revoked() is None
+
+
+def test_a_revocation_that_cannot_be_read_closes_too(store: Store) -> None:
+    with store.locked():
+        (store.root / "revoked").mkdir()
+        assert store.revoked() == "it cannot be read (Is a directory)"
+        (store.root / "revoked").rmdir()
+        (store.root / "revoked").symlink_to("/dev/zero")
+        assert "it cannot be read" in str(store.revoked())
+        store.clear_revocation(str(store.revoked()))
         assert store.revoked() is None
 
 
