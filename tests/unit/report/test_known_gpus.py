@@ -101,7 +101,7 @@ def test_a_damaged_record_does_not_keep_a_node_from_being_tested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / KNOWN_GPUS).write_text("{")
-    monkeypatch.setattr("gpu_burnin.prepare.discover", lambda: FOUND)
+    monkeypatch.setattr("gpu_burnin.prepare.discover", lambda _: FOUND)
     made = prepare(RunOptions(config=Config(state_dir=tmp_path), backend="cpu"))
     assert made.new_gpus == GPUS
     assert "cannot be read" in made.record_problem
