@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from gpu_burnin.agreement import disagreements
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
+from gpu_burnin.checks.state_node import persistence_notices
 from gpu_burnin.coverage import coverage_reasons
 from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware import SkuTable, XidTable, load_skus, load_xids, make_reason
@@ -165,6 +166,7 @@ def judge(
             *slow_notices,
             *link_notices,
             *pcie_notices(results, seen.gpus),
+            *persistence_notices(results),
             *power.notices,
             *telemetry_notices,
             *logged.notices,

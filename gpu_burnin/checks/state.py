@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.state_node import PERSISTENCE_OFF, judge_state, persistence_off
 from gpu_burnin.checks.state_pci import judge_pci, pci_measurements
-from gpu_burnin.checks.state_rules import NAME, RULES, Expected, HostLink, judge_state
+from gpu_burnin.checks.state_rules import NAME, RULES, Expected, HostLink
 from gpu_burnin.expectations import expectations_of
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.node_links import node_links_of
@@ -92,6 +93,7 @@ class Check:
             "rules": len(RULES),
             "simulated": node.simulated,
             "pci_links_read": len(links),
+            PERSISTENCE_OFF: [*persistence_off(node.gpus)],
             "fabric_info": {gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
             "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
         }

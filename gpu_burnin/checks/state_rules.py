@@ -1,9 +1,9 @@
-"""The rules of the state check: pure, each a function of one GPU's state, its model and what is expected."""
+"""The rules of the state check for one GPU: pure, each a function of its state, its model and what is expected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from gpu_burnin.expectations import Expectations
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
@@ -44,7 +44,7 @@ RECOVERY: dict[int, tuple[str, Action]] = {
 }
 # What the rules below read; a value that is missing here without leave makes the check inconclusive.
 JUDGED_FIELDS: tuple[str, ...] = (
-    "serial", "vbios", "memory_bytes", "inforom_valid", "persistence", "ecc_enabled", "ecc_pending",
+    "serial", "vbios", "memory_bytes", "inforom_valid", "ecc_enabled", "ecc_pending",
     "ecc_volatile_uncorrected_dram", "ecc_volatile_uncorrected_sram", "ecc_aggregate_uncorrected_sram",
     "sram_threshold_exceeded", "remapped_uncorrected", "remap_pending", "remap_failure", "retired_single_bit",
     "retired_double_bit", "retired_pending", "recovery_action", "channel_repair_pending", "tpc_repair_pending",
@@ -85,64 +85,14 @@ class Expected:
 Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
 
 
-def _say(code: str, state: GpuState, message: str, action: Action | None = None, **evidence: JSON) -> Reason:
+def say(code: str, state: GpuState, message: str, action: Action | None = None, **evidence: JSON) -> Reason:
     """A reason about one GPU; its message starts with index, PCI address and UUID."""
     return make_reason(
         code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, evidence=evidence, action=action
     )
 
 
-def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:
-    """Everything that keeps these GPUs from being as expected; empty when nothing does."""
-    reasons = [*_count(states, expected)]
-    expected = replace(expected, host_links=_slots(states, expected.host_links))
-    for state in states:
-        if state.lost:
-            reasons.append(_say("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
-            continue
-        sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
-        if sku is None:
-            reasons.append(_unknown_sku(state))
-            continue
-        reasons += _unread(state, sku, expected)
-        for rule in RULES:
-            reasons += rule(state, sku, expected)
-    return (*reasons, *_twins(states), *_odd(states, expected), *_mixed(states, expected))
-
-
-def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
-    wanted = expected.gpu_count
-    if wanted is not None and len(states) != wanted:
-        message = f"{len(states)} GPUs are present, {wanted} are expected"
-        yield make_reason("GPU_COUNT", NAME, message, evidence={"present": len(states), "expected": wanted})
-    elif not states:
-        yield make_reason("GPU_COUNT", NAME, "no GPU is present", evidence={"present": 0})
-    for uuid in sorted(expected.gpu_uuids - {state.uuid for state in states}):
-        # A lost GPU without a name may be this one: it has its own reason.
-        if not any(state.lost and not state.uuid for state in states):
-            message = f"{uuid} was there when the run was planned and is gone"
-            yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
-
-
-def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
-    """GPUs that give one UUID as their own; about the node, since neither can be named by it."""
-    for uuid in sorted({state.uuid for state in states} - {""}):
-        twins = [state for state in states if state.uuid == uuid]
-        if len(twins) > 1:
-            named = " and ".join(f"GPU {twin.index} ({twin.pci_bus_id})" for twin in twins)
-            message = f"{named} have the same UUID, so neither can be addressed alone: they were not tested"
-            addresses: list[JSON] = [twin.pci_bus_id for twin in twins]
-            evidence: dict[str, JSON] = {"uuid": uuid, "pci_bus_ids": addresses}
-            yield make_reason("GPU_UUID_SHARED", NAME, message, evidence=evidence)
-
-
-def _unknown_sku(state: GpuState) -> Reason:
-    ids = f"{state.pci_device_id >> 16:04X}:{state.pci_subsystem_id >> 16:04X}"
-    message = f"the model with PCI device and subsystem id {ids} ({known(state.name)}) is not in skus.yaml"
-    return _say("GPU_UNKNOWN_SKU", state, message, pci_ids=ids)
-
-
-def _unread(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+def unread_fields(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     """Judged fields without a value, unless model and driver may leave them out."""
     links = expected.links.of(state.uuid, sku)
     linked, probed = links.links and not _without_links(state), links.switched and sku.fabric_probe
@@ -160,7 +110,7 @@ def _unread(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
         message = f"the driver {state.driver_version} gives no value for {listed}"
         if "no_permission" in missing.values():
             message += "; run as root"
-        yield _say("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
+        yield say("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
 
 
 def _silenced(state: GpuState, name: str) -> bool:
@@ -178,57 +128,57 @@ def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
     size = known(state.memory_bytes)
     if size is not None and size < MEMORY_PART * sku.memory_bytes:
         message = f"{size} bytes of memory, {sku.memory_bytes} expected of {sku.name}"
-        yield _say("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
+        yield say("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
 
 
 def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if state.ecc_enabled is False and sku.ecc:
-        yield _say("ECC_DISABLED", state, "ECC is off")
+        yield say("ECC_DISABLED", state, "ECC is off")
     pending = known(state.ecc_pending)
     if pending is not None and pending != state.ecc_enabled and known(state.ecc_enabled) is not None:
-        yield _say("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
+        yield say("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
     for place in ("dram", "sram"):
         count = known(getattr(state, f"ecc_volatile_uncorrected_{place}"))
         if count:
             message = f"{count} uncorrectable errors in {place.upper()} since the driver was loaded"
-            yield _say("ECC_UNCORRECTED", state, message, place=place, count=count, counter="volatile")
+            yield say("ECC_UNCORRECTED", state, message, place=place, count=count, counter="volatile")
     limit = expected.table.limits["sram_uncorrected_aggregate"]
     aggregate = known(state.ecc_aggregate_uncorrected_sram) or 0
     if state.sram_threshold_exceeded is True or aggregate > limit.value:
         message = f"{aggregate} uncorrectable SRAM errors in its life, which is over the limit"
-        yield _say("ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate")
+        yield say("ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate")
 
 
 def _remap(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     if state.remap_pending is True:
-        yield _say("REMAP_PENDING", state, "a row remap waits for a GPU reset")
+        yield say("REMAP_PENDING", state, "a row remap waits for a GPU reset")
     limit = expected.table.limits["remapped_uncorrected"].value
     remapped = known(state.remapped_uncorrected) or 0
     if state.remap_failure is True:
-        yield _say("REMAP_FAILED", state, "a row could not be remapped")
+        yield say("REMAP_FAILED", state, "a row could not be remapped")
     elif remapped > limit:
         message = f"{remapped} rows remapped for uncorrectable errors, {limit} at most"
-        yield _say("REMAP_FAILED", state, message, count=remapped, limit=limit)
+        yield say("REMAP_FAILED", state, message, count=remapped, limit=limit)
 
 
 def _retired(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     if state.retired_pending is True:
-        yield _say("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
+        yield say("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
     limit = expected.table.limits["retired_pages"].value
     retired = (known(state.retired_single_bit) or 0) + (known(state.retired_double_bit) or 0)
     if retired > limit:
         message = f"{retired} pages retired, {limit} at most"
-        yield _say("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
+        yield say("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
 
 
 def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     if state.inforom_valid is False:
-        yield _say("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
+        yield say("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
     for name, part in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
         if getattr(state, name) is True:
-            yield _say("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
+            yield say("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
     if state.unrepairable_memory is True:
-        yield _say("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
+        yield say("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
 
 
 def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
@@ -236,9 +186,9 @@ def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     if value:
         # The list grows with the driver: an unknown demand is still a demand.
         asks, action = RECOVERY.get(value, (f"do something unknown (value {value})", Action.HOLD))
-        yield _say("RECOVERY_ACTION", state, f"the driver asks to {asks}", action, value=value)
+        yield say("RECOVERY_ACTION", state, f"the driver asks to {asks}", action, value=value)
     elif state.reset_required:
-        yield _say("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
+        yield say("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
 
 
 def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
@@ -247,7 +197,7 @@ def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     wrong = [name for name, mode in modes.items() if mode is not None and mode != wanted]
     if wrong:
         mode = "on" if wanted else "off"
-        yield _say(
+        yield say(
             "MIG_MISMATCH",
             state,
             f"MIG mode ({', '.join(wrong)}) is not {mode} as expected",
@@ -257,22 +207,20 @@ def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
 
 
 def _settings(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    if state.persistence is False:
-        yield _say("PERSISTENCE_OFF", state, "persistence mode is off")
     which, limit = "enforced", known(state.power_enforced_w)
     if sku.module_power:  # what is enforced follows the processor's share
         which, limit = "requested", known(state.power_limit_w)
     wanted = known(state.power_default_w) if expected.said.power_limit_w is None else expected.said.power_limit_w
     if limit is not None and wanted is not None and abs(limit - wanted) > POWER_LIMIT_TOLERANCE_W:
         message = f"the {which} power limit is {limit:g} W, expected {wanted:g} W"
-        yield _say("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
+        yield say("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
 
 
 def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     bits = known(state.clocks_event_reasons) or 0
     found = [name for bit, name in THROTTLE_BITS.items() if bits & bit]
     if found:
-        yield _say("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
+        yield say("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
 
 
 def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
@@ -287,26 +235,14 @@ def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     reachable = min(sku.pcie_generation, host.generation or 0)
     if generation is not None and generation < reachable:
         message = f"PCIe generation {generation} at most, model and slot can do {reachable}"
-        yield _say("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
+        yield say("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
     width = known(state.pcie_width)
     wanted = min(sku.pcie_width, host.width or 0)
     if width is not None and width < wanted:
-        yield _say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
+        yield say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
     fatal = known(state.pcie_fatal_errors)
     if fatal:
-        yield _say("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
-
-
-def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> dict[str, HostLink]:
-    """What the slots can do; where the host does not tell the lanes, as many as the widest GPU of that model has."""
-    widest: dict[int, int] = {}
-    for state in states:
-        widest[state.pci_device_id] = max(widest.get(state.pci_device_id, 0), known(state.pcie_width) or 0)
-    slots = {}
-    for state in states:
-        host = host_links.get(state.pci_bus_id, HostLink())
-        slots[state.pci_bus_id] = replace(host, width=host.width or widest[state.pci_device_id])
-    return slots
+        yield say("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
 
 
 def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
@@ -316,10 +252,10 @@ def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if wanted and active is not None and len(active) < wanted:
         down = f" (down: {', '.join(map(str, inactive))})" if inactive else ""
         message = f"{len(active)} of {wanted} NVLinks are active{down}"
-        yield _say("NVLINK_DOWN", state, message, active=len(active), expected=wanted, inactive=list(inactive))
+        yield say("NVLINK_DOWN", state, message, active=len(active), expected=wanted, inactive=list(inactive))
     failed = known(state.nvlink_failed_recoveries)
     if wanted and failed:
-        yield _say("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
+        yield say("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
 
 
 def _without_links(state: GpuState) -> bool:
@@ -333,69 +269,24 @@ def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     value, status = known(state.fabric_state), known(state.fabric_status)
     if value is not None and (value != FABRIC_COMPLETED or status):
         message = f"fabric state {value} (3 is completed) with status {status}"
-        yield _say("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
+        yield say("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
         return
     summary, mask = known(state.fabric_health_summary), known(state.fabric_health_mask) or 0
     if summary is not None and summary not in FABRIC_SUMMARY_GOOD:
         called = FABRIC_SUMMARY_BAD.get(summary, f"something unknown (value {summary})")
-        yield _say("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
+        yield say("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
     complaints = [text for shift, width, bad, text in FABRIC_HEALTH if mask >> shift & width in bad]
     if complaints:
-        yield _say("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
+        yield say("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
 
 
 def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     foreign = [process for process in known(state.processes) or () if process.pid not in expected.own_pids]
     if foreign:
         pids: list[JSON] = [process.pid for process in foreign]
-        yield _say("GPU_BUSY", state, f"in use by process {', '.join(map(str, pids))}", pids=pids)
+        yield say("GPU_BUSY", state, f"in use by process {', '.join(map(str, pids))}", pids=pids)
 
 
 RULES: tuple[Rule, ...] = (
     _memory, _ecc, _remap, _retired, _repair, _recovery, _mig, _settings, _throttled, _pcie, _nvlink, _fabric, _busy,
 )  # fmt: skip
-
-
-def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
-    """Cards of which one has lost its end of a bridge, and it cannot be told which."""
-    names = [state.label for state in states if state.uuid in expected.links.odd]
-    if names:
-        message = (
-            f"an odd number of cards has NVLinks, and bridges connect two or four: one of {', '.join(names)} has lost "
-            "its bridge"
-        )
-        yield make_reason("NVLINK_DOWN", NAME, message, evidence={"gpus": [*expected.links.odd]})
-
-
-def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
-    """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
-    live = [state for state in states if not state.lost]
-    drivers = [(state, version) for state in live for version in (state.driver_version, known(state.gsp_firmware))]
-    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.said.driver_version)
-    for model in sorted({state.pci_device_id for state in live}):
-        found = [(state, known(state.vbios)) for state in live if state.pci_device_id == model]
-        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.said.vbios)
-
-
-def _unequal(
-    code: str, what: str, found: Sequence[tuple[GpuState, str | None]], wanted: str | None
-) -> Iterable[Reason]:
-    """One reason where the versions are not one; about one GPU when all others agree, else about the node."""
-    holders: dict[str, list[GpuState]] = {}
-    for state, version in found:
-        if version and state not in holders.setdefault(version, []):
-            holders[version].append(state)
-    if not holders or set(holders) <= ({wanted} if wanted else set(list(holders)[:1])):
-        return
-    listed = "; ".join(
-        f"{version} on GPU {', '.join(str(state.index) for state in holders[version])}" for version in sorted(holders)
-    )
-    odd = [held[0] for version, held in holders.items() if len(held) == 1 and version != wanted]
-    several = len({state.index for state, _ in found}) > 1  # a GPU alone cannot stand out
-    gpu = odd[0].uuid or None if len(odd) == 1 and several else None
-    expectation = f", {wanted} is expected" if wanted else ""
-    versions: list[JSON] = [*sorted(holders)]
-    evidence: dict[str, JSON] = {"versions": versions, "expected": wanted}
-    yield make_reason(
-        code, NAME, f"{what} versions are mixed or wrong: {listed}{expectation}", gpu=gpu, evidence=evidence
-    )

@@ -175,7 +175,6 @@ SETTINGS: tuple[StateFault, ...] = (
     _fault("mig off where it should be on", "MIG_MISMATCH", INCONCLUSIVE,
            {"mig_current": "yes", "mig_pending": "yes", **_on("mig_current", "no"), **_on("mig_pending", "no")},
            options=_with(mig=True), fits=_has_mig),
-    _fault("persistence off", "PERSISTENCE_OFF", INCONCLUSIVE, _on("persistence", "no")),
     _fault("power limit lowered", "POWER_LIMIT", INCONCLUSIVE, draw=_lower_limit),
     _fault("hardware slowdown at rest", "THROTTLED", FAIL, _on("clocks_event_reasons", "0x9")),
     _fault("software thermal slowdown at rest", "THROTTLED", FAIL, _on("clocks_event_reasons", "0x20")),
@@ -222,7 +221,6 @@ UNREAD: tuple[StateFault, ...] = tuple(
         ("ecc counters, unknown error", "nvmlDeviceGetMemoryErrorCounter", "unknown"),
         ("recovery action, not supported", "field_230", "not_supported"),
         ("pcie width, timeout", "nvmlDeviceGetCurrPcieLinkWidth", "timeout"),
-        ("persistence, not supported", "nvmlDeviceGetPersistenceMode", "not_supported"),
         ("processes, unknown error", "nvmlDeviceGetComputeRunningProcesses_v3", "unknown"),
         ("vbios, inforom error", "nvmlDeviceGetVbiosVersion", "corrupted_inforom"),
     )

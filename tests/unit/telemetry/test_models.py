@@ -12,7 +12,8 @@ import pytest
 import recorded_nvml
 from recorded_nvml import Profile, installed, profile, uuid
 
-from gpu_burnin.checks.state_rules import Expected, HostLink, judge_state
+from gpu_burnin.checks.state_node import judge_state
+from gpu_burnin.checks.state_rules import Expected, HostLink
 from gpu_burnin.expectations import Expectations
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.hardware.policy import load_policy
@@ -78,6 +79,13 @@ def test_one_gpu_of_a_board_given_to_a_machine_without_its_switches_passes(model
     assert codes(alone, nvlink_links=0) == []
     assert "NVLINK_DOWN" in codes(alone, nvlink_links=SKUS[model].nvlink_links)
     assert codes(alone, alone).count("NVLINK_DOWN") == 2, "two have something to be linked with"
+
+
+@pytest.mark.parametrize("no_fabric", ["not_supported", {"state": 0}])
+def test_four_gpus_linked_without_switches_have_no_fabric_and_pass(no_fabric: Any) -> None:
+    for model, branch in BOARDS:
+        direct = profile(model, branch).changed(fabric=no_fabric)
+        assert codes(*[direct] * 4) == [], (model, branch)
 
 
 # --- faults: code, from which branch on NVML can tell, and the GPU that has it (None: this model cannot) ---
@@ -174,7 +182,6 @@ FAULTS: dict[str, Fault] = {
     "calls want a reset": _calls("RECOVERY_ACTION", {"nvmlDeviceGetClockInfo 1": "reset_required"}),
     "MIG on": ("MIG_MISMATCH", 0, _mig(1, 1)),
     "MIG on after a reset": ("MIG_MISMATCH", 0, _mig(0, 1)),
-    "persistence off": _calls("PERSISTENCE_OFF", {"nvmlDeviceGetPersistenceMode": 0}),
     "power limit": ("POWER_LIMIT", 0, _less_power),
     "hardware slowdown": _calls("THROTTLED", {_REASONS: 0x08}),
     "software thermal slowdown": _calls("THROTTLED", {_REASONS: 0x20}),

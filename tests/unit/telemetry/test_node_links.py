@@ -17,7 +17,8 @@ from gpu_burnin import discover as discovery
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nccl_judge import multicast_expected
 from gpu_burnin.checks.state import expected_from
-from gpu_burnin.checks.state_rules import Expected, judge_state
+from gpu_burnin.checks.state_node import judge_state
+from gpu_burnin.checks.state_rules import Expected
 from gpu_burnin.config import Config
 from gpu_burnin.discover import Found
 from gpu_burnin.expectations import Expectations

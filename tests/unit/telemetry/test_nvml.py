@@ -70,6 +70,12 @@ def test_healthy_node_passes_the_state_check(run_python: Run, scenario: str) -> 
     assert result["verdict"] == "PASS"
 
 
+def test_a_fresh_machine_without_persistence_mode_passes_and_its_gpus_are_named(run_python: Run) -> None:
+    result = check(run_python, "gpus = 2\ngpu1.persistence = no\n")
+    assert (result["verdict"], len(result["coverage"]["persistence_off"])) == ("PASS", 1)
+    assert [*result["coverage"]["fabric_info"].values()] == [3, 3]
+
+
 def test_sick_lab_host_fails_and_its_kernel_line_names_the_same_gpu(run_python: Run, read_node: Read) -> None:
     result = check(run_python, "sick-ecc-xid79.scenario")
     sick = read_node("sick-ecc-xid79.scenario").gpus[1]

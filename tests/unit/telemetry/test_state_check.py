@@ -12,12 +12,13 @@ from telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state import expected_from, own_family
-from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, HostLink, judge_state
+from gpu_burnin.checks.state_node import PERSISTENCE_OFF, judge_state, persistence_notices, persistence_off
+from gpu_burnin.checks.state_rules import JUDGED_FIELDS, Expected, HostLink
 from gpu_burnin.expectations import KEYS, Expectations
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.node_links import NodeLinks, decide
 from gpu_burnin.telemetry.state import ProcessUse, Unsupported
-from gpu_burnin.types import JSON, Action, Gpu, Verdict
+from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Verdict
 
 
 def codes(*states: Any, **expected: Any) -> list[str]:
@@ -66,7 +67,6 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("RECOVERY_ACTION", {"reset_required": True}),
     ("MIG_MISMATCH", {"mig_enabled": True, "mig_pending": True}),
     ("MIG_MISMATCH", {"mig_pending": True}),
-    ("PERSISTENCE_OFF", {"persistence": False}),
     ("POWER_LIMIT", {"power_enforced_w": 500.0}),
     ("THROTTLED", {"clocks_event_reasons": 0x08}),
     ("THROTTLED", {"clocks_event_reasons": 0x20}),
@@ -195,6 +195,15 @@ def test_own_processes_do_not_count_as_foreign() -> None:
 )
 def test_recovery_action_of_the_driver_is_followed(value: int, action: Action) -> None:
     assert judge_state([healthy(0, recovery_action=value)], Expected())[0].action is action
+
+
+def test_persistence_off_warns_and_holds_nothing_back() -> None:
+    states = [healthy(0), healthy(1, persistence=False)]
+    assert codes(*states) == []
+    result = CheckResult("state", None, Verdict.PASS, 1.0, coverage={PERSISTENCE_OFF: [*persistence_off(states)]})
+    (notice,) = persistence_notices([result])
+    assert (notice.code, notice.gpu, notice.check) == ("PERSISTENCE_OFF", "GPU-0001", "state")
+    assert persistence_notices([replace(result, coverage={PERSISTENCE_OFF: []})]) == ()
 
 
 def test_mixed_models_may_have_different_vbios() -> None:
