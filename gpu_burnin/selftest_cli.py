@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -63,8 +64,9 @@ def selftest(
     # On a GPU a run under way would be disturbed; the CPU backend disturbs nobody and needs no rights.
     lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
     interrupts = Interrupts()
-    with lock, shielded(progress.display(plan.gpus)) as on_event, interrupts.taken():
-        done = execute(plan, None, on_event, waiting=interrupts.raising)
+    kernels = tempfile.TemporaryDirectory(prefix="gpu-burnin-kernels-")
+    with lock, kernels as folder, shielded(progress.display(plan.gpus)) as on_event, interrupts.taken():
+        done = execute(plan, None, on_event, waiting=interrupts.raising, kernel_dir=Path(folder))
     results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
     rows = sensitivity(results)
     said = (reason for result in done.results for reason in result.reasons)

@@ -21,7 +21,7 @@ from gpu_burnin.compute import nvrtc
 from gpu_burnin.files import write_atomic
 
 # Compiling takes 1.5 s of one core: who holds the lock for so long is stopped or stuck, and is not waited for.
-WAIT_S = 30.0
+WAIT_S = 15.0
 _LOOK_EVERY_S = 0.02
 _MOST_BYTES = 64 << 20
 

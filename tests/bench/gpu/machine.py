@@ -56,7 +56,7 @@ def missing() -> str:
     unseen = [name for name in _unseen_by_workers() if find_spec(name) is not None]
     sentences = []
     if told:
-        sentences.append(f"missing here: {', '.join(told)}; install their wheels into a virtual environment")
+        sentences.append(f"missing here: {', '.join(told)}; install their wheels into this Python")
     if unseen:
         sentences.append(
             f"the workers of a burn-in do not see {', '.join(unseen)}, which PYTHONPATH brings; install them"

@@ -115,6 +115,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["ends when asked", "has to be killed"]
 )

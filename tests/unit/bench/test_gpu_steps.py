@@ -167,6 +167,7 @@ def _session(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_on_a_bare_python_the_first_step_names_what_is_missing(tmp_path: Path) -> None:
     """Steps are started with the same Python, which finds no packages here by its own environment."""
     bare = tmp_path / "bare"
@@ -189,6 +190,7 @@ def test_on_a_bare_python_the_first_step_names_what_is_missing(tmp_path: Path) -
     assert "No module named" in rates
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="there is a GPU")
 def test_without_a_gpu_each_step_says_why_and_the_table_claims_nothing(tmp_path: Path) -> None:
     done = _session(tmp_path, "node", "test_sm", "quick", "nccl_all", "rates")
@@ -201,6 +203,19 @@ def test_without_a_gpu_each_step_says_why_and_the_table_claims_nothing(tmp_path:
     assert len(rows) == 5
     assert all(measured.startswith("not measured: ") for _, measured, _ in rows), rows
     assert "### no GPU, " in done.stdout
+
+
+@pytest.mark.slow
+def test_a_session_that_is_ended_from_outside_prints_what_there_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.gpu", "--out", str(tmp_path), "test_products", "test_memory"]
+    pipe = subprocess.PIPE
+    session = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    while not (tmp_path / TABLE).exists():
+        assert session.poll() is None
+    session.terminate()
+    told, errors = session.communicate()
+    assert (session.returncode, errors) == (1, "bench: ended from outside\n")
+    assert told.count("not measured: not reached") == 2
 
 
 def test_a_folder_with_older_results_or_a_step_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
