@@ -15,7 +15,8 @@ from gpu_burnin.types import SelftestResult
 OnEvent = Callable[[Mapping[str, Any]], None]
 # Entered around each wait: where it may be cut short by KeyboardInterrupt.
 Waiting = Callable[[], AbstractContextManager[None]]
-VMSTAT = Path("/proc/vmstat")
+# Counts of host_limits.oom_kills.
+OomKills = Callable[[], Mapping[str, int]]
 _LOG = logging.getLogger(__name__)
 
 
@@ -24,18 +25,6 @@ class EventSink(Protocol):
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Keep one event."""
-
-
-def oom_kills(path: Path = VMSTAT) -> int:
-    """How many processes this kernel has killed for lack of memory since boot; 0 where it does not say.
-
-    The line "oom_kill N" counts those of control groups too (__oom_kill_process in mm/oom_kill.c, Linux 4.13).
-    """
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 class Run:
@@ -47,7 +36,7 @@ class Run:
         plan: Plan,
         journal: EventSink | None,
         on_event: OnEvent | None,
-        oom_kills: Callable[[], int],
+        oom_kills: OomKills,
         command: Sequence[str] | None,
         started_s: float,
         waiting: Waiting = nullcontext,

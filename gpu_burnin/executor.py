@@ -14,7 +14,8 @@ from typing import Any
 
 from gpu_burnin.checks import Scope
 from gpu_burnin.deadlines import Deadlines
-from gpu_burnin.execution import EventSink, OnEvent, Run, Waiting, oom_kills
+from gpu_burnin.execution import EventSink, OnEvent, OomKills, Run, Waiting
+from gpu_burnin.host_limits import oom_kills
 from gpu_burnin.lane import Lane
 from gpu_burnin.plan import CheckPlan, Plan
 from gpu_burnin.types import CheckResult, SelftestResult
@@ -44,7 +45,7 @@ def execute(
     journal: EventSink | None = None,
     on_event: OnEvent | None = None,
     *,
-    oom_kills: Callable[[], int] = oom_kills,
+    oom_kills: OomKills = oom_kills,
     command: Sequence[str] | None = None,
     started_s: float | None = None,
     waiting: Waiting = contextlib.nullcontext,

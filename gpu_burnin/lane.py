@@ -13,9 +13,10 @@ from typing import Any
 from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.execution import Run
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
+from gpu_burnin.host_limits import scarce_of, shown_by_end
+from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.plan import CheckPlan, share
-from gpu_burnin.step import OUT_OF_MEMORY, Early, Step, code_of, death, severity_of
+from gpu_burnin.step import Early, Failure, Step, death, failed, lacking
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict
 from gpu_burnin.wire import to_json
 from gpu_burnin.worker_process import WorkerProcess
@@ -38,7 +39,7 @@ class Lane:
         self._ending: str | None = None  # "term" or "kill" while the ladder ends the worker
         self._early = Early()
         self._start_deaths = 0
-        self._oom_kills = 0  # of the kernel, when the worker started
+        self._oom_kills: Mapping[str, int] = {}  # of the kernel, when the worker started
         self._offer: JSON = None
         self._left_s = 0.0  # of the step's time, while its clock stands still in an exchange
         self.offering = False  # the worker waits for what the others have to exchange
@@ -90,7 +91,8 @@ class Lane:
         try:
             self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command, self.run.kernel_dir)
         except OSError as error:
-            self._give_up("CHECK_ERROR", f"the worker could not be started: {error}", Verdict.INCONCLUSIVE)
+            said, scarce = f"the worker could not be started: {error}", scarce_of(error)
+            self._could_not(self._step, failed(Failed(said, scarce)))
             return
         self.run.worker_pids.append(self._worker.pid)
         self._emit("worker_started", pid=self._worker.pid)
@@ -167,20 +169,14 @@ class Lane:
             self._offer, self.offering = message.data, True
             self._left_s, self._until = self._until - now, math.inf
             return
-        if isinstance(message, Failed) and step.op == "open":
-            self._give_up(code_of(message), message.message, severity_of(message))
+        if isinstance(message, Failed):
+            self._could_not(step, failed(message))
         elif isinstance(message, Ready):
             self.run.facts[self.gpu or "node"] = message.facts
         elif isinstance(message, Selftests):
             self._tested(message.results)
-        elif isinstance(message, Result):
-            self._finish(message.result)
-        elif step.op == "selftest" and severity_of(message) is not Verdict.FAIL:
-            self._blind(step.name, message.message)
         else:
-            text = f"{step.name} could not run: {message.message}"
-            reason = self._reason(code_of(message), step.name, text, severity=severity_of(message))
-            self._over(step.name, reason)
+            self._finish(message.result)
         self._next()
 
     def _tested(self, results: Sequence[SelftestResult]) -> None:
@@ -254,19 +250,20 @@ class Lane:
     def _died(self, step: Step, obituary: Mapping[str, Any]) -> None:
         """Once is a riddle: try again and stay inconclusive. Twice at the same thing is a fault.
 
-        The kernel's kill for lack of memory is neither: the host is too small or too full for the run.
+        What the host had too little of, where something shows it, is neither: it would be so again.
         """
-        if self._killed_for_memory(obituary):
-            self._starved(step)
+        killed_by_us = obituary["pid"] in self.run.killed_pids
+        met = shown_by_end(obituary, killed_by_us, self._oom_kills, self.run.oom_kills())
+        if met is not None:
+            said = met.text if not met.by_limit else death(f"during {step}", obituary)
+            self._could_not(step, lacking(met, said))
         elif step.op == "open":
             self._start_deaths += 1
             if self._start_deaths > 1:
                 self._give_up("WORKER_DIED", death("twice while it started", obituary), Verdict.FAIL)
             else:
-                pending = self._steps[0].name
-                self._early.add(
-                    pending, self._reason("WORKER_DIED", pending, death("while it started", obituary), obituary)
-                )
+                pending, text = self._steps[0].name, death("while it started", obituary)
+                self._early.add(pending, self._reason("WORKER_DIED", pending, text, obituary))
         elif step.attempt == 0:
             text = death(f"during {step}", obituary)
             self._early.add(step.name, self._reason("WORKER_DIED", step.name, text, obituary))
@@ -276,20 +273,19 @@ class Lane:
             self._early.forget(step.name, "WORKER_DIED")
             self._over(step.name, self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL))
 
-    def _killed_for_memory(self, obituary: Mapping[str, Any]) -> bool:
-        killed = obituary["exit_status"] == -signal.SIGKILL and obituary["pid"] not in self.run.killed_pids
-        return killed and self.run.oom_kills() > self._oom_kills
-
-    def _starved(self, step: Step) -> None:
-        """The worker was killed for lack of memory: what it was at is not tried again."""
+    def _could_not(self, step: Step, why: Failure) -> None:
+        """A step that could not be done. A self-test that could not has seen nothing, and its check runs all the same,
+        unless the GPU itself is the reason."""
         if step.op == "open":
-            text = "the kernel killed the worker for lack of memory while it started; free host memory"
-            self._give_up(OUT_OF_MEMORY, text, Verdict.INCONCLUSIVE)
-        elif step.op == "selftest":
-            self._blind(step.name, "the kernel killed the worker for lack of memory")
-        else:
-            text = f"the kernel killed the worker for lack of memory during {step.name}; free host memory"
-            self._finish(self._result(step.name, self._reason(OUT_OF_MEMORY, step.name, text)))
+            self._give_up(why.code, why.text, why.severity)
+            return
+        reason = self._reason(why.code, step.name, f"{step} could not run: {why.text}", severity=why.severity)
+        if step.op == "check" or why.severity is Verdict.FAIL:
+            self._over(step.name, reason)
+            return
+        self._blind(step.name, why.text)
+        if why.code != "CHECK_ERROR":  # the host is to blame, not the program
+            self._early.add(step.name, reason)
 
     def _hung(self, wedged: bool) -> None:
         """The deadline passed and the worker was ended, or could not be and stays behind."""

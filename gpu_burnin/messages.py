@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from gpu_burnin.hardware.reasons import load_reasons
+from gpu_burnin.host_limits import Scarce
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult
 from gpu_burnin.wire import encode, result_from_json, selftest_from_json
 
@@ -61,10 +62,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Failed:
-    """The step could not be done, and why. `code` is the reason where the device itself reported a fault."""
+    """The step could not be done, and why. `scarce` is what could not be had of the host for it; `code` is the reason
+    where the device itself reported a fault."""
 
     message: str
-    out_of_memory: bool
+    scarce: Scarce | None = None
     code: str | None = None
 
 
@@ -112,7 +114,8 @@ def _failed(data: Mapping[str, Any]) -> Failed:
     code = data.get("code")
     if code is not None and _text(code) not in load_reasons():
         raise ValueError(f"an unknown reason {code!r:.40}")
-    return Failed(_text(data["message"]), data.get("out_of_memory") is True, code)
+    scarce = data.get("scarce")
+    return Failed(_text(data["message"]), None if scarce is None else Scarce(scarce), code)
 
 
 def _selftests(data: Mapping[str, Any]) -> Selftests:

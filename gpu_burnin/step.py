@@ -1,4 +1,4 @@
-"""One thing that a worker is asked to do, and the words for how that ended. Standard library and data only."""
+"""One thing that a worker is asked to do, and the words for how that ended. Loads neither CUDA nor NVML."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin.hardware.reasons import load_reasons
+from gpu_burnin.host_limits import Scarce, Shortage, shortage
 from gpu_burnin.messages import Failed
 from gpu_burnin.plan import CheckPlan
 from gpu_burnin.types import CheckResult, Reason, Verdict, verdict_of
@@ -29,7 +30,7 @@ class Step:
 
     def __str__(self) -> str:
         """How a person calls it."""
-        return f"the self-test of {self.name}" if self.op == "selftest" else self.name
+        return {"open": "its start", "selftest": f"the self-test of {self.name}"}.get(self.op, self.name)
 
 
 class Early:
@@ -60,14 +61,29 @@ class Early:
         return replace(result, reasons=reasons, verdict=verdict_of(reasons), errors=(*places, *result.errors))
 
 
-def code_of(message: Failed) -> str:
-    """The reason code of a worker's failure."""
-    return message.code or (OUT_OF_MEMORY if message.out_of_memory else "CHECK_ERROR")
+@dataclass(frozen=True)
+class Failure:
+    """Why a step could not be done, as code, sentence and severity of a reason."""
+
+    code: str
+    text: str
+    severity: Verdict = Verdict.INCONCLUSIVE
 
 
-def severity_of(message: Failed) -> Verdict:
-    """A check that could not be carried out says nothing of the GPU, unless the GPU itself reported a fault."""
-    return Verdict.INCONCLUSIVE if message.code is None else load_reasons()[message.code].severity
+def failed(message: Failed) -> Failure:
+    """What a worker's word makes of it: nothing is known of the GPU, unless that reported a fault itself."""
+    if message.code is not None:
+        return Failure(message.code, message.message, load_reasons()[message.code].severity)
+    if message.scarce is None:
+        return Failure("CHECK_ERROR", message.message)
+    return lacking(shortage(message.scarce), message.message)
+
+
+def lacking(met: Shortage, said: str) -> Failure:
+    """A step for which the host had too little; a limit that can be raised is named."""
+    if met.by_limit:
+        return Failure("HOST_LIMIT", f"{met.text} ({said})")
+    return Failure(OUT_OF_MEMORY if met.kind is Scarce.MEMORY else "CHECK_ERROR", said)
 
 
 def death(when: str, obituary: Mapping[str, Any]) -> str:

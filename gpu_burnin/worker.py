@@ -24,6 +24,7 @@ from typing import IO, Any
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.children import die_with_parent
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.host_limits import scarce_of
 from gpu_burnin.plan import Plan, plan_from_json
 from gpu_burnin.types import JSON, CheckResult
 from gpu_burnin.wire import encode, to_json
@@ -188,17 +189,15 @@ def _prefer_as_victim() -> None:
 
 def _failure(error: Exception) -> dict[str, Any]:
     """The message of a step that could not be done."""
+    scarce = scarce_of(error)
     if isinstance(error, GpuBurninError):
-        return {"type": "failed", "message": str(error), "code": error.reason_code}
+        return {"type": "failed", "message": str(error), "code": error.reason_code, "scarce": scarce}
     if isinstance(error, MemoryError):
         what = f" ({error})" if str(error) else ""
-        return {
-            "type": "failed",
-            "message": f"memory ran out{what}; free some or use smaller shapes",
-            "out_of_memory": True,
-        }
+        return {"type": "failed", "message": f"memory ran out{what}; free some or use smaller shapes", "scarce": scarce}
     traceback.print_exc()
-    return {"type": "failed", "message": f"{type(error).__name__}: {error}"}
+    first = next(iter(str(error).split("\n\n")), "")  # NumPy tells a long story when it cannot be imported
+    return {"type": "failed", "message": f"{type(error).__name__}: {first}", "scarce": scarce}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 
 from gpu_burnin.children import child_environment
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.host_limits import scarce_in, shortage
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 
 # A driver that has to wake 8 GPUs without persistence mode takes some 20 s; a GPU that hangs takes for ever.
@@ -60,7 +61,10 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
         raise ScenarioError(f"{host}: {wrong[1]}")
     if child.returncode != 0 or not output:
         last = said.strip().splitlines()[-1:] or ["no message"]
-        raise InventoryError(f"{host}: reading NVML ended with status {child.returncode} ({last[0]}); reboot")
+        scarce = scarce_in(said) if child.returncode > 0 else None
+        met = shortage(scarce) if scarce else None
+        fix = met.text if met is not None and met.by_limit else "reboot"
+        raise InventoryError(f"{host}: reading NVML ended with status {child.returncode} ({last[0]}); {fix}")
     answer = json.loads(output)
     if "error" in answer:
         raise InventoryError(str(answer["error"]))

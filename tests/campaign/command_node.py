@@ -43,12 +43,15 @@ class Node:
         most_bytes: int | None = None,
         variables: Mapping[str, str] | None = None,
         program: tuple[str, ...] = ("gpu_burnin",),
+        limit: tuple[str, ...] = (),
     ) -> subprocess.Popen[str]:
         """`gpu-burnin run` with more `variables` in its environment; with `most_bytes` no file may grow further, as
-        on a full disk. `program` is the module that is run, and what comes before its arguments."""
+        on a full disk. `program` is the module that is run, and what comes before its arguments; `limit` is the
+        command that sets limits for it."""
         path = self._directory / "config.yaml"
         path.write_text(yaml.safe_dump(self.settings))
-        limit = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
+        if most_bytes is not None:
+            limit = ("prlimit", f"--fsize={most_bytes}")
         environment = {
             **os.environ, "LD_LIBRARY_PATH": str(self._library), SCENARIO_VARIABLE: str(self._scenario),
             "PYTHONPATH": str(ROOT), **(variables or {}),

@@ -109,3 +109,27 @@ def test_healthy_node_passes(nvml: NvmlChild, fake_nvml: Path, host_key: Path, t
     assert out, err
     demand(Expect(frozenset(), Verdict.PASS), judgement_of(json.loads(out)), gpus, err[-800:])
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [("--as=83886080", "RLIMIT_AS is 80 MiB"), ("--as=115343360", "RLIMIT_AS is 110 MiB"),
+     ("--nofile=17", "RLIMIT_NOFILE is 17")],
+)  # fmt: skip
+def test_a_limit_of_the_host(
+    limit: str, named: str, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
+) -> None:
+    """Too little for the workers, though enough for who started them: the limit is named, and no GPU fails."""
+    seed = case_seed("command", "limit", limit)
+    scenario = f"identity = limit\ngpus = {GPUS}\n"
+    nvml.node(scenario)
+    node = Node(tmp_path, fake_nvml, host_key, scenario)
+    node.settings |= {"checks": ["gemm", "hbm"]}
+    node.kernel_log.write_text("6,0,100,-;Linux version 6.1\n")
+    process = node.start("--seed", str(seed), limit=("prlimit", limit))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == EXIT_CODES[Verdict.INCONCLUSIVE], err
+    report = json.loads(out)
+    record(row("command", f"limit {limit}", seed, judgement_of(report), peers=NO_PEERS))
+    assert {reason["severity"] for reason in report["reasons"]} == {"INCONCLUSIVE"}
+    assert any(reason["code"] == "HOST_LIMIT" and named in reason["message"] for reason in report["reasons"]), report

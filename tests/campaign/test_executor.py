@@ -41,7 +41,7 @@ def _execute(fault: ExecutorFault, plan: Plan, sick: int, state: Path) -> Execut
         kill_grace_s=0.3 if fault.deaf else 5.0,
     )
     command = [sys.executable, "-S", str(PROXY), fault.mode, plan.gpus[sick].uuid, str(state)]
-    return execute(replace(plan, deadlines=limits), oom_kills=lambda: next(kills, 0), command=command)
+    return execute(replace(plan, deadlines=limits), oom_kills=lambda: {"": next(kills, 0)}, command=command)
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

@@ -42,6 +42,8 @@ HINDERED = {
 
 def main(mode: str, state: Path) -> None:
     job = json.loads(sys.stdin.readline())
+    if mode == "runs out of memory at start":
+        sys.exit("OpenBLAS error: Memory allocation still failed after 10 retries, giving up.")
     if mode == "dies at start":
         sys.exit("no such library")
     if mode == "dies at first start" and not state.exists():
@@ -67,6 +69,9 @@ def main(mode: str, state: Path) -> None:
             if mode == "selftest dies" or (mode == "selftest dies once" and not state.exists()):
                 state.touch()
                 sys.exit(3)
+            if mode == "selftest has no memory":
+                send(type="failed", message="memory ran out", scarce="memory")
+                continue
             if mode == "selftest segfaults":
                 os.kill(os.getpid(), signal.SIGSEGV)
             if mode in ("selftest raises", "selftest reports damage"):

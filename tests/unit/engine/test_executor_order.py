@@ -13,7 +13,6 @@ from engine_helpers import plan
 from executor_helpers import Fake, events, told
 
 from gpu_burnin.checks import Scope
-from gpu_burnin.execution import oom_kills
 from gpu_burnin.executor import ExecutionResult
 from gpu_burnin.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict
@@ -138,21 +137,15 @@ def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Pa
 
 def test_a_worker_killed_for_lack_of_memory_says_so_and_is_no_fault_of_the_gpu(fake: Fake) -> None:
     counts = iter(range(100))
-    result = fake("is killed", plan("gemm", "hbm"), oom_kills=lambda: next(counts))
+    result = fake("is killed", plan("gemm", "hbm"), oom_kills=lambda: {"": next(counts)})
     assert told(result.results[0]) == [("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)]
-    assert "lack of memory during gemm" in result.results[0].reasons[0].message
+    assert "gemm could not run: the kernel killed the worker for lack of memory" in result.results[0].reasons[0].message
     assert result.results[1].verdict is Verdict.PASS
 
 
 def test_another_kill_is_no_lack_of_memory(fake: Fake) -> None:
-    result = fake("is killed", plan("gemm"), oom_kills=lambda: 5)
+    result = fake("is killed", plan("gemm"), oom_kills=lambda: {"": 5})
     assert told(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
-
-
-def test_kills_for_lack_of_memory_are_read_from_the_kernel(tmp_path: Path) -> None:
-    vmstat = tmp_path / "vmstat"
-    vmstat.write_text("nr_free_pages 1\noom_kill 3\n")
-    assert (oom_kills(vmstat), oom_kills(tmp_path / "none")) == (3, 0)
 
 
 def test_an_offer_that_would_not_fit_into_a_pipe_breaks_the_protocol(fake: Fake) -> None:

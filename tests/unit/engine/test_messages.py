@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.host_limits import Scarce
 from gpu_burnin.messages import Failed, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult, Series, Verdict
 from gpu_burnin.wire import encode
@@ -47,10 +48,12 @@ def test_what_is_meant_is_understood() -> None:
     assert parse({"type": "share", "data": [1]}, "check", "gemm", "GPU-0") == Share([1])
     assert parse(result(), "check", "gemm", "GPU-0") == Result(RESULT)
     assert parse(selftest(), "selftest", "gemm", "GPU-0") == Selftests((TEST, TEST))
-    assert parse({"type": "failed", "message": "m"}, "check", "gemm", None) == Failed("m", False)
-    assert parse({"type": "failed", "message": "m", "out_of_memory": True}, "open", "x", None) == Failed("m", True)
+    assert parse({"type": "failed", "message": "m"}, "check", "gemm", None) == Failed("m")
+    assert parse({"type": "failed", "message": "m", "scarce": "memory"}, "open", "x", None) == Failed(
+        "m", Scarce.MEMORY
+    )
     damaged = {"type": "failed", "message": "m", "code": "ECC_UNCORRECTED"}
-    assert parse(damaged, "check", "x", None) == Failed("m", False, "ECC_UNCORRECTED")
+    assert parse(damaged, "check", "x", None) == Failed("m", None, "ECC_UNCORRECTED")
     # The check of the node speaks of all GPUs, and a number that is not finite travels as text.
     of_node = replace(RESULT, gpu=None, measurements=(Measurement("rate", float("nan"), "B/s"),))
     assert isinstance(parse({"type": "result", "result": plain(of_node)}, "check", "gemm", None), Result)

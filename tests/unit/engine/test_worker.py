@@ -51,8 +51,8 @@ def test_real_worker_without_memory_says_so() -> None:
 
 def test_what_the_device_says_of_itself_reaches_the_supervisor() -> None:
     told = parse(_failure(DeviceFault("uncorrectable", "ECC_UNCORRECTED")), "check", "gemm", "GPU-0")
-    assert told == Failed("uncorrectable", False, "ECC_UNCORRECTED")
-    assert parse(_failure(BackendError("lacking")), "check", "gemm", "GPU-0") == Failed("lacking", False)
+    assert told == Failed("uncorrectable", None, "ECC_UNCORRECTED")
+    assert parse(_failure(BackendError("lacking")), "check", "gemm", "GPU-0") == Failed("lacking")
 
 
 def test_real_worker_goes_first_when_memory_runs_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -241,6 +242,18 @@ def test_inventory_in_a_child(scenario_environment: Environment, monkeypatch: py
     with pytest.raises(ScenarioError, match=r"scenario:2: the line must hold a number") as caught:
         read_inventory_in_child(timeout_s=30)
     assert caught.value.exit_code == 2
+
+
+def test_inventory_that_a_limit_stops_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    poor = tmp_path / "poor"
+    poor.write_text("#!/bin/sh\necho MemoryError >&2\nexit 1\n")
+    poor.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(poor))
+    with pytest.raises(InventoryError, match=r"status 1 \(MemoryError\); reboot"):
+        read_inventory_in_child(timeout_s=30)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (72 << 20, 72 << 20))
+    with pytest.raises(InventoryError, match=r"RLIMIT_AS is 72 MiB: raise it"):
+        read_inventory_in_child(timeout_s=30)
 
 
 def test_inventory_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
