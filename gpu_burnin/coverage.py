@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gpu_burnin.hardware import SkuTable, make_reason
 from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
-from gpu_burnin.values import number_of
+from gpu_burnin.values import mapping_of, number_of
+from gpu_burnin.verified import PARTS_KEY, TOTAL_KEY
 
 # With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
 # Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
@@ -34,33 +35,39 @@ LEAST_SHARE: Mapping[str, Share] = {
     # One GPU has no pair, and pairs that cannot and need not reach each other are none.
     "nvlink": Share("pairs_covered", "pairs_total", 1.0, none_ok=True),
 }
+# Copies and collectives that were made, and those of them whose data was compared: a PASS speaks of no others.
+ALL_VERIFIED: Mapping[str, Share] = {
+    "pcie": Share("copies_verified", "copies_moved", 1.0),
+    "nvlink": Share("copies_verified", "copies_moved", 1.0, none_ok=True),
+    "nccl": Share("operations_verified", "operations", 1.0),
+}
 # Memory faults hide from single patterns: stuck cells show in their complement, joined address lines only where words
 # differ, coupled neighbours only beside their opposite.
 LEAST_PATTERNS = 4
 
 
 def missed_fault_rate(result: CheckResult) -> float | None:
-    """Upper 95 % bound, per second, of a fault rate with which this result would still have been clean.
+    """Upper 95 % bound, per second of verified work, of a fault rate with which this result would still be clean.
 
-    None for a check of the node (a snapshot, no time on the hardware), where a fault was seen, and where there was
-    nothing to test, such as pairs of a single GPU.
+    It holds for a fault of any part (a direction, a precision) that the check tells apart: the part with the least
+    verified time counts. None for a check of the node (a snapshot, no time on the hardware), where a fault was seen,
+    and where nothing was verified.
     """
-    if result.gpu is None or result.verdict is not Verdict.PASS or active_s(result) <= 0 or _nothing(result):
+    if result.gpu is None or result.verdict is not Verdict.PASS:
         return None
-    return RULE_OF_THREE / active_s(result)
+    parts = mapping_of(result.coverage, PARTS_KEY)
+    least_s = min([verified_s(result), *(number_of(parts, part) or 0.0 for part in parts)])
+    return RULE_OF_THREE / least_s if least_s > 0 else None
 
 
-def _nothing(result: CheckResult) -> bool:
-    wanted = LEAST_SHARE.get(result.name)
-    return wanted is not None and wanted.none_ok and result.coverage.get(wanted.whole) == 0
+def verified_s(result: CheckResult) -> float:
+    """Seconds of the check's work of which every result was verified; 0 where the check does not say.
 
-
-def active_s(result: CheckResult) -> float:
-    """Seconds in which the check exercised its GPU: without those in which it waited (`waited_s`).
-
-    A GPU waits for the turns of others in a check of all together, and for the grant of power waves.
+    Never more than the time in which it had its GPU: in a check of all together it waits for the turns of others, and
+    power waves wait for their grant (`waited_s`).
     """
-    return max(0.0, result.seconds - (number_of(result.coverage, "waited_s") or 0.0))
+    active_s = result.seconds - (number_of(result.coverage, "waited_s") or 0.0)
+    return max(0.0, min(number_of(result.coverage, TOTAL_KEY) or 0.0, active_s))
 
 
 def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:
@@ -69,7 +76,7 @@ def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float 
     None where any of its checks did not pass, or none ran.
     """
     own = [result for result in results if result.gpu == gpu]
-    seconds = sum(active_s(result) for result in own)
+    seconds = sum(verified_s(result) for result in own)
     if any(result.verdict is not Verdict.PASS for result in own) or seconds <= 0:
         return None
     return RULE_OF_THREE / seconds
@@ -83,7 +90,9 @@ def coverage_reasons(
     for result in () if simulated else results:
         if result.verdict is not Verdict.PASS:
             continue
-        yield from _share(result)
+        yield from _share(result, LEAST_SHARE.get(result.name), "covered")
+        yield from _share(result, ALL_VERIFIED.get(result.name), "verified")
+        yield from _time(result)
         if result.name == "hbm":
             yield from _patterns(result)
         if result.name == "gemm":
@@ -91,8 +100,17 @@ def coverage_reasons(
             yield from _precisions(result, sku.precisions if sku else ())
 
 
-def _share(result: CheckResult) -> Iterator[Reason]:
-    wanted = LEAST_SHARE.get(result.name)
+def _time(result: CheckResult) -> Iterator[Reason]:
+    """A check of a GPU that verified nothing for any time has tested nothing, whatever it says of the rest."""
+    whole = LEAST_SHARE.get(result.name)
+    nothing_to_test = whole is not None and whole.none_ok and result.coverage.get(whole.whole) == 0
+    if result.gpu is not None and not nothing_to_test and verified_s(result) <= 0:
+        message = "no work of this GPU was verified for any time, so its result says nothing"
+        evidence: dict[str, JSON] = {"seconds": result.seconds, TOTAL_KEY: result.coverage.get(TOTAL_KEY)}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
+
+
+def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Reason]:
     if wanted is None:
         return
     told = {key: result.coverage.get(key) for key in (wanted.covered, wanted.whole)}
@@ -102,7 +120,7 @@ def _share(result: CheckResult) -> Iterator[Reason]:
     covered, whole = (number_of(told, key) or 0 for key in (wanted.covered, wanted.whole))
     share = covered / whole if whole > 0 else 0.0
     if share < wanted.least:
-        message = f"{share:.1%} was covered, at least {wanted.least:.0%} must be"
+        message = f"{share:.1%} was {what}, at least {wanted.least:.0%} must be"
         evidence: dict[str, JSON] = {**told, "least_share": wanted.least}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
 

@@ -84,5 +84,6 @@ def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) 
         },
         "algorithms": dict(tally.algorithms),
         "bytes_moved": tally.bytes_moved,
+        **tally.time.to_json(),
         "simulated": session.backend.simulated,
     }

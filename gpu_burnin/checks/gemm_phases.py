@@ -19,6 +19,7 @@ from gpu_burnin.compute.golden import DIGEST_KEY, shipped_shapes
 from gpu_burnin.compute.probe import BitProbe, probe_bits
 from gpu_burnin.compute.product import ROUND, Expected, Outcome, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import JSON
+from gpu_burnin.verified import VerifiedTime
 
 # Device time of one batch: short enough to tell of a fault at once, long enough to keep Python out of the way.
 _BATCH_S = 0.2
@@ -62,7 +63,7 @@ class Session:
 
     def __init__(self, ctx: CheckContext, backend: Backend) -> None:
         self.ctx, self.backend, self.shape = ctx, backend, shape_of(ctx)
-        self.tally = Tally()
+        self.tally = Tally(time=VerifiedTime.of(backend.precisions))
         self.probes: dict[str, BitProbe] = {}
         self._stream = Stream(backend)
         self._units: dict[tuple[str, Shape], ProductUnit] = {}
@@ -215,9 +216,13 @@ class Session:
             self._show(f"{unit.precision} random")
 
     def _random_product(self, unit: ProductUnit, which: int) -> int:
+        """The digest of one product; the host waits for it, so its clock has the time that the GPU was at work."""
+        started = time.monotonic()
         self._stream.gemm(unit.precision, unit.a[which], unit.b[which], unit.c)
+        digest = self.backend.digest_bits(unit.c, DIGEST_KEY)
         self.tally.made("random", unit, 1)
-        return self.backend.digest_bits(unit.c, DIGEST_KEY)
+        self.tally.time.add(time.monotonic() - started, unit.precision)
+        return digest
 
     def _plain(self) -> None:
         """Time products that nothing verifies, of each precision whose data path is told by rates, and of its rivals.
@@ -263,6 +268,7 @@ class Session:
             fault, self._fault, pairs = self._fault, None, pairs[:2]
         batch = unit.run(pairs, [expected[pair] for pair in pairs], fault, self.ctx.seed)
         self.tally.made(phase, unit, len(pairs))
+        self.tally.time.add(batch.seconds, unit.precision)
         for outcome in batch.outcomes:
             self.tally.verified(outcome, kind)
         if unit.shape == self.shape and kind != "freivalds" and fault is None:

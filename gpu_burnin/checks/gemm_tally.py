@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gpu_burnin.compute.product import Outcome, ProductUnit, Shape
 from gpu_burnin.types import JSON, Measurement, Reason, Series
+from gpu_burnin.verified import VerifiedTime
 
 # Points of a series that go into the report; beyond, neighbours are joined.
 _MAX_POINTS = 2000
@@ -53,7 +54,10 @@ def rate_unit(precision: str) -> str:
 @dataclass
 class Tally:
     """Counts of a run. `phases` counts products by phase, `products` by precision, `kinds` by what verified them.
-    `plain` has the best rates of products that nothing verified, which are in no other count, in 10^12 per second."""
+
+    `plain` has the best rates of products that nothing verified, which are in no other count, in 10^12 per second.
+    `time` is that of verified products, by precision.
+    """
 
     phases: Counter[str] = field(default_factory=Counter)
     products: Counter[str] = field(default_factory=Counter)
@@ -64,6 +68,7 @@ class Tally:
     algorithms: dict[str, str] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     plain: dict[str, float] = field(default_factory=dict)
+    time: VerifiedTime = field(default_factory=VerifiedTime)
     wrong: int = 0
     located: int = 0
     bytes_moved: int = 0

@@ -14,6 +14,7 @@ from gpu_burnin.compute.memory_faults import FAULTS, FaultyMemory
 from gpu_burnin.compute.patterns import WORD_BYTES
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, verdict_of
+from gpu_burnin.verified import VerifiedTime
 
 # The first round goes on after its budget, for this part of the time that is left until the worker is ended as hung.
 _LATE_SHARE = 2 / 3
@@ -154,6 +155,8 @@ def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s:
         "patterns": [test for test in tests_of(ctx.level) if test not in missing],
         "passes": dict(scan.reached),
         "sweep_seconds": sweep_s,
+        # Whatever a step of a round writes it reads back and compares.
+        **VerifiedTime(scan.memory.seconds).to_json(),
         "retention_s": scan.held_s,
         "wrong_words": scan.damage.words,
         "wrong_words_at_least": scan.damage.more,

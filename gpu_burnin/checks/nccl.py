@@ -1,8 +1,9 @@
 """The nccl check: collective operations of all GPUs of the node, every result compared on every rank.
 
 Bus bandwidth is that of NVIDIA/nccl-tests (doc/PERFORMANCE.md): size over time, times 2 (n - 1) / n for all_reduce and
-(n - 1) / n for the others, with the size of the whole array. A single GPU has no bus between ranks: its rates have
-names of their own and are judged by no floor.
+(n - 1) / n for the others, with the size of the whole array. Unlike there, each result is compared before the next
+operation comes over it; that is not in the time. A single GPU has no bus between ranks: its rates have names of their
+own and are judged by no floor.
 """
 
 from __future__ import annotations
@@ -235,6 +236,7 @@ def _coverage(tally: Tally, ctx: CheckContext, members: tuple[str, ...], nvlink:
         "operations_verified": tally.operations,
         "elements_verified": tally.elements,
         "wrong_elements": tally.wrong,
+        **tally.time.to_json(),
         "latest_gpu": late,
         "bytes_moved": tally.memory_bytes,
         "nvlink_bytes_moved" if nvlink else "pcie_bytes_moved": round(tally.wire_bytes),

@@ -141,29 +141,30 @@ class Session:
         )
 
     def _curve(self, collective: str, algorithm: str) -> None:
-        """Each size once, verified, as warm-up; then each size timed, and what is left behind verified again."""
+        """Each size once, as warm-up, then each size several times in a row. Every result is verified."""
         all_sizes = sizes(self.largest_bytes)
         what = f"{collective} ({algorithm})"
         self._tell(what)
         # The very first one connects the ranks, so it says nothing of the time that one takes.
         warming = (all_sizes[0], *all_sizes)
-        warm = self._step(what, lambda: [self._verified(self._make(collective, size)) for size in warming])
-        warm_rows = {uuid: _numbers(given)[1:] for uuid, given in warm.items()}
-        slowest = [max(times) for times in zip(*warm_rows.values(), strict=True)]
+        warm = self._step(what, lambda: [[*self._verified(self._make(collective, size))] for size in warming])
+        warm_rows = {uuid: _pairs(given)[1:] for uuid, given in warm.items()}
+        # With its comparison: that is what it takes of the budget.
+        slowest = [max(whole_s for _, whole_s in times) for times in zip(*warm_rows.values(), strict=True)]
         room_s = self._group.budget_s * _CURVES_SHARE / (len(COLLECTIVES) * len(all_sizes))
         counts = [max(1, min(_MOST_TIMES, int(room_s / max(seconds, 1e-6)))) for seconds in slowest]
         timed = self._step(
             what,
             lambda: [
-                self._verified(self._make(collective, size), times, aligned=True)
+                [*self._verified(self._make(collective, size), times, aligned=True)]
                 for size, times in zip(all_sizes, counts, strict=True)
             ],
         )
         # Who comes late shows where nothing has brought the ranks together before.
-        self.tally.durations += [{uuid: times[i] for uuid, times in warm_rows.items()} for i in range(len(all_sizes))]
+        self.tally.durations += [{uuid: times[i][0] for uuid, times in warm_rows.items()} for i in range(len(counts))]
         points = [
             Point(self._make(collective, size, fresh=False).size_bytes, seconds)
-            for size, seconds in zip(all_sizes, _numbers(timed[self._group.uuid]), strict=True)
+            for size, (seconds, _) in zip(all_sizes, _pairs(timed[self._group.uuid]), strict=True)
         ]
         self.tally.curves.append(Curve(collective, algorithm, points))
 
@@ -193,7 +194,7 @@ class Session:
     def _all_collectives(self, kind: str, size: int) -> None:
         self._step(
             "all collectives",
-            lambda: [self._verified(self._make(collective, size, kind)) for collective in COLLECTIVES],
+            lambda: [[*self._verified(self._make(collective, size, kind))] for collective in COLLECTIVES],
         )
 
     def _all_have_multicast(self) -> bool:
@@ -210,8 +211,9 @@ class Session:
             self._key = mix(self._key + 1)
         return operation(collective, kind, size_bytes, self.ranks, self._rank, self._key, older)
 
-    def _verified(self, op: Operation, times: int = 1, *, aligned: bool = False) -> float:
-        """Run an operation `times` times and compare its result: seconds of one.
+    def _verified(self, op: Operation, times: int = 1, *, aligned: bool = False) -> tuple[float, float]:
+        """Run an operation `times` times and compare each result: seconds of one on the device, and of one with its
+        comparison on the host's clock.
 
         `aligned`: a small one goes before it, so that what is timed starts on all ranks at once where operations
         wait for each other on the device.
@@ -222,22 +224,27 @@ class Session:
         self._hold_up()
         if aligned:
             port.begin(operation("all_reduce", op.kind, 0, op.ranks, op.rank, op.key), 1, self._limit_s(_STEP_S))
+        began_s = time.monotonic()
         port.begin(op, times, self._limit_s(_STEP_S))
-        seconds = port.finish(self._limit_s(_STEP_S)) / times
+        seconds = port.finish(self._limit_s(_STEP_S))
         self._spoil(op)
         outcome = port.verify(op)
-        tally.operations += 1
+        whole_s = time.monotonic() - began_s
+        verified = outcome.compared // op.recv_elements
+        tally.operations += verified
         tally.launched += times
         tally.elements += outcome.compared
         tally.kinds[op.kind] = None
-        tally.memory_bytes += (times + 1) * (op.send_bytes + op.recv_bytes) + op.recv_bytes
+        tally.time.add(seconds, share=verified / times)
+        # Filled and poisoned once; each time sent, received, compared and, but for the last, poisoned again.
+        tally.memory_bytes += (times + 1) * op.send_bytes + 3 * times * op.recv_bytes
         tally.wire_bytes += times * op.size_bytes * bus_factor(op.collective, op.ranks)
         if outcome.wrong:
             tally.wrong += outcome.wrong
             self._record(op, outcome.recorded)
             came_from = [self._members[rank] for rank, count in enumerate(outcome.by_source) if count]
             tally.sources.update(dict.fromkeys(came_from))
-        return seconds
+        return seconds / times, whole_s / times
 
     def _record(self, op: Operation, found: Sequence[Wrong]) -> None:
         for wrong in found:
@@ -300,9 +307,14 @@ def wrong_element(op: Operation, wrong: Wrong, members: Sequence[str]) -> dict[s
     }
 
 
-def _numbers(given: JSON) -> list[float]:
+def _pairs(given: JSON) -> list[tuple[float, float]]:
+    """Pairs of seconds, as _verified gives them and as they travel."""
     assert isinstance(given, list | tuple)
-    return [float(str(value)) for value in given]
+    found: list[tuple[float, float]] = []
+    for pair in given:
+        assert isinstance(pair, list | tuple)
+        found.append((float(str(pair[0])), float(str(pair[1]))))
+    return found
 
 
 def settled(port: Collectives, largest_bytes: int, seed: int) -> Iterator[tuple[str, Operation]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpu_burnin.compute.collectives_port import Transports
 from gpu_burnin.types import JSON
+from gpu_burnin.verified import VerifiedTime
 
 # The first size of a curve, and how many times as large the next is.
 SMALLEST_BYTES = 4096
@@ -41,8 +42,9 @@ class Tally:
     errors: list[Mapping[str, JSON]] = field(default_factory=list)
     sources: dict[str, None] = field(default_factory=dict)
     kinds: dict[str, None] = field(default_factory=dict)
+    time: VerifiedTime = field(default_factory=VerifiedTime)
     operations: int = 0  # with a result that was compared
-    launched: int = 0  # all, with those whose result the next one of a timed row has overwritten
+    launched: int = 0  # all
     elements: int = 0
     wrong: int = 0
     memory_bytes: int = 0

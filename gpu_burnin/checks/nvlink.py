@@ -1,10 +1,9 @@
 """The NVLink check: copies between every two GPUs, both ways, verified where they arrive.
 
 First one pair at a time while the rest of the node is idle, each GPU writing to and reading from each other: these
-give the rates. The same data is copied several times there, so what one copy did wrong the next may mend: a fault that
-comes once has to be seen in the phases that follow, which verify every single copy. There pairs that share no GPU copy
-at once, both ways, and then all GPUs with all others. A PCIe tree shares its way up between pairs, so the rates of
-these phases say nothing of a pair.
+give the rates. Then pairs that share no GPU copy at once, both ways, and then all GPUs with all others. Every copy has
+data of its own and is verified before the next one comes to its place. A PCIe tree shares its way up between pairs, so
+the rates of the later phases say nothing of a pair.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Check:
                 if fault in ctx.inject:
                     port.strike(_victim(ctx), fault)
             phases = Phases(ctx, group, port, rows, attached, size_bytes)
-            phases.in_peace(started + _PEACE_SHARE * group.budget_s)
+            phases.in_peace(max(0.0, started + _PEACE_SHARE * group.budget_s - time.monotonic()))
             while phases.continues(started + group.budget_s):
                 phases.disjoint_pairs()
                 phases.all_at_once()
@@ -219,6 +218,9 @@ def _coverage(ctx: CheckContext, group: Group, phases: Phases) -> dict[str, JSON
         "pairs_total": len(wanted),
         "pairs_covered": sum(row.covered for row in wanted),
         "rounds": phases.rounds,
+        "copies_moved": phases.copies_moved,
+        "copies_verified": phases.copies_verified,
+        **phases.time.to_json(),
         "transfers_checked": sum(sum(row.checked.values()) for row in rows.values()),
         "bytes_verified": phases.verified_bytes,
         "pairs_at_once_bytes_per_s": phases.disjoint_rate,

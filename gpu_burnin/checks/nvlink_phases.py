@@ -1,8 +1,11 @@
-"""The phases of the NVLink check on one GPU: in peace, disjoint pairs at once, all at once. Each verifies its data."""
+"""The phases of the NVLink check on one GPU: in peace, disjoint pairs at once, all at once.
+
+Each phase makes one copy from GPU to GPU, with data of its own, and has it verified where it came before the next one
+goes there: no copy is timed that nobody looked at. Who made a copy hears whether it was looked at, and counts its time.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +14,10 @@ from gpu_burnin.checks.nvlink_rows import MOST_ERRORS, Row, error_entry
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.peer import DIRECTIONS, Direction, PeerPort, transfer_key
 from gpu_burnin.types import JSON
+from gpu_burnin.verified import VerifiedTime
 
-# The best of a few is taken: whatever else runs can only make a copy slower.
-_TIMED = 3
-_MOST_COPIES = 32
-# 112 copies of 8 GPUs with each other still take less than a second.
-_LEAST_SLOT_S = 2e-3
+# The best of a few is taken: whatever else runs can only make a copy slower, and a first copy pays for what it sets up.
+_LEAST_IN_PEACE = 4
 
 
 class Phases:
@@ -42,22 +43,24 @@ class Phases:
         self.verified_bytes = 0
         self.disjoint_rate: float | None = None
         self.all_rate: float | None = None
+        self.copies_moved = self.copies_verified = 0
+        reached = [uuid for uuid, row in rows.items() if not row.why]
+        self.time = VerifiedTime.of(_part(direction, uuid) for uuid in reached for direction in DIRECTIONS)
+        self._to_verify: list[tuple[float, tuple[str, ...]]] = []
         self._round = 0
         self._size_bytes = size_bytes
 
-    def in_peace(self, until_s: float) -> None:
-        """One pair at a time, this GPU writing to and then reading from each other one: rates and data."""
-        count = max(1, len(self._group.members))
-        slot_s = max(0.0, until_s - time.monotonic()) / (len(DIRECTIONS) * count * count)
-        for direction in DIRECTIONS:
-            self._prepare()
-            for turn in self._group.turns():
-                if turn != self._group.uuid:
-                    continue
-                for uuid in self._reachable():
-                    self.rows[uuid].rates[direction] = self._timed(uuid, direction, slot_s)
-                    self._tell("one pair at a time", self.rows[uuid].rates[direction])
-            self._verify(direction, "peace")
+    def in_peace(self, seconds: float) -> None:
+        """For some seconds, one pair at a time, this GPU writing to and then reading from each other one."""
+        until_s, rounds = self._group.start_s(seconds), 0
+        while rounds < _LEAST_IN_PEACE or self._group.least(until_s - time.monotonic()) > 0:
+            for direction in DIRECTIONS:
+                self._prepare()
+                for turn in self._group.turns():
+                    if turn == self._group.uuid:
+                        self._copy_to_each(direction)
+                self._verify(direction, "peace")
+            rounds += 1
 
     def continues(self, end_s: float) -> bool:
         """Whether there is another round: all members find the same answer. There is a first one in any case."""
@@ -75,8 +78,7 @@ class Phases:
             uuid = partners.get(self._group.uuid)
             if uuid is None or uuid not in self._reachable():
                 continue
-            self._begin(uuid, "write", 1)
-            rate = self._finish()
+            rate = self._copy("write", uuid)
             self.disjoint_rate = rate if self.disjoint_rate is None else min(rate, self.disjoint_rate)
         self._group.barrier()
         self._verify("write", "disjoint pairs")
@@ -86,11 +88,10 @@ class Phases:
         for direction in DIRECTIONS:
             self._prepare()
             self._group.barrier()
-            for uuid in self._reachable():
-                self._begin(uuid, direction, 1)
-            rate = self._finish()
-            self._tell("all at once", rate)
-            if self._reachable():
+            reachable = self._reachable()
+            if reachable:
+                rate = self._copy(direction, *reachable)
+                self._tell("all at once", rate)
                 self.all_rate = rate if self.all_rate is None else min(rate, self.all_rate)
             self._group.barrier()
             self._verify(direction, "all at once")
@@ -119,45 +120,59 @@ class Phases:
                 self._port.clear(uuid)
 
     def _verify(self, direction: Direction, phase: str) -> None:
+        """Look at all that came here, and hear what the others looked at."""
+        looked: list[str] = []
         for uuid in self._sources(direction):
             row = self.rows[uuid]
             if row.why:
                 continue
             faults = self._port.verify(uuid, transfer_key(self._ctx.seed, uuid, self._group.uuid, self._round))
+            looked.append(uuid)
             row.checked[direction] += 1
             row.wrong[direction] += bool(faults)
             self.verified_bytes += self._size_bytes
             room = MOST_ERRORS - len(self.errors)
             self.errors += [error_entry(uuid, direction, phase, fault) for fault in faults[:room]]
+        everybody = [gpu.uuid for gpu in self._ctx.gpus]
+        numbers: list[JSON] = [everybody.index(uuid) for uuid in looked]
+        own = everybody.index(self._group.uuid)
+        answers = self._group.gather(numbers)
+        wrote_to = {uuid for uuid, found in answers.items() if isinstance(found, list | tuple) and own in found}
+        self._count(direction, wrote_to if direction == "write" else set(looked))
 
-    def _timed(self, uuid: str, direction: Direction, slot_s: float) -> float:
-        """Bytes per second of copies with one GPU in about `slot_s` seconds.
+    def _count(self, direction: Direction, seen: set[str]) -> None:
+        """Count the time of those copies of this GPU, since the last call, that were looked at (`seen`)."""
+        for seconds, uuids in self._to_verify:
+            verified = [uuid for uuid in uuids if uuid in seen]
+            self.copies_moved += len(uuids)
+            self.copies_verified += len(verified)
+            self.time.add(seconds, *(_part(direction, uuid) for uuid in verified), share=len(verified) / len(uuids))
+        self._to_verify = []
 
-        The first copy tells how many fit in. It also pays for what a first copy has to set up, so there is one more
-        even when it took longer than there is time for.
-        """
-        self._begin(uuid, direction, 1)
-        first = self._port.finish()
-        slot_s = max(slot_s, _LEAST_SLOT_S)
-        fit = slot_s / (_TIMED + 1) / first.seconds if first.seconds > 0 else _MOST_COPIES
-        copies = min(_MOST_COPIES, max(1, math.ceil(fit)))
-        best = first.bytes_per_s
-        for _ in range(1 if first.seconds > slot_s else _TIMED):
-            self._begin(uuid, direction, copies)
-            best = max(best, self._finish())
-        return best
+    def _copy_to_each(self, direction: Direction) -> None:
+        for uuid in self._reachable():
+            rates, rate = self.rows[uuid].rates, self._copy(direction, uuid)
+            rates[direction] = max(rate, rates.get(direction, 0.0))
+            self._tell("one pair at a time", rate)
 
-    def _begin(self, uuid: str, direction: Direction, copies: int) -> None:
-        self._port.begin(uuid, direction, copies)
-        self.rows[uuid].moved_bytes += copies * self._size_bytes
-
-    def _finish(self) -> float:
-        return self._port.finish().bytes_per_s
+    def _copy(self, direction: Direction, *uuids: str) -> float:
+        """One copy with each of these GPUs at the same time: bytes per second."""
+        for uuid in uuids:
+            self._port.begin(uuid, direction)
+            self.rows[uuid].moved_bytes += self._size_bytes
+        moved = self._port.finish()
+        self._to_verify.append((moved.seconds, uuids))
+        return moved.bytes_per_s
 
     def _tell(self, phase: str, rate: float) -> None:
         self._ctx.progress(
             {"phase": f"copies, {phase}", "rate": rate / 1e9, "rate_unit": "GB/s", "errors": len(self.errors)}
         )
+
+
+def _part(direction: Direction, uuid: str) -> str:
+    """The copies with one GPU in one direction: a part of the verified time."""
+    return f"{direction} {uuid}"
 
 
 def pairings(members: Sequence[str]) -> list[dict[str, str]]:

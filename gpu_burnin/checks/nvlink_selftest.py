@@ -55,7 +55,7 @@ def _copied(ctx: CheckContext, port: PeerPort, own: str, direction: Direction, t
     key = transfer_key(ctx.seed, own, own, turn)
     port.fill(own, key)
     port.clear(own)
-    port.begin(own, direction, 1)
+    port.begin(own, direction)
     port.finish()
     return port.verify(own, key)
 

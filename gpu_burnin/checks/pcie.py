@@ -130,6 +130,7 @@ def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSO
         "bytes_verified": tally.verified.bytes,
         "pcie_bytes_moved": tally.bytes,
         "wrong_copies": tally.wrong,
+        **tally.time.to_json(),
         "rounds": tally.rounds,
         "gpus_at_once": tally.gpus_at_once,
         "simulated": simulated,

@@ -1,6 +1,8 @@
 """The phases of the pcie check: each GPU alone in its turn, then all at once; every batch is verified when it is over.
 
-Time goes into rounds of at most ROUND_S, each with new data. Budget 0 is one round of one timed batch of each kind.
+No batch is longer than the ring of slots, so every copy still lies where it came when it is looked at, and nothing but
+copies happens while they are timed: the seconds of the batches are the verified time of each direction. Time goes into
+rounds of at most ROUND_S, each with new data. Budget 0 is one round with the fewest batches of each kind.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from dataclasses import dataclass, field
 from gpu_burnin.checks import ROWS, CheckContext, done_share
 from gpu_burnin.checks.together import Group
 from gpu_burnin.compute.exact import mix
-from gpu_burnin.compute.host_link import FAULTS, Direction, Geometry, HostLink, Moved, Verified, WrongCopy
+from gpu_burnin.compute.host_link import FAULTS, WAYS, Direction, Geometry, HostLink, Moved, Verified, WrongCopy
+from gpu_burnin.compute.wave import Clock
 from gpu_burnin.telemetry.pci import current_link
 from gpu_burnin.types import JSON, Measurement, Series
+from gpu_burnin.verified import VerifiedTime
 
 ROUND_S = 30.0
-# Shares of a round: the turns of all GPUs together, and both directions of all GPUs at once. The rest is for filling
-# and verifying, which the host does.
-_TURNS_SHARE, _ALL_SHARE = ROWS["pcie"].in_turns, 0.25
-# Without less than this, the GPUs' batches would hardly overlap; simulated ones need not.
-_LEAST_ALL_S = 0.25
-# A batch of all at once is one of many copies, so that nothing but copies happens in it.
-_MOST_COPIES = 4096
+# Shares of a round: the turns of all GPUs together, and both directions of all GPUs at once. The rest is for filling.
+_TURNS_SHARE, _ALL_SHARE = ROWS["pcie"].in_turns, 0.4
+# Batches of all at once each way, and from the last GPU's word that it is ready to their common start. A batch takes
+# milliseconds: only a start at one moment makes them overlap. Simulated ones need not.
+_LEAST_ALL, _LEAD_S = 4, 0.01
+# Points of a series that go into the report; beyond, neighbours are joined.
+_MOST_POINTS = 2000
 SMALL_BYTES = 4096
 _SMALL_COPIES = 256
 MAX_ERRORS = 16
@@ -36,23 +40,27 @@ AT_ONCE: tuple[Direction, ...] = ("h2d", "d2h")
 
 @dataclass
 class Rate:
-    """Bytes and device seconds of the timed batches of one kind, and one rate for each batch."""
+    """Timed batches of one kind: when each ended (CLOCK_MONOTONIC, s), and what it moved."""
 
-    bytes: int = 0
-    seconds: float = 0.0
-    times_s: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
+    points: list[tuple[float, Moved]] = field(default_factory=list)
 
     def add(self, moved: Moved, at_s: float) -> None:
-        """Count a batch that ended at `at_s` (CLOCK_MONOTONIC)."""
-        self.bytes, self.seconds = self.bytes + moved.bytes, self.seconds + moved.seconds
-        self.times_s.append(at_s)
-        self.rates.append(moved.bytes_per_s)
+        """Count a batch that ended at `at_s`."""
+        self.points.append((at_s, moved))
+        if len(self.points) > _MOST_POINTS:
+            pairs = zip(self.points[0::2], self.points[1::2], strict=False)
+            joined = [(at, _both(one, two)) for (_, one), (at, two) in pairs]
+            self.points = joined + self.points[len(joined) * 2 :]
 
     @property
     def bytes_per_s(self) -> float:
         """Over all batches."""
-        return Moved(self.bytes, self.seconds).bytes_per_s
+        moved = [moved for _, moved in self.points]
+        return Moved(sum(one.bytes for one in moved), sum(one.seconds for one in moved)).bytes_per_s
+
+
+def _both(one: Moved, two: Moved) -> Moved:
+    return Moved(one.bytes + two.bytes, one.seconds + two.seconds)
 
 
 @dataclass
@@ -69,8 +77,16 @@ class Tally:
     bytes: int = 0
     rounds: int = 0
     gpus_at_once: int = 0
+    time: VerifiedTime = field(default_factory=lambda: VerifiedTime.of(WAYS["duplex"]))
     generation: int | None = None
     width: int | None = None
+
+    def moved(self, direction: Direction, copies: int, moved: Moved, found: Verified) -> None:
+        """Count a batch of `copies` copies each way and its verification."""
+        made = copies * len(WAYS[direction])
+        self.copies, self.bytes = self.copies + made, self.bytes + moved.bytes
+        self.time.add(moved.seconds, *WAYS[direction], share=found.copies / made)
+        self.saw(found)
 
     def saw(self, found: Verified) -> None:
         """Count a verification."""
@@ -98,7 +114,13 @@ class Tally:
     def series(self) -> tuple[Series, ...]:
         """The rates over time."""
         return tuple(
-            Series(f"pcie {name}", "B/s", tuple(rate.times_s), tuple(rate.rates)) for name, rate in self.rates.items()
+            Series(
+                f"pcie {name}",
+                "B/s",
+                tuple(at_s for at_s, _ in rate.points),
+                tuple(moved.bytes_per_s for _, moved in rate.points),
+            )
+            for name, rate in self.rates.items()
         )
 
 
@@ -142,45 +164,38 @@ class Session:
             while time.monotonic() < ends:
                 self._batch(direction, geometry.slots, direction)
 
-    def _all_at_once(self, geometry: Geometry, direction: Direction, wanted_s: float) -> None:
-        """One long batch on every GPU; who has finished waits before verifying, so as not to disturb the others."""
-        least_s = 0.0 if self._link.simulated else _LEAST_ALL_S
-        alone = self.tally.rates[direction]
-        copies = round(max(wanted_s, least_s) * alone.bytes_per_s / geometry.size_bytes)
-        copies = max(geometry.slots, min(copies, _MOST_COPIES))
-        self._group.barrier()
-        self.tally.gpus_at_once = len(self._group.members)
-        self._move(self._link, direction, copies, f"{direction}_all")
-        self._group.barrier()
-        self.tally.saw(self._link.verify())
+    def _all_at_once(self, geometry: Geometry, direction: Direction, seconds: float) -> None:
+        """Batches on every GPU from one moment on; what came is verified before the next moment."""
+        clock, until_s, batches = Clock(), self._group.start_s(seconds), 0
+        while (start_s := self._group.start_s(_LEAD_S)) < until_s or batches < _LEAST_ALL:
+            if not self._link.simulated:
+                clock.until(start_s)
+            self.tally.gpus_at_once = len(self._group.members)
+            self._batch(direction, geometry.slots, f"{direction}_all")
+            batches += 1
 
     def _small_copies(self) -> None:
         """The time of one copy of SMALL_BYTES among many, each enqueued by itself."""
         self._small.fill(mix(~self._ctx.seed))
         for direction in AT_ONCE:
             for _ in range(2):  # the first batch warms up
-                self._small.begin(direction, _SMALL_COPIES)
-                moved = self._small.finish()
-                self.tally.copies += _SMALL_COPIES
-                self.tally.bytes += moved.bytes
-                self.tally.saw(self._small.verify())
+                moved = self._moved(self._small, direction, _SMALL_COPIES)
             self.tally.small_s[direction] = moved.seconds / _SMALL_COPIES
 
     def _batch(self, direction: Direction, copies: int, timed: str | None) -> None:
-        self._move(self._link, direction, copies, timed)
-        self.tally.saw(self._link.verify())
-
-    def _move(self, link: HostLink, direction: Direction, copies: int, timed: str | None) -> None:
-        link.begin(direction, copies)
-        under_load = self._read_link() if timed == _LINK_READ_IN and not link.simulated else (None, None)
-        moved = link.finish()
-        tally = self.tally
-        tally.copies += copies * (2 if direction == "duplex" else 1)
-        tally.bytes += moved.bytes
-        tally.link(*under_load)
+        moved = self._moved(self._link, direction, copies, reads_link=timed == _LINK_READ_IN)
         if timed is not None:
-            tally.rates.setdefault(timed, Rate()).add(moved, time.monotonic())
+            self.tally.rates.setdefault(timed, Rate()).add(moved, time.monotonic())
             self._show(timed, moved.bytes_per_s)
+
+    def _moved(self, link: HostLink, direction: Direction, copies: int, reads_link: bool = False) -> Moved:
+        """Make a batch, verify all of it, and count both."""
+        link.begin(direction, copies)
+        under_load = self._read_link() if reads_link and not link.simulated else (None, None)
+        moved = link.finish()
+        self.tally.link(*under_load)
+        self.tally.moved(direction, copies, moved, link.verify())
+        return moved
 
     def _read_link(self) -> tuple[int | None, int | None]:
         gpu = self._ctx.gpu

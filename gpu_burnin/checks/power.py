@@ -193,6 +193,7 @@ def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed
         "pcie_bytes_moved": mixed.host.bytes,
         "peer_bytes_moved": mixed.peer.bytes,
         "simulated": load.backend.simulated,
+        **load.time.to_json(),
         # What is waited in exchanges, the worker adds.
         **({"waited_s": round(grant.looked_s, 3)} if grant.looked_s else {}),
     }

@@ -17,6 +17,7 @@ from gpu_burnin.compute.golden import shipped_shapes
 from gpu_burnin.compute.product import ROUND, Outcome, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
+from gpu_burnin.verified import VerifiedTime
 
 # The precision that loads most units of a GPU at once, as far as it has them.
 _PREFERRED = ("bf16", "fp16", "tf32", "fp32", "fp64")
@@ -81,6 +82,7 @@ class Load:
         self.precision = next(name for name in _PREFERRED if name in backend.precisions)
         self.bytes_moved = self.products = self.wrong = 0
         self.product_s = 0.0
+        self.time = VerifiedTime()
         self.first = Burst(0, 0.0, ())
         self._stream = Stream(backend)
         for shape in shapes_for(ctx, backend):
@@ -152,6 +154,7 @@ class Load:
         )
         self.products += products
         self.wrong += len(wrong)
+        self.time.add(batch.seconds)
         self.bytes_moved += products * self.unit.shape.traffic_bytes(self.precision)
         if fault is None and not wrong:
             self.product_s = batch.seconds / products

@@ -1,7 +1,8 @@
 """The mixed load of the power check: products, copies to and from the host and to another GPU, all at once.
 
-Everything a GPU can do draws power at the same time: tensor cores, memory, PCIe and NVLink. Products are verified
-one by one, copies at the end: the last ones that lie in memory. Not yet run on hardware.
+Everything a GPU can do draws power at the same time: tensor cores, memory, PCIe and NVLink. Products are verified one
+by one, and the check's claim is theirs. Copies are load: they come over each other, so only the last ones, which lie in
+memory at the end, can be verified, and it is counted how many of all that is. Not yet run on hardware.
 """
 
 from __future__ import annotations
@@ -34,17 +35,23 @@ _MOST_ERRORS = 8
 
 @dataclass
 class Traffic:
-    """Copies of one kind: how many come next, what was moved in the device's seconds, and why there are none."""
+    """Copies of one kind: how many come next, what was moved in the device's seconds, and why there are none.
+
+    `moved` counts all copies, `verified` those that were looked at and right, `wrong` those that were not.
+    """
 
     copies: int = _FIRST_COPIES
+    moved: int = 0
     bytes: int = 0
     seconds: float = 0.0
     verified: int = 0
     wrong: int = 0
     why: str | None = None
 
-    def moved(self, moved: Moved, round_s: float) -> None:
-        """Count a round and choose the size of the next, so that it takes as long as the products."""
+    def add(self, moved: Moved, ways: int, round_s: float) -> None:
+        """Count a round of copies `ways` ways and choose the size of the next, so that it takes as long as the
+        products."""
+        self.moved += ways * self.copies
         self.bytes += moved.bytes
         self.seconds += moved.seconds
         if moved.seconds > 0:
@@ -54,7 +61,8 @@ class Traffic:
         """For the report."""
         rate = self.bytes / self.seconds if self.seconds else None
         found: dict[str, JSON] = {"run": self.why is None, "why": self.why, "bytes_moved": self.bytes}
-        return {**found, "bytes_per_s": rate, "copies_verified": self.verified, "copies_wrong": self.wrong}
+        counts: dict[str, JSON] = {"copies_moved": self.moved, "copies_verified": self.verified}
+        return {**found, "bytes_per_s": rate, **counts, "copies_wrong": self.wrong}
 
 
 @dataclass
@@ -183,14 +191,14 @@ class MixedLoad:
             self._ctx.progress({"phase": "mixed load"})
             strikes = self.done.rounds == 0
             if self._link is not None:
-                self._link.begin("duplex", self.done.host.copies)
+                self._link.begin("duplex", self.done.host.copies, load=True)
             if self._port is not None and self._to is not None:
                 self._port.begin(self._to, "write", self.done.peer.copies)
             self._products(strikes)
             if self._link is not None:
-                self.done.host.moved(self._link.finish(), self._round_s)
+                self.done.host.add(self._link.finish(), 2, self._round_s)
             if self._port is not None and self._to is not None:
-                self.done.peer.moved(self._port.finish(), self._round_s)
+                self.done.peer.add(self._port.finish(), 1, self._round_s)
             self.done.rounds += 1
 
     def _products(self, strikes: bool) -> None:
@@ -209,13 +217,15 @@ class MixedLoad:
     # --- verification ---
 
     def _verify(self, stopped: bool) -> None:
-        """The copies that lie in memory now: with the host one more small batch, where a fault can still strike."""
+        """The copies that lie in memory now; then a small batch with the host, where a fault can still strike."""
         if not stopped and self._link is not None:
+            seen = self._link.verify()
             if "wrong_transfer" in self._ctx.inject:
                 self._link.strike(Kind.CORRUPTED, self._ctx.seed)
             self._link.begin("duplex", _FIRST_COPIES)
             self.done.host.bytes += self._link.finish().bytes
-            seen = self._link.verify()
+            self.done.host.moved += 2 * _FIRST_COPIES
+            seen += self._link.verify()
             self.done.host.verified, self.done.host.wrong = seen.copies - len(seen.wrong), len(seen.wrong)
             entries: list[dict[str, JSON]] = [{"phase": "mixed", **one.to_json()} for one in seen.wrong]
             if entries:

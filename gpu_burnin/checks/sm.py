@@ -25,6 +25,7 @@ from gpu_burnin.compute.sm_judge import Verdicts, WrongSm, describe, judge, repe
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.selftest import hindered, injected
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+from gpu_burnin.verified import VerifiedTime
 
 # Rounds of each kernel in a launch. On a GPU they fill some tenths of a millisecond while the host's part stays
 # in the milliseconds, and the shared kernel goes four times through all windows of the largest block; the
@@ -51,6 +52,7 @@ class _Tally:
     launches: int = 0
     seeds: int = 0
     moved_bytes: int = 0
+    time: VerifiedTime = field(default_factory=lambda: VerifiedTime.of(KERNELS))
     wrong_blocks: int = 0
     errors: list[dict[str, JSON]] = field(default_factory=list)
     found: dict[tuple[JSON, ...], Reason] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class _Tally:
         self.covered.setdefault(kernel, set()).update(verdicts.covered)
         self.blocks[kernel] += run.smid.size
         self.launches += run.launches
+        self.time.add(run.seconds, kernel)
         self.moved_bytes += 2 * run.values.nbytes  # written by the kernel, read for the host
         self.wrong_blocks += sum(entry.blocks for entry in verdicts.wrong) + verdicts.silent
 
@@ -258,6 +261,7 @@ def _coverage(backend: Backend, tally: _Tally) -> dict[str, JSON]:
         "seeds": tally.seeds,
         "functions": list(FUNCTIONS),
         "wrong_blocks": tally.wrong_blocks,
+        **tally.time.to_json(),
         "bytes_moved": tally.moved_bytes,
         "simulated": backend.simulated,
     }

@@ -209,7 +209,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Comparison of one receive buffer: elements that are wrong, some of them, and elements compared.
+    """Comparisons of one receive buffer: elements that are wrong, some of them, and elements compared.
 
     `by_source`: wrong elements by the rank that they came from; empty for an operation that adds.
     """
@@ -218,6 +218,12 @@ class Outcome:
     recorded: tuple[Wrong, ...]
     compared: int
     by_source: tuple[int, ...] = ()
+
+    def __add__(self, other: Outcome) -> Outcome:
+        """Both together, of the same operation."""
+        recorded = (self.recorded + other.recorded)[:MOST_RECORDED]
+        by_source = tuple(map(sum, zip(self.by_source, other.by_source, strict=True)))
+        return Outcome(self.wrong + other.wrong, recorded, self.compared + other.compared, by_source)
 
 
 def explain(op: Operation, found: Wrong) -> tuple[str, int | None]:

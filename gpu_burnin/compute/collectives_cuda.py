@@ -66,7 +66,8 @@ class CudaCollectives:
         self._report: Any = None
         self._nccl: nccl.Nccl | None = None
         self._comm: nccl.Communicator | None = None
-        self._pending: tuple[str, Any, Any] | None = None
+        self._pending: tuple[str, list[tuple[Any, Any]]] | None = None
+        self._compared = 0  # comparisons that were enqueued and not yet read
         self._log = Log()
         self._log_start = 0
 
@@ -112,33 +113,53 @@ class CudaCollectives:
             np.int32(op.adds),
         )
         self.forget(op)
+        self._clear_report()
 
     def begin(self, op: Operation, times: int, timeout_s: float) -> None:
         comm, deadline_s = self._joined(), time.monotonic() + timeout_s
         send, recv, item_bytes = self._send.data.ptr, self._recv.data.ptr, KINDS[op.kind].size_bytes
-        with self._errors(f"running {op.collective}"):
-            stream = self._cupy.cuda.get_current_stream().ptr
-            started, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-            started.record()
-            for _ in range(times):
+        spans: list[tuple[Any, Any]] = []
+        for number in range(times):
+            if number:
+                self._compare(op)
+                self.forget(op)
+            with self._errors(f"running {op.collective}"):
+                stream = self._cupy.cuda.get_current_stream().ptr
+                started, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+                started.record()
                 comm.launch(op.collective, send, recv, op.chunk, op.kind, item_bytes, stream, deadline_s)
-            ended.record()
-        self._pending = (op.collective, started, ended)
+                ended.record()
+            spans.append((started, ended))
+        self._pending = (op.collective, spans)
 
     def finish(self, timeout_s: float) -> float:
         assert self._pending is not None
-        (name, started, ended), self._pending = self._pending, None
+        (name, spans), self._pending = self._pending, None
+        last = spans[-1][1]
         with self._errors(f"running {name}"):
-            self._joined().wait(lambda: bool(ended.done), name, time.monotonic() + timeout_s)
-            return float(self._cupy.cuda.get_elapsed_time(started, ended)) / 1e3
+            self._joined().wait(lambda: bool(last.done), name, time.monotonic() + timeout_s)
+            return sum(float(self._cupy.cuda.get_elapsed_time(*span)) for span in spans) / 1e3
 
     def loop(self, op: Operation) -> None:
         with self._errors("copying"):
             self._recv.data.copy_from_device_async(self._send.data, op.send_bytes)
 
     def verify(self, op: Operation) -> Outcome:
-        with self._errors("clearing a report"):
-            self._report.data.memset_async(0, self._report.nbytes)
+        self._compare(op)
+        times = self._compared
+        with self._errors("reading a report"):
+            words = [int(word) for word in self._report.get()]
+        self._clear_report()
+        wrong, compared = words[:_RECORDS]
+        all_compared(op.collective, compared, times * op.recv_elements, "elements")
+        listed = words[_RECORDS : _RECORDS + 2 * min(wrong, MOST_RECORDED)]
+        found = [Wrong(position, bits) for position, bits in zip(listed[::2], listed[1::2], strict=True)]
+        by_source = () if op.adds else tuple(words[_SOURCES : _SOURCES + op.ranks])
+        recorded = tuple(sorted(found, key=lambda one: one.position))
+        return Outcome(wrong, recorded, compared, by_source)
+
+    def _compare(self, op: Operation) -> None:
+        """Enqueue a comparison of what was received, which adds to the report."""
         self._launch(
             "collective_verify",
             self._recv,
@@ -153,15 +174,12 @@ class CudaCollectives:
             self._report,
             np.uint64(MOST_RECORDED),
         )
-        with self._errors("reading a report"):
-            words = [int(word) for word in self._report.get()]
-        wrong, compared = words[:_RECORDS]
-        all_compared(op.collective, compared, op.recv_elements, "elements")
-        listed = words[_RECORDS : _RECORDS + 2 * min(wrong, MOST_RECORDED)]
-        found = [Wrong(position, bits) for position, bits in zip(listed[::2], listed[1::2], strict=True)]
-        by_source = () if op.adds else tuple(words[_SOURCES : _SOURCES + op.ranks])
-        recorded = tuple(sorted(found, key=lambda one: one.position))
-        return Outcome(wrong, recorded, compared, by_source)
+        self._compared += 1
+
+    def _clear_report(self) -> None:
+        with self._errors("clearing a report"):
+            self._report.data.memset_async(0, self._report.nbytes)
+        self._compared = 0
 
     def flip(self, op: Operation, position: int, mask: int) -> None:
         size = KINDS[op.kind].size_bytes

@@ -84,20 +84,23 @@ class Collectives(Protocol):
         """Write what this rank sends, and poison into the receive buffer."""
 
     def begin(self, op: Operation, times: int, timeout_s: float) -> None:
-        """Start an operation `times` times, one after the other. Returns when the last is under way.
+        """Start an operation `times` times. Returns when the last is under way.
 
-        A second call takes the place of the first for finish(); on a device it runs behind it.
+        Each result but the last is compared on the device and wiped before the next one comes; `verify` does it for the
+        last, so that every one is looked at. A second call takes the place of the first for finish(); on a device it
+        runs behind it.
         """
 
     def finish(self, timeout_s: float) -> float:
-        """Wait for it: seconds between its start and its end on the device."""
+        """Wait for it: seconds of all operations on the device, without the comparisons between them."""
         ...
 
     def loop(self, op: Operation) -> None:
         """Copy the send buffer to the receive buffer: what an operation of one rank does, for the self-test."""
 
     def verify(self, op: Operation) -> Outcome:
-        """Compare the receive buffer with what is right, on the device."""
+        """Compare the receive buffer with what is right, on the device: what this and the comparisons since the last
+        fill or verify have found. `compared` counts the elements of all of them."""
         ...
 
     def flip(self, op: Operation, position: int, mask: int) -> None:

@@ -77,11 +77,11 @@ class CpuHostLink:
             way.ring.fill(np.uint64(POISON_WORD))
             way.ledger.start(key)
 
-    def begin(self, direction: Direction, copies: int) -> None:
+    def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         if self._batch is not None:
             raise BackendError("a batch of copies is under way: this is a fault of the caller")
         ways = [self._way(name) for name in WAYS[direction]]
-        planned = [(way, way.ledger.batch(copies)) for way in ways]
+        planned = [(way, way.ledger.batch(copies, load)) for way in ways]
         started = time.perf_counter()
         for way, steps in planned:
             for step in steps.copies:

@@ -124,11 +124,11 @@ class CudaHostLink:
         for ledger in self._ledgers.values():
             ledger.start(self._key)
 
-    def begin(self, direction: Direction, copies: int) -> None:
+    def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         made, ways = self._opened(), WAYS[direction]
         if self._batch is not None:
             raise BackendError("a batch of copies is under way: this is a fault of the caller")
-        planned = [(way, self._ledgers[way].batch(copies)) for way in ways]
+        planned = [(way, self._ledgers[way].batch(copies, load)) for way in ways]
         with self._errors(f"starting {direction} copies"):
             start, ends = self._cupy.cuda.Event(), []
             start.record(self._streams[ways[0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 
 import numpy as np
@@ -10,6 +11,8 @@ from gpu_burnin.compute.exact import U64, random_words
 from gpu_burnin.compute.host_link import POISON_WORD, WORD_BYTES
 from gpu_burnin.compute.host_link_ledger import Flip, Look, Looker
 
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes, _memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
 _CHUNK_WORDS = 1 << 15  # 256 KiB: what is made on the way stays in the cache
 
 
@@ -31,6 +34,8 @@ def looker(ring: U64, source: U64, slot_words: int) -> Looker:
     def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool) -> Look:
         wrong, first = 0, -1
         base, expected_at = slot * slot_words, offset_bytes // WORD_BYTES
+        if _same(ring[base : base + slot_words], source[expected_at : expected_at + slot_words]):
+            return Look(0)
         for start in range(0, slot_words, _CHUNK_WORDS):
             end = min(start + _CHUNK_WORDS, slot_words)
             got = ring[base + start : base + end]
@@ -49,6 +54,11 @@ def looker(ring: U64, source: U64, slot_words: int) -> Looker:
         return Look(wrong, first, int(ring[base + first])) if wrong else Look(0)
 
     return look
+
+
+def _same(one: U64, two: U64) -> bool:
+    """Whether two arrays of the same size hold the same words: memcmp, which is faster than NumPy and stays exact."""
+    return bool(_memcmp(one.ctypes.data, two.ctypes.data, one.nbytes) == 0)
 
 
 def refused(size_bytes: int, error: Exception) -> str:

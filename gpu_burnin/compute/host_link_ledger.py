@@ -83,9 +83,15 @@ class Ledger:
         """Spoil one copy of the next batch that no earlier fault is to hit."""
         self._faults.append((fault, seed))
 
-    def batch(self, copies: int) -> Steps:
-        """The steps of the next `copies` copies. Raises BackendError for a fault that needs more copies."""
+    def batch(self, copies: int, load: bool = False) -> Steps:
+        """The steps of the next `copies` copies. Raises BackendError where one would come over a copy that was not
+        judged, unless they are only `load`, and for a fault that needs more copies."""
         made = self._geometry
+        if not load and copies + len(self._due) > made.slots:
+            raise BackendError(
+                f"{copies} copies have no room beside {len(self._due)} that were not verified: this is a fault of the "
+                "caller"
+            )
         first, self._next = self._next, self._next + copies
         steps: list[Step] = []
         for copy in range(first, self._next):

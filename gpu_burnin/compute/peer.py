@@ -104,9 +104,10 @@ class PeerPort(Protocol):
     def clear(self, uuid: str) -> None:
         """Write the words of EMPTY_KEY into my inbox for that GPU."""
 
-    def begin(self, uuid: str, direction: Direction, copies: int) -> None:
-        """Enqueue `copies` copies of `size_bytes` to or from an attached GPU, on a stream of its own; returns at once
-        (on the CPU backend the copies run in a thread)."""
+    def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:
+        """Enqueue a copy of `size_bytes` to or from an attached GPU, on a stream of its own; returns at once (on the
+        CPU backend the copies run in a thread). More than one are load: each comes over the one before, so that verify
+        sees the last only."""
 
     def finish(self) -> Moved:
         """Wait for all that was begun: bytes moved, and device seconds from the first begin to the last end."""

@@ -64,7 +64,7 @@ class CpuPeers(WindowedPort[U64]):
                 raise PeerUnavailable(f"the memory of {uuid} cannot be mapped ({error}): its worker died") from error
         self._windows[uuid] = window
 
-    def begin(self, uuid: str, direction: Direction, copies: int) -> None:
+    def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:
         source, target, times = self._planned(uuid, direction, copies)
         copy_all = partial(self._transfer, uuid, direction, source, target, times)
         copying = _Copying(copy_all, copies * self._mine().size_bytes)

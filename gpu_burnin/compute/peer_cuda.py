@@ -107,7 +107,7 @@ class CudaPeers(WindowedPort[int]):
             self._streams[uuid] = int(self._runtime.streamCreateWithFlags(_NON_BLOCKING))
         self._windows[uuid] = window
 
-    def begin(self, uuid: str, direction: Direction, copies: int) -> None:
+    def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:
         source, target, times = self._planned(uuid, direction, copies)
         own, fault, stream = self._mine(), self._struck.get(uuid), self._streams[uuid]
         piece_bytes = own.size_bytes // PIECES

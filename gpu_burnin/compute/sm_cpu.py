@@ -10,6 +10,7 @@ import ctypes
 import math
 import random
 import struct
+import time
 from collections.abc import Callable
 from functools import cache, lru_cache
 
@@ -43,6 +44,7 @@ _COMPUTED = ("stuck_bit", "dropped_lane", "lost_atomic", "wrong_special")
 
 def run(kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
     """One launch with two blocks on each of 16 SMs, in an order that depends on the seed."""
+    started = time.perf_counter()
     order = np.random.default_rng(mix(seed)).permutation(SIMULATED_SMS * _BLOCKS_PER_SM)
     smid = (order % SIMULATED_SMS).astype(np.int32)
     values = np.tile(_block(kernel, seed, rounds, None), (smid.size, 1))
@@ -51,7 +53,8 @@ def run(kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> Sm
             values[smid == fault.sm % SIMULATED_SMS] = _block(kernel, seed, rounds, fault)
         else:
             strike(fault, kernel, smid, values, SIMULATED_SMS)
-    return SmRun(smid, values, SIMULATED_SMS, launches=0 if (smid == UNWRITTEN).all() else 1)
+    launches = 0 if (smid == UNWRITTEN).all() else 1
+    return SmRun(smid, values, SIMULATED_SMS, launches, time.perf_counter() - started)
 
 
 @lru_cache(maxsize=16)  # the self-test strikes the same healthy rows again and again

@@ -51,20 +51,24 @@ class SmRunner:
         unwritten = np.full((blocks, row), MASK64, dtype=np.uint64), np.full((blocks,), UNWRITTEN, dtype=np.int32)
         runs: list[tuple[Any, Any]] = []
         seen: set[int] = set()
+        seconds = 0.0
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
         while len(runs) < _LEAST_LAUNCHES or (len(seen) < blocks and len(runs) < _MOST_LAUNCHES):
             # What an earlier launch left must not pass for the work of this one.
             values.set(unwritten[0])
             smid.set(unwritten[1])
+            start.record()
             if fault is None or fault.name != "skipped_launch" or not fault.hits(kernel):
                 function((blocks,), (THREADS,), arguments, shared_mem=self.shared_bytes)
-            nsmid = int(ids.get()[0])
+            end.record()
+            nsmid = int(ids.get()[0])  # waits for the launch
+            seconds += float(cupy.cuda.get_elapsed_time(start, end)) / 1000.0
             if fault is not None:
                 self._strike(fault, kernel, smid, values, nsmid)
             runs.append((smid.get(), values.get()))
             seen |= {int(i) for i in runs[-1][0] if 0 <= i < nsmid}
-        return SmRun(
-            np.concatenate([ran for ran, _ in runs]), np.concatenate([got for _, got in runs]), nsmid, len(runs)
-        )
+        smids, rows = (np.concatenate([run[part] for run in runs]) for part in (0, 1))
+        return SmRun(smids, rows, nsmid, len(runs), seconds)
 
     @staticmethod
     def _strike(fault: SmFault, kernel: str, smid: Any, values: Any, nsmid: int) -> None:

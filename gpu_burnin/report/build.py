@@ -9,7 +9,7 @@ from typing import Any
 
 import gpu_burnin
 from gpu_burnin.checks import ROWS
-from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu
+from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
 from gpu_burnin.discover import Found
 from gpu_burnin.evidence import hardware_sha256
 from gpu_burnin.host import Host
@@ -126,6 +126,7 @@ def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
             "check": result.name,
             "gpu": result.gpu,
             "seconds": result.seconds,
+            "verified_s": verified_s(result),
             "covered": covered(result),
             "missed_fault_rate_upper95_per_s": missed_fault_rate(result),
         }
@@ -137,6 +138,7 @@ def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
             {
                 "gpu": gpu.uuid,
                 "seconds": sum(result.seconds for result in seen.results if result.gpu == gpu.uuid),
+                "verified_s": sum(verified_s(result) for result in seen.results if result.gpu == gpu.uuid),
                 "missed_fault_rate_upper95_per_s": missed_fault_rate_of_gpu(gpu.uuid, seen.results),
             }
             for gpu in seen.plan.gpus

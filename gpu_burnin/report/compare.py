@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -290,11 +290,15 @@ def _counters(before: Report, after: Report, names: _Names) -> Iterator[Change]:
 
 
 def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
-    def seconds(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for unit in report["coverage"]["units"]:
-            found.setdefault(unit["check"], {})[_place(known, unit["gpu"])] = round(unit["seconds"], 1)
-        return found
+    def seconds(key: str) -> Callable[[Report, Mapping[str, str]], dict[str, dict[str, Any]]]:
+        def of(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+            found: dict[str, dict[str, Any]] = {}
+            for unit in report["coverage"]["units"]:
+                if key in unit:
+                    found.setdefault(unit["check"], {})[_place(known, unit["gpu"])] = round(unit[key], 1)
+            return found
+
+        return of
 
     def missing(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
@@ -302,7 +306,11 @@ def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
             found.setdefault(gap["check"], {})[_place(known, gap["gpu"])] = gap["why"]
         return found
 
-    for what, of, unit in (("time of", seconds, "s"), ("not run:", missing, None)):
+    for what, of, unit in (
+        ("time of", seconds("seconds"), "s"),
+        ("verified time of", seconds("verified_s"), "s"),
+        ("not run:", missing, None),
+    ):
         old, new = of(before, names.old), of(after, names.new)
         for check in dict.fromkeys([*old, *new]):
             a, b = old.get(check, {}), new.get(check, {})

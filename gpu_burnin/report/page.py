@@ -15,7 +15,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes, link_of, units_of
 from gpu_burnin.report.units import gpu_name, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
-from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
+from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
@@ -275,7 +275,10 @@ class Page:
         else:
             said = bound(max(bounds))
         covered = _merged([unit.get("covered", "") for unit in units])
-        return Covered(check, self._units(units), covered, low if low == high else f"{low} to {high}", said)
+        spent = low if low == high else f"{low} to {high}"
+        verified = min(unit.get("verified_s", 0.0) for unit in units)
+        spent += f", {duration(verified)} verified" if verified else ""
+        return Covered(check, self._units(units), covered, spent, said)
 
     def _units(self, units: Iterable[Mapping[str, Any]]) -> str:
         """Which GPUs: "node", "GPU 5", "GPUs 0, 1 and 4", "all 8 GPUs"."""
@@ -285,11 +288,6 @@ class Page:
         if len(found) > 1 and all(name.startswith("GPU ") for name in found):
             return f"GPUs {listed([name.removeprefix('GPU ') for name in found])}"
         return listed(found)
-
-    @property
-    def taken_for(self) -> str:
-        """What the run was told to expect of the node, and what it took its NVLinks for."""
-        return taken_for(self.report)
 
     @property
     def not_run(self) -> list[tuple[str, str]]:

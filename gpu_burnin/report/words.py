@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpu_burnin import expectations, node_links
 from gpu_burnin.expectations import in_words
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
@@ -36,14 +35,6 @@ def next_step(report: Report) -> str:
     if not report["coverage"]["injected"]:
         return order
     return f"Run again without --inject. Only if what was found was not injected: {order[:1].lower()}{order[1:]}"
-
-
-def taken_for(report: Report) -> str:
-    """What the run was told to expect of the node, and what it took its NVLinks for; "" where the models say it all."""
-    options = mapping_of(report["plan"], "options")
-    told = (in_words(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
-    sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]
-    return " ".join(sentences)
 
 
 def common_cause(report: Report) -> str | None:
@@ -98,7 +89,7 @@ def bound(rate_per_s: float | None) -> str:
     """What the upper 95 % bound of a missed fault's rate means; empty when there is none."""
     if not rate_per_s:
         return ""
-    return f"a fault that comes every {duration(1 / rate_per_s)} or more often would have shown"
+    return f"a fault that comes every {duration(1 / rate_per_s)} of verified work or more often would have shown"
 
 
 def _count(value: object, one: str, many: str | None = None) -> str:
@@ -115,6 +106,8 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
     return [
         *([f"{_count(gpus, 'GPU')} against {_count(rules, 'rule')}"] if gpus is not None and rules is not None else []),
         *([f"{_count(unread, 'value')} could not be read"] if unread else []),
+        *([told] if (told := in_words(mapping_of(coverage, "expected"))) else []),
+        *([why] if (why := text_of(mapping_of(coverage, "node_links"), "why")) else []),
     ]
 
 

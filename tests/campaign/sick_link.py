@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.exact import U64
-from gpu_burnin.compute.host_link import WAYS, Direction, Geometry, HostLink
+from gpu_burnin.compute.host_link import WAYS, Direction, HostLink
 from gpu_burnin.compute.host_link_cpu import CpuHostLink
 from gpu_burnin.compute.peer import PIECES, PeerPort, PeerUnavailable
 from gpu_burnin.compute.peer import Direction as PeerDirection
@@ -26,18 +26,12 @@ class SickHostLink(CpuHostLink):
     def __init__(self, wires: Mapping[str, Wire]) -> None:
         super().__init__()
         self._wires = wires
-        self._slots = 0
 
-    def open(self, size_bytes: int) -> Geometry:
-        made = super().open(size_bytes)
-        self._slots = made.slots
-        return made
-
-    def begin(self, direction: Direction, copies: int) -> None:
+    def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         wires = [self._wires[way] for way in WAYS[direction] if way in self._wires]
         for wire in wires:
-            wire.batch(copies, self._slots)
-        super().begin(direction, copies)
+            wire.batch(copies)
+        super().begin(direction, copies, load=load)
         for wire in wires:
             wire.end()
 
@@ -103,7 +97,7 @@ class SickPeers(CpuPeers):
         if times > 1:
             super()._transfer(uuid, direction, source, target, times - 1)
         sources, targets = source.reshape(PIECES, -1), target.reshape(PIECES, -1)
-        wire.batch(PIECES, PIECES)
+        wire.batch(PIECES)
         for piece in range(PIECES):
             wire.carry(targets[piece], sources[piece])
         wire.end()

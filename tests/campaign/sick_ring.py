@@ -60,6 +60,26 @@ class WrongElement(SickRing):
         received[self.place(received.size)] ^= received.dtype.type(1 << self.seed % (8 * received.itemsize))
 
 
+class WrongInRow(SickRing):
+    """One bit of the result of one all_reduce of a row: the next one would bring what is right to its place."""
+
+    _left = _strikes_at = 0
+
+    def finish(self, timeout_s: float) -> float:
+        assert self._pending is not None
+        self._left = self._pending[1]
+        self._strikes_at = 1 + self.seed % (self._left - 1) if self._left > 1 and not self.struck else 0
+        return CpuCollectives.finish(self, timeout_s)
+
+    def _all_reduce(self, op: Operation, deadline_s: float) -> None:
+        super()._all_reduce(op, deadline_s)
+        self._left -= 1
+        if self._left and self._left == self._strikes_at:
+            self.struck += 1
+            received = self._recv_array(op)
+            received[self.place(received.size)] ^= 1
+
+
 class LowBit(SickRing):
     """The lowest bit of one element turns over: the smallest error there can be."""
 

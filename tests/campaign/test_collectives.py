@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import ROWS, nccl_session
 from gpu_burnin.checks.nccl_judge import transport_reasons
 from gpu_burnin.compute.nccl_log import read_log
 from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
@@ -89,6 +89,22 @@ def test_sick_rank(name: str, index: int, record: Record) -> None:
     elif _attributed(judged) == {own}:
         failed = {uuid for uuid, verdict in judged.gpus.items() if verdict is FAIL}
         assert failed == {own}, f"{note}: {failed} are FAIL"
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+def test_one_wrong_result_in_a_timed_row(index: int, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nccl-tests looks at an operation of its own, and at none of those that it times."""
+    name = "wrong element within a row, once"
+    seed = case_seed("collectives", name, index)
+    gpus, sick = node_of("nccl", name, index)
+    ring = sick_ring.WrongInRow(seed)
+    monkeypatch.setattr(nccl_session, "_CURVES_SHARE", 1e12)  # rows as long as they may be, whatever the host
+    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(ring)}, budget_s=1e-9)
+    judged = judge_group("nccl", gpus, seed, results)
+    record(row("collectives", name, seed, judged, variant=f"{len(gpus)} GPUs", peers=_ONCE))
+    note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {ring.struck} times"
+    assert ring.struck == 1, note
+    demand(Expect(frozenset({"NCCL_DATA"}), FAIL, frozenset({sick})), judged, gpus, note)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def slow_view() -> dict[str, str]:
 def nvbandwidth_sees(wire: Wire) -> bool:
     """The same data in every loop, compared when all are over (memcmpPattern in memcpy.cpp)."""
     source, target = _xorshift(_AFTER), _xorshift(_BEFORE)
-    wire.batch(_LOOPS, _LOOPS)
+    wire.batch(_LOOPS)
     for _ in range(_LOOPS):
         wire.carry(target, source)
     wire.end()
@@ -57,7 +57,7 @@ def dcgm_p2p_sees(wire: Wire) -> bool:
     source[offsets] = offsets * 8
     target = np.full(source.size, np.iinfo(np.uint64).max, dtype=np.uint64)
     for words in (1, source.size):
-        wire.batch(1, 1)
+        wire.batch(1)
         wire.carry(target[:words], source[:words])
         wire.end()
         if (target[:words] != source[:words]).any():

@@ -33,17 +33,15 @@ class Wire:
         self._index = 0
         self._batches = 0
 
-    def batch(self, copies: int, last: int) -> None:
-        """The next `copies` copies belong together, and only the last ones are still there at their end."""
+    def batch(self, copies: int) -> None:
+        """The next `copies` copies belong together."""
         self._index, self._batches = 0, self._batches + 1
-        visible = range(max(0, copies - last), copies)
         if self._once:
-            self._victims = frozenset(
-                {self.source.choice(self._choices(visible))} if self._batches == self.when else ()
-            )
+            struck = self._batches == self.when
+            self._victims = frozenset({self.source.choice(self._choices(range(copies)))} if struck else ())
         else:
-            first = self.source.randrange(min(3, len(visible)))
-            self._victims = frozenset(visible[first::3])
+            first = self.source.randrange(min(3, copies))
+            self._victims = frozenset(range(copies)[first::3])
 
     def carry(self, target: Words, source: Words) -> None:
         """One copy."""
@@ -65,8 +63,8 @@ class Wire:
     def end(self) -> None:
         """The batch is over: what is still on its way arrives."""
 
-    def _choices(self, visible: range) -> Sequence[int]:
-        return visible
+    def _choices(self, copies: range) -> Sequence[int]:
+        return copies
 
 
 class Drops(Wire):
@@ -103,12 +101,12 @@ class Repeats(Wire):
     def spoil(self, target: Words, source: Words) -> None:
         target[...] = source if self._last is None else self._last
 
-    def batch(self, copies: int, last: int) -> None:
-        super().batch(copies, last)
+    def batch(self, copies: int) -> None:
+        super().batch(copies)
         self._last = None
 
-    def _choices(self, visible: range) -> Sequence[int]:
-        return [index for index in visible if index > visible[0]] or visible
+    def _choices(self, copies: range) -> Sequence[int]:
+        return copies[1:] or copies
 
 
 class Swaps(Wire):
@@ -133,8 +131,8 @@ class Swaps(Wire):
             (target, source), self._held = self._held, None
             target[...] = source
 
-    def _choices(self, visible: range) -> Sequence[int]:
-        return visible[:-1] or visible
+    def _choices(self, copies: range) -> Sequence[int]:
+        return copies[:-1] or copies
 
 
 class StuckLine(Wire):

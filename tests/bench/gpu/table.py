@@ -135,6 +135,8 @@ def _link_rows(link: Figures) -> Iterator[Row]:
         plain = link["plain"].get(direction)
         beside = f"{plain / 1e9:.1f} GB/s plain, in the same run" if plain else "-"
         yield f"PCIe {direction}, copies of {link['size_bytes'] >> 20} MiB", f"{rate / 1e9:.1f} GB/s", beside
+    for direction, share in link.get("copying_share", {}).items():
+        yield f"PCIe {direction}, share of copying beside verifying every copy", f"{share:.1%}", "-"
     for direction, seconds in link.get("small_copy_s", {}).items():
         yield f"PCIe {direction}, one copy of 4 KiB among many", f"{seconds * 1e6:.2f} us", "-"
     if "verified_share" in link:
@@ -147,6 +149,9 @@ def _nccl_rows(one: Figures) -> Iterator[Row]:
     for name, rate in one.items():
         if name.endswith("_bytes_per_s"):
             yield f"NCCL one rank, {name.removesuffix('_bytes_per_s')}", f"{rate / 1e9:.0f} GB/s", "-"
+        elif name.endswith("_operating_share"):
+            what = f"NCCL one rank, {name.removesuffix('_operating_share')}, share of operating beside comparing"
+            yield what, f"{rate:.1%}", "-"
 
 
 def _nccl_all_rows(together: Figures) -> Iterator[Row]:

@@ -202,7 +202,9 @@ class HostGpu:
         self.compiled: list[str] = []
         self.opted_in: dict[str, int] = {}
         runtime = types.SimpleNamespace(deviceGetAttribute=lambda which, device: {16: sms, 97: shared_bytes}[which])
-        self.cuda = types.SimpleNamespace(runtime=runtime)
+        self.cuda = types.SimpleNamespace(
+            runtime=runtime, Event=lambda: _Event(self), get_elapsed_time=lambda start, end: end.at_ms - start.at_ms
+        )
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> HostArray:
         return HostArray(np.full(shape, 0x5A, dtype=dtype))
@@ -213,6 +215,16 @@ class HostGpu:
     def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
         self.compiled.append(source)
         return {name: _Function(self, name, max(shared_bytes, 48 << 10)) for name in names}
+
+
+class _Event:
+    """A point in time: each launch takes a millisecond."""
+
+    def __init__(self, gpu: HostGpu) -> None:
+        self._gpu = gpu
+
+    def record(self) -> None:
+        self.at_ms = float(len(self._gpu.launches))
 
 
 class _Function:

@@ -186,12 +186,45 @@ def test_all_collectives_of_all_types_are_exact(ranks: int) -> None:
             port.begin(op, 2, _LIMIT_S)
             assert port.finish(_LIMIT_S) > 0
             outcome = port.verify(op)
-            assert outcome.compared == op.recv_elements
+            assert outcome.compared == 2 * op.recv_elements
             wrong += outcome.wrong
         port.leave(_LIMIT_S)
         return wrong
 
     assert _ring(ranks, work) == [0] * ranks
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("spoiled", range(3))
+def test_each_operation_of_a_row_is_looked_at_before_the_next_comes_over_it(
+    collective: str, spoiled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: dict[int, int] = {0: 0, 1: 0}
+    operate = getattr(CpuCollectives, f"_{collective}")
+
+    def spoils(self: CpuCollectives, op: Operation, deadline_s: float) -> None:
+        operate(self, op, deadline_s)
+        if op.rank == 1 and done[1] == spoiled:
+            self._recv_array(op)[5] ^= 4
+        if op.rank == 0 and done[0] == spoiled:
+            self.forget(op)  # nothing came, but the result of the one before was right
+        done[op.rank] += 1
+
+    monkeypatch.setattr(CpuCollectives, f"_{collective}", spoils)
+
+    def work(port: CpuCollectives, rank: int) -> Any:
+        op = operation(collective, "int32", _SIZE, 2, rank, 3)
+        port.fill(op)
+        port.begin(op, 3, _LIMIT_S)
+        port.finish(_LIMIT_S)
+        outcome = port.verify(op)
+        again = port.verify(op)
+        late = spoiled == 2  # what is in the buffer is wrong still
+        assert (again.compared, again.wrong > 0) == (op.recv_elements, late)
+        return outcome.compared // op.recv_elements, outcome.wrong, outcome.recorded[0].position
+
+    whole = operation(collective, "int32", _SIZE, 2, 0, 3).recv_elements
+    assert _ring(2, work) == [(3, whole, 0), (3, 1, 5)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -61,7 +61,7 @@ def test_what_lies_in_a_slot_is_never_the_data_that_comes_next(size_bytes: int) 
 
 def test_small_copies_have_many_slots_and_large_ones_few() -> None:
     assert geometry(4096).slots == 256
-    assert geometry(256 << 20).slots == 2
+    assert geometry(256 << 20).slots == 4
 
 
 def test_a_rate_needs_time() -> None:
@@ -83,10 +83,25 @@ def test_right_copies_are_all_verified(link: CpuHostLink, direction: Direction, 
     assert link.verify() == Verified()
 
 
-def test_of_a_long_batch_the_last_copies_are_verified(link: CpuHostLink) -> None:
+def test_of_copies_that_are_only_load_the_last_are_verified(link: CpuHostLink) -> None:
     slots = geometry(SIZE).slots
-    assert batch(link, "h2d", 3 * slots + 1) == Verified(slots, slots * SIZE)
+    link.begin("h2d", 3 * slots + 1, load=True)
+    link.finish()
+    assert link.verify() == Verified(slots, slots * SIZE)
     assert batch(link, "h2d", 3) == Verified(3, 3 * SIZE)
+
+
+def test_no_copy_comes_over_one_that_nobody_looked_at(link: CpuHostLink) -> None:
+    slots = geometry(SIZE).slots
+    with pytest.raises(BackendError, match=f"{slots + 1} copies have no room beside 0 that were not verified"):
+        link.begin("d2h", slots + 1)
+    link.begin("d2h", slots - 2)
+    link.finish()
+    with pytest.raises(BackendError, match=f"3 copies have no room beside {slots - 2} that were not verified"):
+        link.begin("d2h", 3)
+    link.begin("d2h", 2)
+    link.finish()
+    assert link.verify() == Verified(slots, slots * SIZE)
 
 
 def test_new_data_starts_anew(link: CpuHostLink) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from dataclasses import replace
@@ -97,8 +98,9 @@ def test_one_rank_gets_what_it_sends(nccl_port: CudaCollectives, collective: str
     op = operation(collective, kind, SIZE_BYTES, 1, 0, 5)
     nccl_port.fill(op)
     nccl_port.begin(op, 3, LIMIT_S)
-    assert nccl_port.finish(LIMIT_S) == pytest.approx(1e-3), "one tick of the stand-in, in seconds"
-    assert nccl_port.verify(op).wrong == 0
+    assert nccl_port.finish(LIMIT_S) == pytest.approx(3e-3), "a tick of the stand-in for each, in seconds"
+    outcome = nccl_port.verify(op)
+    assert (outcome.wrong, outcome.compared) == (0, 3 * op.recv_elements)
     nccl_port.leave(LIMIT_S)
 
 
@@ -149,8 +151,56 @@ def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
     nccl_gpu.calls.clear()
     nccl_port.begin(op, 20, LIMIT_S)
     nccl_port.finish(LIMIT_S)
-    assert nccl_gpu.names() == ["record", "record"]
+    one, between = ["record", "record"], ["collective_verify"]  # poisoning is a copy of the stand-in's memory
+    assert nccl_gpu.names() == [*one, *(between + one) * 19]
     assert nccl_library.names().count("ncclAllReduce") == 20
+
+
+@pytest.mark.parametrize("spoiled", range(4))
+def test_each_operation_of_a_row_is_compared_on_the_device(
+    nccl_port: CudaCollectives, nccl_library: FakeNccl, spoiled: int
+) -> None:
+    """A bit that only one of them brings wrong, and one that never came though the one before was right."""
+    join(nccl_port)
+    op = operation("all_gather", "int64", SIZE_BYTES, 1, 0, 5)
+    gather, done = nccl_library._ncclAllGather, []
+
+    def spoils(send: int, recv: int, *rest: Any) -> None:
+        if len(done) != spoiled + 4:
+            gather(send, recv, *rest)
+        if len(done) == spoiled:
+            ctypes.c_uint64.from_address(recv + 24).value ^= 1 << 40
+        done.append(True)
+
+    nccl_library._ncclAllGather = spoils  # type: ignore[method-assign]
+    for wrong in (1, op.recv_elements):
+        nccl_port.fill(op)
+        nccl_port.begin(op, 4, LIMIT_S)
+        nccl_port.finish(LIMIT_S)
+        outcome = nccl_port.verify(op)
+        assert (outcome.compared, outcome.wrong) == (4 * op.recv_elements, wrong)
+        poison = {found.got for found in outcome.recorded} == {(1 << 64) - 1}
+        assert poison if wrong > 1 else [found.position for found in outcome.recorded] == [3]
+
+
+def test_a_comparison_within_a_row_that_did_not_run_is_noticed(
+    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join(nccl_port)
+    op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
+    nccl_port.fill(op)
+    launch, launches = nccl_port._launch, []
+
+    def loses(kernel: str, *arguments: Any) -> None:
+        launches.append(kernel)
+        if len(launches) != 2:
+            launch(kernel, *arguments)
+
+    monkeypatch.setattr(nccl_port, "_launch", loses)
+    nccl_port.begin(op, 4, LIMIT_S)
+    nccl_port.finish(LIMIT_S)
+    with pytest.raises(BackendError, match="a kernel did not run"):
+        nccl_port.verify(op)
 
 
 # --- communicators ---

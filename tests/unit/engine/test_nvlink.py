@@ -14,12 +14,14 @@ from together_helpers import contexts, results_together, run_together
 from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink import Check
-from gpu_burnin.checks.nvlink_phases import pairings
+from gpu_burnin.checks.nvlink_phases import Phases, pairings
 from gpu_burnin.checks.nvlink_rows import MOST_ERRORS, Row, expected, moved_bytes
 from gpu_burnin.compute.backend import BackendError
 from gpu_burnin.compute.host_link import Moved
 from gpu_burnin.compute.peer import DATA_FAULTS
 from gpu_burnin.compute.peer_cpu import CpuPeers
+from gpu_burnin.coverage import coverage_reasons, missed_fault_rate
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
 
@@ -70,30 +72,35 @@ def test_time_that_is_left_brings_more_rounds() -> None:
     assert len(rounds) == 1 and int(str(rounds.pop())) > 1
 
 
-@pytest.mark.parametrize(("seconds", "begins"), [(1e-5, 4), (1e-3, 4), (0.03, 2)])
-def test_a_slow_copy_is_not_made_more_often_than_there_is_time_for(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, begins: int
-) -> None:
-    begun: list[int] = []
-    begin, finish = CpuPeers.begin, CpuPeers.finish
-
-    def takes(self: CpuPeers) -> Moved:
-        finish(self)
-        return Moved(begun[-1] * 1000, begun[-1] * seconds) if begun else Moved(0, 0.0)
-
-    def counts(self: CpuPeers, uuid: str, direction: Any, copies: int) -> None:
-        begun.append(copies)
-        begin(self, uuid, direction, copies)
-
-    monkeypatch.setattr(CpuPeers, "begin", counts)
-    monkeypatch.setattr(CpuPeers, "finish", takes)
+def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_burnin.checks.nvlink.Phases.disjoint_pairs", lambda self: None)
     monkeypatch.setattr("gpu_burnin.checks.nvlink.Phases.all_at_once", lambda self: None)
-    results = _run(contexts(2))
-    assert len(begun) == 2 * 2 * begins and max(begun) <= 32
-    for result in results.values():
-        rows: Any = result.coverage["p2p"]
-        assert rows[0]["write_bytes_per_s"] == pytest.approx(1000 / seconds)
+    few, more = _run(contexts(3)), _run(contexts(3, budget_s=1.0))
+    for uuid, result in few.items():
+        # Four rounds, each way, with two others.
+        assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (16, 16)
+        coverage = more[uuid].coverage
+        assert coverage["copies_moved"] == coverage["copies_verified"]
+        assert int(str(coverage["copies_verified"])) > 16
+
+
+def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU 1 looks at nothing that GPU 0 writes: of that way GPU 0 has no verified time, and so bounds no fault."""
+    sources = Phases._sources
+    monkeypatch.setattr(
+        Phases,
+        "_sources",
+        lambda self, direction: () if (self._group.uuid, direction) == ("GPU-1", "write") else sources(self, direction),
+    )
+    result = _run(contexts(2))["GPU-0"]
+    assert result.verdict is Verdict.PASS
+    parts: Any = result.coverage["verified_parts_s"]
+    assert parts["write GPU-1"] == 0.0 < parts["read GPU-1"] == result.coverage["verified_s"]
+    assert missed_fault_rate(result) is None
+    # Four in peace, then one in each phase; of the pairs that share no GPU only writes.
+    assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (11, 5)
+    (reason,) = coverage_reasons([result], [gpu()], load_skus(), simulated=False)
+    assert "45.5% was verified" in reason.message
 
 
 def test_one_gpu_has_no_pair_and_that_is_said() -> None:
@@ -175,7 +182,7 @@ def test_a_slow_gpu_is_a_warning_that_names_it() -> None:
 def test_a_worker_that_dies_leaves_its_pairs_uncovered_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = CpuPeers.begin
 
-    def dies(self: CpuPeers, uuid: str, direction: Any, copies: int) -> None:
+    def dies(self: CpuPeers, uuid: str, direction: Any, copies: int = 1) -> None:
         if self._own == "GPU-1" and uuid == "GPU-2":
             raise KeyboardInterrupt  # as sudden as a signal: nothing of the check runs on
         begin(self, uuid, direction, copies)
@@ -263,7 +270,7 @@ def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest
 
     def warms_up(self: CpuPeers) -> Moved:
         seen[self._own] = seen.get(self._own, 0) + 1
-        return Moved(finish(self).bytes, 0.2 if seen[self._own] % 2 else 0.01)
+        return Moved(finish(self).bytes, 0.2 if seen[self._own] < 3 else 0.01)
 
     monkeypatch.setattr(CpuPeers, "finish", warms_up)
     monkeypatch.setattr(CpuPeers, "detach_all", lambda self: None)

@@ -1,4 +1,4 @@
-"""The pcie check's view of the link: generation and width under load, long batches, the replay rule."""
+"""The pcie check's view of the link: generation and width under load, a common start, the replay rule."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 from engine_helpers import gpu
-from pcie_helpers import one
+from pcie_helpers import one, run
 
 from gpu_burnin.checks import pcie, pcie_phases
 from gpu_burnin.checks.pcie_phases import Tally
-from gpu_burnin.compute.host_link import Direction, Moved
+from gpu_burnin.compute.host_link import Direction
 from gpu_burnin.compute.host_link_cpu import CpuHostLink
+from gpu_burnin.compute.wave import Clock
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.report.words import covered
 from gpu_burnin.telemetry.findings import Counter, TelemetryFindings
 from gpu_burnin.telemetry.judge import judge_telemetry
-from gpu_burnin.telemetry.pci import current_link
+from gpu_burnin.telemetry.pci import PciLink, current_link
+from gpu_burnin.types import CheckResult
 
 
 class Real(CpuHostLink):
@@ -40,27 +42,29 @@ def test_generation_and_width_are_read_while_copies_are_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sysfs(tmp_path, "16.0 GT/s PCIe", "8")
-    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.0)
     monkeypatch.setattr(pcie_phases, "current_link", lambda address: current_link(address, tmp_path))
     read = pcie.read_link
     monkeypatch.setattr(pcie, "read_link", lambda address: read(address, tmp_path))
     result = one(Real)
-    assert result.coverage["link"] == {"generation": 4, "width": 8, "max_generation": 5, "max_width": 16}
+    link = result.coverage["link"]
+    assert isinstance(link, dict)
+    keys = ("generation", "width", "max_generation", "max_width")
+    assert [link[key] for key in keys] == [4, 8, 5, 16]
     assert "link at generation 4 x8 under load" in covered(result)
 
 
 def test_a_link_that_has_yet_to_come_up_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It idles at generation 1 until it has carried copies for a while."""
     under_way: list[Direction] = []
-    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.0)
     monkeypatch.setattr(pcie_phases, "current_link", lambda address: (5 if "d2h" in under_way else 1, 16))
 
     class Noted(Real):
-        def begin(self, direction: Direction, count: int) -> None:
-            under_way.extend([direction] if 1 < count < 256 else [])  # neither a warm-up nor small copies
-            super().begin(direction, count)
+        def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
+            under_way.extend([direction] if 1 < copies < 256 else [])  # neither a warm-up nor small copies
+            super().begin(direction, copies)
 
-    monkeypatch.setattr(pcie, "read_link", lambda address: type("Link", (), {"max_generation": 5, "max_width": 16}))
+    most = PciLink("", 16, 16, 5, None, None, None, "", None)
+    monkeypatch.setattr(pcie, "read_link", lambda address: most)
     link = one(Noted).coverage["link"]
     assert isinstance(link, dict) and link["generation"] == 5
 
@@ -75,20 +79,18 @@ def test_the_worst_link_that_was_seen_is_kept_and_what_is_not_readable_is_left_o
     assert current_link(gpu().pci_bus_id, tmp_path) == (None, None)
 
 
-def test_all_at_once_lasts_long_enough_to_overlap_on_real_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pcie_phases, "_LEAST_ALL_S", 0.001)
-    copies: list[int] = []
+def test_real_links_of_all_gpus_copy_from_one_moment_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes milliseconds: what did not start together would hardly overlap."""
+    waited: list[float] = []
 
-    class Timed(Real):
-        def begin(self, direction: Direction, count: int) -> None:
-            copies.append(count)
-            super().begin(direction, count)
+    class Noted(Clock):
+        def until(self, at_s: float) -> None:
+            waited.append(at_s)
 
-        def finish(self) -> Moved:
-            return Moved(super().finish().bytes, 16e-5)  # a batch of 16 in 160 us: 10 us a copy
-
-    one(Timed)
-    assert copies[-2:] == [100, 100]
+    monkeypatch.setattr(pcie_phases, "Clock", Noted)
+    assert all(isinstance(result, CheckResult) for result in run(2, Real).values())
+    assert len(waited) == 2 * 2 * pcie_phases._LEAST_ALL
+    assert sorted(waited)[::2] == sorted(waited)[1::2], "the same moments on both"
 
 
 def test_the_replay_rule_counts_by_what_this_check_moved() -> None:

@@ -35,6 +35,12 @@ def _judged(name: str, value: float) -> Measurement:
     )
 
 
+def verified(seconds: float, *parts: str) -> dict[str, Any]:
+    """The verified time of a check that took `seconds`: half of them, in equal parts."""
+    equal = {"verified_parts_s": dict.fromkeys(parts, seconds / 2 / len(parts))} if parts else {}
+    return {"verified_s": seconds / 2, **equal}
+
+
 def span(check: str, seconds: float) -> tuple[float, float]:
     """Start (CLOCK_MONOTONIC) and length of a check."""
     start, end = (part * seconds for part in SPANS[check])
@@ -112,6 +118,9 @@ def nvlink_result(
         "pairs_covered": sum(not row["why"] for row in wanted),
         "all_at_once_bytes_per_s": 371e9 - 1e9 * gpu.index if own else None,
         "nvlink_bytes_moved": 3 << 40,
+        "copies_moved": 40 * len(own),
+        "copies_verified": 40 * len(own),
+        **verified(length if own else 0.0, *(f"{way} {row['peer']}" for row in own for way in ("write", "read"))),
         "simulated": False,
     }
     measured = (_judged("p2p", statistics.median(rates)), _judged("p2p_slowest", min(rates))) if rates else ()
@@ -126,7 +135,9 @@ def _pcie(gpu: Gpu, seconds: float) -> CheckResult:
     coverage: dict[str, Any] = {
         "link": {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16},
         "pcie_bytes_moved": 180 << 30,
+        "copies_moved": 720,
         "copies_verified": 720,
+        **verified(length, "h2d", "d2h"),
         "simulated": False,
     }
     return CheckResult("pcie", gpu.uuid, Verdict.PASS, length, measured, coverage, started_s=start)
@@ -171,6 +182,9 @@ def nccl_result(
         "version": "2.27.7",
         "ranks": ranks,
         "gpus_in_plan": ranks,
+        "operations": 5400,
+        "operations_verified": 5400,
+        **verified(length),
         "simulated": False,
     }
     measured = tuple(
@@ -209,6 +223,7 @@ def _power(gpu: Gpu, seconds: float) -> CheckResult:
             "ended_s": waves[-1][2],
         },
         "mixed": {"run": True, "started_s": mixed[1], "ended_s": mixed[2], "products_verified": 90},
+        **verified(length),
         "simulated": False,
     }
     measured = (Measurement("mixed_bf16_throughput", 702.0 - gpu.index, "TFLOP/s"),)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from run_helpers import RUN
-from sample_parts import LIMIT_W, STARTED_S, part_results, wave_loads
+from sample_parts import LIMIT_W, STARTED_S, part_results, verified, wave_loads
 
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.plan import Plan, make_plan
@@ -123,7 +123,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
     sm_s, gemm_s, hbm_s = 0.04 * seconds, 0.52 * seconds, 0.18 * seconds
     for gpu in plan.gpus:
         start, lost = STARTED_S + 4 + 0.1 * gpu.index, sag.get(gpu.index, 0.0)
-        coverage: dict[str, Any] = {"sms_total": 132, "sms_covered": 132, "simulated": False}
+        coverage: dict[str, Any] = {"sms_total": 132, "sms_covered": 132, **verified(sm_s), "simulated": False}
         yield CheckResult("sm", gpu.uuid, Verdict.PASS, sm_s, (), coverage, started_s=start)
         rates = tuple(_rates(gpu, 5 + sm_s, gemm_s, lost))
         measured = tuple(
@@ -146,6 +146,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             },
             "precisions_not_covered": [],
             "bytes_moved": 91 << 40,
+            **verified(gemm_s, *_PEAKS),
             "simulated": False,
         }
         yield CheckResult(
@@ -161,6 +162,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             "sweep_seconds": 8.6,
             "wrong_words": 0,
             "bytes_moved": 31 * covered,
+            **verified(hbm_s),
             "simulated": False,
         }
         yield CheckResult(

@@ -112,7 +112,10 @@ def test_metrics_of_a_healthy_node() -> None:
     assert value(found["gpu_burnin_check_seconds"], check="gemm", index="3") == pytest.approx(150.8)
     assert value(found["gpu_burnin_measurement"], name="hbm_rate", index="0", unit="B/s") == 4.1e12
     assert value(found["gpu_burnin_measurement_floor"], name="hbm_rate", index="0") == 3.4e12
-    assert value(found["gpu_burnin_missed_fault_rate_upper95"], check="gemm", index="0") == pytest.approx(3 / 150.8)
+    # Half of it was verified, in equal parts for seven precisions.
+    assert value(found["gpu_burnin_verified_seconds"], check="gemm", index="0") == pytest.approx(75.4)
+    bound = value(found["gpu_burnin_missed_fault_rate_upper95"], check="gemm", index="0")
+    assert bound == pytest.approx(3 * 7 / 75.4)
     assert value(found["gpu_burnin_selftest_faults"], check="gemm", index="0", result="missed") == 0
     assert "gpu_burnin_reasons" not in found
 

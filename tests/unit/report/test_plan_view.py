@@ -54,18 +54,29 @@ def test_the_json_follows_the_schedule_and_the_rule_of_three() -> None:
     json.dumps(told)
     assert (told["level"], told["total_s"], told["simulated"]) == ("standard", 300.0, False)
     assert [check["name"] for check in told["checks"]] == [check.name for check in made.checks]
+    # What one kernel, precision, direction, or pair and direction gets of the time at best.
+    least = {
+        "sm": 1 / 7,
+        "gemm": 1 / 7,
+        "hbm": 1,
+        "pcie": 0.65 / 2,
+        "nvlink": 0.5 / 8 / 14 + 0.25,
+        "nccl": 1,
+        "power": 1,
+    }
+    active_s = 0.0
     for check, step in zip(told["checks"], schedule(made), strict=True):
         assert check["seconds"] == pytest.approx(step.seconds, abs=1e-3)
         assert check["begins_s"] == pytest.approx(step.begins_s, abs=1e-3)
         if step.check.per_gpu:
             # In turns on eight GPUs each waits for seven eighths of that part.
-            active_s = step.budget_s * (1 - ROWS[step.check.name].in_turns * 7 / 8)
-            assert check["missed_fault_rate_upper95_per_s"] == pytest.approx(RULE_OF_THREE / active_s)
+            active_s += step.budget_s * (1 - ROWS[step.check.name].in_turns * 7 / 8)
+            least_s = step.budget_s * least[step.check.name]
+            assert check["missed_fault_rate_upper95_at_best_per_s"] == pytest.approx(RULE_OF_THREE / least_s)
         else:
-            assert check["missed_fault_rate_upper95_per_s"] is None
+            assert check["missed_fault_rate_upper95_at_best_per_s"] is None
         assert check["covers_in_words"], check["name"]
-    rates = [check["missed_fault_rate_upper95_per_s"] for check in told["checks"]]
-    assert 3 / told["missed_fault_rate_upper95_per_s"] == pytest.approx(sum(3 / rate for rate in rates if rate))
+    assert told["missed_fault_rate_upper95_at_best_per_s"] == pytest.approx(RULE_OF_THREE / active_s)
 
 
 def test_gpus_that_wait_for_their_turns_are_not_tested_meanwhile() -> None:
@@ -74,14 +85,17 @@ def test_gpus_that_wait_for_their_turns_are_not_tested_meanwhile() -> None:
     of_one = {check["name"]: check for check in document(alone, load_skus())["checks"]}
     of_eight = {check["name"]: check for check in document(made, load_skus())["checks"]}
     for name in ("pcie", "nvlink"):
-        assert of_eight[name]["missed_fault_rate_upper95_per_s"] > 1.5 * RULE_OF_THREE / of_eight[name]["seconds"]
-    assert of_one["pcie"]["missed_fault_rate_upper95_per_s"] == pytest.approx(3 / of_one["pcie"]["seconds"], rel=1e-3)
-    assert of_one["nvlink"]["missed_fault_rate_upper95_per_s"] is None, "one GPU has no pair"
+        assert (
+            of_eight[name]["missed_fault_rate_upper95_at_best_per_s"] > 1.5 * RULE_OF_THREE / of_eight[name]["seconds"]
+        )
+    each_way_s = of_one["pcie"]["seconds"] / 2
+    assert of_one["pcie"]["missed_fault_rate_upper95_at_best_per_s"] == pytest.approx(3 / each_way_s, rel=1e-3)
+    assert of_one["nvlink"]["missed_fault_rate_upper95_at_best_per_s"] is None, "one GPU has no pair"
     assert (of_one["nvlink"]["seconds"], of_one["nvlink"]["seconds_on_each_gpu"]) == (0, 0)
 
 
 def test_a_longer_run_misses_less() -> None:
-    found = [document(every_check(level), load_skus())["missed_fault_rate_upper95_per_s"] for level in LEVELS]
+    found = [document(every_check(level), load_skus())["missed_fault_rate_upper95_at_best_per_s"] for level in LEVELS]
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == 3
 

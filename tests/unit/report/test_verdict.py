@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from run_helpers import GPUS, exchanged, healthy, plan, result, without
+from run_helpers import GPUS, VERIFIED, exchanged, healthy, plan, result, without
 
 from gpu_burnin.checks.hbm_patterns import CORE
 from gpu_burnin.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
+from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
 from gpu_burnin.verdict import KernelLogFindings, Observations, judge, killed_by_run
 
 XIDS = load_xids()
@@ -139,7 +139,7 @@ def test_each_doubt_keeps_the_node_out(code: str, verdict: Verdict, seen: Callab
 
 
 def test_enough_memory_covered_is_enough() -> None:
-    covered = {"covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
+    covered = {**VERIFIED, "covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
     assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered)), XIDS).verdict is Verdict.PASS
 
 
@@ -275,7 +275,7 @@ def _pair(**change: object) -> dict[str, object]:
 
 def _copies(**coverage: object) -> Observations:
     """An nvlink result of GPU-0 with this coverage."""
-    whole = {"pairs_total": 1, "pairs_covered": 1, "p2p": [_pair()], **coverage}
+    whole = {**VERIFIED, "pairs_total": 1, "pairs_covered": 1, "p2p": [_pair()], **coverage}
     return exchanged(healthy(), replace(result("nvlink", "GPU-0"), coverage=whole))  # type: ignore[arg-type]
 
 
@@ -314,7 +314,48 @@ def test_a_pair_that_need_not_copy_is_a_notice() -> None:
 
 def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
     """One GPU has no pair: its moment in the check says nothing of links."""
-    alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage={"pairs_total": 0, "pairs_covered": 0})
+    nothing = {"pairs_total": 0, "pairs_covered": 0, "copies_moved": 0, "copies_verified": 0}
+    alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage=nothing)
     assert missed_fault_rate(alone) is None
-    pair = replace(alone, seconds=3.0, coverage={"pairs_total": 1, "pairs_covered": 1, "waited_s": 1.5})
-    assert missed_fault_rate(pair) == pytest.approx(2.0)
+    assert judge(exchanged(healthy(), alone), XIDS).verdict is Verdict.PASS
+
+
+def _timed(**coverage: JSON) -> CheckResult:
+    """A pcie result of 12 s."""
+    return replace(result("pcie", "GPU-0"), coverage={**VERIFIED, **coverage})
+
+
+@pytest.mark.parametrize(
+    ("coverage", "rate_per_s"),
+    [
+        ({"verified_s": 3.0}, 1.0),
+        # A fault of one direction shows only while that is at work.
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 2.0, "d2h": 1.5}}, 2.0),
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 3.0, "d2h": 0.0}}, None),
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 3.0, "d2h": "lots"}}, None),
+        # No more than the time in which it had its GPU.
+        ({"verified_s": 30.0, "waited_s": 10.5}, 2.0),
+        ({"verified_s": None}, None),
+        ({"verified_s": float("nan")}, None),
+        ({"verified_s": -1.0}, None),
+    ],
+)
+def test_a_bound_speaks_of_verified_time_only(coverage: dict[str, JSON], rate_per_s: float | None) -> None:
+    assert missed_fault_rate(_timed(**coverage)) == (None if rate_per_s is None else pytest.approx(rate_per_s))
+
+
+@pytest.mark.parametrize(
+    ("coverage", "words"),
+    [
+        ({"verified_s": 0.0}, "no work of this GPU was verified for any time"),
+        ({"verified_s": None}, "no work of this GPU was verified for any time"),
+        ({"copies_verified": 89}, "98.9% was verified, at least 100% must be"),
+        ({"copies_moved": None}, "0.0% was verified"),
+    ],
+)
+def test_what_was_not_verified_is_no_pass(coverage: dict[str, JSON], words: str) -> None:
+    judged = judge(exchanged(healthy(), _timed(**coverage)), XIDS)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    (reason,) = judged.reasons
+    assert (reason.code, reason.check, reason.gpu) == ("COVERAGE_LOW", "pcie", "GPU-0")
+    assert words in reason.message
