@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpu_burnin.checks import CHECK_NAMES, Scope
+from gpu_burnin.clock import RunClock, Times
 from gpu_burnin.config import Config
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.execution import shielded
@@ -24,7 +25,7 @@ from gpu_burnin.hardware import load_skus, load_xids, make_reason
 from gpu_burnin.history import History, read_history
 from gpu_burnin.host import read_host
 from gpu_burnin.interrupts import Interrupts
-from gpu_burnin.journal import Journal, utc_now
+from gpu_burnin.journal import Journal
 from gpu_burnin.known_gpus import makes_known, wanted_notice
 from gpu_burnin.node_links import absent, node_links_of
 from gpu_burnin.plan import Plan
@@ -123,16 +124,17 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
         revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
         with interrupts.taken():
             with _new_run(store) as begun:
-                run, started_at = begun.run, utc_now()
+                run, clock = begun.run, RunClock()
                 seen = _execute(config, store, prepared, begun, planted, display, interrupts, started_s)
-                observed = _observe(options, prepared, seen, history, unsigned)
+                times = clock.ended()
+                observed = _observe(options, prepared, seen, history, unsigned, times)
                 judged = judge(observed, load_xids())
             facts = build.RunFacts(
                 run_id=run.run_id,
                 sequence=run.sequence,
                 node=config.node_name,
-                started_at=started_at,
-                finished_at=utc_now(),
+                started_at=times.started_at,
+                finished_at=times.finished_at,
                 host=prepared.host,
                 found=prepared.found,
                 facts=seen.done.facts,
@@ -269,7 +271,12 @@ def _kernel_dir(run: Run) -> Iterator[Path]:
 
 
 def _observe(
-    options: RunOptions, prepared: Prepared, seen: _Seen, history: History, unsigned: tuple[str, ...]
+    options: RunOptions,
+    prepared: Prepared,
+    seen: _Seen,
+    history: History,
+    unsigned: tuple[str, ...],
+    times: Times,
 ) -> Observations:
     done, plan, shortfalls = seen.done, prepared.plan, prepared.shortfalls
     if done.busy and BUSY not in shortfalls:
@@ -304,6 +311,7 @@ def _observe(
         notices=(
             *_notices(options, prepared),
             *_kernel_notices(seen.done),
+            *times.notices(),
             *((no_evidence(unsigned),) if unsigned else ()),
         ),
         opens_gate=not unsigned,

@@ -206,6 +206,48 @@ def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) 
     }  # fmt: skip
 
 
+def test_a_machine_without_nvlink_passes_and_says_what_it_was_taken_for(node: Node) -> None:
+    node.own_scenario = "gpus = 1\nnvlink_links = 0\nfabric_state = 0\n"
+    node.configure(checks=["state", "nvlink"], expect={"gpus": 1})
+    code, report, _ = node.run()
+    assert (code, report["reasons"]) == (0, [])
+    assert "NVLINK_ABSENT" in {warning["code"] for warning in report["warnings"]}
+    said = "Expected as told: gpus 1. This machine has no NVLink: its one GPU has no active link"
+    run = node.store.runs()[-1].path
+    for name in ("report.txt", "report.html"):
+        assert said in " ".join((run / name).read_text().split()), name
+    # The operator's word settles it, and one that asks for links is not met.
+    node.configure(checks=["state", "nvlink"], expect={"nvlink_links": 0})
+    code, report, _ = node.run()
+    assert (code, "NVLINK_ABSENT" in {warning["code"] for warning in report["warnings"]}) == (0, False)
+    node.configure(checks=["state", "nvlink"])
+    code, report, _ = node.run("--expect", "gpus=1", "--expect", "nvlink_links=18")
+    assert code == 1 and codes(report) == {"NVLINK_DOWN", "FABRIC_NOT_READY", "COVERAGE_LOW"}
+    assert "the run expects gpus 1, this host's configuration 2" in {one["message"] for one in report["reasons"]}
+
+
+def test_a_clock_that_is_set_back_is_said_and_makes_no_time_negative(node: Node) -> None:
+    node.configure(checks=["state"])
+    program = """
+import runpy, sys
+from datetime import UTC, datetime, timedelta
+import gpu_burnin.run
+from gpu_burnin.clock import RunClock
+hours = iter((0, -1))
+gpu_burnin.run.RunClock = lambda: RunClock(lambda: datetime.now(UTC) + timedelta(hours=next(hours)))
+sys.argv = ["gpu-burnin", "run", "--json", "--config", sys.argv[1]]
+runpy.run_module("gpu_burnin", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(node.directory / "config.yaml")],
+        env={**os.environ, **node.environment}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["started_at"] < report["finished_at"]
+    (stepped,) = [warning for warning in report["warnings"] if warning["code"] == "CLOCK_STEPPED"]
+    assert "was set back by 3600." in stepped["message"] or "was set back by 3599." in stepped["message"]
+
+
 def test_lost_kernel_log_is_inconclusive(node: Node) -> None:
     node.configure(checks=["state"])
     node.kernel_log.unlink()
