@@ -226,6 +226,21 @@ def test_a_machine_without_nvlink_passes_and_says_what_it_was_taken_for(node: No
     assert "the run expects gpus 1, this host's configuration 2" in {one["message"] for one in report["reasons"]}
 
 
+def test_an_unsigned_pass_neither_opens_the_gate_nor_leaves_it_to_an_older_one(node: Node) -> None:
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    assert node.call("gate")[0] == 0
+    node.store.revoke("XID 79 yesterday")
+    node.configure(checks=["state"], require_evidence=False, host_key="/none")
+    code, report, _ = node.run()
+    assert (code, report["verdict"]) == (0, "PASS")
+    assert node.store.revoked() == "XID 79 yesterday"
+    (node.store.root / "revoked").unlink()
+    node.configure(checks=["state"])
+    code, _, said = node.call("gate")
+    assert (code, "closed" in said) == (3, True)
+
+
 def test_a_clock_that_is_set_back_is_said_and_makes_no_time_negative(node: Node) -> None:
     node.configure(checks=["state"])
     program = """
