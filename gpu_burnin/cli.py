@@ -178,12 +178,10 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     host_key = None
     with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
         host_key = host_config(config_path, state_dir).host_key
-    authentic.refuse_changed(model.find(path), host_key)
-    found = model.load(path)
-    if as_json:
-        click.echo(model.read(path), nl=False)
-    else:
-        click.echo(text.render(found, what_to_do), nl=False)
+    chosen, data = model.find(path), model.read(path)
+    authentic.refuse_changed(chosen, data, host_key)
+    found = model.parse(data, str(chosen))
+    click.echo(data if as_json else text.render(found, what_to_do), nl=False)
 
 
 def _tell(outcome: Outcome, as_json: bool) -> None:

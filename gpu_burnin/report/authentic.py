@@ -9,17 +9,18 @@ from pathlib import Path
 from gpu_burnin import evidence, host
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.files import read_bytes, read_text
-from gpu_burnin.report import model
 from gpu_burnin.store import EVIDENCE, REPORT, SIGNATURE
 
 
-def refuse_changed(report: Path, host_key: Path | None = None) -> None:
+def refuse_changed(report: Path, data: bytes, host_key: Path | None = None) -> None:
     """Raise EvidenceError (exit 1) when the evidence beside a report file speaks of another, or is not the host's.
 
-    Without evidence beside it there is nothing to hold it against. `host_key` is this host's private key: its public
-    half (.pub) is used where it can be read and the evidence is of this machine.
+    `data` is what the file holds. Without evidence beside it there is nothing to hold it against. `host_key` is this
+    host's private key: its public half (.pub) is used where it can be read and the evidence is of this machine.
     """
     directory = report.resolve().parent
+    if report.name != REPORT:
+        return
     try:
         signed = read_bytes(directory / EVIDENCE, follow=False)
     except FileNotFoundError:
@@ -28,14 +29,12 @@ def refuse_changed(report: Path, host_key: Path | None = None) -> None:
         raise evidence.EvidenceError(
             "EVIDENCE_MALFORMED", f"{directory / EVIDENCE}: cannot be read ({error.strerror}); run as root"
         ) from error
-    if report.name != REPORT:
-        return
     advice = f"do not trust it: fetch it again, or run gpu-burnin run (a copy of {REPORT} alone is shown as it is)"
     try:
         statement = evidence.parse_statement(signed)
     except evidence.EvidenceError as error:
         raise evidence.EvidenceError(error.code, f"{directory / EVIDENCE}: {error}; {advice}") from error
-    found = hashlib.sha256(model.read(report)).hexdigest()
+    found = hashlib.sha256(data).hexdigest()
     if found != statement.report_sha256:
         raise evidence.EvidenceError(
             "EVIDENCE_REPORT",

@@ -31,15 +31,19 @@ def run_dir(tmp_path: Path, statement: Statement, host_key: Path) -> Path:
     return directory
 
 
+def hold(directory: Path, host_key: Path | None = None) -> None:
+    refuse_changed(directory / REPORT, (directory / REPORT).read_bytes(), host_key)
+
+
 def refused(directory: Path, host_key: Path | None = None) -> EvidenceError:
     with pytest.raises(EvidenceError, match="do not trust it") as caught:
-        refuse_changed(directory / REPORT, host_key)
+        hold(directory, host_key)
     assert caught.value.exit_code == 1
     return caught.value
 
 
 def test_the_report_that_was_signed_is_shown(run_dir: Path, host_key: Path) -> None:
-    refuse_changed(run_dir / REPORT, host_key)
+    hold(run_dir, host_key)
     shown = CliRunner().invoke(cli, ["report", str(run_dir)])
     assert (shown.exit_code, shown.stdout.startswith("VERDICT  PASS")) == (0, True)
 
@@ -55,7 +59,7 @@ def test_one_changed_byte_is_refused(run_dir: Path) -> None:
         assert (shown.exit_code, shown.stdout, isinstance(shown.exception, GpuBurninError)) == (1, "", True)
     # Without the evidence it claims to be nobody's.
     (run_dir / EVIDENCE).unlink()
-    refuse_changed(report)
+    hold(run_dir)
 
 
 def test_evidence_that_was_changed_with_it_has_another_signature(
@@ -70,9 +74,9 @@ def test_evidence_that_was_changed_with_it_has_another_signature(
     (run_dir / SIGNATURE).unlink()
     assert refused(run_dir, host_key).code == "EVIDENCE_SIGNATURE"
     # A key that is not at hand, or of another machine, proves nothing.
-    refuse_changed(report, tmp_path / "none")
+    hold(run_dir, tmp_path / "none")
     write_evidence(run_dir, replace(forged, machine_id="f" * 32), tmp_path / "other")
-    refuse_changed(report, host_key)
+    hold(run_dir, host_key)
 
 
 def test_evidence_that_cannot_be_read_is_refused(run_dir: Path) -> None:
