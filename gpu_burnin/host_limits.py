@@ -3,7 +3,8 @@
 A limit takes the blame only where something shows it: the error that the kernel gave (no memory, no process, no
 file), its name in the last words of a worker that gave up, or the kernel's own count of kills. A worker that dies
 otherwise, by SIGSEGV or SIGBUS above all, died of what it did: a GPU must not hide behind a limit. RLIMIT_MEMLOCK is
-not among them: it is finite nearly everywhere, and nothing that CUDA answers shows that it was met.
+not among them: it is finite nearly everywhere, and nothing that CUDA answers shows that it was met; where pinned memory
+is refused its value is told (compute/host_link_host.py).
 """
 
 from __future__ import annotations
@@ -176,10 +177,15 @@ def shown_by_end(
     if status == -signal.SIGXCPU:
         return shortage(Scarce.CPU_TIME)
     if isinstance(status, int) and (status > 0 or status == -signal.SIGABRT):
-        found = scarce_in(str(end["stderr_tail"]))
-        told = shortage(found) if found else None
-        return told if told is not None and told.by_limit else None
+        return shown_by_words(str(end["stderr_tail"]))
     return None
+
+
+def shown_by_words(text: str) -> Shortage | None:
+    """Whether a worker's last words name what a limit that is in force has kept from it."""
+    found = scarce_in(text)
+    told = shortage(found) if found else None
+    return told if told is not None and told.by_limit else None
 
 
 def _killed(rose: list[str]) -> Shortage:

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.execution import Run
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.host_limits import scarce_of, shown_by_end
+from gpu_burnin.host_limits import scarce_of, shown_by_end, shown_by_words
 from gpu_burnin.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.plan import CheckPlan, share
 from gpu_burnin.step import Early, Failure, Step, death, failed, lacking
@@ -290,7 +290,7 @@ class Lane:
     def _hung(self, wedged: bool) -> None:
         """The deadline passed and the worker was ended, or could not be and stays behind."""
         assert self._worker is not None
-        step, pid = self._step, self._worker.pid
+        step, pid, words = self._step, self._worker.pid, self._worker.obituary()["stderr_tail"]
         self.drop_worker()
         if step.op == "close":
             return
@@ -302,6 +302,10 @@ class Lane:
             name = self._steps[0].name
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
         text = f"{name} did not come to an end in {time.monotonic() - self._started:.0f} s {end}"
+        # CPython waits for ever for a thread that found no memory while it began.
+        if not wedged and (met := shown_by_words(words)):
+            self._could_not(step, lacking(met, text))
+            return
         reason = self._reason("WEDGED" if wedged else "HUNG", name, text, {"pid": pid, "step": step.op}, Verdict.FAIL)
         self._over(name, reason)
         if wedged or step.op == "open":

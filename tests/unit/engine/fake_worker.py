@@ -105,7 +105,9 @@ def main(mode: str, state: Path) -> None:
         if mode == "closes its output":
             os.close(1)
             hang()
-        if mode in ("hangs", "ignores SIGTERM") and request["name"] == "gemm":
+        if mode == "has no memory and hangs":
+            print("MemoryError", file=sys.stderr, flush=True)
+        if mode in ("hangs", "ignores SIGTERM", "has no memory and hangs") and request["name"] == "gemm":
             hang()
         if mode == "never stops talking" and job["gpu"] == "GPU-0":
             while True:

@@ -190,6 +190,15 @@ def test_without_a_limit_a_worker_that_cannot_start_is_a_death(fake: Fake, limit
     assert ("WORKER_DIED", Verdict.FAIL) in told(result.results[0])
 
 
+def test_a_hang_after_a_limit_was_met_is_the_limits(fake: Fake, limit: Limit) -> None:
+    limit(RLIMIT_AS=72 * MIB)
+    made = plan("gemm", deadline_s=0.3)
+    assert told(fake("has no memory and hangs", made).results[0]) == LIMITED
+    assert told(fake("hangs", made).results[0]) == [("HUNG", Verdict.FAIL)], "nothing shows that it was met"
+    limit()
+    assert told(fake("has no memory and hangs", made).results[0]) == [("HUNG", Verdict.FAIL)]
+
+
 def test_a_worker_that_cannot_be_started_names_the_limit(
     fake: Fake, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

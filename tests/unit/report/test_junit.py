@@ -122,3 +122,13 @@ def test_failed_link_is_a_case_of_its_own() -> None:
     failure = case.find("failure")
     assert failure is not None
     assert failure.get("type") == "P2P_LINK_SLOW"
+
+
+def test_a_real_fault_in_the_selftest_is_a_failure_and_no_blind_detector() -> None:
+    report = healthy_8()[0]
+    first, *rest = report["selftest"]
+    hindered = {**first, "injected": False, "detected": False, "real": "GEMM_MISMATCH"}
+    suite = suites_of({**report, "selftest": [hindered, *rest]})["selftest"]
+    failed = [case for case in suite.iter("testcase") if len(case)]
+    assert [(case[0].tag, case[0].get("type")) for case in failed] == [("failure", "GEMM_MISMATCH")]
+    assert "before" in str(failed[0][0].get("message"))
