@@ -8,7 +8,8 @@ A rival path is refused when the products came clearly faster than it could have
   are a factor of 1.98 or 2 apart, so that a healthy pair is at least 1.98 * 0.55 / 0.87 = 1.25 apart; products that the
   rival made have the rival's rate;
 - vector units have no library whose rate could be measured, and products by them cannot be faster than their peak: the
-  bound is that of skus.yaml.
+  bound is that of skus.yaml, lowered as far as this GPU is held back. BF16 and FP16 show how far: since a library
+  reaches 55 % of their peaks at full clocks, a GPU where they reach a share s is at s / 0.55 of its clocks at most.
 FP32, FP64 and TF32 are told by their bits alone, FP8 of Ada and Hopper too, and INT8 from all units that add in FP32.
 """
 
@@ -23,6 +24,8 @@ from gpu_burnin.types import JSON
 
 # How many times a rival's rate a product must be made at.
 CLEARLY = 1.25
+# The least share of a tensor core's peak that a library reaches.
+_LEAST_SHARE = 0.55
 # A rate this far above the path's own peak is that of a faster unit: libraries can emulate FP32 and FP64. Below it are
 # clocks over the nominal boost, and timings of little work.
 _ABOVE_PEAK = 1.25
@@ -94,7 +97,16 @@ def _bound(rival: str, rates: Mapping[str, float], peaks: Mapping[str, float]) -
     """The rate that a rival path cannot reach, and what it is."""
     if rival in rates:
         return CLEARLY * rates[rival], f"{CLEARLY} times the {rival} rate measured here"
+    held = _held_back(rates, peaks)
+    if held < 1:
+        return held * peaks[rival], f"the peak of {rival} at {held:.0%}, where BF16 and FP16 show this GPU held back"
     return peaks[rival], f"the peak of {rival}"
+
+
+def _held_back(rates: Mapping[str, float], peaks: Mapping[str, float]) -> float:
+    """The share of its full clocks that this GPU was at in its best moments, at most; 1 where nothing shows less."""
+    shares = [rates[name] / peaks[name] for name in ("bf16", "fp16") if name in rates]
+    return min(1.0, max(shares, default=1.0) / _LEAST_SHARE)
 
 
 def simulated_path(precision: str, rate: float | None) -> DataPath:

@@ -53,16 +53,10 @@ def test_a_healthy_gpu_of_any_model_proves_all_whatever_its_library_reaches(key:
 
 
 @pytest.mark.parametrize("key", SKUS)
-@pytest.mark.parametrize("share", [0.55, 0.75, 1.0, 1.08])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.55, 0.75, 1.0, 1.08])
 def test_a_gpu_that_is_throttled_or_boosts_as_a_whole_proves_all(key: str, share: float) -> None:
     sku = SKUS[key]
     assert not _unproven(sku, {p: share * _peak(sku, p) for p in sku.precisions})
-
-
-@pytest.mark.parametrize("key", [key for key in SKUS if key in ("l4", "l40s", "h200-sxm", "b200-sxm")])
-def test_a_gpu_at_a_fifth_of_its_power_proves_all_but_what_vector_units_could_make(key: str) -> None:
-    sku = SKUS[key]
-    assert set(_unproven(sku, {p: 0.2 * _peak(sku, p) for p in sku.precisions})) <= {"int8"}
 
 
 @pytest.mark.parametrize("key", _PUBLISHED)
@@ -102,6 +96,17 @@ def test_a_precision_that_the_model_s_data_do_not_ask_for_holds_nothing() -> Non
     path = judge_path(_probe(b300, "int8"), {"int8": 140.0}, b300.peaks)
     assert (path.proven, path.asked) == (False, False) and "not asked of this model" in path.why
     assert path.to_json()["asked"] is False
+
+
+@pytest.mark.parametrize("key", [key for key, sku in SKUS.items() if "int8" in sku.precisions])
+@pytest.mark.parametrize("clocks", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("share", _SHARES)
+def test_int8_by_vector_units_of_a_throttled_gpu_proves_nothing(key: str, clocks: float, share: float) -> None:
+    sku = SKUS[key]
+    rates = {p: clocks * share * _peak(sku, p) for p in sku.precisions} | {"int8": clocks * sku.peaks["int8_vector"]}
+    path = judge_path(_probe(sku, "int8"), rates, sku.peaks)
+    assert not path.proven
+    assert ("held back" in path.why) == (clocks * share < 0.55)
 
 
 def test_what_is_told_by_bits_needs_no_rate() -> None:
