@@ -15,7 +15,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes, link_of, units_of
 from gpu_burnin.report.units import gpu_name, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
-from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size
+from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
@@ -288,6 +288,11 @@ class Page:
         if len(found) > 1 and all(name.startswith("GPU ") for name in found):
             return f"GPUs {listed([name.removeprefix('GPU ') for name in found])}"
         return listed(found)
+
+    @property
+    def taken_for(self) -> str:
+        """What the run was told to expect of the node, and what it took its NVLinks for."""
+        return taken_for(self.report)
 
     @property
     def not_run(self) -> list[tuple[str, str]]:

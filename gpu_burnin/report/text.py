@@ -14,7 +14,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import has_bad_link, units_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
-from gpu_burnin.report.words import common_cause, duration, rate
+from gpu_burnin.report.words import common_cause, duration, rate, taken_for
 
 WIDTH = 100
 # What fits one screen with eight GPUs; the others are in the JSON.
@@ -243,7 +243,7 @@ def _coverage(report: Report) -> list[str]:
                 weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
     bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
     text = f"A fault would have been seen (95 % confidence) if it came at least every {bounds} of verified work"
-    lines = _wrap(text, "", "  ") if bounds else []
+    lines = _wrap(taken_for(report), "", "  ") + (_wrap(text, "", "  ") if bounds else [])
     missing: dict[str, dict[str, list[str | None]]] = {}
     for gap in coverage["not_run"]:
         missing.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap["gpu"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from gpu_burnin import expectations, node_links
 from gpu_burnin.expectations import in_words
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
@@ -35,6 +36,14 @@ def next_step(report: Report) -> str:
     if not report["coverage"]["injected"]:
         return order
     return f"Run again without --inject. Only if what was found was not injected: {order[:1].lower()}{order[1:]}"
+
+
+def taken_for(report: Report) -> str:
+    """What the run was told to expect of the node, and what it took its NVLinks for; "" where the models say it all."""
+    options = mapping_of(report["plan"], "options")
+    told = (in_words(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
+    sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]
+    return " ".join(sentences)
 
 
 def common_cause(report: Report) -> str | None:
@@ -106,8 +115,6 @@ def _state(coverage: Mapping[str, JSON]) -> list[str]:
     return [
         *([f"{_count(gpus, 'GPU')} against {_count(rules, 'rule')}"] if gpus is not None and rules is not None else []),
         *([f"{_count(unread, 'value')} could not be read"] if unread else []),
-        *([told] if (told := in_words(mapping_of(coverage, "expected"))) else []),
-        *([why] if (why := text_of(mapping_of(coverage, "node_links"), "why")) else []),
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.hardware import Confidence, Floor, SkuTable, load_skus, make_reason
-from gpu_burnin.hardware.floors import judge_floors, with_floors
+from gpu_burnin.hardware.floors import at_lowered_power, judge_floors, with_floors
 from gpu_burnin.ladder import driver_decides, escalated, worst_action
 from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Measurement, Verdict
 
@@ -62,6 +62,31 @@ def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
         with_floors([result(1.0, "h2d", "TFLOP/s")], [GPU], skus=skus)
     with pytest.raises(ValueError, match="cannot be compared"):
         with_floors([result(1.0, "h2d", "furlongs")], [GPU], skus=skus)
+
+
+@pytest.mark.parametrize(
+    ("expected_w", "limits", "held"),
+    [
+        (500.0, {"power_limit_w": 500, "power_default_w": 700}, False),
+        (500.0, {"power_limit_w": 420, "power_default_w": 700}, False),  # a module whose processor takes its share
+        # Nobody asked for it, or it is not what was asked for, or it is no lower: the floors hold.
+        (None, {"power_limit_w": 500, "power_default_w": 700}, True),
+        (500.0, {"power_limit_w": 600, "power_default_w": 700}, True),
+        (700.0, {"power_limit_w": 700, "power_default_w": 700}, True),
+        (500.0, {"power_limit_w": 500}, True),
+        (500.0, {}, True),
+    ],
+)
+def test_floors_are_those_of_full_power(expected_w: float | None, limits: dict[str, int], held: bool) -> None:
+    skus = table(Confidence.MEASURED)
+    copies = replace(result(1e9, "h2d", "B/s"), name="pcie")
+    results, notices = at_lowered_power([result(500.0), copies], {GPU.uuid: limits}, expected_w)
+    reasons, _ = judge_floors(with_floors(results, [GPU], skus=skus))
+    assert [reason.code for reason in reasons] == ["SLOW"] * held
+    assert [notice.code for notice in notices] == ["POWER_LIMIT"] * (not held)
+    assert "no_floor_why" not in results[1].coverage, "copies need no power"
+    if not held:
+        assert "1 of 1 GPUs run at a power limit of 500 W as expected, and their own is 700 W" in notices[0].message
 
 
 # Of hosts: generation and lanes of the slot, the GPU's NUMA node, how many there are, whether it is a virtual machine.

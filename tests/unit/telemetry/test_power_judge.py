@@ -233,6 +233,14 @@ def test_far_less_power_than_the_limit_is_told() -> None:
     assert "drew 80% of its power limit of 700 W" in judged.notices[0].message
 
 
+@pytest.mark.parametrize(("share", "told_of"), [(0.97, []), (0.8, ["POWER_LOW"])])
+def test_power_is_held_against_the_limit_in_force_and_not_the_boards_own(share: float, told_of: list[str]) -> None:
+    lowered_w = 500
+    sick = drawing(share * lowered_w / LIMIT_W)
+    judged = judge(replace(sick, limits={**sick.limits, "power_limit_w": lowered_w, "power_default_w": LIMIT_W}))
+    assert told(judged) == ([], told_of)
+
+
 def test_power_near_the_limit_is_not_told() -> None:
     assert told(judge(drawing(0.86))) == ([], [])
 
