@@ -6,6 +6,7 @@ for the host.
 
 from __future__ import annotations
 
+from gpu_burnin.compute.collectives import MOST_RANKS
 from gpu_burnin.compute.cuda_words import WORDS
 
 # Codes of the types, shared by host and device.
@@ -13,6 +14,7 @@ KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 
 SOURCE = (
     WORDS
+    + f"#define MOST_RANKS {MOST_RANKS}\n"
     + r"""
 // Bits of an integer that the type holds exactly.
 __device__ u64 bits_of(i64 value, int kind) {
@@ -50,8 +52,9 @@ extern "C" __global__ void collective_fill(void* out, int kind, u64 count, u64 k
 // that they came from (of an operation that moves).
 extern "C" __global__ void collective_verify(const void* got, int kind, u64 count, u64 key, u64 ranks, u64 chunk,
                                              u64 offset, int shift, int adds, u64* report, u64 most) {
-    __shared__ u64 compared;
+    __shared__ u64 compared, keys[MOST_RANKS];
     if (threadIdx.x == 0) compared = 0;
+    for (u64 rank = threadIdx.x; rank < ranks; rank += THREADS) keys[rank] = random_word(key, rank);
     __syncthreads();
     const u64 step = (u64)gridDim.x * THREADS;
     u64 seen = 0;
@@ -61,11 +64,11 @@ extern "C" __global__ void collective_verify(const void* got, int kind, u64 coun
         if (adds) {
             i64 sum = 0;
             for (u64 rank = 0; rank < ranks; rank++)
-                sum += (i64)random_word(random_word(key, rank), offset + p) >> shift;
+                sum += (i64)random_word(keys[rank], offset + p) >> shift;
             expected = bits_of(sum, kind);
         } else {
             source = p / chunk;
-            expected = random_word(random_word(key, source), offset + p - source * chunk) & mask_of(kind);
+            expected = random_word(keys[source], offset + p - source * chunk) & mask_of(kind);
         }
         u64 found = load(got, kind, p);
         if (found != expected) {

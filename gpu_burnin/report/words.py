@@ -210,11 +210,18 @@ def _power(coverage: Mapping[str, JSON]) -> list[str]:
     hertz = [f"{value:g}" for value in numbers_of(waves, "frequencies_hz")]
     edges, mixed_s = number_of(waves, "edges"), number_of(mixed, "seconds")
     reached = number_of(mapping_of(mapping_of(power, "phases"), "mixed"), "share_of_limit")
+    load = mapping_of(mixed, "pcie")
+    copies, seen = number_of(load, "copies_moved"), number_of(load, "copies_verified")
     return [
         *([f"waves of {', '.join(hertz)} Hz together"] if hertz else []),
         *([f"no waves ({waves.get('why')})"] if waves and not waves.get("run") else []),
         *([f"{_count(edges, 'edge')} with exact products"] if edges else []),
         *([f"mixed load for {duration(mixed_s)}"] if mixed_s else []),
+        *(
+            [f"its copies are load, {seen:,} of {copies:,} with the host verified"]
+            if copies and seen is not None
+            else []
+        ),
         *([f"at {reached:.0%} of the power limit"] if reached is not None else []),
     ]
 

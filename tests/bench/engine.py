@@ -2,7 +2,8 @@
 
 Compute on the CPU backend, in a process with one BLAS thread like that of a worker: the verified rate of FP32
 products against the plain one, at 2048 x 2048 x 4096; fresh seeds against golden ones; the time from a planted
-fault to its detection. Then the machinery (machinery.py). Exits with 1 when a figure misses its target.
+fault to its detection; copies and collectives beside the comparison of every one. Then the machinery (machinery.py).
+Exits with 1 when a figure misses its target.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from typing import Any
 
 from gpu_burnin.checks import CheckContext, gemm
 from gpu_burnin.compute import exact
+from gpu_burnin.compute.collectives import operation
+from gpu_burnin.compute.collectives_cpu import CpuCollectives
 from gpu_burnin.compute.cpu import CpuBackend
 from gpu_burnin.compute.expect import expected_digests
 from gpu_burnin.compute.fresh import make_set
 from gpu_burnin.compute.golden import fresh_seeds
+from gpu_burnin.compute.host_link import Direction
+from gpu_burnin.compute.host_link_cpu import CpuHostLink
 from gpu_burnin.compute.product import ROUND, Expected, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import Gpu
 
 SHAPE = Shape(2048, 2048, 4096)
 _ROUNDS = 4
+_COPY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -136,9 +142,51 @@ def _detect(fault: str, since: str) -> Figure:
     return Figure(f"first detection of {fault}, from {since}", seen[0] - begun, "s", 2.0, at_most=True)
 
 
+def transfers() -> list[Figure]:
+    """Copies and collectives of which every one is compared: the part of the processor time that is not comparing."""
+    return [
+        _link_share("h2d"),
+        _link_share("d2h"),
+        _row_share(),
+    ]
+
+
+def _link_share(direction: Direction) -> Figure:
+    link = CpuHostLink()
+    slots = link.open(_COPY_BYTES).slots
+    link.fill(1)
+    copying = comparing = 0.0
+    for index in range(1 + _ROUNDS):
+        began_s = time.process_time()
+        link.begin(direction, slots)
+        link.finish()
+        copied_s = time.process_time()
+        assert not link.verify().wrong
+        if index > 0:  # the first one warms up
+            copying, comparing = copying + copied_s - began_s, comparing + time.process_time() - copied_s
+    link.close()
+    return Figure(f"copying / copying and verifying every copy, {direction}", copying / (copying + comparing))
+
+
+def _row_share() -> Figure:
+    """One rank, whose all_reduce is a copy: with more the operation takes longer beside the same comparison."""
+    port = CpuCollectives()
+    port.open(_COPY_BYTES)
+    port.join([port.offer(0, 1)], 0, "ring", 10.0)
+    op = operation("all_reduce", "fp32", _COPY_BYTES, 1, 0, 1)
+    port.fill(op)
+    began_s = time.perf_counter()
+    port.begin(op, _ROUNDS, 10.0)
+    seconds = port.finish(10.0)
+    assert not port.verify(op).wrong
+    whole_s = time.perf_counter() - began_s
+    port.close()
+    return Figure("operating / operating and verifying each all_reduce of a row", seconds / whole_s)
+
+
 def compute() -> int:
     """Print the figures of the compute core; 1 when one misses its target."""
-    figures = verification() + detection()
+    figures = verification() + detection() + transfers()
     for figure in figures:
         print(figure, flush=True)
     return int(not all(figure.met for figure in figures))

@@ -135,11 +135,11 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
         "power",
         {
             "waves": {"run": True, "frequencies_hz": [0.5, 1.0, 20], "edges": 300},
-            "mixed": {"seconds": 5.6},
+            "mixed": {"seconds": 5.6, "pcie": {"copies_moved": 2400, "copies_verified": 12}},
             "power": {"phases": {"mixed": {"share_of_limit": 0.962}}},
         },
         "waves of 0.5, 1, 20 Hz together, 300 edges with exact products, mixed load for 5.6 s, "
-        "at 96% of the power limit",
+        "its copies are load, 12 of 2,400 with the host verified, at 96% of the power limit",
     ),
     ("power", {"waves": {"run": False, "why": "not granted"}}, "no waves (not granted)"),
     (
