@@ -133,11 +133,9 @@ def run(
 
     private_shm.enter()
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
-    interrupts = Interrupts(last=True)
-    outcome = run_burnin(options, progress.display, interrupts)
+    outcome = run_burnin(options, progress.display, Interrupts(last=True))
     # The exit code is the verdict's, whoever reads along and whatever signal comes now.
-    interrupts.forget()
-    with contextlib.suppress(KeyboardInterrupt), interrupts.raising(), readers_may_leave("the report"):
+    with readers_may_leave("the report"):
         _tell(outcome, as_json)
     for problem in outcome.problems:
         click.echo(f"{NAME}: {problem}", err=True)

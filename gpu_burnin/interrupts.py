@@ -43,10 +43,6 @@ class Interrupts:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
-    def forget(self) -> None:
-        """What has come so far is dealt with: the next signal is the first again."""
-        self._count = self._noted = 0
-
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:
         """Raise KeyboardInterrupt for a signal, also for one that was noted before."""

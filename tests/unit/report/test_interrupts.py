@@ -75,6 +75,19 @@ def test_the_callers_handlers_come_back() -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+def test_the_last_that_a_process_does_is_not_cut_short_by_a_signal() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [(number, signal.getsignal(number)) for number in numbers]
+    try:
+        with Interrupts(last=True).taken():
+            pass
+        for number in numbers:
+            send(number)
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 def test_outside_the_main_thread_the_callers_handlers_stay() -> None:
     seen = []
 
