@@ -54,7 +54,7 @@ def load(text: str, path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else line_of(root)
         raise YamlError(f"{path}:{line}: {error.problem}; correct the file") from error
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+    except (ValueError, OverflowError, TypeError, RecursionError, AttributeError) as error:
         # A number or a date that Python does not take, or a list that an alias makes part of itself.
         raise YamlError(f"{path}: holds a value that cannot be read ({error}); correct the file") from error
 

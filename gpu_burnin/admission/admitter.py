@@ -47,12 +47,16 @@ class NodeApi(Protocol):
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """A node of the inventory: its name, and the address and port under which known_hosts has its key."""
+    """A node of the inventory: its name, and the address and port under which known_hosts has its key.
+
+    `gate_closed` is what it says of its own gate, "" when that is open or was not asked.
+    """
 
     name: str
     address: str
     port: int = kh.DEFAULT_PORT
     allow_simulated: bool = False
+    gate_closed: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Admitter:
 
     def _decide(self, spec: NodeSpec, node: Node, key: str, ledger: Ledger) -> tuple[Entry, Decision]:
         entry = ledger.read(spec.name, key)
-        policy = Policy(self.settings.domain, self.settings.ttl_s, spec.allow_simulated)
+        policy = Policy(self.settings.domain, self.settings.ttl_s, spec.allow_simulated, spec.gate_closed)
         evidence = self._evidence(spec, node, key, entry, policy, ledger)
         return entry, decide(node, evidence, entry, policy, self.now())
 

@@ -42,6 +42,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The host key that evidence is verified with is not pinned",
         "Probe the host with gpu-burnin fleet probe and its fingerprint, then run playbooks/admit.yml.",
     ),
+    "GATE_CLOSED": (
+        "The node's own gate is closed, whatever evidence it has published",
+        "Read the message: a newer run is under way or has left no evidence, or somebody holds the node.",
+    ),
     "NODE_ABSENT": (
         "kubelet has not registered the node",
         "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass.",
@@ -77,11 +81,16 @@ class VerdictLabel(StrEnum):
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of one node. `ttl_s` is the age in seconds after which evidence is expired."""
+    """The rules of one node. `ttl_s` is the age in seconds after which evidence is expired.
+
+    `gate_closed` is what the node said when it was asked why its own gate is closed: it knows of runs that left nothing
+    to publish. "" when the gate is open, or the node was not asked.
+    """
 
     domain: str = "muster.dev"
     ttl_s: float = DEFAULT_TTL_S
     allow_simulated: bool = False
+    gate_closed: str = ""
 
     @property
     def taint_key(self) -> str:
@@ -197,6 +206,8 @@ def find(node: Node, evidence: Evidence, entry: Entry, policy: Policy, now: date
             # Without the seconds, which would make another message, and a write, at every pass.
             sentence = f"{name}: the evidence is of {statement.finished_at}, in the future; check the clocks"
         return held(VerdictLabel.EXPIRED if code == "EVIDENCE_EXPIRED" else doubt, code, sentence)
+    if policy.gate_closed:
+        return held(doubt, "GATE_CLOSED", f"{name}: its own gate is closed: {policy.gate_closed}")
     message = f"{name}: burn-in run {statement.sequence} ({statement.level}) passed in boot {boot}"
     return Finding(True, VerdictLabel.PASS, "PASS", message, simulated=statement.simulated)
 

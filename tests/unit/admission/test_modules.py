@@ -102,6 +102,18 @@ def test_csr_approver_approves_then_changes_nothing(run_module: RunModule, api: 
     assert (code, again["changed"], again["missing"]) == (0, False, {})
 
 
+def test_a_node_that_says_its_gate_is_closed_is_held(
+    run_module: RunModule, admission: dict[str, Any], api: FakeApi, signer: Signer
+) -> None:
+    api.put_node(make_node())
+    signer.publish(api)
+    [node] = admission["nodes"]
+    _, done = run_module(node_admission.main, **{**admission, "nodes": [{**node, "gate_closed": "run 6 has begun"}]})
+    assert done["nodes"][0]["reasons"][0]["code"] == "GATE_CLOSED"
+    _, done = run_module(node_admission.main, **admission)
+    assert done["nodes"][0]["state"] == "ready"
+
+
 def test_csr_approver_fails_with_what_is_missing(run_module: RunModule, api: FakeApi, tmp_path: Path) -> None:
     code, done = run_module(
         csr_approver.main,

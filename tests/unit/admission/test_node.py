@@ -102,6 +102,19 @@ def test_everything_else_is_held(evidence: Evidence, verdict: str, code: str, st
     assert again.action is Act.NOTHING and not again.finding.ready
 
 
+def test_a_node_whose_own_gate_is_closed_is_held_and_gated_again_whatever_it_has_published() -> None:
+    closed = replace(POLICY, gate_closed="run 6 has begun and left no evidence")
+    decision = decide(make_node(), Evidence(STATEMENT), ENTRY, closed, NOW)
+    assert (decision.action, decision.finding.code) == (Act.HOLD, "GATE_CLOSED")
+    assert "run 6 has begun" in decision.finding.message
+    decision = decide(admitted_node(), Evidence(STATEMENT), ADMITTED, closed, NOW)
+    assert decision.action is Act.RETAINT
+    assert preflight(apply_patch(admitted_node(), decision.patch or [])) == {"NoSchedule"}
+    # What the evidence says is told first.
+    failed = Evidence(replace(STATEMENT, verdict=Verdict.FAIL))
+    assert decide(make_node(), failed, ENTRY, closed, NOW).finding.code == "FAIL"
+
+
 @pytest.mark.parametrize("ready", ["Unknown", None])
 def test_a_node_that_does_not_report_is_not_admitted(ready: str | None) -> None:
     node = make_node(ready=ready or "True")

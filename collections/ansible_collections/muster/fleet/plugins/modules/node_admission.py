@@ -61,6 +61,12 @@ options:
         description: Admit evidence of simulated hardware, and label the node so. Only for a lab.
         type: bool
         default: false
+      gate_closed:
+        description:
+          - What the node says of its own gate when that is closed. Such a node is held whatever it has published, since
+            it knows of newer runs that left no evidence. Empty when the gate is open or was not asked.
+        type: str
+        default: ""
   known_hosts:
     description: The project's known_hosts file with the pinned host keys.
     type: path
@@ -146,6 +152,7 @@ NODE_OPTIONS = {
     "address": {"type": "str"},
     "port": {"type": "int", "default": 22},
     "allow_simulated": {"type": "bool", "default": False},
+    "gate_closed": {"type": "str", "default": ""},
 }
 
 
@@ -168,7 +175,9 @@ def main() -> None:
         module.fail_json(msg=missing_required_lib("gpu_burnin[controller]"), exception=IMPORT_ERROR)
     parameters = module.params
     specs = [
-        NodeSpec(node["name"], node["address"] or node["name"], node["port"], node["allow_simulated"])
+        NodeSpec(
+            node["name"], node["address"] or node["name"], node["port"], node["allow_simulated"], node["gate_closed"]
+        )
         for node in parameters["nodes"]
     ]
     unknown = sorted(set(parameters["expect"]) - {spec.name for spec in specs})
