@@ -110,6 +110,9 @@ class _Blind(StrikingBackend):
     def bilinear(self, c: Buffer, *more: Any) -> int:
         return super().bilinear(self._honest(c), *more)
 
+    def read_raw(self, buffer: Buffer, *more: Any) -> Any:
+        return super().read_raw(self._honest(buffer), *more)
+
 
 @pytest.mark.parametrize(("backend", "missed"), [(_Blind(), True), (None, False)])
 def test_a_blind_detector_fails_a_case(backend: CpuBackend | None, missed: bool) -> None:
