@@ -83,7 +83,8 @@ def judge_xids(
     to None after a reset) is told, not held against it. `reported` are the XIDs that NVML reported during the
     run; those the log has too are dropped. Each code on each device gives one reason, however often it came, and
     where XID 154 says what the GPU needs, that is the action. `driver_told`: NVML reported every XID of the run, and
-    nothing asks for what was before it, so that a PASS may do without a log.
+    nothing asks for what was before it, so that a PASS may do without a log, and with one whose beginning the kernel
+    has overwritten; one that lost what it had during the run is cut, and held against it all the same.
     """
     later, earlier = tuple(events), tuple(before)
     # What was there before the run must still be there after it, unless the log was cut.
@@ -98,7 +99,10 @@ def judge_xids(
     elif gaps := gaps or len(vanished):
         names = sources if isinstance(sources, str) else ", ".join(sources)
         message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
-        reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
+        if driver_told and not vanished:
+            notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", evidence={"gaps": gaps}),)
+        else:
+            reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *later), earlier)
     merged = _merged(logged, reported, old)
     told, said = _told(merged, gpus, table, own_pids, old, users_ran, reasons)

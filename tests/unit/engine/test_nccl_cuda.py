@@ -104,6 +104,18 @@ def test_one_rank_gets_what_it_sends(nccl_port: CudaCollectives, collective: str
     nccl_port.leave(LIMIT_S)
 
 
+def test_what_came_before_does_not_pass_for_the_result(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+    """A small operation goes before what is timed; a part of it would be right for the next one too."""
+    join(nccl_port)
+    op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
+    nccl_port.fill(op)
+    nccl_port.begin(operation("all_reduce", "fp32", 0, 1, 0, 5), 1, LIMIT_S)
+    nccl_library._ncclAllReduce = lambda *_: None  # type: ignore[method-assign]  # the operation is lost
+    nccl_port.begin(op, 1, LIMIT_S)
+    nccl_port.finish(LIMIT_S)
+    assert nccl_port.verify(op).wrong == op.recv_elements
+
+
 _CODES = {"int32": 2, "int64": 4, "fp32": 7, "bf16": 9}
 
 

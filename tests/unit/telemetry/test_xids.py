@@ -60,6 +60,18 @@ def test_what_nvml_reported_of_the_run_stands_in_where_nothing_asks_for_the_time
     assert (reason.code, reason.severity) == ("XID_FATAL", Verdict.FAIL)
 
 
+def test_a_log_that_the_kernel_has_overwritten_is_no_worse_than_none_where_nvml_told() -> None:
+    """A container or a user without the journal reads /dev/kmsg, which keeps the last messages of a long uptime."""
+    found = find(gaps=3000, sources="/dev/kmsg", driver_told=True)
+    assert (found.reasons, [notice.code for notice in found.notices]) == ((), ["XID_GAP"])
+    (reason,) = judge(xid(79), gaps=3000, sources="/dev/kmsg", driver_told=True)
+    assert (reason.code, reason.severity) == ("XID_FATAL", Verdict.FAIL)
+
+
+def test_a_log_that_was_cut_during_the_run_is_a_gap_whatever_nvml_told() -> None:
+    assert "XID_GAP" in {reason.code for reason in judge(driver_told=True, before=[xid(13)])}
+
+
 def test_an_xid_that_cannot_be_read_holds_the_node() -> None:
     (reason,) = judge(xid(UNREADABLE, "NVRM: Xid (PCI:0000:91", bus=""))
     assert (reason.code, reason.severity, reason.gpu) == ("XID_UNKNOWN", Verdict.INCONCLUSIVE, None)
