@@ -36,10 +36,11 @@ def main() -> None:
 def _command() -> int:
     try:
         from gpu_burnin.cli import call
+
+        return call()
     except Exception as error:  # an installation that is not whole; 1 would say FAIL
         print(f"gpu-burnin: cannot be started ({error!r}); install it again", file=sys.stderr)
         return 3
-    return call()
 
 
 if __name__ == "__main__":

@@ -161,12 +161,15 @@ def to_bytes(report: Report) -> bytes:
 
 def find(path: Path) -> Path:
     """The report file for a file, a run's directory or a state directory; raises ReportError when there is none."""
-    chosen = path / REPORT if path.is_dir() else path
-    newest = Store(path).latest / REPORT
-    if not chosen.exists() and newest.is_file():
-        chosen = newest
-    if not chosen.is_file():
-        raise ReportError(f"{chosen}: there is no report; give a report file or the directory of a run")
+    try:
+        chosen = path / REPORT if path.is_dir() else path
+        newest = Store(path).latest / REPORT
+        if not chosen.exists() and newest.is_file():
+            chosen = newest
+        if not chosen.is_file():
+            raise ReportError(f"{chosen}: there is no report; give a report file or the directory of a run")
+    except OSError as error:  # a directory on the way that may not be looked into
+        raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
     return chosen
 
 

@@ -137,3 +137,12 @@ def test_json_fails_in_one_way(text: str) -> None:
 def test_json_of_ordinary_depth_is_read() -> None:
     assert parse_json("[" * 90 + "1" + "]" * 90)
     assert parse_json('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+
+
+def test_a_report_in_a_closed_directory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    with pytest.raises(model.ReportError, match=r"cannot be read as a report \(Permission denied\)"):
+        model.load(tmp_path)
