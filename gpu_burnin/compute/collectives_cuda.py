@@ -34,6 +34,8 @@ _BLOCKS_PER_SM = 8
 # When all others have been heard of, a rank that hung has been killed: then an abort has nothing to wait for.
 _GIVE_UP_S = 20.0
 _OPEN_FILES = "/proc/self/fd/"
+# cudaErrorNotReady (driver_types.h).
+_NOT_READY = 600
 # Words of a report where the wrong elements and the counters of the sources start.
 _RECORDS = 2
 _SOURCES = _RECORDS + 2 * MOST_RECORDED
@@ -139,7 +141,7 @@ class CudaCollectives:
         (name, spans), self._pending = self._pending, None
         last = spans[-1][1]
         with self._errors(f"running {name}"):
-            self._joined().wait(lambda: bool(last.done), name, time.monotonic() + timeout_s)
+            self._joined().wait(lambda: self._reached(last), name, time.monotonic() + timeout_s)
             return sum(float(self._cupy.cuda.get_elapsed_time(*span)) for span in spans) / 1e3
 
     def loop(self, op: Operation) -> None:
@@ -159,6 +161,15 @@ class CudaCollectives:
         by_source = () if op.adds else tuple(words[_SOURCES : _SOURCES + op.ranks])
         recorded = tuple(sorted(found, key=lambda one: one.position))
         return Outcome(wrong, recorded, compared, by_source)
+
+    def _reached(self, event: Any) -> bool:
+        """Whether the device has come to an event. Raises CuPy's error where the device has failed: CuPy's Event.done
+        takes that for an event that is still to come, and an uncorrectable memory error for a hang."""
+        runtime = self._cupy.cuda.runtime
+        status = int(runtime.eventQuery(event.ptr))
+        if status != _NOT_READY:
+            runtime.check_status(status)
+        return status == 0
 
     def _compare(self, op: Operation) -> None:
         """Enqueue a comparison of what was received, which adds to the report."""

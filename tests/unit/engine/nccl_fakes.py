@@ -11,7 +11,7 @@ from typing import Any
 
 import cuda_fakes
 import pytest
-from cuda_fakes import FakeCupy, FakeEvent, FakeFunction
+from cuda_fakes import CudaError, FakeCupy, FakeEvent, FakeFunction
 
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
 from gpu_burnin.compute.collectives_source import SOURCE
@@ -46,22 +46,26 @@ def compile_kernels(folder: Path) -> ctypes.CDLL:
 
 
 class _Event(FakeEvent):
-    """An event that is over as soon as it is recorded, unless its device hangs."""
-
-    @property
-    def done(self) -> bool:
-        return not self._cupy.hangs  # type: ignore[attr-defined]
+    ptr = 0xE7
 
 
 class FakeGpu(FakeCupy):
-    """CuPy with events that can be asked; `hangs` stops the device."""
+    """CuPy with events that can be asked, and are over as soon as they are recorded. `hangs` stops the device, `status`
+    is the error that it has come to: like CuPy's, eventQuery gives it back and raises nothing."""
 
     def __init__(self, kernels: ctypes.CDLL | None = None) -> None:
         super().__init__(kernels)
-        self.hangs = False
+        self.hangs, self.status = False, 0
+        self.runtime.eventQuery = lambda event: self.status or (600 if self.hangs else 0)
+        self.runtime.check_status = self._check
         self.free_bytes = 1 << 40
         self.runtime.memGetInfo = lambda: (self.free_bytes, 1 << 40)
         self.cuda.Event = lambda: _Event(self)
+
+    @staticmethod
+    def _check(status: int) -> None:
+        if status:
+            raise CudaError(status, f"status {status}")
 
 
 class FakeNccl:

@@ -17,7 +17,7 @@ from nccl_fakes import COMM, LIMIT_S, SIZE_BYTES, FakeGpu, FakeNccl, join
 
 from gpu_burnin.checks.nccl import Check
 from gpu_burnin.compute import nccl
-from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.compute.backend import BackendError, DeviceFault
 from gpu_burnin.compute.collectives import (
     COLLECTIVES,
     KINDS,
@@ -279,6 +279,19 @@ def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
     nccl_port.abort()
     nccl_port.abort()
     assert nccl_library.names().count("ncclCommAbort") == 1
+
+
+def test_a_device_that_fails_is_not_taken_for_one_that_hangs(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
+    """It would be a timeout of all ranks, with nobody to blame."""
+    join(nccl_port)
+    nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
+    nccl_gpu.status = 214  # cudaErrorECCUncorrectable
+    with pytest.raises(
+        DeviceFault, match=r"CUDA failed while running all_reduce .*uncorrectable memory error"
+    ) as fault:
+        nccl_port.finish(0.05)
+    assert fault.value.reason_code == "ECC_UNCORRECTED"
+    nccl_gpu.status = 0
 
 
 def test_an_error_that_comes_later_is_told(
