@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.compute.backend import STORAGE_OF, BackendError
-from gpu_burnin.compute.wheels import wheel_files
+from gpu_burnin.compute.wheels import open_first, wheel_files
 
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 _WHEELS = ("nvidia-cublas", "nvidia-cublas-cu12")
@@ -106,21 +106,11 @@ def wheel_libraries() -> Iterator[str]:
 
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
     """libcublasLt from the nvidia wheels, else from the loader's path. Raises BackendError when there is none."""
-    failures: list[str] = []
-    for path in (*wheel_libraries(), *SONAMES):
-        try:
-            library = open_library(path)
-        except OSError as error:
-            failures.append(str(error))
-            continue
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, _INT
-        library.cublasLtGetVersion.restype = _SIZE
-        library.cublasLtGetStatusName.argtypes = (_INT,)
-        library.cublasLtGetStatusName.restype = ctypes.c_char_p
-        return library
-    raise BackendError(f"cublasLt cannot be loaded ({failures[0]}): install gpu-burnin[cuda12] or [cuda13]")
+    others = {"cublasLtGetVersion": (_SIZE, ()), "cublasLtGetStatusName": (ctypes.c_char_p, (_INT,))}
+    try:
+        return open_first((*wheel_libraries(), *SONAMES), _SIGNATURES, others, open_library)
+    except OSError as error:
+        raise BackendError(f"cublasLt cannot be loaded ({error}): install gpu-burnin[cuda12] or [cuda13]") from error
 
 
 @dataclass(frozen=True)

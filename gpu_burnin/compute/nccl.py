@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_burnin.compute.collectives_port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
-from gpu_burnin.compute.wheels import wheel_files
+from gpu_burnin.compute.wheels import open_first, wheel_files
 
 SONAME = "libnccl.so.2"
 WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
@@ -113,25 +113,13 @@ def installed_wheel() -> tuple[str, str] | None:
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
     """libnccl of the nvidia wheels, else of the loader's path. Raises CollectivesMissing."""
     wheel = installed_wheel()
-    failures: list[str] = []
-    for path in (*((wheel[1],) if wheel else ()), SONAME):
-        try:
-            library = open_library(path)
-        except OSError as error:
-            failures.append(str(error))
-            continue
-        try:
-            for name, arguments in SIGNATURES.items():
-                function = getattr(library, name)
-                function.argtypes, function.restype = arguments, _INT
-            for name in ("ncclGetErrorString", "ncclGetLastError"):
-                getattr(library, name).argtypes = (_INT,) if name == "ncclGetErrorString" else (_PTR,)
-                getattr(library, name).restype = ctypes.c_char_p
-        except AttributeError as error:
-            failures.append(f"{path} is too old: {error}")
-            continue
-        return library
-    raise CollectivesMissing(f"NCCL cannot be loaded ({failures[0]}): install gpu-burnin[cuda12] or gpu-burnin[cuda13]")
+    texts = {"ncclGetErrorString": (ctypes.c_char_p, (_INT,)), "ncclGetLastError": (ctypes.c_char_p, (_PTR,))}
+    try:
+        return open_first((*((wheel[1],) if wheel else ()), SONAME), SIGNATURES, texts, open_library)
+    except OSError as error:
+        raise CollectivesMissing(
+            f"NCCL cannot be loaded ({error}): install gpu-burnin[cuda12] or gpu-burnin[cuda13]"
+        ) from error
 
 
 def prepare_environment(log: str, environment: Any = os.environ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.compute.wheels import wheel_files
+from gpu_burnin.compute.wheels import open_first, wheel_files
 
 # The one place of the options that every kernel is compiled with, beside the target. What decides how numbers are
 # read and rounded is said even where it is the default.
@@ -50,19 +50,11 @@ def library_paths(cuda_major: int) -> tuple[str, ...]:
 
 def load_library(cuda_major: int, open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
     """libnvrtc of this major version of CUDA. Raises BackendError when there is none."""
-    failures: list[str] = []
-    for path in library_paths(cuda_major):
-        try:
-            library = open_library(path)
-        except OSError as error:
-            failures.append(str(error))
-            continue
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, _INT
-        library.nvrtcGetErrorString.argtypes, library.nvrtcGetErrorString.restype = (_INT,), ctypes.c_char_p
-        return library
-    raise BackendError(f"NVRTC cannot be loaded ({failures[0]}): install gpu-burnin[cuda{cuda_major}]")
+    texts = {"nvrtcGetErrorString": (ctypes.c_char_p, (_INT,))}
+    try:
+        return open_first(library_paths(cuda_major), _SIGNATURES, texts, open_library)
+    except OSError as error:
+        raise BackendError(f"NVRTC cannot be loaded ({error}): install gpu-burnin[cuda{cuda_major}]") from error
 
 
 def target_for(capability: tuple[int, int], known: Sequence[int]) -> str:

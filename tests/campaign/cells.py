@@ -17,7 +17,6 @@ Words = NDArray[np.uint64]
 _ROW_WORDS = 8  # 64 bytes: what one burst of the memory brings
 _STRIDE_WORDS = 64
 _ONE = np.uint64(1)
-_ALL = np.uint64((1 << 64) - 1)
 
 
 class Cells:

@@ -91,7 +91,6 @@ def _less_memory(source: random.Random, profile: Profile) -> Lines:
     return _on("memory_bytes", int(profile.sku.memory_bytes * source.uniform(0.4, 0.94)) & ~0xFFF)
 
 
-_LOST = frozenset({"GPU_LOST"})
 _RECOVERY: tuple[tuple[int, str, Action], ...] = (
     (1, "gpu reset", Action.RESET_GPU),
     (2, "node reboot", Action.REBOOT),
