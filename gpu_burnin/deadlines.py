@@ -1,9 +1,10 @@
 """When a run gives up: every time limit of a run, from the time of its level. Pure; the one place for them.
 
 A level says how long a run takes (plan.LEVELS). What hangs must not hold it for much longer, and what is only slow must
-not be killed: a driver that wakes 8 GPUs without persistence mode takes some 20 s, each time that nothing holds it
-awake; 8 CUDA contexts on a cold page cache some 30 s. So a run ends at twice its level's time, and the second half of
-that is for being late: as a whole for starting, and for each step for coming to its end.
+not be killed: a driver that wakes 8 GPUs without persistence mode takes 20 to 30 s, each time that nothing holds it
+awake (30 s on machines with 8 A100s: Azure/aks-gpu, pull request 105); 8 CUDA contexts on a cold page cache some 30 s.
+So a run ends at twice its level's time, and the second half of that is for being late: as a whole for starting, and for
+each step for coming to its end.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Deadlines:
 
     run_s           the whole run, from its start to its report [120]
     closing_s       of these, at the end: for what ends workers and samplers, the kernel log and the report [20]
-    discover_s      for NVML to list the GPUs [30]
-    samplers_s      for the samplers to be ready [30]
+    discover_s      for NVML to list the GPUs [40]
+    samplers_s      for the samplers to be ready [40]
     kernel_log_s    for journald to give the kernel's messages, before the checks; afterwards, for what is left [10]
     open_s          for a worker to open its GPU [60]
     selftest_s      for a self-test [40]
@@ -70,8 +71,8 @@ def deadlines(level_s: float) -> Deadlines:
     return Deadlines(
         run_s=run_s,
         closing_s=closing_s,
-        discover_s=min(level_s / 2, 60.0),
-        samplers_s=min(level_s / 2, 60.0),
+        discover_s=min(2 * level_s / 3, 60.0),
+        samplers_s=min(2 * level_s / 3, 60.0),
         kernel_log_s=min(level_s / 6, 30.0),
         open_s=min(level_s, 180.0),
         selftest_s=min(120.0, late_s),

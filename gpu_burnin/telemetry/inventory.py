@@ -14,7 +14,7 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.host_limits import scarce_in, shortage
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 
-# A driver that has to wake 8 GPUs without persistence mode takes some 20 s; a GPU that hangs takes for ever.
+# A driver that has to wake 8 GPUs without persistence mode takes 20 to 30 s; a GPU that hangs takes for ever.
 DEFAULT_TIMEOUT_S = 60.0
 # What the lab's stand-in for NVML says of a scenario file that it cannot use: "fake-nvml: FILE:LINE: the line ...".
 _SCENARIO_ERROR = re.compile(r"^fake-nvml: (.+:\d+: .+)$", re.MULTILINE)

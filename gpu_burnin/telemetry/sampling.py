@@ -27,7 +27,7 @@ from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.types import Gpu
 
 INTERVAL_S = 0.1
-# A driver that has to wake 8 GPUs without persistence mode takes some 20 s.
+# A driver that has to wake 8 GPUs without persistence mode takes 20 to 30 s.
 READY_S = 60.0
 STOP_S = 10.0
 # Killing takes a moment; a process that is stuck inside the driver does not end at all.

@@ -48,9 +48,9 @@ def test_a_hang_in_the_last_check_of_a_run_in_time_is_told_from_a_run_that_was_l
 
 @pytest.mark.parametrize("level_s", TIMES_S)
 def test_what_is_healthy_but_slow_is_not_killed(level_s: float) -> None:
-    """Figures of the module's own text: 20 s to wake a driver, twice, and 30 s for eight contexts."""
+    """Figures of the module's own text: 30 s to wake a driver, twice, and 30 s for eight contexts."""
     limits = deadlines(level_s)
-    assert min(limits.discover_s, limits.samplers_s) >= 1.5 * 20
+    assert min(limits.discover_s, limits.samplers_s) >= 30 + 10
     assert limits.open_s >= 2 * 30
     assert min(limits.selftest_s, limits.check_s(0.0)) >= 40
     assert limits.kernel_log_s >= 10
