@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import yaml
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -50,7 +49,6 @@ def arguments_for(out: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.slow
 def test_converges_and_hides_secrets(tmp_path: Path, ansible_playbook: Playbook) -> None:
     out = tmp_path / "out"
     write_role(tmp_path, arguments_for(out))

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_fakes import compile_product_kernels
 from engine_helpers import limited
 from executor_helpers import LIMITS, Fake
-from nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_kernels
+from nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_collective_kernels
 from peer_fakes import compile_peer_kernels
 
 from gpu_burnin.compute import nccl
@@ -34,6 +35,12 @@ def fake(tmp_path: Path) -> Fake:
 
 
 @pytest.fixture(scope="session")
+def product_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels of products and their verification, compiled for the host."""
+    return compile_product_kernels(tmp_path_factory.mktemp("products"))
+
+
+@pytest.fixture(scope="session")
 def peer_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernels of the copies between GPUs, compiled for the host."""
     return compile_peer_kernels(tmp_path_factory.mktemp("peer"))
@@ -42,7 +49,7 @@ def peer_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture(scope="session")
 def collective_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernels around the collectives, compiled for the host."""
-    return compile_kernels(tmp_path_factory.mktemp("collectives"))
+    return compile_collective_kernels(tmp_path_factory.mktemp("collectives"))
 
 
 @pytest.fixture

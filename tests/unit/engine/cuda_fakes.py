@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import shutil
-import subprocess
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_kernels import HOST_THREADS, THREADED, compile_for_host, with_host_threads
 
 from gpu_burnin.compute import cublaslt, cuda, cuda_device
 from gpu_burnin.compute.backend import values_from_raw
 from gpu_burnin.compute.cublaslt import CUDA_TYPE, HeuristicResult
 from gpu_burnin.compute.cuda_source import SOURCE
-from gpu_burnin.compute.cuda_words import THREADS
 
 STREAM = 0x7
-# Threads of a block on the host: as many real threads.
-HOST_THREADS = 4
 
 # --- kernels compiled for the host ---
 
-_SHIM = """
+SHIM = """
 #include <barrier>
 #include <cmath>
 #include <cstring>
@@ -68,7 +64,7 @@ static float __int2float_rz(int i) {
 #define __syncthreads() everyone->arrive_and_wait()
 """
 # Every parameter is an integer or a pointer, so a kernel can be called with 14 words whatever it takes.
-_LAUNCH = """
+LAUNCH = """
 // Set: subnormals are 0 in all arithmetic, as in FP32 on a GPU under -ftz=true; here in FP64 as well.
 extern "C" { int flushing = 0; }
 static void set_mode() {
@@ -94,23 +90,11 @@ extern "C" void launch(void* kernel, unsigned grid, unsigned threads, const u64*
 _ASSEMBLY = 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));'
 
 
-def compile_kernels(folder: Path) -> ctypes.CDLL:
+def compile_product_kernels(folder: Path) -> ctypes.CDLL:
     """The kernels as a host library; the one PTX instruction becomes the compiler's own conversion to FP16."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
     assert SOURCE.count(_ASSEMBLY) == 1
     source = SOURCE.replace(_ASSEMBLY, "_Float16 half = (_Float16)f; std::memcpy(&h, &half, 2);")
-    assert f"#define THREADS {THREADS}\n" in source
-    source = source.replace(f"#define THREADS {THREADS}\n", f"#define THREADS {HOST_THREADS}\n")
-    (folder / "k.cpp").write_text(_SHIM + source + _LAUNCH)
-    library = folder / "k.so"
-    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(library)]
-    done = subprocess.run([*command, str(folder / "k.cpp")], capture_output=True, text=True, check=False)
-    if "_Float16" in done.stderr:
-        pytest.skip("needs a g++ that knows _Float16")
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    return compile_for_host(folder, SHIM + with_host_threads(source) + LAUNCH, *THREADED)
 
 
 # --- CuPy ---

@@ -4,17 +4,13 @@ host. None of it replaces a GPU."""
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import cuda_fakes
 import numpy as np
-import pytest
-from cuda_fakes import HOST_THREADS, CudaError, FakeCupy
+from cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy
+from host_kernels import THREADED, compile_for_host, with_host_threads
 
-from gpu_burnin.compute.cuda_words import THREADS
 from gpu_burnin.compute.host_link_source import SOURCE
 
 _MIN = """
@@ -29,17 +25,7 @@ template <class T> static T link_min(T* to, T value) {
 
 def compile_link_kernels(folder: Path) -> ctypes.CDLL:
     """The link's kernels as a host library with real threads."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    source = SOURCE.replace(f"#define THREADS {THREADS}\n", f"#define THREADS {HOST_THREADS}\n")
-    assert source != SOURCE
-    (folder / "link.cpp").write_text(cuda_fakes._SHIM + _MIN + source + cuda_fakes._LAUNCH)
-    library = folder / "link.so"
-    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(library)]
-    done = subprocess.run([*command, str(folder / "link.cpp")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    return compile_for_host(folder, SHIM + _MIN + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 
 
 class FakeStream:

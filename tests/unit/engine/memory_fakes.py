@@ -5,16 +5,14 @@ kernels' logic and the host side; only a GPU proves a GPU.
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from cuda_fakes import _LAUNCH, _SHIM, HOST_THREADS, CudaError, FakeArray, FakeCupy
+from cuda_fakes import LAUNCH, SHIM, CudaError, FakeArray, FakeCupy
+from host_kernels import SANITIZED, THREADED, compile_for_host, with_host_threads
 
-from gpu_burnin.compute.memory_source import SOURCE, THREADS
+from gpu_burnin.compute.memory_source import SOURCE
 
 _MORE = """
 template <class T> static T atomicOr(T* to, T value) { return __atomic_fetch_or(to, value, __ATOMIC_SEQ_CST); }
@@ -30,17 +28,7 @@ PIECES = (16 * 7 * 40, 16 * 7 * 5, 16 * 7)
 
 def compile_memory_kernels(folder: Path) -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    assert f"#define THREADS {THREADS}\n" in SOURCE
-    source = SOURCE.replace(f"#define THREADS {THREADS}\n", f"#define THREADS {HOST_THREADS}\n")
-    (folder / "m.cpp").write_text(_SHIM + _MORE + source + _LAUNCH)
-    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-fsanitize=undefined", "-fno-sanitize-recover",
-               "-shared", "-fPIC", "-o", str(folder / "m.so"), str(folder / "m.cpp")]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(folder / "m.so"))
+    return compile_for_host(folder, SHIM + _MORE + with_host_threads(SOURCE) + LAUNCH, *THREADED, *SANITIZED)
 
 
 class MemoryCupy(FakeCupy):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
-import cuda_fakes
-import pytest
-from cuda_fakes import CudaError, FakeCupy, FakeEvent, FakeFunction
+from cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy, FakeEvent, FakeFunction
+from host_kernels import THREADED, compile_for_host, with_host_threads
 
 from gpu_burnin.compute.collectives_cuda import CudaCollectives
 from gpu_burnin.compute.collectives_source import SOURCE
-from gpu_burnin.compute.cuda_words import THREADS
 
 _SIZE = {2: 4, 4: 8, 7: 4, 9: 2, 1: 1}
 COMM = 0xC033
@@ -29,20 +25,9 @@ def join(port: CudaCollectives, ranks: int = 1, rank: int = 0, algorithm: str = 
     port.join(offers, rank, algorithm, LIMIT_S)
 
 
-def compile_kernels(folder: Path) -> ctypes.CDLL:
+def compile_collective_kernels(folder: Path) -> ctypes.CDLL:
     """The kernels of the collectives as a host library."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    define = f"#define THREADS {THREADS}\n"
-    assert SOURCE.count(define) == 1
-    source = SOURCE.replace(define, f"#define THREADS {cuda_fakes.HOST_THREADS}\n")
-    (folder / "c.cpp").write_text(cuda_fakes._SHIM + source + cuda_fakes._LAUNCH)
-    library = folder / "c.so"
-    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(library)]
-    done = subprocess.run([*command, str(folder / "c.cpp")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    return compile_for_host(folder, SHIM + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 
 
 class _Event(FakeEvent):

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import shutil
-import subprocess
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from host_kernels import THREADED, compile_for_host, with_host_threads
 
 from gpu_burnin.compute.cuda_errors import DeviceErrors
 from gpu_burnin.compute.cuda_words import THREADS
@@ -177,22 +175,11 @@ extern "C" void launch(void* kernel, unsigned grid, u64 a, u64 b, u64 c, u64 d) 
     }
 }
 """
-# Real threads on the host: fewer of them.
-_HOST_THREADS = 4
 
 
 def compile_peer_kernels(folder: Path) -> ctypes.CDLL:
     """The kernels as a host library."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    source = SOURCE.replace(f"#define THREADS {THREADS}\n", f"#define THREADS {_HOST_THREADS}\n")
-    assert source != SOURCE
-    (folder / "k.cpp").write_text(_SHIM + source + _LAUNCH)
-    command = [compiler, "-std=c++20", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o", str(folder / "k.so")]
-    done = subprocess.run([*command, str(folder / "k.cpp")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(folder / "k.so"))
+    return compile_for_host(folder, _SHIM + with_host_threads(SOURCE) + _LAUNCH, *THREADED)
 
 
 def make_cuda(kernels: ctypes.CDLL, shared: dict[bytes, Any]) -> tuple[Host, CudaPeers]:

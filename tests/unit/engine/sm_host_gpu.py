@@ -5,15 +5,13 @@ of CuPy that SmRunner uses. It proves the kernels' logic and the launches; only 
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from host_kernels import SANITIZED, compile_for_host
 
 from gpu_burnin.compute.sm import THREADS
 from gpu_burnin.compute.sm_source import KERNELS, PRIMITIVES, SOURCE, TYPES
@@ -159,16 +157,8 @@ extern "C" void launch(Kernel kernel, unsigned blocks, const unsigned* sms, cons
 
 def compile_kernels(folder: Path) -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
     assert SOURCE == TYPES + PRIMITIVES + KERNELS
-    (folder / "sm.cpp").write_text(TYPES + _SHIM + KERNELS + _RUNNER)
-    command = [compiler, "-O1", "-std=c++17", "-ffp-contract=off", "-fsanitize=undefined", "-fno-sanitize-recover",
-               "-shared", "-fPIC", "-o", str(folder / "sm.so"), str(folder / "sm.cpp")]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(folder / "sm.so"))
+    return compile_for_host(folder, TYPES + _SHIM + KERNELS + _RUNNER, "-std=c++17", "-ffp-contract=off", *SANITIZED)
 
 
 class HostArray:

@@ -10,22 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 from cuda_cases import KernelCases, SubnormalCases
-from cuda_fakes import FakeCupy, FakeLt, compile_kernels, use_fakes
+from cuda_fakes import FakeCupy, FakeLt, use_fakes
 from engine_helpers import gpu
 
 from gpu_burnin.compute.cuda import CudaBackend, divider
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels as a host library."""
-    return compile_kernels(tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
-def backend(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
+def backend(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
     """The cuda backend on stand-ins that compute."""
-    fake, library = FakeCupy(kernels), FakeLt(computes=True)
+    fake, library = FakeCupy(product_kernels), FakeLt(computes=True)
     use_fakes(monkeypatch, fake, library)
     made = CudaBackend()
     made.open(gpu())
@@ -41,9 +35,9 @@ class TestKernelsThatFlush(SubnormalCases):
     """Subnormals on a host that takes them for 0, as FP32 on a GPU does when compiled with -ftz=true."""
 
     @pytest.fixture(autouse=True)
-    def flushing(self, kernels: ctypes.CDLL) -> Iterator[None]:
+    def flushing(self, product_kernels: ctypes.CDLL) -> Iterator[None]:
         """The mode of the kernels' threads."""
-        mode = ctypes.c_int.in_dll(kernels, "flushing")
+        mode = ctypes.c_int.in_dll(product_kernels, "flushing")
         mode.value = 1
         yield
         mode.value = 0

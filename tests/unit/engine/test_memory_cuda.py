@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuda_fakes import HOST_THREADS, CudaError, FakeLt, use_fakes
+from cuda_fakes import CudaError, FakeLt, use_fakes
 from engine_helpers import context, gpu
+from host_kernels import HOST_THREADS
 from memory_cases import MemoryCases
 from memory_fakes import PIECES, MemoryCupy, compile_memory_kernels
 

@@ -8,7 +8,7 @@ import ctypes
 from dataclasses import replace
 
 import pytest
-from cuda_fakes import FakeCupy, FakeLt, compile_kernels, use_fakes
+from cuda_fakes import FakeCupy, FakeLt, use_fakes
 from engine_helpers import context, gpu
 
 from gpu_burnin.checks import power_load
@@ -16,16 +16,10 @@ from gpu_burnin.checks.power_load import FALLING, RISING, Load
 from gpu_burnin.compute.cuda import CudaBackend
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels as a host library."""
-    return compile_kernels(tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
-def load(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
     """A load of small products on stand-ins that compute; the device's clock says what the stand-in's says."""
-    fake, library = FakeCupy(kernels), FakeLt(computes=True)
+    fake, library = FakeCupy(product_kernels), FakeLt(computes=True)
     use_fakes(monkeypatch, fake, library)
     monkeypatch.setattr(power_load, "_WARM_S", 0.0)
     backend = CudaBackend()
