@@ -206,6 +206,7 @@ def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_machine_without_nvlink_passes_and_says_what_it_was_taken_for(node: Node) -> None:
     node.own_scenario = "gpus = 1\nnvlink_links = 0\nfabric_state = 0\n"
     node.configure(checks=["state", "nvlink"], expect={"gpus": 1})
@@ -353,6 +354,7 @@ def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
     assert (process.returncode, codes(json.loads(out))) == (3, {"XID_GAP"})
 
 
+@pytest.mark.slow
 def test_evidence_that_cannot_be_signed_leaves_the_verdict_and_closes_the_gate(node: Node) -> None:
     assert node.run("--checks", "state")[0] == 3
     key = node.directory / "key"
@@ -432,6 +434,7 @@ def test_metrics_are_written_for_node_exporter(node: Node) -> None:
     assert list(directory.iterdir()) == [target]
 
 
+@pytest.mark.slow
 def test_a_run_with_injected_faults_leaves_metrics_and_gate_alone(node: Node) -> None:
     target = node.directory / "gpu_burnin.prom"
     node.configure(checks=["state", "hbm"], metrics_file=str(target))
