@@ -195,10 +195,10 @@ def test_a_file_that_is_no_request_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_who_may_not_read_the_request_is_not_told_to_remove_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
+    def refuse(path: Path, **_: object) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(waves, "read_text", refuse)
     with pytest.raises(GpuBurninError, match=r"request\.json cannot be read; run as root"):
         waves.state(tmp_path)
 
