@@ -135,7 +135,7 @@ def run(
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
     outcome = run_burnin(options, progress.display, Interrupts(last=True))
     # The exit code is the verdict's, whoever reads along and whatever signal comes now.
-    with readers_may_leave("the report"):
+    with readers_may_leave(f"the report of this {outcome.verdict}"):
         _tell(outcome, as_json)
     for problem in outcome.problems:
         click.echo(f"{NAME}: {problem}", err=True)
@@ -172,7 +172,7 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     from gpu_burnin.report import authentic, model, text
     from gpu_burnin.store import Store
 
-    path = file or Store(host_config(config_path, state_dir).state_dir).latest
+    path = file or Store(host_config(config_path, state_dir).state_dir).root
     host_key = None
     with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
         host_key = host_config(config_path, state_dir).host_key
@@ -180,6 +180,15 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     authentic.refuse_changed(chosen, data, host_key)
     found = model.parse(data, str(chosen))
     click.echo(data if as_json else text.render(found, what_to_do), nl=False)
+    begun = None
+    with contextlib.suppress(GpuBurninError):  # a damaged counter is the gate's to tell
+        begun = Store(chosen.parent.parent).begun_after(chosen)
+    if begun is not None:
+        click.echo(
+            f"{NAME}: {chosen}: this is not the newest run: run {begun} began after it and has left no report (yet, if "
+            "it is under way); until it does, the gate is closed: run gpu-burnin run",
+            err=True,
+        )
 
 
 def _tell(outcome: Outcome, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
     from gpu_burnin.expectations import Expectations
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _FilePath(click.Path):
+    """A path that says something: an empty one, of an unset shell variable, would be the working directory."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The path. Fails where it is empty."""
+        if value == "":
+            self.fail("the path is empty; give one, or leave the option out", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def duration(text: str) -> float:
@@ -97,13 +110,13 @@ def host_options(function: _Function) -> _Function:
         click.option(
             "--config",
             "config_path",
-            type=click.Path(path_type=Path),
+            type=_FilePath(path_type=Path),
             help="Configuration file of this host.  [default: /etc/gpu-burnin/config.yaml, if it exists]",
         ),
         click.option(
             "--state-dir",
             "--out",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=_FilePath(path_type=Path, file_okay=False),
             help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin; not as root: "
             "$XDG_STATE_HOME/gpu-burnin or ~/.local/state/gpu-burnin]",
         ),

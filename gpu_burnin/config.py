@@ -230,8 +230,9 @@ def load_config(path: Path | None = None) -> Config:
             return Config()
         raise GpuBurninError(f"{chosen}: no such configuration file; correct --config") from error
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise GpuBurninError(
-            f"{chosen}: cannot read the configuration ({error}); correct the file or run as root"
+            f"{chosen}: cannot read the configuration ({reason}); correct the file or run as root"
         ) from error
     from gpu_burnin import yaml_text  # here, so that a host without a file does not pay for it
 

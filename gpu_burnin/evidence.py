@@ -35,6 +35,7 @@ MAX_ANNOTATION_BYTES = 16384
 _SSH_KEYGEN_TIMEOUT_S = 20.0
 # The name under which the one key is listed for ssh-keygen; who the key belongs to is the caller's knowledge.
 _PRINCIPAL = "host"
+_KEY_ADVICE = {"No such file or directory": "make it with `ssh-keygen -A`", "Permission denied": "run as root"}
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -229,9 +230,10 @@ def own_public_key(host_key: Path) -> str:
     if done.returncode != 0:
         # ssh-keygen's own words behind the last colon: no such file, permission denied, a passphrase.
         reason = done.stderr.decode("utf-8", "replace").strip().rpartition(": ")[2]
+        advice = _KEY_ADVICE.get(reason, "make one without a passphrase")
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}): run as root, make it with "
-            "`ssh-keygen -A` where there is none, or set host_key in the configuration"
+            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}): {advice}, or set host_key in "
+            "the configuration"
         )
     return public_key(done.stdout.decode("utf-8", "replace"))
 

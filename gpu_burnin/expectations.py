@@ -135,7 +135,7 @@ def parse_words(words: tuple[str, ...]) -> Expectations:
     section: dict[str, object] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals:
+        if not (key and equals):
             raise ExpectationError(f"{word!r} is not KEY=VALUE; the keys are {', '.join(KEYS)}")
         kind = _kind(key)
         if key in section:

@@ -94,12 +94,12 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Hold the one lock of this node for a run.
 
-        Makes the directory (0700) when missing. Raises GpuBurninError (exit 2) when another run holds the
-        lock or the directory cannot be made. The kernel drops the lock when the process ends, however it ends.
+        Makes the directory (0700) when missing, and leaves the mode of one that is there (it may be /tmp).
+        Raises GpuBurninError (exit 2) when another run holds the lock or the directory cannot be made.
+        The kernel drops the lock when the process ends, however it ends.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.root.chmod(0o700)
             self.runs_dir.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -196,6 +196,17 @@ class Store:
         if found is None or not os.path.lexists(found.path / EVIDENCE):
             raise NoResult(f"run {number} has begun and left no evidence (yet, if it is under way)", number)
         return found
+
+    def begun_after(self, report: Path) -> int | None:
+        """The number of a run that has begun since `report` was `latest` and has left none; None when there is none.
+
+        Only of a report that was reached as the newest one of this directory. Raises GpuBurninError as counter().
+        """
+        if report.parent != self.latest:
+            return None
+        name = _RUN_ID.fullmatch(report.resolve().parent.name)
+        begun = self.counter()
+        return begun if name and begun > int(name[1]) else None
 
     def revoked(self) -> str | None:
         """Why the gate was closed by hand or by the cluster, or None when it was not; what cannot be read closes it."""

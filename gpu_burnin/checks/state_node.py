@@ -114,7 +114,7 @@ def _unequal(
     odd = [held[0] for version, held in holders.items() if len(held) == 1 and version != wanted]
     several = len({state.index for state, _ in found}) > 1  # a GPU alone cannot stand out
     gpu = odd[0].uuid or None if len(odd) == 1 and several else None
-    expectation = f", {wanted} is expected" if wanted else ""
+    expectation = f"; {wanted} is expected" if wanted else ""
     versions: list[JSON] = [*sorted(holders)]
     evidence: dict[str, JSON] = {"versions": versions, "expected": wanted}
     yield make_reason(

@@ -167,7 +167,9 @@ def find(path: Path) -> Path:
         if not chosen.exists() and newest.is_file():
             chosen = newest
         if not chosen.is_file():
-            raise ReportError(f"{chosen}: there is no report; give a report file or the directory of a run")
+            raise ReportError(
+                f"{chosen}: there is no report; run gpu-burnin run, or give a report file or the directory of a run"
+            )
     except OSError as error:  # a directory on the way that may not be looked into
         raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
     return chosen
@@ -195,7 +197,7 @@ def parse(data: bytes, chosen: str) -> Report:
     try:
         document = parse_json(data)
     except ValueError as error:
-        raise ReportError(f"{chosen}: cannot be read as a report ({error})") from error
+        raise ReportError(f"{chosen}: is not JSON ({error}); give a report.json or the directory of a run") from error
     version = document.get("schema") if isinstance(document, dict) else None
     match = _SCHEMA_FORM.fullmatch(version) if isinstance(version, str) else None
     if not match:

@@ -51,7 +51,8 @@ def common_cause(report: Report) -> str | None:
     failed = {reason["code"] for reason in report["reasons"] if reason["severity"] == "FAIL"}
     if not failed or not failed <= common_codes(report):
         return None
-    shared = "driver and libraries, power, cooling, board, host"
+    told = mapping_of(mapping_of(report["plan"], "options"), expectations.KEY)
+    shared = ("what was expected of them, " if told else "") + "driver and libraries, power, cooling, board, host"
     return f"All {len(report['gpus'])} GPUs failed alike, so look first at what they share: {shared}"
 
 

@@ -123,7 +123,7 @@ def test_a_host_that_can_sign_has_no_obstacle(host_key: Path) -> None:
     [
         (Host("", HOST.boot_id, "gpu-1", "6.1"), None, "systemd-machine-id-setup"),
         (Host(HOST.machine_id, "", "gpu-1", "6.1"), None, "mount /proc"),
-        (HOST, Path("/none"), "cannot read the host key /none (No such file or directory)"),
+        (HOST, Path("/none"), "/none (No such file or directory): make it with `ssh-keygen -A`, or set host_key"),
     ],
 )
 def test_each_obstacle_is_named_and_refused_only_where_evidence_is_required(

@@ -102,7 +102,10 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
         (("selftest", "--checks", "state"), "no self-test for state"),
         (("explain", "NOTHING"), "no code NOTHING"),
         (("gate", "--config", "/none.yaml"), "no such configuration file"),
-        (("report", "/none"), "there is no report"),
+        (("run", "--expect", "=3"), "'=3' is not KEY=VALUE"),
+        (("run", "--state-dir", ""), "the path is empty"),
+        (("gate", "--config", ""), "the path is empty"),
+        (("report", "/none"), "there is no report; run gpu-burnin run"),
         (("publish", "--deadline", "soon"), "is not a duration"),
     ],
 )

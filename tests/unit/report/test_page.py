@@ -378,6 +378,8 @@ def test_same_fault_on_every_gpu_asks_for_a_common_cause_first() -> None:
     assert Page(report).next_step.startswith("All 8 GPUs failed alike, so look first at what they share: driver")
     assert "All 8 GPUs failed under this code" in html.render(report, series)
     assert "look first at what they share" in " ".join(text.render(report, lambda code: None).split())
+    report["plan"]["options"] = {"expect": {"nvlink_links": 99}}
+    assert "at what they share: what was expected of them, driver" in Page(report).next_step
     report, series = broken(range(7))
     assert "alike" not in Page(report).next_step
     assert "failed under this code" not in html.render(report, series)

@@ -28,6 +28,31 @@ def test_directories_are_private(store: Store) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
+def test_the_mode_of_a_directory_that_was_there_stays(store: Store) -> None:
+    store.root.mkdir()
+    store.root.chmod(0o1777)  # as /tmp
+    with store.locked():
+        pass
+    assert stat.S_IMODE(store.root.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(store.runs_dir.stat().st_mode) == 0o700
+
+
+def test_a_run_that_begins_after_the_newest_report_is_known(store: Store) -> None:
+    with store.locked():
+        first = store.new_run(NOW)
+        store.begin(first)
+        store.finish(first)
+        report = store.latest / "report.json"
+        assert store.begun_after(report) is None
+        second = store.new_run(NOW)
+        assert store.begun_after(report) is None  # made, and not begun
+        store.begin(second)
+        assert store.begun_after(report) == 2
+        assert store.begun_after(first.path / "report.json") is None  # asked for by name
+        store.finish(second)
+        assert store.begun_after(report) is None
+
+
 def test_a_second_run_is_refused_and_the_lock_dies_with_its_holder(store: Store) -> None:
     code = (
         "import sys; from pathlib import Path; from gpu_burnin.store import Store\n"
