@@ -91,7 +91,7 @@ def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...]
     ("words", "says"),
     [
         (("gpus",), "'gpus' is not KEY=VALUE; the keys are gpus, nvlink_links"),
-        (("=8",), "unknown key expect."),
+        (("=8",), "'=8' is not KEY=VALUE"),
         (("gpus=eight",), "gpus must be a whole number of 1 or more, not 'eight'"),
         (("gpus=8", "gpus=4"), "gpus is said twice"),
         (("mig=on",), "mig must be true or false, not 'on'"),
