@@ -123,7 +123,7 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("level: &a {b: *a, b: 1}", ":1: key 'b' is given twice"),
         ("level: !!python/object:os.system x", ":1: could not determine a constructor"),
         ("level: quick\n---\nlevel: extended\n", ":2: is not YAML"),
-        (f"expect_gpus: {'9' * 5000}", "holds a value that cannot be read"),
+        (f"expect: {{gpus: {'9' * 5000}}}", "holds a value that cannot be read"),
         ("level: 2026-13-45", "holds a value that cannot be read"),
         ("level: " + "[" * 500000 + "]" * 500000, "is nested too deep"),
         ("level:\n" + "- " * 5000, "is nested too deep"),
