@@ -70,7 +70,7 @@ BAD_INPUTS: Mapping[str, BadInput] = {
                  lacks="nccl"),
         BadInput("nccl of another version", "NCCL_VERSION", INCONCLUSIVE, ("2.99.1", "install the version"), ("nccl",),
                  settings={"expect": {"nccl": "2.99.1"}}),
-        BadInput("pinned memory refused", "CHECK_ERROR", INCONCLUSIVE, ("ulimit -l unlimited", "LimitMEMLOCK"),
+        BadInput("pinned memory refused", "OUT_OF_MEMORY", INCONCLUSIVE, ("ulimit -l unlimited", "LimitMEMLOCK"),
                  ("pcie",), lacks="pinned memory"),
         BadInput("mig on", "MIG_MISMATCH", INCONCLUSIVE, ("MIG", "GPU {t}"), ("sm",),
                  {"gpu{t}.mig_current": "yes", "gpu{t}.mig_pending": "yes"}, on_gpu=True),

@@ -255,6 +255,7 @@ def _rates(gpus: tuple[Gpu, ...], sick: int, name: str, unit: str, healthy: floa
         size_bytes = gpu.memory_bytes
         coverage: dict[str, JSON] = {
             "covered_bytes": size_bytes, "gpu_memory_bytes": size_bytes, "patterns": list(CORE),
+            "verified_s": result.seconds,
         }  # fmt: skip
         results.append(replace(result, measurements=(rate,), coverage=coverage))
         tests += own

@@ -157,7 +157,11 @@ def test_a_cut_at_any_moment_leaves_whole_results_of_what_was_done(tmp_path: Pat
         json.dumps({"one": GOOD, "two": _hangs(tmp_path, _DIE), "three": GOOD})
     )
     session = subprocess.Popen(
-        [sys.executable, __file__, str(out), str(scripts)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, str(out), str(scripts)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # a script's own folder is all that Python adds by itself
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert session.stdout is not None
     assert session.stdout.readline().startswith("one: done")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from node_runs import Node
 from report_helpers import BOOT, MACHINE, make_key
 
 from gpu_burnin.config import Config
@@ -57,3 +58,9 @@ def statement() -> Statement:
 def config(tmp_path: Path, host_key: Path) -> Config:
     """The configuration of gpu-1 with its state under tmp_path."""
     return Config(node_name="gpu-1", state_dir=tmp_path / "state", host_key=host_key)
+
+
+@pytest.fixture
+def node(tmp_path: Path, fake_nvml: Path, host_key: Path) -> Node:
+    """A node for whole runs."""
+    return Node(tmp_path / "node", fake_nvml, host_key)
