@@ -53,8 +53,9 @@ def judge_telemetry(
         own, implausible = sifted(read, policy)
         counters = [counter for counter in findings.counters if counter.gpu == gpu.uuid]
         reasons += _lost(gpu, read, counters, findings.sources, policy)
-        for told in _implausible(gpu, implausible, policy):
-            (reasons if isinstance(told, Reason) else notices).append(told)  # type: ignore[arg-type]
+        doubts = tuple(_implausible(gpu, implausible, policy))
+        reasons += [doubt for doubt in doubts if isinstance(doubt, Reason)]
+        notices += [doubt for doubt in doubts if isinstance(doubt, Notice)]
         found = [
             *_throttled(own, _waves_of(own, done), policy),
             *_hot(own, medians.get(gpu.uuid), policy),

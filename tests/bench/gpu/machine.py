@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 _PACKAGES = (
@@ -35,7 +36,7 @@ def system() -> dict[str, Any]:
         "machine": platform.machine(),
         "processors": len(os.sched_getaffinity(0)),
         "memory_bytes": pages * page_bytes,
-        "shm_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,  # noqa: PTH112
+        "shm_bytes": shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
     }
 
 

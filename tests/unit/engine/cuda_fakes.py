@@ -172,8 +172,7 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, library: FakeLt |
     """A CudaBackend that is opened now gets these: CuPy, which loads kernels too, and libcublasLt."""
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
     real = importlib.import_module
-    chosen = lambda name, package=None: cupy if name == "cupy" else real(name, package)  # noqa: E731
-    monkeypatch.setattr(cuda_device.importlib, "import_module", chosen)
+    monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: cupy if name == "cupy" else real(name))
     monkeypatch.setattr(cuda, "open_loader", lambda *_: cupy)
     if library is not None:
         monkeypatch.setattr(cublaslt, "load_library", lambda: library)
