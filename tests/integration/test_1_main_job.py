@@ -123,7 +123,7 @@ def test_the_report_of_the_held_node_says_why_and_what_to_do(fleet: Fleet) -> No
     assert re.search(r"what to do|To do|do:", text, re.IGNORECASE), text
     report = json.loads((fleet.state / "reports/gpu-3/report.json").read_text())
     assert report["verdict"] == "FAIL" and report["simulated"] is True
-    page = (fleet.state / "reports/gpu-3/report.html").read_text()
+    page = (fleet.state / "reports/gpu-3/report.html").read_text().replace("<wbr>", "")  # where a code may break
     assert report["run_id"] in page and "XID_FATAL" in page
     assert "STATE/reports/gpu-3/report.html".replace("STATE", str(fleet.state)) in first_run.results["first"].summary
 
