@@ -19,7 +19,7 @@ lab: setup ## Start a small fleet on this machine and run site.yml on it
 lab-down: setup ## Remove the lab: hosts, network, disks, state
 	@python -m tests.lab down
 
-check: setup ## The fast loop: lint, types, unit tests but for the slow ones (4 minutes)
+check: setup ## The fast loop: lint, types, unit tests but for the slow ones (3 minutes)
 	@tools/check.sh
 
 unit: setup ## All unit tests, the slow ones too
