@@ -15,6 +15,11 @@ _LEAST_STEP_S = 1.0
 _SLEWED_SHARE = 0.001
 
 
+def rfc3339(moment: datetime) -> str:
+    """An aware UTC time as RFC 3339 with milliseconds, ending in Z."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 @dataclass(frozen=True)
 class Times:
     """RFC 3339 UTC by the clock as it was at the end; `step_s` is by how much it was set forward (negative: back)."""
@@ -51,8 +56,4 @@ class RunClock:
         finished, lasted_s = self._now(), self._monotonic_s() - self._began_s
         step_s = (finished - self._began).total_seconds() - lasted_s
         stepped = abs(step_s) > max(_LEAST_STEP_S, _SLEWED_SHARE * lasted_s)
-        return Times(_text(finished - timedelta(seconds=lasted_s)), _text(finished), step_s if stepped else 0.0)
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return Times(rfc3339(finished - timedelta(seconds=lasted_s)), rfc3339(finished), step_s if stepped else 0.0)

@@ -11,15 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpu_burnin.clock import rfc3339
 from gpu_burnin.files import fsync_directory, parse_json, read_bytes
 
 # Events of a run of a month are some tens of MB.
 _MOST_BYTES = 256 << 20
-
-
-def utc_now() -> str:
-    """The time now as RFC 3339 UTC with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Journal:
@@ -41,7 +37,7 @@ class Journal:
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event and wait until it is on the disk. Raises ValueError for NaN in the event."""
         self._sequence += 1
-        line = {"n": self._sequence, "at": utc_now(), "boot_id": self._boot_id, **event}
+        line = {"n": self._sequence, "at": rfc3339(datetime.now(UTC)), "boot_id": self._boot_id, **event}
         data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
         if self.problem is not None:
             return

@@ -74,7 +74,7 @@ def record(finished: Finished, store: Store, config: Config) -> Recorded:
         problems += _tried(f"{store.latest} cannot be set", lambda: store.finish(run))
     passed = finished.verdict is Verdict.PASS
     if passed and lost is None:
-        problems += _opened(finished, store) if finished.signed else []
+        problems += _opened(finished, store)
         problems += _made_known(finished, config)
     if not finished.planted and not (passed and lost is not None):
         problems += _exported(finished, config)

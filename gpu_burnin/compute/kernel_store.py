@@ -12,13 +12,12 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpu_burnin.compute import nvrtc
-from gpu_burnin.files import write_atomic
+from gpu_burnin.files import parse_json, read_bytes, write_atomic
 
 # Compiling takes 1.5 s of one core: who holds the lock for so long is stopped or stuck, and is not waited for.
 WAIT_S = 15.0
@@ -109,22 +108,17 @@ class KernelStore:
 
 def read_image(path: Path, key: str) -> bytes:
     """The content of a file of the store. Raises Refused with the reason, OSError when it cannot be read."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("it is no regular file")
-        if status.st_uid != os.geteuid():
-            raise Refused(f"it belongs to user {status.st_uid}")
-        content = file.read(_MOST_BYTES + 1)
+    content, owner = read_bytes(path, _MOST_BYTES, follow=False), path.lstat().st_uid
+    if owner != os.geteuid():
+        raise Refused(f"it belongs to user {owner}")
     head, _, image = content.partition(b"\n")
     try:
-        said = json.loads(head)
+        said = parse_json(head)
     except ValueError:
         raise Refused("its first line cannot be read") from None
     if not isinstance(said, Mapping) or said.get("key") != key:
         raise Refused("it was made from something else")
-    if len(content) > _MOST_BYTES or said.get("sha256") != hashlib.sha256(image).hexdigest():
+    if said.get("sha256") != hashlib.sha256(image).hexdigest():
         raise Refused("its content is not what was written (SHA-256)")
     return image
 

@@ -45,12 +45,13 @@ def judge_telemetry(
     """
     series = {one.gpu: one for one in findings.series}
     done = tuple(results)
-    medians = _above_median({uuid: sifted(one, policy)[0] for uuid, one in series.items()})
+    sound = {uuid: sifted(one, policy) for uuid, one in series.items()}
+    medians = _above_median({uuid: own for uuid, (own, _) in sound.items()})
     reasons: list[Reason] = []
     notices: list[Notice] = []
     for gpu in gpus:
         read = series.get(gpu.uuid, GpuSeries(gpu.uuid, (), {}))
-        own, implausible = sifted(read, policy)
+        own, implausible = sound.get(gpu.uuid, (read, ()))
         counters = [counter for counter in findings.counters if counter.gpu == gpu.uuid]
         reasons += _lost(gpu, read, counters, findings.sources, policy)
         doubts = tuple(_implausible(gpu, implausible, policy))
