@@ -6,6 +6,7 @@ With --check nothing is written; it fails and names every file that is not up to
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from gpu_burnin import evidence
 from gpu_burnin.admission import node
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Ansible's markup (docs.ansible.com, "Ansible markup"); only V, O, RV and E know the backslash before a bracket.
+_MARKUP = re.compile(r"\b(?:(V|O|RV|E)\(((?:[^\\)]|\\.)+)\)|(C|B|I|M|P|U|L|R)\(([^)]+)\))")
 
 
 def main() -> int:
@@ -48,14 +51,12 @@ def role_page(name: str, specs: Mapping[str, Any]) -> str:
     for entry, spec in specs.items():
         if entry != "main":
             lines += [f"## Entry point `{entry}`", ""]
-        lines += [_text(spec.get("short_description", "")), ""]
+        lines += [markdown(_text(spec.get("short_description", ""))), ""]
         if spec.get("description"):
-            lines += [_text(spec["description"]), ""]
-        options = spec.get("options") or {}
-        if options:
-            lines += ["| variable | type | default | meaning |", "|---|---|---|---|"]
-            lines += [_row(option, details) for option, details in options.items()]
-            lines.append("")
+            lines += [markdown(_text(spec["description"])), ""]
+        rows = list(_rows(spec.get("options") or {}))
+        if rows:
+            lines += ["| variable | type | default | meaning |", "|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 
@@ -80,12 +81,37 @@ def reasons_page(reasons: Mapping[str, Any], admission: Mapping[str, tuple[str, 
     return "\n".join([*lines, ""])
 
 
+def markdown(text: str) -> str:
+    """Ansible's markup as Markdown."""
+    return _MARKUP.sub(_as_markdown, text)
+
+
+def _as_markdown(found: re.Match[str]) -> str:
+    kind, content = found[1] or found[3], found[4] or re.sub(r"\\(.)", r"\1", found[2] or "")
+    text, _, target = (part.strip() for part in content.partition(","))
+    if kind in ("O", "RV"):
+        # Of another plugin: fully.qualified.name#type:option.
+        return f"`{content.rpartition(':')[2] if '#' in content else content}`"
+    if kind in ("M", "P"):
+        return f"`{content.partition('#')[0]}`"
+    forms = {"B": f"**{content}**", "I": f"*{content}*", "U": f"<{content}>", "L": f"[{text}]({target})", "R": text}
+    return forms.get(kind, f"`{content}`")
+
+
+def _rows(options: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+    """A line for each option and, below it, for each of its suboptions."""
+    for option, details in options.items():
+        yield _row(f"{parent}{option}", details)
+        inner = "[]." if details.get("type") == "list" else "."
+        yield from _rows(details.get("options") or {}, f"{parent}{option}{inner}")
+
+
 def _row(option: str, details: Mapping[str, Any]) -> str:
     kind = details.get("type", "str")
     if kind == "list" and "elements" in details:
         kind = f"list of {details['elements']}"
     default = "required" if details.get("required") else f"`{details['default']}`" if "default" in details else ""
-    meaning = _text(details.get("description", ""))
+    meaning = markdown(_text(details.get("description", "")))
     if "choices" in details:
         meaning += " One of " + ", ".join(f"`{choice}`" for choice in details["choices"]) + "."
     return f"| `{option}` | {kind} | {default} | {meaning} |".replace("\n", " ")

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
+
+from tools import docs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,3 +43,35 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
         text = (tmp_path / spec.parents[1].relative_to(ROOT) / "README.md").read_text()
         entries = yaml.safe_load(spec.read_text())["argument_specs"].values()
         assert all(f"| `{name}` |" in text for entry in entries for name in entry.get("options") or {}), spec
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("set C(x_y) to V(true\\)), see O(level=quick)", "set `x_y` to `true)`, see `level=quick`"),
+        ("I(not) B(ever), E(HOME), RV(report)", "*not* **ever**, `HOME`, `report`"),
+        ("O(muster.fleet.burnin#module:level) of M(muster.fleet.burnin)", "`level` of `muster.fleet.burnin`"),
+        ("P(muster.fleet.addresses#filter), R(the guide,guide)", "`muster.fleet.addresses`, the guide"),
+        ("U(https://a.example/b) and L(etcd, https://etcd.io)", "<https://a.example/b> and [etcd](https://etcd.io)"),
+        ("a function MAC(x) and PCI(y) are no markup", "a function MAC(x) and PCI(y) are no markup"),
+    ],
+)
+def test_markup_of_ansible_becomes_markdown(text: str, expected: str) -> None:
+    assert docs.markdown(text) == expected
+
+
+def test_a_page_renders_markup_and_lists_suboptions() -> None:
+    inner = {"options": {"gpus": {"type": "int", "description": "How many, see C(nvidia-smi)."}}}
+    options = {"demo_expect": {"type": "dict", "description": ["Like O(demo_level)."], **inner}}
+    options["demo_list"] = {"type": "list", "elements": "dict", **inner}
+    page = docs.role_page("demo", {"main": {"short_description": "Uses V(a)", "options": options}})
+    assert "\nUses `a`\n" in page
+    assert "| `demo_expect` | dict |  | Like `demo_level`. |" in page
+    assert "| `demo_expect.gpus` | int |  | How many, see `nvidia-smi`. |" in page
+    assert "| `demo_list[].gpus` | int |" in page
+
+
+def test_no_page_of_a_role_shows_markup() -> None:
+    for spec in ROOT.glob("roles/*/meta/argument_specs.yml"):
+        page = docs.role_page("x", yaml.safe_load(spec.read_text())["argument_specs"])
+        assert docs.markdown(page) == page, spec
