@@ -1,4 +1,5 @@
-"""One lab for all tests of this folder, made cold and removed at the end, whatever happened.
+"""One lab for all tests of this folder, made cold and removed at the end, whatever happened; and one API server on
+loopback for those that need no hosts.
 
 With MUSTER_KEEP_LAB=1 a running lab is used as it is and left running: for work on the tests themselves.
 """
@@ -15,6 +16,7 @@ from tests.lab.binaries import ensure_binaries
 
 from . import first_run
 from .fleet import Fleet
+from .kube import NO_BINARIES, Client, Server, api_server, binaries
 
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
 
@@ -41,3 +43,30 @@ def fleet(lab: Fleet) -> Fleet:
         first_run.kill_in_the_middle(lab)
     first_run.results["first"] = lab.playbook("site.yml", log="first")
     return lab
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real etcd and kube-apiserver with the gate's policies; a test that changes those puts them back."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with api_server(tmp_path_factory.mktemp("api")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def root(server: Server) -> Client:
+    """Someone of system:masters."""
+    return server.client("break-glass", ["system:masters"])
+
+
+@pytest.fixture(scope="session")
+def admin(server: Server) -> Client:
+    """The everyday admin."""
+    return server.client("admin", ["muster:admins"])
+
+
+@pytest.fixture(scope="session")
+def admitter(server: Server) -> Client:
+    """Who alone lets nodes in."""
+    return server.client("muster:admitter")

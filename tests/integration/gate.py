@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tests.integration.kube import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Reply, Server, binaries
+from tests.integration.kube import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Reply, Server
 
-NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`"
-HAVE_BINARIES = binaries() is not None
 NODES = "/api/v1/nodes"
 SCHEDULE = {"key": "muster.dev/preflight", "effect": "NoSchedule"}
 EXECUTE = {"key": "muster.dev/preflight", "effect": "NoExecute"}

@@ -31,6 +31,7 @@ from tests.lab.paths import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
+NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`"
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -189,6 +190,18 @@ class Server:
         """The directory of the static policies."""
         return self.directory / "admission/static"
 
+    def policy_files(self) -> dict[str, str]:
+        """The static policies on the disk, by file name."""
+        return {path.name: path.read_text() for path in self.policies.iterdir()}
+
+    def load(self, files: Mapping[str, str]) -> None:
+        """Have these policy files and no others; returns once the server says that it has loaded them."""
+        for name in self.policy_files().keys() - files.keys():
+            (self.policies / name).unlink()
+        for name, content in files.items():
+            (self.policies / name).write_text(content)
+        until("the loading of the policies", lambda: self.loaded_hash() == policy_hash(self.policies), 60)
+
     def client(self, user: str | None, groups: Sequence[str] = ()) -> Client:
         """An identity by client certificate; None is anonymous."""
         context = ssl.create_default_context(cafile=str(self.authority.ca))
@@ -244,20 +257,23 @@ def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
                 running.kill()
 
 
-def write_configuration(directory: Path, system_nodes: Sequence[str], strict: bool) -> None:
-    """The roles' own files, with `directory` in the place of /etc/kubernetes."""
-    gate = {
+def gate_file(name: str, directory: Path) -> str:
+    """A file of role node_admission, with `directory` in the place of /etc/kubernetes and system-1 exempt."""
+    variables = {
         **defaults("node_admission"),
         "node_admission_domain": "muster.dev",
-        "node_admission_system_nodes": list(system_nodes),
+        "node_admission_system_nodes": ["system-1"],
         "node_admission_dir": str(directory / "admission"),
     }
+    return render("node_admission", f"{name}.j2", variables)
+
+
+def write_configuration(directory: Path) -> None:
+    """The roles' own files, with `directory` in the place of /etc/kubernetes."""
     static = directory / "admission/static"
     static.mkdir(parents=True)
-    (static / "gate.yaml").write_text(render("node_admission", "gate.yaml.j2", gate))
-    if strict:
-        (static / "placement.yaml").write_text(render("node_admission", "placement.yaml.j2", gate))
-    (directory / "admission/admission.yaml").write_text(render("node_admission", "admission.yaml.j2", gate))
+    (static / "gate.yaml").write_text(gate_file("gate.yaml", directory))
+    (directory / "admission/admission.yaml").write_text(gate_file("admission.yaml", directory))
     server = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(directory)}
     (directory / "encryption-key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
     for name in ("authentication.yaml", "audit-policy.yaml", "encryption.yaml"):
@@ -275,18 +291,16 @@ def apply_rbac(client: Client) -> None:
 
 
 @contextmanager
-def api_server(
-    directory: Path, system_nodes: Sequence[str] = ("system-1",), *, strict: bool = False
-) -> Iterator[Server]:
+def api_server(directory: Path) -> Iterator[Server]:
     """etcd and kube-apiserver, ready and with the fleet's RBAC, until the block ends.
 
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
     """
     place = binaries()
     if place is None:
-        raise FileNotFoundError("no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`")
+        raise FileNotFoundError(NO_BINARIES)
     client_port, peer_port, port = free_ports(3)
-    write_configuration(directory, system_nodes, strict)
+    write_configuration(directory)
     pki = directory / "pki"
     pki.mkdir()
     authority = Authority(pki)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 from tests.integration.gate import (
     EVIDENCE,
     EXECUTE,
-    HAVE_BINARIES,
-    NO_BINARIES,
     NODES,
     QUARANTINE,
     READY,
@@ -39,30 +36,7 @@ from tests.integration.kube import (
     policy_hash,
 )
 
-pytestmark = pytest.mark.skipif(not HAVE_BINARIES, reason=NO_BINARIES)
-
 ATTACKERS = ["root", "admin", "kubelet"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with api_server(tmp_path_factory.mktemp("gate")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def root(server: Server) -> Client:
-    return server.client("break-glass", ["system:masters"])
-
-
-@pytest.fixture(scope="module")
-def admin(server: Server) -> Client:
-    return server.client("admin", ["muster:admins"])
-
-
-@pytest.fixture(scope="module")
-def admitter(server: Server) -> Client:
-    return server.client("muster:admitter")
 
 
 class TestCreate:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.integration.gate import (
-    HAVE_BINARIES,
-    NO_BINARIES,
     NODES,
     a_node,
     held_node,
@@ -19,32 +16,8 @@ from tests.integration.kube import (
     MERGE_PATCH,
     Client,
     Server,
-    api_server,
     until,
 )
-
-pytestmark = pytest.mark.skipif(not HAVE_BINARIES, reason=NO_BINARIES)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with api_server(tmp_path_factory.mktemp("gate")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def root(server: Server) -> Client:
-    return server.client("break-glass", ["system:masters"])
-
-
-@pytest.fixture(scope="module")
-def admin(server: Server) -> Client:
-    return server.client("admin", ["muster:admins"])
-
-
-@pytest.fixture(scope="module")
-def admitter(server: Server) -> Client:
-    return server.client("muster:admitter")
 
 
 class TestRights:
