@@ -61,7 +61,7 @@ class Level:
 
 
 # Which checks, for how long. Their order and what runs in peace (Scope) are in checks.ROWS. `--for` replaces the time
-# of extended. The least times are what a check is estimated to need on 8 H200s (docs/verified-hardware.md has the sum).
+# of extended. The least times are what a check is estimated to need on 8 H200s (docs/reference/levels.md has the sum).
 LEVELS: Mapping[str, Level] = {
     "quick": Level(60.0, 1.0, {
         "state": Slot(0.0, 2.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),

@@ -1,4 +1,4 @@
-"""The commands in the pages on the burn-in exist, with these options and arguments, and say what the page says."""
+"""The commands in the documentation exist, with these options and arguments, and say what the page says."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpu_burnin.cli import cli
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = (
-    "README.md",
-    "docs/operations/power-waves.md",
-    *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/operations/*burnin*.md")),
-)
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")))
 CODE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 BURNIN = ROOT / "docs/operations/burnin.md"
+CHECKS = ROOT / "docs/reference/checks.md"
+EXPECTATIONS = ROOT / "docs/reference/expectations.md"
+# Environment variables that the pages name.
+ENVIRONMENT = {"ANSIBLE_CONFIG", "LD_LIBRARY_PATH", "MUSTER_CACHE", "MUSTER_LAB_STATE"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r'^(?:eval "\$\()?(gpu-burnin [^)#>]*)')
 
@@ -69,14 +69,14 @@ def test_command_is_one_that_the_program_has(page: str, command: str, tmp_path: 
 
 
 def test_checks_of_the_page_are_those_of_the_program() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", BURNIN.read_text(), re.MULTILINE)
+    named = re.findall(r"^\| `(\w+)` \|", CHECKS.read_text(), re.MULTILINE)
     assert tuple(named) == CHECK_NAMES
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_codes_of_a_page_are_those_of_the_program(page: str) -> None:
     known = {*load_reasons(), *evidence.CODES, *node.CODES}
-    named = set(CODE.findall((ROOT / page).read_text())) - {"LD_LIBRARY_PATH"}
+    named = set(CODE.findall((ROOT / page).read_text())) - ENVIRONMENT
     assert named <= known, "codes are stable: a page must not name one that is not there"
 
 
@@ -98,7 +98,7 @@ def test_program_of_the_page_is_python_that_finds_its_names() -> None:
 
 def test_mistake_in_a_data_file_is_told_as_the_page_says(tmp_path: Path) -> None:
     shown = next(
-        line for line in BURNIN.read_text().splitlines() if line.startswith(".../gpu_burnin/hardware/xid.yaml:")
+        line for line in EXPECTATIONS.read_text().splitlines() if line.startswith(".../gpu_burnin/hardware/xid.yaml:")
     )
     line, _, message = shown.partition("xid.yaml:")[2].partition(": ")
     text = (ROOT / "gpu_burnin/hardware/xid.yaml").read_text().splitlines()

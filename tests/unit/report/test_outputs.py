@@ -16,7 +16,8 @@ from gpu_burnin import files
 from gpu_burnin.cli import cli
 from gpu_burnin.report import model, openmetrics, outputs
 
-DOC = Path(__file__).resolve().parents[3] / "docs/operations/burnin-report.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+READING, FILES_PAGE = DOCS / "operations/burnin-report.md", DOCS / "reference/report-files.md"
 FILES = {"report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json"}
 
 
@@ -83,12 +84,12 @@ def test_a_form_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL\n")
 
 
-# --- docs/operations/burnin-report.md ---
+# --- docs/operations/burnin-report.md, docs/reference/report-files.md ---
 
 
 def commands() -> list[str]:
     """Every command of the page."""
-    blocks = re.findall(r"^```\n(.*?)^```", DOC.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```\n(.*?)^```", READING.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line.startswith("gpu-burnin ")]
 
@@ -122,7 +123,7 @@ def test_commands_of_the_page_work(command: str, reports: Path, monkeypatch: pyt
 
 
 def test_page_names_every_file_and_every_metric() -> None:
-    text = DOC.read_text()
+    text = FILES_PAGE.read_text()
     assert set(re.findall(r"^\| `([\w.]+\.(?:json|txt|html|xml|prom))` \|", text, re.MULTILINE)) == FILES
     told = set(re.findall(r"^\| `(gpu_burnin_\w+)` \|", text, re.MULTILINE))
     made = set()
