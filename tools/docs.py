@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what is generated from data: the README of each role (from its argument_specs) and the reason codes.
+"""Write what is generated from data: roles' READMEs and their list (from argument_specs), and the reason codes.
 
 With --check nothing is written; it fails and names every file that is not up to date.
 """
@@ -38,9 +38,11 @@ def main() -> int:
 
 
 def _pages() -> Iterator[tuple[Path, str]]:
-    for spec in sorted(REPOSITORY.glob("roles/*/meta/argument_specs.yml")):
-        role = spec.parents[1]
-        yield role / "README.md", role_page(role.name, yaml.safe_load(spec.read_text())["argument_specs"])
+    paths = sorted(REPOSITORY.glob("roles/*/meta/argument_specs.yml"))
+    roles = {path.parents[1].name: yaml.safe_load(path.read_text())["argument_specs"] for path in paths}
+    for name, specs in roles.items():
+        yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
+    yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
     yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence.CODES, **node.CODES})
 
@@ -58,6 +60,16 @@ def role_page(name: str, specs: Mapping[str, Any]) -> str:
         if rows:
             lines += ["| variable | type | default | meaning |", "|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
+
+
+def roles_page(roles: Mapping[str, Mapping[str, Any]]) -> str:
+    """The list of all roles: what each does, in the words of its first entry point."""
+    lines = ["# Roles", "", "Generated from each role's `meta/argument_specs.yml` by `make docs`.", ""]
+    lines += ["| role | what it does |", "|---|---|"]
+    for name, specs in roles.items():
+        first = next(iter(specs.values()))
+        lines.append(f"| [{name}](../../roles/{name}/README.md) | {markdown(_text(first['short_description']))} |")
+    return "\n".join([*lines, ""])
 
 
 def reasons_page(reasons: Mapping[str, Any], admission: Mapping[str, tuple[str, str]]) -> str:

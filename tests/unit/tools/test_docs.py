@@ -39,7 +39,9 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
     reasons = yaml.safe_load((ROOT / "gpu_burnin/hardware/reasons.yaml").read_text())
     page = (tmp_path / "docs/reference/reasons.md").read_text()
     assert all(f"| `{code}` |" in page for code in reasons)
+    roles = (tmp_path / "docs/reference/roles.md").read_text()
     for spec in specs:
+        assert f"| [{spec.parents[1].name}](../../roles/{spec.parents[1].name}/README.md) |" in roles
         text = (tmp_path / spec.parents[1].relative_to(ROOT) / "README.md").read_text()
         entries = yaml.safe_load(spec.read_text())["argument_specs"].values()
         assert all(f"| `{name}` |" in text for entry in entries for name in entry.get("options") or {}), spec

@@ -37,7 +37,9 @@ def anchors(page: Path) -> frozenset[str]:
 
 def links(page: Path) -> list[tuple[Path, str]]:
     """Target and anchor ("" for none) of each link that stays in the checkout."""
-    targets = [target for target in LINK.findall(prose(page)) if "://" not in target and not target.startswith("mailto:")]
+    targets = [
+        target for target in LINK.findall(prose(page)) if "://" not in target and not target.startswith("mailto:")
+    ]
     split = [target.partition("#") for target in targets]
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in split]
 
@@ -59,7 +61,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_a_dead_link_and_a_dead_anchor_are_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A page, here\n[a](gone.md) [b](#a-page-here) [c](#gone) [d](https://example.com/x)\n```\n[e](f)\n```\n")
+    page.write_text(
+        "# A page, here\n[a](gone.md) [b](#a-page-here) [c](#gone) [d](https://example.com/x)\n```\n[e](f)\n```\n"
+    )
     assert problems(page) == [f"{tmp_path / 'gone.md'} does not exist", "page.md has no heading #gone"]
 
 
