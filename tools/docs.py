@@ -122,7 +122,8 @@ def _row(option: str, details: Mapping[str, Any]) -> str:
     kind = details.get("type", "str")
     if kind == "list" and "elements" in details:
         kind = f"list of {details['elements']}"
-    default = "required" if details.get("required") else f"`{details['default']}`" if "default" in details else ""
+    value = str(details.get("default", "")).replace("|", "\\|")
+    default = "required" if details.get("required") else f"`{value}`" if "default" in details else ""
     meaning = markdown(_text(details.get("description", "")))
     if "choices" in details:
         meaning += " One of " + ", ".join(f"`{choice}`" for choice in details["choices"]) + "."

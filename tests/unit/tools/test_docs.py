@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,8 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
         text = (tmp_path / spec.parents[1].relative_to(ROOT) / "README.md").read_text()
         entries = yaml.safe_load(spec.read_text())["argument_specs"].values()
         assert all(f"| `{name}` |" in text for entry in entries for name in entry.get("options") or {}), spec
+        rows = [line for line in text.splitlines() if line.startswith("| ")]
+        assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows), f"{spec}: a default splits its cell"
 
 
 @pytest.mark.parametrize(
