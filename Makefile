@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MUSTER_REPOSITORY := $(CURDIR)
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup lab lab-down check test molecule unit campaign integration bench bench-engine docs lock
+.PHONY: help setup lab lab-down check test molecule unit campaign integration bench bench-engine collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ molecule: setup ## Molecule for every role, or one: make molecule ROLE=etcd
 
 test: setup ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (40 minutes)
 	@python tools/prove.py
+
+collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
+	@python tools/collection.py
 
 docs: setup ## Write the roles' READMEs and docs/reference from the specs
 	@python tools/docs.py

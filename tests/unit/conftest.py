@@ -46,7 +46,7 @@ def ansible_playbook(tmp_path: Path) -> Playbook:
             **os.environ,
             "ANSIBLE_CONFIG": str(configuration),
             "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
-            "ANSIBLE_ROLES_PATH": f"{tmp_path / 'roles'}:{ROOT / 'roles'}",
+            "ANSIBLE_ROLES_PATH": str(tmp_path / "roles"),
             "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local-tmp"),
             "ANSIBLE_HOME": str(tmp_path / "ansible-home"),
             "ANSIBLE_PYTHON_INTERPRETER": sys.executable,

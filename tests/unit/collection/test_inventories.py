@@ -20,7 +20,6 @@ CHECK = f"""\
   tasks:
     - muster.fleet.inventory_check:
         playbook: {ROOT}/site.yml
-        roles_path: [{ROOT}/roles]
 """
 
 

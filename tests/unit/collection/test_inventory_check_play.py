@@ -12,18 +12,16 @@ import yaml
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
-ROOT = Path(__file__).resolve().parents[3]
 SITE = """\
 - hosts: localhost
   gather_facts: false
   tasks:
     - muster.fleet.inventory_check:
         playbook: "{{ playbook_dir }}/site.yml"
-        roles_path: ["{{ playbook_dir }}/roles", ROOT/roles]
 - hosts: etcd
   gather_facts: false
   vars: {demo_size: "{{ demo_wanted_size }}"}
-  roles: [fleet, demo]
+  roles: [muster.fleet.fleet, demo]
 - hosts: gpu_nodes
   gather_facts: false
   tasks:
@@ -82,7 +80,7 @@ class Inventory:
             (role / f"tasks/{name}.yml").write_text("- ansible.builtin.meta: noop\n")
         (role / "meta/argument_specs.yml").write_text(SPEC)
         (role / "defaults/main.yml").write_text(DEFAULTS)
-        (self.root / "site.yml").write_text(SITE.replace("ROOT", str(ROOT)))
+        (self.root / "site.yml").write_text(SITE)
         (self.root / "inv/group_vars").mkdir(parents=True)
         groups = {name: {"hosts": hosts} for name, hosts in self.hosts.items()}
         (self.root / "inv/hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups}}))

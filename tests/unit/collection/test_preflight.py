@@ -232,7 +232,7 @@ def test_fingerprint_is_ssh_keygen_s(tmp_path: Path) -> None:
 def test_role_reports_all_hosts_at_once(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": ["preflight"]}
+    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": ["muster.fleet.preflight"]}
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     (tmp_path / "inv.ini").write_text("[etcd]\nno-such-name-1\nno-such-name-2\n[gpu_nodes]\nno-such-name-3\n")
     variables = {
@@ -260,7 +260,7 @@ def site_variables(role: str) -> dict[str, dict[str, Any]]:
     """The variables of the plays of site.yml that apply a role, by inventory group."""
     found: dict[str, dict[str, Any]] = {}
     for play in yaml.safe_load((ROOT / "site.yml").read_text()):
-        if {"role": role} in play.get("roles", []):
+        if {"role": f"muster.fleet.{role}"} in play.get("roles", []):
             found |= dict.fromkeys(play["hosts"].split(":"), play["vars"])
     return found
 

@@ -153,28 +153,24 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
     _supports_check_mode = True
-    _VALID_ARGS = frozenset({"playbook", "roles_path"})
+    _VALID_ARGS = frozenset({"playbook"})
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Fails with every problem in one message."""
         result: dict[str, Any] = super().run(tmp, task_vars or {})
-        _, arguments = self.validate_argument_spec(
-            argument_spec={
-                "playbook": {"type": "path", "required": True},
-                "roles_path": {"type": "list", "elements": "path", "required": True},
-            }
-        )
+        _, arguments = self.validate_argument_spec(argument_spec={"playbook": {"type": "path", "required": True}})
         self._manager = self._task.get_variable_manager()
         self._inventory = (task_vars or {})["hostvars"]._inventory
         self._templates = self._templar.copy_with_new_env()
         self._resolver = Resolver(self._templates)
-        roots = [Path(path) for path in arguments["roles_path"]]
+        plays = self._plays(arguments["playbook"])
+        # Where one role of the plays lies are others, whose variables a play without them must not be given misspelt.
+        roots = list(dict.fromkeys(Path(role.get_role_path()).parent for play in plays for role in _roles_of(play)))
         try:
             specs = load_role_specs(roots)
         except SpecError as error:
             raise AnsibleActionFail(str(error)) from error
         defaults = self._fleet_defaults(roots)
-        plays = self._plays(arguments["playbook"])
         problems = [
             *self._inventory_problems(plays, defaults),
             *self._variable_problems(plays, specs),

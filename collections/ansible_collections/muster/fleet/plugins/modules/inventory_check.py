@@ -13,17 +13,13 @@ description:
   - Checks the inventory's own rules (groups, sizes, names, addresses, ranges).
   - Checks every role's argument_specs for every host to which the playbook applies the role, with the role's defaults,
     the play's variables and all templates resolved.
-  - Refuses every inventory variable that has a role's prefix (longest role name first) and is unknown to that role.
+  - Refuses every inventory variable that has a role's prefix (longest role name first) and is unknown to that role. The
+    roles beside those of the playbook count too.
   - Reports all problems at once, each with the file it stands in and what to do.
 options:
   playbook:
     description: Path of the playbook whose plays say which role is for which host.
     type: path
-    required: true
-  roles_path:
-    description: Folders with roles.
-    type: list
-    elements: path
     required: true
 author:
   - Muster (@muster)
@@ -33,7 +29,6 @@ EXAMPLES = r"""
 - name: Check the inventory
   muster.fleet.inventory_check:
     playbook: "{{ playbook_dir }}/site.yml"
-    roles_path: "{{ playbook_dir }}/roles"
 """
 
 RETURN = r"""
@@ -43,10 +38,7 @@ msg:
   type: str
 """
 
-ARGUMENT_SPEC = {
-    "playbook": {"type": "path", "required": True},
-    "roles_path": {"type": "list", "elements": "path", "required": True},
-}
+ARGUMENT_SPEC = {"playbook": {"type": "path", "required": True}}
 
 
 def main() -> None:

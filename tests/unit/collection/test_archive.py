@@ -1,0 +1,143 @@
+"""The archive of the collection, installed where there is no checkout: roles and playbooks run by their full names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tools import collection, wheelhouse
+
+pytestmark = pytest.mark.slow
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).resolve().parents[3]
+ROLES = sorted(path.parent.parent.name for path in ROOT.glob("roles/*/meta/main.yml"))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collection.build(ROOT, tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture(scope="module")
+def ansible(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """Runs a command of Ansible where only the installed archive can be found."""
+    home = tmp_path_factory.mktemp("controller")
+    (home / "ansible.cfg").write_text("[defaults]\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MUSTER_"))}
+    environment |= {
+        "ANSIBLE_CONFIG": str(home / "ansible.cfg"),
+        "ANSIBLE_HOME": str(home / "home"),
+        "ANSIBLE_LOCAL_TEMP": str(home / "tmp"),
+        "ANSIBLE_COLLECTIONS_PATH": str(home / "collections"),
+        "ANSIBLE_NOCOLOR": "1",
+        # As `pip install` of the collection's folder gives it; the tests' environment has the checkout's.
+        "PYTHONPATH": str(home / "collections/ansible_collections/muster/fleet"),
+    }
+
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name(program)), *arguments]
+        return subprocess.run(
+            command, cwd=home, env=environment, text=True, capture_output=True, timeout=120, check=False
+        )
+
+    # kubernetes.core is in the Python environment already; asking for it would need the network.
+    done = run("ansible-galaxy", "collection", "install", str(archive), "--no-deps", "-p", "collections")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def installed(ansible: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the installed collection."""
+    done = ansible("ansible-galaxy", "collection", "list", "muster.fleet")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("# "))
+    return Path(line.removeprefix("# "), "muster/fleet")
+
+
+def site_roles() -> set[str]:
+    """The roles that site.yml names, in plays and in tasks."""
+    plays = yaml.safe_load((ROOT / "site.yml").read_text())
+    imported = [task.get("ansible.builtin.import_role") for play in plays for task in play.get("tasks", [])]
+    return {entry["role"] for play in plays for entry in play.get("roles", [])} | {
+        role["name"] for role in imported if role
+    }
+
+
+def test_the_archive_holds_what_a_controller_needs_and_no_tests(archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+    names = {member.name for member in members}
+    assert {f"roles/{role}/meta/argument_specs.yml" for role in ROLES} <= names
+    assert {"playbooks/site.yml", "playbooks/burnin.yml", "playbooks/admit.yml", "tools/wheelhouse.py"} <= names
+    assert not [member.name for member in members if not (member.isfile() or member.isdir())]
+    assert not [name for name in names if {"molecule", "__pycache__", "tests"} & set(Path(name).parts)]
+
+
+def test_every_role_of_the_site_resolves(ansible: Command, installed: Path) -> None:
+    assert {f"muster.fleet.{role}" for role in ROLES} == site_roles()
+    done = ansible("ansible-playbook", "muster.fleet.site", "--list-tasks", "-i", str(installed / "inventory/example"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # The role fleet has no tasks.
+    assert [name for name in sorted(site_roles()) if f" {name} : " not in done.stdout] == ["muster.fleet.fleet"]
+
+
+def test_the_site_checks_the_inventory_against_the_roles_of_the_archive(
+    ansible: Command, installed: Path, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "inventory"
+    shutil.copytree(installed / "inventory/example", inventory)
+    group = inventory / "group_vars/all.yml"
+    group.write_text(group.read_text() + "etcd_quota_byts: 8589934592\n")
+    state = f"fleet_state_dir={tmp_path / 'state'}"
+    done = ansible("ansible-playbook", "muster.fleet.site", "-i", str(inventory), "-e", state)
+    assert done.returncode == 2
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
+    assert len(said) == 1, said
+    assert said[0].endswith("etcd_quota_byts is not a variable of role etcd; did you mean etcd_quota_bytes?")
+
+
+def test_a_role_runs_by_its_full_name(ansible: Command, installed: Path, tmp_path: Path) -> None:
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False}
+    play["vars"] = {"ansible_python_interpreter": "{{ ansible_playbook_python }}", "fleet_state_dir": str(tmp_path)}
+    play["roles"] = ["muster.fleet.fleet", "muster.fleet.pki"]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    command = ("ansible-playbook", str(tmp_path / "play.yml"), "-i", str(installed / "inventory/example"))
+    first = ansible(*command)
+    assert "changed=1" in first.stdout, first.stdout + first.stderr
+    assert (tmp_path / "pki/etcd/ca.crt").exists()
+    again = ansible(*command)
+    assert "changed=0" in again.stdout and "failed=0" in again.stdout, again.stdout + again.stderr
+
+
+def test_a_playbook_runs_by_its_full_name(ansible: Command, installed: Path, tmp_path: Path) -> None:
+    """In check mode: the wheelhouse's name is made from the archive, and every task of the role finds its files."""
+    inventory = ("-i", str(installed / "inventory/example"), "-e", f"fleet_state_dir={tmp_path}")
+    refused = ansible("ansible-playbook", "muster.fleet.burnin", *inventory)
+    assert refused.returncode == 2
+    assert "tests the hosts you name and nothing else" in refused.stdout + refused.stderr
+    here = ["--connection", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
+    done = ansible("ansible-playbook", "muster.fleet.burnin", *inventory, *here, "--check", "--limit", "gpu-001")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "TASK [muster.fleet.gpu_burnin : Configure gpu-burnin]" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_archive_makes_the_same_wheelhouse_as_the_checkout(installed: Path) -> None:
+    def key(root: Path) -> str:
+        requirements = root / "requirements"
+        wanted = wheelhouse.Wanted(
+            (requirements / "node.txt",), requirements / "controller.txt", ("3.11",), ("x86_64",)
+        )
+        return wheelhouse.build_key(root, wanted)
+
+    assert key(installed) == key(ROOT)
