@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gpu_burnin.config import Config, load_config
+    from gpu_burnin.engine.plan import Plan, make_plan
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.expectations import Expectations
-    from gpu_burnin.plan import Plan, make_plan
+    from gpu_burnin.judge.verdict import Judgement
     from gpu_burnin.report.model import Report
     from gpu_burnin.run import Outcome, RunOptions, run_burnin
+    from gpu_burnin.settings.config import Config, load_config
+    from gpu_burnin.settings.expectations import Expectations
     from gpu_burnin.types import Action, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
-    from gpu_burnin.verdict import Judgement
 
 __all__ = [
     "Action",
@@ -58,22 +58,22 @@ __all__ = [
 _HOMES = {
     "Action": "gpu_burnin.types",
     "CheckResult": "gpu_burnin.types",
-    "Config": "gpu_burnin.config",
-    "Expectations": "gpu_burnin.expectations",
+    "Config": "gpu_burnin.settings.config",
+    "Expectations": "gpu_burnin.settings.expectations",
     "Gpu": "gpu_burnin.types",
     "GpuBurninError": "gpu_burnin.errors",
-    "Judgement": "gpu_burnin.verdict",
+    "Judgement": "gpu_burnin.judge.verdict",
     "Measurement": "gpu_burnin.types",
     "Notice": "gpu_burnin.types",
     "Outcome": "gpu_burnin.run",
-    "Plan": "gpu_burnin.plan",
+    "Plan": "gpu_burnin.engine.plan",
     "Reason": "gpu_burnin.types",
     "Report": "gpu_burnin.report.model",
     "RunOptions": "gpu_burnin.run",
     "SelftestResult": "gpu_burnin.types",
     "Verdict": "gpu_burnin.types",
-    "load_config": "gpu_burnin.config",
-    "make_plan": "gpu_burnin.plan",
+    "load_config": "gpu_burnin.settings.config",
+    "make_plan": "gpu_burnin.engine.plan",
     "run_burnin": "gpu_burnin.run",
 }
 

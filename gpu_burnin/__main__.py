@@ -13,7 +13,7 @@ import sys
 def main() -> None:
     """Entry point: runs a command and exits with its code, which is 1 for nothing but a negative answer."""
     try:
-        from gpu_burnin.streams import drop_output, open_streams
+        from gpu_burnin.system.streams import drop_output, open_streams
 
         open_streams()
         code = _command()
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _command() -> int:
     try:
-        from gpu_burnin.cli import call
+        from gpu_burnin.cli.main import call
 
         return call()
     except Exception as error:  # an installation that is not whole; 1 would say FAIL

@@ -16,34 +16,34 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpu_burnin.checks import CHECK_NAMES, Scope
-from gpu_burnin.clock import RunClock, Times
-from gpu_burnin.config import Config
+from gpu_burnin.engine.execution import shielded
+from gpu_burnin.engine.executor import ExecutionResult, OnEvent, execute
+from gpu_burnin.engine.journal import Journal
+from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
-from gpu_burnin.execution import shielded
-from gpu_burnin.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.hardware import load_skus, load_xids, make_reason
-from gpu_burnin.history import History, read_history
-from gpu_burnin.host import read_host
-from gpu_burnin.interrupts import Interrupts
-from gpu_burnin.journal import Journal
-from gpu_burnin.known_gpus import makes_known, wanted_notice
-from gpu_burnin.node_links import absent, node_links_of
-from gpu_burnin.plan import Plan
-from gpu_burnin.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
-from gpu_burnin.recording import Finished, record
+from gpu_burnin.judge import telemetry_selftest
+from gpu_burnin.judge.verdict import Judgement, KernelLogFindings, Observations, judge
+from gpu_burnin.node.history import History, read_history
+from gpu_burnin.node.known_gpus import makes_known, wanted_notice
+from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
+from gpu_burnin.node.recording import Finished, record
+from gpu_burnin.node.signing import CODE as NO_EVIDENCE
+from gpu_burnin.node.signing import NO_HISTORY, obstacles
+from gpu_burnin.node.signing import notice as no_evidence
+from gpu_burnin.node.store import KERNEL_DIR, Run, Store
 from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
-from gpu_burnin.signing import CODE as NO_EVIDENCE
-from gpu_burnin.signing import NO_HISTORY, obstacles
-from gpu_burnin.signing import notice as no_evidence
-from gpu_burnin.store import KERNEL_DIR, Run, Store
-from gpu_burnin.telemetry import selftest as telemetry_selftest
+from gpu_burnin.settings.config import Config
+from gpu_burnin.system.clock import RunClock, Times
+from gpu_burnin.system.host import read_host
+from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
 from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.telemetry.node_links import absent, node_links_of
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, SelftestResult, Verdict
-from gpu_burnin.verdict import Judgement, KernelLogFindings, Observations, judge
 
 __all__ = ["EXIT_CODES", "Display", "Outcome", "RunOptions", "run_burnin"]
 EXIT_CODES = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_burnin.worker_process import WorkerProcess
+from gpu_burnin.engine.worker_process import WorkerProcess
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from gpu_burnin import evidence
 from gpu_burnin.admission import node
+from gpu_burnin.node import evidence
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Ansible's markup (docs.ansible.com, "Ansible markup"); only V, O, RV and E know the backslash before a bracket.

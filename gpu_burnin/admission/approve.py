@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from gpu_burnin.admission.client import Conflict
 from gpu_burnin.admission.node import Node, condition
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.evidence import parse_time
+from gpu_burnin.node.evidence import parse_time
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"

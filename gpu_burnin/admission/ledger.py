@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.evidence import Statement
-from gpu_burnin.files import parse_json, read_text, write_atomic
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 SCHEMA = "muster-admission/v1"
 # RFC 1123 subdomain, as Kubernetes wants node names: nothing in it can leave the directory.

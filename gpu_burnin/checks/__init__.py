@@ -1,7 +1,7 @@
 """The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run.
 
 A check is added by its file, one row in ROWS (order, self-test and faults follow from it) and its time in
-gpu_burnin.plan.LEVELS.
+gpu_burnin.engine.plan.LEVELS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
 
 if TYPE_CHECKING:
-    from gpu_burnin.compute.backend import Backend
+    from gpu_burnin.device.backend import Backend
 
 
 class Scope(StrEnum):
@@ -132,7 +132,7 @@ class CheckContext:
 def needed_backend(ctx: CheckContext, check: str) -> Backend:
     """The backend, for a check that computes. Raises BackendError without one."""
     if ctx.backend is None:
-        from gpu_burnin.compute.backend import BackendError
+        from gpu_burnin.device.backend import BackendError
 
         raise BackendError(f"the {check} check needs a backend: this is a fault of the caller")
     return ctx.backend
@@ -164,7 +164,7 @@ class _Registry(Mapping[str, Check]):
     def __getitem__(self, name: str) -> Check:
         if name not in CHECK_NAMES:
             raise KeyError(f"unknown check {name!r}: choose from {', '.join(CHECK_NAMES)}")
-        check: Check = importlib.import_module(f"gpu_burnin.checks.{name}").Check()
+        check: Check = importlib.import_module(f"gpu_burnin.checks.{name}.check").Check()
         return check
 
     def __iter__(self) -> Iterator[str]:

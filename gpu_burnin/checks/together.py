@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.compute.backend import BackendError
+from gpu_burnin.device.backend import BackendError
 from gpu_burnin.types import JSON
 
 

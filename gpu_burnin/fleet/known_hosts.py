@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import read_text, write_atomic
+from gpu_burnin.system.files import read_text, write_atomic
 
 DEFAULT_PORT = 22
 EVIDENCE_KEY_TYPE = "ssh-ed25519"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import RATE_UNITS, Confidence, Floor, Sku, SkuTable, load_skus
+from gpu_burnin.system.values import mapping_of, number_of
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
-from gpu_burnin.values import mapping_of, number_of
 
 SLOW = "SLOW"
 # What a limit may differ from the one that was meant.

@@ -10,8 +10,8 @@ from typing import TypeVar
 import yaml
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import read_text
-from gpu_burnin.yaml_text import YamlError, compose, line_of
+from gpu_burnin.system.files import read_text
+from gpu_burnin.system.yaml_text import YamlError, compose, line_of
 
 _E = TypeVar("_E", bound=StrEnum)
 

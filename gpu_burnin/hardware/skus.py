@@ -56,7 +56,7 @@ class Sku:
     """One GPU model. `unsupported` names fields of GpuState that this model may leave unread.
 
     `nvlink_links` are those of the boards or, without `fabric`, of the bridges that the model is made for: what a node
-    should have is decided in gpu_burnin.node_links. `module_power`: GPU and processor share the power of one module, so
+    should have is decided in telemetry.node_links. `module_power`: GPU and processor share the power of one module, so
     the enforced limit follows the processor's. `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s,
     dense; a path the model lacks is missing.
     """

@@ -9,14 +9,14 @@ from typing import Any
 
 import gpu_burnin
 from gpu_burnin.checks import ROWS
-from gpu_burnin.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
-from gpu_burnin.discover import Found
-from gpu_burnin.evidence import hardware_sha256
-from gpu_burnin.host import Host
+from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
+from gpu_burnin.judge.verdict import Judgement, Observations, killed_by_run
+from gpu_burnin.node.evidence import hardware_sha256
 from gpu_burnin.report import model
 from gpu_burnin.report.words import covered
+from gpu_burnin.system.host import Host
+from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.types import JSON, Gpu, Verdict, worst
-from gpu_burnin.verdict import Judgement, Observations, killed_by_run
 
 
 @dataclass(frozen=True)

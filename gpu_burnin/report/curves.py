@@ -13,7 +13,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import GB, number, rate, size
-from gpu_burnin.values import names_of, number_of, rows_of, text_of
+from gpu_burnin.system.values import names_of, number_of, rows_of, text_of
 
 _SIZE = (480, 210)
 # What NCCL calls the ways, by how its own names begin (transport sources of NCCL: P2P, SHM, NET, COLLNET, NVLS).

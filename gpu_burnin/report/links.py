@@ -10,7 +10,7 @@ from typing import Any
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import GB, number
-from gpu_burnin.values import mapping_of, number_of, rows_of, text_of
+from gpu_burnin.system.values import mapping_of, number_of, rows_of, text_of
 
 # Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.
 _RATES: tuple[tuple[str, str], ...] = (

@@ -12,7 +12,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import duration, size
-from gpu_burnin.values import mapping_of, names_of, number_of, text_of
+from gpu_burnin.system.values import mapping_of, names_of, number_of, text_of
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 # Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import parse_json, read_bytes
-from gpu_burnin.store import REPORT, Store
+from gpu_burnin.node.store import REPORT, Store
+from gpu_burnin.system.files import parse_json, read_bytes
 from gpu_burnin.telemetry.findings import Counter
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
 

@@ -16,7 +16,7 @@ from gpu_burnin.report import curves, peers
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_of, measured
-from gpu_burnin.values import mapping_of, number_of
+from gpu_burnin.system.values import mapping_of, number_of
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16

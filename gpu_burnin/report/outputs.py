@@ -12,10 +12,10 @@ from typing import Any
 
 import markupsafe
 
-from gpu_burnin.files import write_atomic
 from gpu_burnin.hardware import what_to_do
+from gpu_burnin.node.store import REPORT, REPORT_TEXT
 from gpu_burnin.report import html, junit, model, openmetrics, text
-from gpu_burnin.store import REPORT, REPORT_TEXT
+from gpu_burnin.system.files import write_atomic
 
 REPORT_HTML = "report.html"
 JUNIT = "junit.xml"

@@ -11,7 +11,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import number
-from gpu_burnin.values import mapping_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.system.values import mapping_of, number_of, numbers_of, rows_of, text_of
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.
 _AROUND, _AROUND_LEAST_S, _AROUND_MOST_S = 0.07, 1.0, 3.0

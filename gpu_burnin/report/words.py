@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpu_burnin import expectations, node_links
-from gpu_burnin.expectations import in_words
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
+from gpu_burnin.settings import expectations
+from gpu_burnin.settings.expectations import in_words
+from gpu_burnin.system.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.telemetry import node_links
 from gpu_burnin.types import JSON, CheckResult
-from gpu_burnin.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 
-from gpu_burnin.children import child_environment
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.host_limits import scarce_in, shortage
+from gpu_burnin.system.children import child_environment
+from gpu_burnin.system.host_limits import scarce_in, shortage
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 
 # A driver that has to wake 8 GPUs without persistence mode takes 20 to 30 s; a GPU that hangs takes for ever.

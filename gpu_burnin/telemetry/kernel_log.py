@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.judge.xid import SAME_LINE_US, judge_xids
 from gpu_burnin.telemetry.kmsg import Record, XidEvent, count_gaps, parse_record, xid_event
-from gpu_burnin.telemetry.xids import SAME_LINE_US, judge_xids
 
 __all__ = ["FileLog", "KernelLog", "SystemLog", "XidEvent", "judge_xids", "open_kernel_log"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pynvml
 
-from gpu_burnin.children import die_with_parent
 from gpu_burnin.hardware import load_skus
+from gpu_burnin.system.children import die_with_parent
 from gpu_burnin.telemetry.counters import Reading
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.events import EventWatch

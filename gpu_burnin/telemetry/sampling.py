@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from gpu_burnin.children import child_environment
+from gpu_burnin.system.children import child_environment
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.types import Gpu

@@ -16,17 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.checks import CheckContext, gemm
-from gpu_burnin.compute import exact
-from gpu_burnin.compute.collectives import operation
-from gpu_burnin.compute.collectives_cpu import CpuCollectives
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.expect import expected_digests
-from gpu_burnin.compute.fresh import make_set
-from gpu_burnin.compute.golden import fresh_seeds
-from gpu_burnin.compute.host_link import Direction
-from gpu_burnin.compute.host_link_cpu import CpuHostLink
-from gpu_burnin.compute.product import ROUND, Expected, Pair, ProductUnit, Shape, Stream
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.gemm import check as gemm
+from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.operations import operation
+from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.port import Direction
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact import operands as exact
+from gpu_burnin.exact.expected import expected_digests
+from gpu_burnin.exact.fresh import make_set
+from gpu_burnin.exact.golden import fresh_seeds
+from gpu_burnin.exact.product import ROUND, Expected, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import Gpu
 
 SHAPE = Shape(2048, 2048, 4096)

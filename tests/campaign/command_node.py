@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from gpu_burnin.store import Store
+from gpu_burnin.judge.verdict import Judgement
+from gpu_burnin.node.store import Store
 from gpu_burnin.types import Action, Reason, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.nvml_child import ROOT, SCENARIO_VARIABLE
 
 GPUS = 3

@@ -13,15 +13,16 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from gpu_burnin import run, worker
+from gpu_burnin import run
 from gpu_burnin.__main__ import main as gpu_burnin
-from gpu_burnin.checks import nvlink
-from gpu_burnin.compute import nccl
-from gpu_burnin.compute.collectives_cpu import CpuCollectives
-from gpu_burnin.compute.host_link_cpu import CpuHostLink
-from gpu_burnin.compute.peer import PeerUnavailable
-from gpu_burnin.compute.peer_cpu import CpuPeers
-from gpu_burnin.executor import execute
+from gpu_burnin.checks.nccl import library as nccl
+from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nvlink import check as nvlink
+from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.nvlink.port import PeerUnavailable
+from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.engine import worker
+from gpu_burnin.engine.executor import execute
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import JSON
 

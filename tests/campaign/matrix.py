@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.files import write_atomic
+from gpu_burnin.system.files import write_atomic
 from tests.campaign.model import NOT_TESTED, SEEN
 
 PEERS = ("gpu-burn", "dcgm", "nvbandwidth", "nccl-tests")

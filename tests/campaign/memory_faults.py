@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.exact import U64
-from gpu_burnin.compute.memory import MemoryTester
-from gpu_burnin.compute.memory_cpu import CpuMemory
-from gpu_burnin.compute.patterns import WORD_BYTES
+from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.patterns import WORD_BYTES
+from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact.operands import U64
 from tests.campaign.cells import SICK, AddressLine, Cells, Fading, RowBurst
 
 WORDS = 1 << 13

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Action, Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 
 SEED_VARIABLE = "MUSTER_CAMPAIGN_SEED"
 DEFAULT_SEED = 2026

@@ -8,16 +8,16 @@ from functools import cache
 from typing import Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.compute.backend import Backend
-from gpu_burnin.compute.cpu import CpuBackend
+from gpu_burnin.device.backend import Backend
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.engine.plan import Plan, make_plan
 from gpu_burnin.hardware import load_skus, load_xids
-from gpu_burnin.plan import Plan, make_plan
+from gpu_burnin.judge.verdict import Judgement, KernelLogFindings, Observations, judge
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.telemetry.state import NodeState, to_gpu
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
-from gpu_burnin.verdict import Judgement, KernelLogFindings, Observations, judge
 
 # Small products and little memory: the detectors are the same, a case takes milliseconds.
 SHAPES = {

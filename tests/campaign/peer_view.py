@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import STORAGE_OF, Buffer, read_matrix, values_from_raw, write_matrix
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.faults import Fault, Target
-from gpu_burnin.compute.product import Case, Shape
+from gpu_burnin.device.backend import STORAGE_OF, Buffer, read_matrix, values_from_raw, write_matrix
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact import operands
+from gpu_burnin.exact.faults import Fault, Target
+from gpu_burnin.exact.product import Case, Shape
 from tests.campaign import peers
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN
 
@@ -80,7 +80,7 @@ def _exact_operands(precision: str, seed: int) -> _Buffers:
     """This project's product: small integers, exact."""
     made = _buffers(precision, _ROWS)
     backend, _, a, b, _ = made
-    case = Case(precision, exact.ranges_for(precision)[0], Shape(_ROWS, _ROWS, _ROWS), seed, seed + 1)
+    case = Case(precision, operands.ranges_for(precision)[0], Shape(_ROWS, _ROWS, _ROWS), seed, seed + 1)
     backend.fill(a, case.operand("a"))
     backend.fill(b, case.operand("b"))
     return made

@@ -180,7 +180,7 @@ def main(mode: str, sick: str, state: Path) -> None:
         state.touch()
     AT_START.get(mode, lambda: None)()
     real = subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpu_burnin.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-m", "gpu_burnin.engine.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert real.stdin is not None and real.stdout is not None
     real.stdin.write(job)

@@ -6,13 +6,13 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.exact import U64
-from gpu_burnin.compute.host_link import WAYS, Direction, HostLink
-from gpu_burnin.compute.host_link_cpu import CpuHostLink
-from gpu_burnin.compute.peer import PIECES, PeerPort, PeerUnavailable
-from gpu_burnin.compute.peer import Direction as PeerDirection
-from gpu_burnin.compute.peer_cpu import CpuPeers
+from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.nvlink.port import PIECES, PeerPort, PeerUnavailable
+from gpu_burnin.checks.nvlink.port import Direction as PeerDirection
+from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.port import WAYS, Direction, HostLink
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact.operands import U64
 from gpu_burnin.types import JSON
 from tests.campaign.wires import Wire
 

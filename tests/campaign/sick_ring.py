@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.compute.collectives import Operation
-from gpu_burnin.compute.collectives_cpu import CpuCollectives
-from gpu_burnin.compute.collectives_port import Collectives, CollectivesMissing
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.exact import mix
+from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.operations import Operation
+from gpu_burnin.checks.nccl.port import Collectives, CollectivesMissing
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact.operands import mix
 
 # Operations that pass before a single fault strikes: the first ones connect and warm up.
 FIRST_STRUCK = 3

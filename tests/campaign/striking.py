@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_burnin.compute.backend import Buffer, read_matrix, write_matrix
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.exact import Operand
-from gpu_burnin.compute.faults import Fault, Target
+from gpu_burnin.device.backend import Buffer, read_matrix, write_matrix
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact.faults import Fault, Target
+from gpu_burnin.exact.operands import Operand
 
 # When a product is struck: its number since the backend was opened, and whether its operands are random.
 When = Callable[[int, bool], bool]
@@ -40,7 +40,7 @@ def every_random(_: int, random: bool) -> bool:
 
 
 class StrikingBackend(CpuBackend):
-    """Puts a fault of gpu_burnin.compute.faults into the products that `when` names, at a place the seed says."""
+    """Puts a fault of gpu_burnin.exact.faults into the products that `when` names, at a place the seed says."""
 
     def __init__(self, fault: Fault, when: When, seed: int) -> None:
         super().__init__()

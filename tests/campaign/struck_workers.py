@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from gpu_burnin.executor import execute
-from gpu_burnin.plan import Plan
+from gpu_burnin.engine.executor import execute
+from gpu_burnin.engine.plan import Plan
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN
 from tests.campaign.node import observe, plan_of, verdict
 from tests.campaign.traces import memory_files, until

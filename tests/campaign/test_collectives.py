@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS, nccl_session
-from gpu_burnin.checks.nccl_judge import transport_reasons
-from gpu_burnin.compute.nccl_log import read_log
+from gpu_burnin.checks import ROWS
+from gpu_burnin.checks.nccl import session as nccl_session
+from gpu_burnin.checks.nccl.judge import transport_reasons
+from gpu_burnin.checks.nccl.log import read_log
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
-from gpu_burnin.verdict import Judgement
 from tests.campaign import sick_ring
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.report import model
 from gpu_burnin.types import Action, Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.command_faults import COMMAND_FAULTS, CommandFault
 from tests.campaign.command_node import GPUS, Node, judgement_of
 from tests.campaign.conftest import Record

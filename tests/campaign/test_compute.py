@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.checks import REGISTRY
-from gpu_burnin.checks.hbm_patterns import CORE
-from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import Backend
-from gpu_burnin.compute.faults import FAULTS
-from gpu_burnin.compute.sm_faults import FAULT_NAMES as SM_FAULTS
+from gpu_burnin.checks.hbm.rounds import CORE
+from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
+from gpu_burnin.device.backend import Backend
+from gpu_burnin.exact import operands
+from gpu_burnin.exact.faults import FAULTS
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign import peers
 from tests.campaign.conftest import Record
 from tests.campaign.model import (
@@ -39,7 +39,7 @@ from tests.campaign.striking import (
     only_first,
     random_only,
 )
-from tests.sick_memory import SickMemory
+from tests.support.faulty_memory import SickMemory
 
 INJECTED_SEEDS, STRUCK_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
 FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -75,7 +75,7 @@ def _gemm_codes(fault: str, precision: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("index", range(INJECTED_SEEDS))
-@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("precision", operands.PRECISIONS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_wrong_product(name: str, precision: str, index: int, record: Record) -> None:
     """A fault that strikes one product, put in by the check itself as --inject does it."""
@@ -96,7 +96,7 @@ _EACH = {name: each(7) for name in ("bitflip", "low_mantissa", "warp_run", "nan"
 
 
 @pytest.mark.parametrize("index", range(STRUCK_SEEDS))
-@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("precision", operands.PRECISIONS)
 @pytest.mark.parametrize(
     ("kind", "name"), [*(("always", name) for name in _ALWAYS), *(("each 7th product", name) for name in _EACH)]
 )
@@ -114,7 +114,7 @@ def test_sick_products(kind: str, name: str, precision: str, index: int, record:
 
 
 @pytest.mark.parametrize("index", range(STRUCK_SEEDS))
-@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("precision", operands.PRECISIONS)
 @pytest.mark.parametrize("name", ["bitflip", "low_mantissa"])
 def test_products_wrong_under_random_operands_only(name: str, precision: str, index: int, record: Record) -> None:
     """Nothing is wrong with exact products: the bits of a repeat tell."""
@@ -128,7 +128,7 @@ def test_products_wrong_under_random_operands_only(name: str, precision: str, in
 
 
 @pytest.mark.parametrize("index", range(STRUCK_SEEDS))
-@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("precision", operands.PRECISIONS)
 def test_random_products_always_wrong_in_the_same_way(precision: str, index: int, record: Record) -> None:
     """Exact products are right and repeats agree: only the other GPUs of the node tell, and prove nothing."""
     name, seed = "low_mantissa", case_seed("compute", "rounding", precision, index)
@@ -150,7 +150,7 @@ def test_random_products_always_wrong_in_the_same_way(precision: str, index: int
 
 
 @pytest.mark.parametrize("index", range(STRUCK_SEEDS))
-@pytest.mark.parametrize("precision", exact.PRECISIONS)
+@pytest.mark.parametrize("precision", operands.PRECISIONS)
 def test_operand_buffers_at_one_address(precision: str, index: int, record: Record) -> None:
     """An address line that is stuck. The tools keep equal data in all slots, so a wrong slot reads right."""
     seed = case_seed("compute", "alias", precision, index)

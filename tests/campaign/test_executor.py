@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.executor import ExecutionResult, execute
-from gpu_burnin.plan import Plan
+from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.plan import Plan
 from tests.campaign.conftest import Record
 from tests.campaign.executor_faults import EXECUTOR_FAULTS, ExecutorFault
 from tests.campaign.model import Expect, case_random, case_seed, demand, row

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.checks import REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
+from gpu_burnin.judge.verdict import KernelLogFindings
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult, Verdict
-from gpu_burnin.verdict import KernelLogFindings
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import SHAPES, context_of, gpus_of, made_up_gpus, observe, plan_of, sampled, verdict

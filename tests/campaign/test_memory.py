@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS, hbm
+from gpu_burnin.checks import REGISTRY, ROWS
+from gpu_burnin.checks.hbm import check as hbm
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.cells import SICK, Cells, Fading
 from tests.campaign.conftest import Record
 from tests.campaign.memory_faults import MEMORY_FAULTS, WORDS, SickBackend, wrong_words

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import REGISTRY
-from gpu_burnin.compute.backend import Buffer
-from gpu_burnin.compute.collectives import Operation, Outcome
-from gpu_burnin.compute.collectives_port import Collectives
-from gpu_burnin.compute.cpu import CpuBackend
-from gpu_burnin.compute.faults import FAULTS
-from gpu_burnin.compute.host_link import HostLink, Verified
-from gpu_burnin.compute.memory import MemoryTester
-from gpu_burnin.compute.memory_cpu import CpuMemory
-from gpu_burnin.compute.patterns import MemoryFaults, Pattern
-from gpu_burnin.compute.peer import PeerPort, PieceFault
-from gpu_burnin.compute.sm_faults import FAULT_NAMES as SM_FAULTS
+from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
+from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.nccl.operations import Operation, Outcome
+from gpu_burnin.checks.nccl.port import Collectives
+from gpu_burnin.checks.nvlink.port import PeerPort, PieceFault
+from gpu_burnin.checks.pcie.port import HostLink, Verified
+from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
+from gpu_burnin.device.backend import Buffer
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Action, Reason, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.matrix import Case, lines, render, summary
 from tests.campaign.memory_faults import MEMORY_FAULTS
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import dcgm
+from gpu_burnin.checks.dcgm import check as dcgm
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
@@ -22,7 +22,7 @@ from tests.campaign.nvml_child import ROOT
 
 FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 # An answer of level 2 that was recorded on a machine with one GPU.
-_RECORDED = ROOT / "tests/unit/engine/dcgm_outputs/level2-allowed-4.5.2.json"
+_RECORDED = ROOT / "tests/support/dcgm_outputs/level2-allowed-4.5.2.json"
 _NVVS_ERROR, _NO_CONNECTION = 226, 235
 _BUDGET_S = 20.0
 _CONFIG, _ISOLATE = 5, 2

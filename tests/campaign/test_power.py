@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import ROWS
-from gpu_burnin.compute.backend import Buffer
-from gpu_burnin.compute.faults import FAULTS
+from gpu_burnin.device.backend import Buffer
+from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.types import CheckResult, Gpu, Verdict

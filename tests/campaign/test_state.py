@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import clean, gpus_of, observe, plan_of, verdict

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.judge.verdict import Judgement, KernelLogFindings
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.types import Gpu, Verdict
-from gpu_burnin.verdict import Judgement, KernelLogFindings
 from tests.campaign.conftest import Record
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import clean, gpus_of, healthy_telemetry, made_up_gpus, observe, plan_of, verdict

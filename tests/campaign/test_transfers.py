@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS, nvlink
-from gpu_burnin.compute.backend import Backend
+from gpu_burnin.checks import ROWS
+from gpu_burnin.checks.nvlink import check as nvlink
+from gpu_burnin.device.backend import Backend
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import Gpu, Notice, Reason, Verdict
-from gpu_burnin.verdict import Judgement
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_seed, demand, row
 from tests.campaign.node import SHAPES

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_burnin.checks import REGISTRY, ROWS, CheckContext
-from gpu_burnin.compute.backend import Backend, BackendError
+from gpu_burnin.device.backend import Backend, BackendError
 from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
-from gpu_burnin.verdict import Judgement
 from tests.campaign.model import case_random
 from tests.campaign.node import SHAPES, context_of, made_up_gpus, observe, plan_of, verdict
-from tests.meeting import run_together
+from tests.support.exchange_barrier import run_together
 
 
 def node_of(*case: object, least: int = 2, most: int = 4) -> tuple[tuple[Gpu, ...], int]:

@@ -7,18 +7,15 @@ Without one they are skipped with the reason; with one, a backend that cannot be
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-# What the unit tests of the backend share with these: the cases and the small helpers.
-sys.path.insert(0, str(HERE.parent / "unit" / "engine"))
-pytest.register_assert_rewrite("cuda_cases", "memory_cases")
+from gpu_burnin.device.cuda import CudaBackend
 
-from gpu_burnin.compute.cuda import CudaBackend  # noqa: E402 its tests' folder has to be known first
+HERE = Path(__file__).resolve().parent
+pytest.register_assert_rewrite("tests.support.cuda_cases", "tests.support.memory_cases")
 
 
 def missing_gpu() -> str | None:

@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from engine_helpers import context
 
-from gpu_burnin.checks.pcie import Check
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.host_link import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.checks.pcie.check import Check
+from gpu_burnin.checks.pcie.port import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import context
 
 _SIZES = (4096, 1 << 20, 256 << 20)
 

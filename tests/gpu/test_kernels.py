@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_cases import KernelCases
+from tests.support.cuda_cases import KernelCases
 
 
 class TestKernels(KernelCases):

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from engine_helpers import context
-from memory_cases import MemoryCases
 
-from gpu_burnin.checks.hbm import Check
-from gpu_burnin.checks.hbm_patterns import CORE
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.memory import MemoryTester
-from gpu_burnin.compute.memory_faults import FAULTS
+from gpu_burnin.checks.hbm.check import Check
+from gpu_burnin.checks.hbm.faults import FAULTS
+from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.rounds import CORE
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import context
+from tests.support.memory_cases import MemoryCases
 
 
 class TestKernels(MemoryCases):

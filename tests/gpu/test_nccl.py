@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import context
 from numpy.typing import NDArray
 
-from gpu_burnin.checks.nccl import Check
-from gpu_burnin.compute import nccl
-from gpu_burnin.compute.collectives import (
+from gpu_burnin.checks.nccl import library as nccl
+from gpu_burnin.checks.nccl.check import Check
+from gpu_burnin.checks.nccl.cuda import CudaCollectives
+from gpu_burnin.checks.nccl.operations import (
     COLLECTIVES,
     KINDS,
     Operation,
@@ -27,9 +27,9 @@ from gpu_burnin.compute.collectives import (
     operation,
     sent_bits,
 )
-from gpu_burnin.compute.collectives_cuda import CudaCollectives
-from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import context
 
 _SIZE, _LIMIT_S = 16 << 20, 60.0
 
@@ -79,8 +79,8 @@ def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kin
 
 # An abort that does not come back ends the process it is in, as it should end a worker: not that of the tests.
 _NEVER_COMES = """
-from gpu_burnin.compute.collectives_port import CollectiveTimeout
-from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.checks.nccl.port import CollectiveTimeout
+from gpu_burnin.device.cuda import CudaBackend
 backend = CudaBackend()
 backend.open(None)
 port = backend.collectives()

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import context
 
-from gpu_burnin.checks.nvlink import Check
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.peer import DATA_FAULTS, DIRECTIONS, PIECES, Direction, transfer_key
+from gpu_burnin.checks.nvlink.check import Check
+from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, PIECES, Direction, transfer_key
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import context
 
 _SIZE = 8 << 20
 _ROOT = Path(__file__).resolve().parents[2]
 _OTHER = f"""
 import json, sys
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.peer import transfer_key
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.checks.nvlink.port import transfer_key
 backend = CudaBackend()
 backend.open(None)
 port = backend.peers()

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_helpers import context
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.power import Check
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.plan import CUDA_SHAPES
+from gpu_burnin.checks.power.check import Check
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support.engine_helpers import context
 
 # Seconds: some ten of waves, then mixed load.
 _BUDGET_S = 20.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import STORAGE, STORAGE_OF
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.expect import expected_digests
-from gpu_burnin.compute.faults import FAULTS, Target, flip_bit
-from gpu_burnin.compute.fresh import make_set
-from gpu_burnin.compute.golden import fresh_seeds, shipped_digest, shipped_shapes
-from gpu_burnin.compute.locate import locate
-from gpu_burnin.compute.probe import probe_bits
-from gpu_burnin.compute.product import ROUND, ProductUnit, Shape, Stream
+from gpu_burnin.checks.gemm.probe import probe_bits
+from gpu_burnin.device.backend import STORAGE, STORAGE_OF
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.exact import operands as exact
+from gpu_burnin.exact.expected import expected_digests
+from gpu_burnin.exact.faults import FAULTS, Target, flip_bit
+from gpu_burnin.exact.fresh import make_set
+from gpu_burnin.exact.golden import fresh_seeds, shipped_digest, shipped_shapes
+from gpu_burnin.exact.locate import locate
+from gpu_burnin.exact.product import ROUND, ProductUnit, Shape, Stream
 
 SMALL = Shape(256, 256, 256)
 _SEED = 11

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from engine_helpers import context
 
-from gpu_burnin.checks.sm import ROUNDS, Check
-from gpu_burnin.compute import sm_golden, sm_judge
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.sm import KERNELS
+from gpu_burnin.checks.sm import golden as sm_golden
+from gpu_burnin.checks.sm import judge as sm_judge
+from gpu_burnin.checks.sm.check import ROUNDS, Check
+from gpu_burnin.checks.sm.kernels import KERNELS
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import context
 
 _SEED = 7
 

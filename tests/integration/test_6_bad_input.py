@@ -1,7 +1,7 @@
 """Bad input on the converged lab: one clear problem with place and fix, exit code 2, and not a host touched.
 
 Each case is a copy of the lab's inventory with one mistake in it. The mistakes that need no host to be seen are in
-tests/unit/repo/test_bad_inventory.py too, all at once.
+tests/unit/collection/test_bad_inventory.py too, all at once.
 """
 
 from __future__ import annotations

@@ -18,6 +18,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "collections"))
 
+pytest_plugins = [
+    "tests.support.engine_fixtures",
+    "tests.support.node_fixtures",
+    "tests.support.ssh_fixtures",
+    "tests.support.telemetry_fixtures",
+]
+
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.checks import ROWS, SELFTESTED, USUAL_CHECKS
-from gpu_burnin.children import die_with_parent
+from gpu_burnin.system.children import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK_LIMIT_S = 60.0

@@ -6,9 +6,9 @@ import time
 from contextlib import closing
 from typing import Any
 
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.host_link import MOST_COPY_BYTES, Direction, HostLink
-from gpu_burnin.plan import CUDA_SHAPES
+from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, HostLink
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.engine.plan import CUDA_SHAPES
 
 _LEAST_S = 1.0
 _SMALL_BYTES, _SMALL_COPIES = 4096, 256

@@ -67,7 +67,7 @@ def missing() -> str:
 
 def _unseen_by_workers() -> list[str]:
     try:
-        from gpu_burnin.worker_process import worker_environment
+        from gpu_burnin.engine.worker_process import worker_environment
     except ImportError:  # of what is missing here too, and told
         return []
     code = f"from importlib.util import find_spec\nprint(*[n for n in {_WORKERS_NEED!r} if find_spec(n) is None])"

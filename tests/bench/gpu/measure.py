@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.compute import exact
-from gpu_burnin.compute.backend import STORAGE, STORAGE_OF, Backend, Buffer
-from gpu_burnin.compute.cublaslt import COMPUTE_TYPE, CUDA_TYPE, SCALE_TYPE
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.exact import Scale
-from gpu_burnin.compute.golden import DIGEST_KEY
-from gpu_burnin.compute.product import ROUND, Pair, ProductUnit, Shape, Stream
+from gpu_burnin.device.backend import STORAGE, STORAGE_OF, Backend, Buffer
+from gpu_burnin.device.cublaslt import COMPUTE_TYPE, CUDA_TYPE, SCALE_TYPE
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.plan import CUDA_SHAPES
+from gpu_burnin.exact import operands
+from gpu_burnin.exact.golden import DIGEST_KEY
+from gpu_burnin.exact.operands import Scale
+from gpu_burnin.exact.product import ROUND, Pair, ProductUnit, Shape, Stream
 
 RATE_SHAPE = Shape(CUDA_SHAPES["gemm_m"], CUDA_SHAPES["gemm_n"], CUDA_SHAPES["gemm_k"])
 _LEAST_S = 0.5
@@ -124,7 +124,7 @@ def _checker(backend: Backend, c: Buffer, scale: Scale | None) -> Callable[[int]
 
 def _loaded(backend: CudaBackend, precision: str, shape: Shape) -> ProductUnit:
     unit = ProductUnit(Stream(backend), precision, shape)
-    unit.load(exact.ranges_for(precision)[0], _SEEDS, _SEEDS)
+    unit.load(operands.ranges_for(precision)[0], _SEEDS, _SEEDS)
     return unit
 
 

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.hbm import Check
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.compute.memory import MemoryTester
-from gpu_burnin.compute.patterns import KINDS, Pattern
-from gpu_burnin.plan import CUDA_SHAPES
+from gpu_burnin.checks.hbm.check import Check
+from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
+from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.engine.plan import CUDA_SHAPES
 
 _COPY_BYTES = 4 << 30
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice (driver_types.h)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpu_burnin.compute.collectives import COLLECTIVES, KINDS, operation
-from gpu_burnin.compute.cuda import CudaBackend
+from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS, operation
+from gpu_burnin.device.cuda import CudaBackend
 from gpu_burnin.errors import GpuBurninError
 from tests.bench.gpu.burnin import burn_in
 

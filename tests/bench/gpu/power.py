@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.power import Check
-from gpu_burnin.compute.cuda import CudaBackend
-from gpu_burnin.discover import discover
+from gpu_burnin.checks.power.check import Check
+from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.hardware.policy import load_policy
-from gpu_burnin.plan import CUDA_SHAPES
-from gpu_burnin.telemetry.power_judge import judge_power
+from gpu_burnin.judge.power import judge_power
+from gpu_burnin.telemetry.discover import discover
 from gpu_burnin.telemetry.sampling import Sampling
 
 _BUDGET_S = 30.0

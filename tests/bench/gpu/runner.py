@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.files import write_atomic
+from gpu_burnin.system.files import write_atomic
 from tests.bench.gpu.plan import KILL_S, STOP_S, TERM_S, TOTAL_S, Step, allowance
 from tests.bench.gpu.table import markdown
 

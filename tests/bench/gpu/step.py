@@ -21,14 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_burnin.children import die_with_parent
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.files import write_atomic
+from gpu_burnin.system.children import die_with_parent
+from gpu_burnin.system.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpu_burnin.compute.cuda import CudaBackend
+    from gpu_burnin.device.cuda import CudaBackend
 
 _SMI_LIMIT_S = 15.0
 
@@ -214,7 +214,7 @@ def power(report: Report) -> None:
 @contextmanager
 def _opened(report: Report) -> Iterator[tuple[CudaBackend, Any]]:
     """The first GPU that CUDA shows."""
-    from gpu_burnin.compute.cuda import CudaBackend
+    from gpu_burnin.device.cuda import CudaBackend
 
     backend = CudaBackend(report.kernel_dir)
     backend.open(None)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admission_helpers import Signer, new_host_key
-from fake_api import FakeApi
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.fleet.known_hosts import HostKey, load, record
+from tests.support.admission_helpers import Signer, new_host_key
+from tests.support.fake_api import FakeApi
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admission_helpers import BOOT, BOOT2, MACHINE, NOW, Signer, make_node, new_host_key
-from fake_api import FakeApi, Refused
 
 from gpu_burnin.admission.admitter import Admitter, NodeReport, NodeSpec, Settings, admit
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, Signer, make_node, new_host_key
+from tests.support.fake_api import FakeApi, Refused
 
 SPEC = NodeSpec("gpu-1", "10.0.0.1")
 

@@ -7,11 +7,8 @@ import ipaddress
 from typing import Any
 
 import pytest
-from admission_helpers import NOW, make_node
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from csr_helpers import BOOTSTRAP, NODE_GROUPS, SANS, client_csr, kubelet, request_pem, serving_csr
-from fake_api import FakeApi, Refused
 
 from gpu_burnin.admission.approve import (
     InventoryNode,
@@ -20,6 +17,9 @@ from gpu_burnin.admission.approve import (
     judge_csr,
 )
 from gpu_burnin.admission.client import KubeApi
+from tests.support.admission_helpers import NOW, make_node
+from tests.support.csr_helpers import BOOTSTRAP, NODE_GROUPS, SANS, client_csr, kubelet, request_pem, serving_csr
+from tests.support.fake_api import FakeApi, Refused
 
 INVENTORY = {
     "gpu-1": InventoryNode.of("gpu-1", ["10.0.0.1", "fd00::1"], ["gpu-1.example.org"]),

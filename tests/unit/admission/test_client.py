@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from admission_helpers import make_node
-from fake_api import FakeApi, Refused
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+from tests.support.admission_helpers import make_node
+from tests.support.fake_api import FakeApi, Refused
 
 
 def test_an_overloaded_server_is_asked_again(api: FakeApi, kube: KubeApi) -> None:

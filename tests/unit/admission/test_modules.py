@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admission_helpers import Signer, make_node
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.muster.fleet.plugins.modules import csr_approver, node_admission
-from csr_helpers import client_csr, kubelet
-from fake_api import FakeApi
 
-from gpu_burnin.evidence import canonical_json
+from gpu_burnin.node.evidence import canonical_json
 from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import Signer, make_node
+from tests.support.csr_helpers import client_csr, kubelet
+from tests.support.fake_api import FakeApi
 
 RunModule = Callable[..., tuple[int, dict[str, Any]]]
 

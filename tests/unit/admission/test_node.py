@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from admission_helpers import BOOT, BOOT2, NOW, STATEMENT, make_node
-from fake_api import apply_patch
 
 from gpu_burnin.admission.ledger import Admission, Entry
 from gpu_burnin.admission.node import CODES, Act, Evidence, Policy, decide, node_ttl_s
-from gpu_burnin.evidence import CODES as EVIDENCE_CODES
-from gpu_burnin.evidence import Statement
+from gpu_burnin.node.evidence import CODES as EVIDENCE_CODES
+from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import BOOT, BOOT2, NOW, STATEMENT, make_node
+from tests.support.fake_api import apply_patch
 
 POLICY = Policy()
 PREFIX = "muster.node-restriction.kubernetes.io/"

@@ -179,7 +179,7 @@ def test_a_cut_at_any_moment_leaves_whole_results_of_what_was_done(tmp_path: Pat
 
 
 # What a real step does: it ends with the session.
-_DIE = "sys.path.insert(0, '.'); from gpu_burnin.children import die_with_parent; die_with_parent()"
+_DIE = "sys.path.insert(0, '.'); from gpu_burnin.system.children import die_with_parent; die_with_parent()"
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def test_steps_share_compiled_kernels_in_the_session_s_own_folder(
         def open(self, _: None) -> None:
             raise GpuBurninError("no GPU")
 
-    monkeypatch.setattr("gpu_burnin.compute.cuda.CudaBackend", Backend)
+    monkeypatch.setattr("gpu_burnin.device.cuda.CudaBackend", Backend)
     for name in ("rates", "memory"):
         assert do(name, Report(tmp_path / f"{name}.json", tmp_path)) == 1
     assert made == [tmp_path / "kernels"] * 2

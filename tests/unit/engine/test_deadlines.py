@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 
 import pytest
-from engine_helpers import gpu, limited, plan
-from executor_helpers import Fake, events, gone, told
 
 from gpu_burnin.checks import Scope
-from gpu_burnin.deadlines import MOST_LATE_S, deadlines
-from gpu_burnin.messages import ProtocolError, parse
-from gpu_burnin.plan import CLOSING_S, LEVELS, make_plan, schedule
+from gpu_burnin.engine.deadlines import MOST_LATE_S, deadlines
+from gpu_burnin.engine.messages import ProtocolError, parse
+from gpu_burnin.engine.plan import CLOSING_S, LEVELS, make_plan, schedule
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import gpu, limited, plan
+from tests.support.executor_helpers import Fake, events, gone, told
 
 HOURS_S = 2 * 86400.0
 TIMES_S = (60.0, 300.0, 600.0, 7200.0, HOURS_S)

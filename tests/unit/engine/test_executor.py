@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import limited, plan
-from executor_helpers import Fake, events, gone, told
 
-from gpu_burnin.execution import shielded
-from gpu_burnin.executor import execute
-from gpu_burnin.journal import Journal, died_during, read_journal
+from gpu_burnin.engine.execution import shielded
+from gpu_burnin.engine.executor import execute
+from gpu_burnin.engine.journal import Journal, died_during, read_journal
+from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.types import Verdict
-from gpu_burnin.worker_process import WorkerProcess
+from tests.support.engine_helpers import limited, plan
+from tests.support.executor_helpers import Fake, events, gone, told
 
 
 def test_node_first_then_all_gpus_each_in_its_worker(fake: Fake) -> None:
@@ -283,12 +283,11 @@ def test_a_killed_supervisor_leaves_no_worker_and_a_journal_that_tells(tmp_path:
     path = tmp_path / "journal.jsonl"
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
-        "from pathlib import Path\nfrom engine_helpers import plan\n"
-        "from gpu_burnin.executor import execute\nfrom gpu_burnin.journal import Journal\n"
+        "from pathlib import Path\nfrom tests.support.engine_helpers import plan\n"
+        "from gpu_burnin.engine.executor import execute\nfrom gpu_burnin.engine.journal import Journal\n"
         "execute(plan('gemm', inject=('gemm:hang',)), Journal(Path(sys.argv[1]), 'boot-1'))\n"
     )
-    here = Path(__file__).parent
-    supervisor = subprocess.Popen([sys.executable, "-c", code, str(path), str(here), str(here.parents[2])])
+    supervisor = subprocess.Popen([sys.executable, "-c", code, str(path), str(Path(__file__).parents[3])])
     try:
         _wait(lambda: path.exists() and any(e["event"] == "check_started" for e in read_journal(path)))
     finally:

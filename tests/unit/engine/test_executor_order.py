@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import plan
-from executor_helpers import Fake, events, told
 
 from gpu_burnin.checks import Scope
-from gpu_burnin.executor import ExecutionResult
-from gpu_burnin.plan import CLOSING_S, Plan
+from gpu_burnin.engine.executor import ExecutionResult
+from gpu_burnin.engine.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import plan
+from tests.support.executor_helpers import Fake, events, told
 
 
 def _budgets(result: ExecutionResult) -> dict[str, float]:

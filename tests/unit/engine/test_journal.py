@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.journal import Journal, died_during, read_journal
+from gpu_burnin.engine.journal import Journal, died_during, read_journal
 
 STARTED = {"event": "check_started", "check": "gemm", "gpu": "GPU-0"}
 FINISHED = {"event": "check_finished", "check": "gemm", "gpu": "GPU-0"}

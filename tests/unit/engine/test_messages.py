@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.host_limits import Scarce
-from gpu_burnin.messages import Failed, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
+from gpu_burnin.engine.messages import Failed, Progress, ProtocolError, Ready, Result, Selftests, Share, parse
+from gpu_burnin.engine.wire import encode
+from gpu_burnin.system.host_limits import Scarce
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult, Series, Verdict
-from gpu_burnin.wire import encode
 
 REASON = Reason("GEMM_MISMATCH", "gemm", "m", "GPU-0", {"row": 1})
 RESULT = CheckResult(

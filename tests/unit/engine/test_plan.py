@@ -7,11 +7,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from engine_helpers import gpu, plan
 
 from gpu_burnin.checks import CHECK_NAMES, REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
-from gpu_burnin.compute.faults import FAULTS
-from gpu_burnin.plan import (
+from gpu_burnin.engine.plan import (
     CLOSING_S,
     LEVELS,
     CheckPlan,
@@ -23,8 +21,10 @@ from gpu_burnin.plan import (
     schedule,
     share,
 )
+from gpu_burnin.engine.wire import encode, result_from_json, selftest_from_json, to_json
+from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
-from gpu_burnin.wire import encode, result_from_json, selftest_from_json, to_json
+from tests.support.engine_helpers import gpu, plan
 
 
 def _make(level: str = "quick", **settings: object) -> Plan:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import gpu, limited, plan
-from executor_helpers import LIMITS, gone
-from together_helpers import contexts, run_together
 
-from gpu_burnin.attribution import attributed
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.compute.backend import BackendError
-from gpu_burnin.executor import ExecutionResult, execute
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.judge.attribution import attributed
 from gpu_burnin.types import JSON, CheckResult, Verdict
+from tests.support.engine_helpers import gpu, limited, plan
+from tests.support.executor_helpers import LIMITS, gone
+from tests.support.together_helpers import contexts, run_together
 
 _COUNT = 3
 _OPTIONS: Mapping[str, JSON] = {"collective_wait_s": 60.0}
@@ -104,7 +104,7 @@ def test_two_gpus_may_leave_at_any_two_exchanges(name: str) -> None:
 
 _WORKER = """
 import os, signal, sys
-from gpu_burnin import worker
+from gpu_burnin.engine import worker
 gpu, step, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 exchange, calls = worker.Worker._exchange, []
 def may_die(self, data):

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine_helpers import limited, plan
-from executor_helpers import LIMITS, gone, told
-
-from gpu_burnin.compute.backend import BackendError, DeviceFault
-from gpu_burnin.compute.exact import PRECISIONS
-from gpu_burnin.coverage import verified_s
-from gpu_burnin.executor import execute
-from gpu_burnin.messages import Failed, parse
+from gpu_burnin.device.backend import BackendError, DeviceFault
+from gpu_burnin.engine.executor import execute
+from gpu_burnin.engine.messages import Failed, parse
+from gpu_burnin.engine.worker import Progress, _failure
+from gpu_burnin.engine.worker_process import worker_environment
+from gpu_burnin.exact.operands import PRECISIONS
+from gpu_burnin.judge.coverage import verified_s
 from gpu_burnin.types import Verdict
-from gpu_burnin.worker import Progress, _failure
-from gpu_burnin.worker_process import worker_environment
+from tests.support.engine_helpers import limited, plan
+from tests.support.executor_helpers import LIMITS, gone, told
 
 
 def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None:
@@ -93,7 +92,7 @@ def test_real_worker_that_wedges_is_killed() -> None:
 
 def test_the_supervisor_loads_nothing_heavy() -> None:
     code = (
-        "import sys, gpu_burnin.executor, gpu_burnin.plan, gpu_burnin.journal\n"
+        "import sys, gpu_burnin.engine.executor, gpu_burnin.engine.plan, gpu_burnin.engine.journal\n"
         "print([m for m in ('numpy', 'cupy', 'pynvml', 'ml_dtypes') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]

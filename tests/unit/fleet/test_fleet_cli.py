@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ssh_server import StartServer, new_key
 
-from gpu_burnin.cli import call as command
+from gpu_burnin.cli import fleet as cli
+from gpu_burnin.cli.main import call as command
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import cli
 from gpu_burnin.fleet.model import Target
 from gpu_burnin.fleet.remote import RemoteRun
+from tests.support.ssh_server import StartServer, new_key
 
 
 @dataclass

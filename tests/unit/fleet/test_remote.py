@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ssh_server import SshServer, StartServer, new_key
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import SshError, Target
 from gpu_burnin.fleet.remote import PROGRESS, REPORT, UNIT, RemoteRun, run_on_host
+from tests.support.ssh_server import SshServer, StartServer, new_key
 
 RUN_FILES = "/srv/look here/runs/r1"
 NAMED = f"report: {RUN_FILES}\n".encode()

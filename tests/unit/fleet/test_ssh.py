@@ -9,11 +9,11 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from ssh_server import SshServer, StartServer, new_key
 
 from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import ProbeResult, Target
 from gpu_burnin.fleet.ssh import probe
+from tests.support.ssh_server import SshServer, StartServer, new_key
 
 
 def key_of(server: SshServer) -> kh.HostKey:

@@ -11,15 +11,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
-from sample_nodes import SAMPLES
 
 from gpu_burnin.hardware import load_reasons, load_xids, make_reason
+from gpu_burnin.judge.verdict import Observations, judge
 from gpu_burnin.report import build, model, text
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice, Verdict
-from gpu_burnin.verdict import Observations, judge
+from tests.support.run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
+from tests.support.sample_nodes import SAMPLES
 
 
 def report_of(seen: Observations, run: build.RunFacts = RUN) -> model.Report:

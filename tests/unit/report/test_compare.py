@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
-from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
+from gpu_burnin.cli.compare import compare as command
 from gpu_burnin.report import compare, model
-from gpu_burnin.report.cli import compare as command
+from tests.support.sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
+from tests.support.sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 
 @pytest.fixture

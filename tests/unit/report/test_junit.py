@@ -6,13 +6,13 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from sample_nodes import SAMPLES, one_slow_link
-from sample_reports import healthy_8, sample, sick_8
 
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.verdict import Observations
 from gpu_burnin.report import model
 from gpu_burnin.report.junit import to_junit
-from gpu_burnin.verdict import Observations
+from tests.support.sample_nodes import SAMPLES, one_slow_link
+from tests.support.sample_reports import healthy_8, sample, sick_8
 
 
 def suites_of(report: model.Report) -> dict[str, ET.Element]:

@@ -6,11 +6,11 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
-from sample_reports import healthy_8, sick_8
 
 from gpu_burnin.report import model
 from gpu_burnin.report.openmetrics import to_openmetrics
+from tests.support.sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
+from tests.support.sample_reports import healthy_8, sick_8
 
 Labels = frozenset[tuple[str, str]]
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

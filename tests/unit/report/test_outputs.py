@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from sample_nodes import power_brake_8
-from sample_reports import healthy_8, sick_8
 
-from gpu_burnin import files
-from gpu_burnin.cli import cli
+from gpu_burnin.cli.main import cli
 from gpu_burnin.report import model, openmetrics, outputs
+from gpu_burnin.system import files
+from tests.support.sample_nodes import power_brake_8
+from tests.support.sample_reports import healthy_8, sick_8
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 READING, FILES_PAGE = DOCS / "operations/burnin-report.md", DOCS / "reference/report-files.md"

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from page_reader import Parsed
-from sample_nodes import SAMPLES
-from sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.verdict import Observations
 from gpu_burnin.report import charts, html, text
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.verdicts import columns, verdict_on
-from gpu_burnin.verdict import Observations
+from tests.support.page_reader import Parsed
+from tests.support.sample_nodes import SAMPLES
+from tests.support.sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
 
 
 def test_everything_of_the_report_is_on_the_page() -> None:

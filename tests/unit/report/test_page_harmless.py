@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_reader import Parsed, page_of, problems
-from sample_nodes import SAMPLES
-from sample_reports import Sample, healthy_1, sample
 
 from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.verdict import Observations
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice
-from gpu_burnin.verdict import Observations
+from tests.support.page_reader import Parsed, page_of, problems
+from tests.support.sample_nodes import SAMPLES
+from tests.support.sample_reports import Sample, healthy_1, sample
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from run_helpers import GPUS, plan
 
 from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS
-from gpu_burnin.cli import cli
-from gpu_burnin.coverage import RULE_OF_THREE
-from gpu_burnin.discover import Found
+from gpu_burnin.cli.main import cli
+from gpu_burnin.engine.plan import LEVELS, Plan, make_plan, schedule
 from gpu_burnin.hardware.skus import load_skus
-from gpu_burnin.plan import LEVELS, Plan, make_plan, schedule
-from gpu_burnin.plan_view import WIDTH, document, render
+from gpu_burnin.judge.coverage import RULE_OF_THREE
+from gpu_burnin.report.plan_view import WIDTH, document, render
+from gpu_burnin.telemetry.discover import Found
+from tests.support.run_helpers import GPUS, plan
 
 EIGHT = tuple(replace(GPUS[0], index=index, uuid=f"GPU-{index}") for index in range(8))
 
@@ -150,7 +150,7 @@ def test_a_plan_without_a_gpu_says_that_it_is_simulated_and_why() -> None:
 
 def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Found(gpus=GPUS, simulated=False, busy={"GPU-0": (4711,)})
-    monkeypatch.setattr("gpu_burnin.plan_cli.discover", lambda: busy)
+    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: busy)
     (tmp_path / "config.yaml").write_text("level: standard\n")
     asked = ["plan", "--config", str(tmp_path / "config.yaml"), "--backend", "cuda", "--level", "quick"]
     told = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)
@@ -158,7 +158,7 @@ def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkey
     assert any("a foreign process uses a GPU" in why for why in told["no_pass"])
     text = CliRunner().invoke(cli, asked).output
     assert "Such a run could not pass: the level quick is less than standard" in " ".join(text.split())
-    monkeypatch.setattr("gpu_burnin.plan_cli.discover", lambda: Found(gpus=GPUS, simulated=False))
+    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: Found(gpus=GPUS, simulated=False))
     told = json.loads(CliRunner().invoke(cli, [*asked[:-2], "--skip", "sm,hbm", "--json"]).output)
     assert told["no_pass"] == ["the configuration asks for sm, hbm too"]
     assert json.loads(CliRunner().invoke(cli, [*asked[:-2], "--json"]).output)["no_pass"] == []
@@ -167,7 +167,7 @@ def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkey
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Arguments for the command on a machine whose NVML gives nothing, with its own empty configuration."""
-    monkeypatch.setattr("gpu_burnin.plan_cli.discover", lambda: Found(error="there is no driver"))
+    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: Found(error="there is no driver"))
     (tmp_path / "config.yaml").write_text("expect: {gpus: 8}\n")
     return ["plan", "--config", str(tmp_path / "config.yaml"), "--state-dir", str(tmp_path / "state")]
 

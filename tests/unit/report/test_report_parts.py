@@ -10,8 +10,6 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from sample_nodes import SAMPLES, bit_lane_2, healthy_16, nccl_fallback_8, no_waves_1, power_brake_8
-from sample_reports import healthy_1, healthy_8, sick_8
 
 from gpu_burnin.hardware import what_to_do
 from gpu_burnin.report import compare, html, openmetrics, text
@@ -20,6 +18,8 @@ from gpu_burnin.report.links import ALONE, opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.waves import told, waves
+from tests.support.sample_nodes import SAMPLES, bit_lane_2, healthy_16, nccl_fallback_8, no_waves_1, power_brake_8
+from tests.support.sample_reports import healthy_1, healthy_8, sick_8
 
 
 def checks_of(report: Report, name: str) -> list[dict[str, Any]]:

@@ -8,7 +8,13 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from sample_nodes import (
+
+from gpu_burnin.report import html
+from gpu_burnin.report.grid import Cell, Outline, grid
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.peers import Peers, pairs, peers
+from gpu_burnin.types import Gpu
+from tests.support.sample_nodes import (
     dead_and_wrong_links,
     healthy_2,
     healthy_16,
@@ -19,14 +25,8 @@ from sample_nodes import (
     one_slow_link,
     slow_link_16,
 )
-from sample_parts import dead_link
-from sample_reports import Sample, healthy_1, healthy_8
-
-from gpu_burnin.report import html
-from gpu_burnin.report.grid import Cell, Outline, grid
-from gpu_burnin.report.model import Report
-from gpu_burnin.report.peers import Peers, pairs, peers
-from gpu_burnin.types import Gpu
+from tests.support.sample_parts import dead_link
+from tests.support.sample_reports import Sample, healthy_1, healthy_8
 
 _WHO = re.compile(r"GPU (\d+) (?:writes to|reads from) GPU (\d+)")
 

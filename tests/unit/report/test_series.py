@@ -6,12 +6,12 @@ import json
 import math
 
 import pytest
-from sample_reports import STARTED_S, healthy_8
 
 from gpu_burnin.report.series import MAX_BUCKETS, build_series
 from gpu_burnin.report.svg import Frame, Line, nice_range, nice_step, plot
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
 from gpu_burnin.types import CheckResult, Series, Verdict
+from tests.support.sample_reports import STARTED_S, healthy_8
 
 
 def series_of(count: int, **columns: tuple[float | None, ...]) -> TelemetryFindings:

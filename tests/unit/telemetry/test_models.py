@@ -9,25 +9,25 @@ from typing import Any
 
 import pynvml
 import pytest
-import recorded_nvml
-from recorded_nvml import Profile, installed, profile, uuid
 
-from gpu_burnin.checks.state_node import judge_state
-from gpu_burnin.checks.state_rules import Expected, HostLink
-from gpu_burnin.expectations import Expectations
+from gpu_burnin.checks.state.node import judge_state
+from gpu_burnin.checks.state.rules import Expected, HostLink
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.hardware.policy import load_policy
-from gpu_burnin.node_links import decide
+from gpu_burnin.judge.telemetry import judge_telemetry
+from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.telemetry.counters import CounterTrack
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
-from gpu_burnin.telemetry.judge import judge_telemetry
+from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.telemetry.nvml import Nvml, read_inventory
 from gpu_burnin.telemetry.nvml_reader import Reader
 from gpu_burnin.telemetry.sampler_columns import Columns
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
 from gpu_burnin.types import Reason
+from tests.support import recorded_nvml
+from tests.support.recorded_nvml import Profile, installed, profile, uuid
 
 SKUS = load_skus().skus
 CASES = [(model, branch) for model, data in recorded_nvml.models().items() for branch in data["branches"]]

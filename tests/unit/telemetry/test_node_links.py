@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot, pci_device
 
-from gpu_burnin import discover as discovery
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nccl_judge import multicast_expected
-from gpu_burnin.checks.state import expected_from
-from gpu_burnin.checks.state_node import judge_state
-from gpu_burnin.checks.state_rules import Expected
-from gpu_burnin.config import Config
-from gpu_burnin.discover import Found
-from gpu_burnin.expectations import Expectations
+from gpu_burnin.checks.nccl.judge import multicast_expected
+from gpu_burnin.checks.state.check import expected_from
+from gpu_burnin.checks.state.node import judge_state
+from gpu_burnin.checks.state.rules import Expected
 from gpu_burnin.hardware import Sku, load_skus
-from gpu_burnin.node_links import GpuLinks, NodeLinks, Source, absent, by_model, decide, node_links_of
-from gpu_burnin.prepare import RunOptions, plan_options
+from gpu_burnin.node.prepare import RunOptions, plan_options
+from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.telemetry import discover as discovery
+from gpu_burnin.telemetry.discover import Found
+from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source, absent, by_model, decide, node_links_of
 from gpu_burnin.telemetry.pci import switch_addresses
 from gpu_burnin.telemetry.state import GpuState, NodeState, Unsupported, node_from_json, to_gpu
+from tests.support.telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot, pci_device
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 SXM = "model = h100-sxm\n"

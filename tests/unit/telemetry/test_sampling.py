@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.telemetry.findings import Counter, Source, TelemetryFindings
 from gpu_burnin.telemetry.inventory import read_inventory_in_child
-from gpu_burnin.telemetry.judge import judge_telemetry
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.sampling_record import EVENTS, SAMPLES
 from gpu_burnin.telemetry.state import to_gpu

@@ -14,7 +14,7 @@ from typing import Any
 LEVELS = ("quick", "standard", "extended")
 WAVES = ("always", "granted", "never")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# The names gpu_burnin.store gives to runs: UTC time, then the sequence. The sequence orders them, not the clock.
+# The names gpu_burnin.node.store gives to runs: UTC time, then the sequence. The sequence orders them, not the clock.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 
 
@@ -139,7 +139,7 @@ def is_busy(properties: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class WaveRequest:
-    """What the host's burn-in says of its power waves (`gpu_burnin.waves` writes it).
+    """What the host's burn-in says of its power waves (`gpu_burnin.node.power_grant` writes it).
 
     `state` is waiting, running, over or given_up; none when no burn-in that lives has asked. `waves_s` is how long
     the waves take, in seconds; times are RFC 3339 UTC, None before they come.

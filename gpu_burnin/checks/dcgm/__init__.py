@@ -1,0 +1,1 @@
+"""The dcgm check: NVIDIA's own diagnostic as one more opinion."""

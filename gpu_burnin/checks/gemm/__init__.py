@@ -1,0 +1,1 @@
+"""The gemm check: exact matrix products in every precision."""

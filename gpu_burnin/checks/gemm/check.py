@@ -1,0 +1,90 @@
+"""The gemm check: exact matrix products in every precision, each one verified."""
+
+from __future__ import annotations
+
+from gpu_burnin.checks import CheckContext, needed_backend
+from gpu_burnin.checks.gemm import selftest as gemm_selftest
+from gpu_burnin.checks.gemm.data_path import DataPath, judge_path, simulated_path
+from gpu_burnin.checks.gemm.phases import Session
+from gpu_burnin.exact import operands
+from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.hardware.skus import Sku, load_skus
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
+
+
+class Check:
+    """Probes, then exact, random and light products in all precisions until the budget is spent."""
+
+    name = "gemm"
+    per_gpu = True
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """Every phase at least once, then more while time is left. Raises BackendError without a backend."""
+        backend = needed_backend(ctx, self.name)
+        session = Session(ctx, backend)
+        session.run()
+        sku = None if backend.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
+        paths = data_paths(session, sku)
+        wanted = operands.PRECISIONS if sku is None else sku.precisions
+        # A probe alone covers nothing: its product is not verified.
+        missing = [precision for precision in wanted if precision not in session.tally.ranges]
+        reasons = [*session.tally.reasons]
+        if not backend.simulated:
+            reasons += _coverage_reasons(ctx, paths, missing)
+        return CheckResult(
+            name=self.name,
+            gpu=ctx.uuid,
+            verdict=verdict_of(reasons),
+            seconds=session.seconds,
+            measurements=tuple(session.tally.measurements()),
+            coverage=_coverage(session, paths, missing),
+            errors=tuple(session.tally.errors),
+            reasons=tuple(reasons),
+            series=tuple(session.tally.series()),
+        )
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Faults in every precision, found by golden digest and by Freivalds' check."""
+        return gemm_selftest.run(ctx)
+
+
+def data_paths(session: Session, sku: Sku | None) -> dict[str, DataPath]:
+    """The data path of each precision, by the probes' bits and the best rates measured."""
+    rates, peaks = session.tally.best_rates(), None if sku is None else sku.peaks
+    if session.backend.simulated:
+        return {precision: simulated_path(precision, rates.get(precision)) for precision in session.probes}
+    return {precision: judge_path(probe, rates, peaks) for precision, probe in session.probes.items()}
+
+
+def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: list[str]) -> list[Reason]:
+    unproven = {precision: path for precision, path in paths.items() if path.asked and not path.proven}
+    said = [f"{precision} did not prove its data path ({path.why})" for precision, path in unproven.items()]
+    said += [f"{precision} was not covered" for precision in missing]
+    if not said:
+        return []
+    evidence: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
+    gpu = ctx.uuid
+    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, evidence=evidence)]
+
+
+def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> dict[str, JSON]:
+    tally, shape = session.tally, session.shape
+    return {
+        "shape": [shape.m, shape.n, shape.k],
+        "phases": dict(tally.phases),
+        "products": dict(tally.products),
+        "ranges": {precision: sorted(names) for precision, names in tally.ranges.items()},
+        "scaled": sorted(tally.scaled),
+        "verified_by": dict(tally.kinds),
+        "wrong_products": tally.wrong,
+        "precisions_not_covered": list(missing),
+        "data_path": {precision: path.to_json() for precision, path in paths.items()},
+        "random_digests": {
+            precision: [word_text(digests[i]) for i in sorted(digests)]
+            for precision, digests in tally.random_digests.items()
+        },
+        "algorithms": dict(tally.algorithms),
+        "bytes_moved": tally.bytes_moved,
+        **tally.time.to_json(),
+        "simulated": session.backend.simulated,
+    }

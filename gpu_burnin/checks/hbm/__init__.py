@@ -1,0 +1,1 @@
+"""The hbm check: patterns over all of the memory."""

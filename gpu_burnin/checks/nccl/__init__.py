@@ -1,0 +1,1 @@
+"""The nccl check: collective operations of all GPUs."""

@@ -1,0 +1,88 @@
+"""CUDA C of the collectives: the payload and its comparison, made in registers. Not yet run on hardware.
+
+The same as sent_bits and expected_bits of collectives.py, bit for bit; tests compare the two with the kernels compiled
+for the host.
+"""
+
+from __future__ import annotations
+
+from gpu_burnin.checks.nccl.operations import MOST_RANKS
+from gpu_burnin.device.cuda_words import WORDS
+
+# Codes of the types, shared by host and device.
+KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
+
+SOURCE = (
+    WORDS
+    + f"#define MOST_RANKS {MOST_RANKS}\n"
+    + r"""
+// Bits of an integer that the type holds exactly.
+__device__ u64 bits_of(i64 value, int kind) {
+    switch (kind) {
+    case 0: return (u32)value;
+    case 1: return (u64)value;
+    case 2: return __float_as_uint((float)value);
+    default: return __float_as_uint((float)value) >> 16;
+    }
+}
+
+__device__ u64 mask_of(int kind) { return kind == 1 ? ~0ULL : kind == 3 ? 0xFFFFULL : 0xFFFFFFFFULL; }
+
+__device__ u64 load(const void* from, int kind, u64 p) {
+    return kind == 1 ? ((const u64*)from)[p] : kind == 3 ? ((const unsigned short*)from)[p] : ((const u32*)from)[p];
+}
+
+__device__ void store(void* to, int kind, u64 p, u64 bits) {
+    if (kind == 1) ((u64*)to)[p] = bits;
+    else if (kind == 3) ((unsigned short*)to)[p] = (unsigned short)bits;
+    else ((u32*)to)[p] = (u32)bits;
+}
+
+// `adds`: integers of a right shift; else all bits of the word.
+extern "C" __global__ void collective_fill(void* out, int kind, u64 count, u64 key, int shift, int adds) {
+    const u64 step = (u64)gridDim.x * THREADS;
+    for (u64 p = (u64)blockIdx.x * THREADS + threadIdx.x; p < count; p += step) {
+        u64 word = random_word(key, p);
+        store(out, kind, p, adds ? bits_of((i64)word >> shift, kind) : word & mask_of(kind));
+    }
+}
+
+// `report`: number of wrong elements; number of compared ones, so that a launch that did not happen does not look like
+// good data; position and bits of the first `most` wrong ones that were found; the number of wrong ones by the rank
+// that they came from (of an operation that moves).
+extern "C" __global__ void collective_verify(const void* got, int kind, u64 count, u64 key, u64 ranks, u64 chunk,
+                                             u64 offset, int shift, int adds, u64* report, u64 most) {
+    __shared__ u64 compared, keys[MOST_RANKS];
+    if (threadIdx.x == 0) compared = 0;
+    for (u64 rank = threadIdx.x; rank < ranks; rank += THREADS) keys[rank] = random_word(key, rank);
+    __syncthreads();
+    const u64 step = (u64)gridDim.x * THREADS;
+    u64 seen = 0;
+    for (u64 p = (u64)blockIdx.x * THREADS + threadIdx.x; p < count; p += step) {
+        u64 expected, source = 0;
+        seen++;
+        if (adds) {
+            i64 sum = 0;
+            for (u64 rank = 0; rank < ranks; rank++)
+                sum += (i64)random_word(keys[rank], offset + p) >> shift;
+            expected = bits_of(sum, kind);
+        } else {
+            source = p / chunk;
+            expected = random_word(keys[source], offset + p - source * chunk) & mask_of(kind);
+        }
+        u64 found = load(got, kind, p);
+        if (found != expected) {
+            u64 place = atomicAdd(report, (u64)1);
+            if (!adds) atomicAdd(report + 2 + 2 * most + source, (u64)1);
+            if (place < most) {
+                report[2 + 2 * place] = p;
+                report[3 + 2 * place] = found;
+            }
+        }
+    }
+    atomicAdd(&compared, seen);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(report + 1, compared);
+}
+"""
+)

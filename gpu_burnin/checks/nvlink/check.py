@@ -1,0 +1,267 @@
+"""The NVLink check: copies between every two GPUs, both ways, verified where they arrive.
+
+First one pair at a time while the rest of the node is idle, each GPU writing to and reading from each other: these
+give the rates. Then pairs that share no GPU copy at once, both ways, and then all GPUs with all others. Every copy has
+data of its own and is verified before the next one comes to its place. A PCIe tree shares its way up between pairs, so
+the rates of the later phases say nothing of a pair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpu_burnin.checks import ROWS, CheckContext, needed_backend
+from gpu_burnin.checks.nvlink import selftest as own_selftest
+from gpu_burnin.checks.nvlink.phases import Phases
+from gpu_burnin.checks.nvlink.port import (
+    DATA_FAULTS,
+    PIECES,
+    TOO_MANY_PEERS,
+    WORD_BYTES,
+    LinkFaults,
+    PeerPort,
+    PeerUnavailable,
+)
+from gpu_burnin.checks.nvlink.rows import Row, expected, measurements, moved_bytes
+from gpu_burnin.checks.together import Group, given_back
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.hardware import load_skus, make_reason
+from gpu_burnin.telemetry.node_links import node_links_of
+from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+
+NAME = "nvlink"
+# How often a copy of a slow link is repeated (fault injection).
+_SLOW_TIMES = 64
+# Share of the budget for the pairs in peace.
+_PEACE_SHARE = ROWS[NAME].in_turns
+# Bytes per second of 16 lanes of PCIe 6.0 one way: what copies no faster may not have gone over NVLink.
+_PCIE_MOST = 128e9
+_NO_PAIR = "no pair of GPUs: one GPU has none to copy to"
+
+
+class Check:
+    """Copies between all GPUs of the node. FAILs of links and GPUs come from judge.attribution, which has the results
+    of all GPUs."""
+
+    name = NAME
+    per_gpu = True
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """Raises BackendError without a backend, without memory, or when the device fails."""
+        backend = needed_backend(ctx, NAME)
+        if ctx.gpu is None:
+            raise BackendError("the nvlink check needs a GPU: this is a fault of the caller")
+        started = time.monotonic()
+        if len(ctx.gpus) < 2:
+            facts: dict[str, JSON] = {"p2p": [], "pairs_total": 0, "pairs_covered": 0, "why": _NO_PAIR}
+            return CheckResult(
+                NAME, ctx.gpu.uuid, Verdict.PASS, time.monotonic() - started,
+                coverage={**facts, "nvlink_bytes_moved": 0, "simulated": backend.simulated},
+            )  # fmt: skip
+        group = Group(ctx)
+        if len(group.members) < 2:
+            return _alone(ctx, backend.simulated, time.monotonic() - started)
+        port = backend.peers()
+        with given_back(port.close, port.abandon):
+            rows = _rows(ctx, backend.simulated)
+            size_bytes = _size_bytes(ctx, group, rows)
+            attached = _attach(ctx, group, port, rows, size_bytes, backend.simulated)
+            for fault in DATA_FAULTS:
+                if fault in ctx.inject:
+                    port.strike(_victim(ctx), fault)
+            phases = Phases(ctx, group, port, rows, attached, size_bytes)
+            phases.in_peace(max(0.0, started + _PEACE_SHARE * group.budget_s - time.monotonic()))
+            while phases.continues(started + group.budget_s):
+                phases.disjoint_pairs()
+                phases.all_at_once()
+            coverage = _coverage(ctx, group, phases)
+            # Nobody may give back memory that another still has mapped.
+            port.detach_all()
+            group.barrier()
+        reasons = (
+            *(_wrong_data(ctx.gpu.uuid, row, phases.errors) for row in rows.values() if any(row.wrong.values())),
+            *_refused(ctx.gpu.uuid, [row for row in rows.values() if row.by_host]),
+            *_unproven(ctx.gpu.uuid, [row for row in rows.values() if row.path_unproven(_PCIE_MOST)]),
+        )
+        return CheckResult(
+            name=NAME,
+            gpu=ctx.gpu.uuid,
+            verdict=verdict_of(reasons),
+            seconds=time.monotonic() - started,
+            measurements=measurements(rows.values()),
+            coverage={
+                **coverage,
+                "no_floor_why": node_links_of(ctx.options).why_no_floor(
+                    ctx.gpu.uuid, load_skus().skus.get(ctx.gpu.sku)
+                ),
+                "simulated": backend.simulated,
+            },
+            errors=tuple(phases.errors),
+            reasons=reasons,
+        )
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Faults in copies from this GPU to itself: the few of a run, or all kinds."""
+        return own_selftest.run(ctx)
+
+
+def _alone(ctx: CheckContext, simulated: bool, seconds: float) -> CheckResult:
+    """The workers of all other GPUs ended, or were through before: an attempt on one GPU has nobody to copy with."""
+    assert ctx.gpu is not None
+    total = len(ctx.gpus) - 1
+    message = "no other GPU was in the check at the same time, so nothing was copied: test all GPUs together again"
+    evidence: dict[str, JSON] = {"pairs_total": total, "pairs_covered": 0}
+    reason = make_reason("COVERAGE_LOW", NAME, message, gpu=ctx.gpu.uuid, evidence=evidence)
+    coverage: dict[str, JSON] = {**evidence, "p2p": [], "nvlink_bytes_moved": 0, "simulated": simulated}
+    return CheckResult(NAME, ctx.gpu.uuid, reason.severity, seconds, (), coverage, (), (reason,))
+
+
+def _rows(ctx: CheckContext, simulated: bool) -> dict[str, Row]:
+    assert ctx.gpu is not None
+    others = [gpu for gpu in ctx.gpus if gpu.uuid != ctx.gpu.uuid]
+    topology = read_topology(ctx.gpu.uuid, [gpu.uuid for gpu in others])
+    links, skus = node_links_of(ctx.options), load_skus().skus
+    rows: dict[str, Row] = {}
+    for other in others:
+        pair = topology.get(other.uuid, PairTopology())
+        path = "host memory" if simulated else pair.path or "unknown"
+        by_nvlink = all(links.of(gpu.uuid, skus.get(gpu.sku)).to_all for gpu in (ctx.gpu, other))
+        rows[other.uuid] = Row(other.uuid, pair, path, by_nvlink, expected(pair, by_nvlink, simulated))
+    return rows
+
+
+def _size_bytes(ctx: CheckContext, group: Group, rows: Mapping[str, Row]) -> int:
+    """Size of one transfer, the same for all. Over PCIe a window is reached through BAR1, which small cards have little
+    of: no more than half of it is taken."""
+    size_bytes = ctx.shapes["transfer_bytes"]
+    aperture = None if all(row.path in NVLINK_PATHS for row in rows.values()) else bar1_bytes(group.uuid)
+    if aperture is not None:
+        unit = PIECES * WORD_BYTES
+        size_bytes = max(unit, min(size_bytes, aperture // 2 // (2 * len(rows)) // unit * unit))
+    return int(group.least(size_bytes))
+
+
+def _attach(
+    ctx: CheckContext, group: Group, port: PeerPort, rows: Mapping[str, Row], size_bytes: int, simulated: bool
+) -> dict[str, tuple[str, ...]]:
+    """Map the memory of all others that can be reached; returns for each GPU those whose memory it has mapped."""
+    uuids = [gpu.uuid for gpu in ctx.gpus]
+    offer: dict[str, JSON] = {}
+    try:
+        peers = [uuid for uuid in uuids if uuid != group.uuid and uuid in group.members]
+        offer["handle"] = port.export(group.uuid, peers, size_bytes, _link_faults(ctx))
+    except PeerUnavailable as error:
+        offer = {"why": str(error), "by_host": error.by_host}
+    offers = group.gather(offer)
+    for uuid, row in rows.items():
+        theirs = offers.get(uuid)
+        if not isinstance(theirs, Mapping):
+            row.why, row.ended = "its worker ended before the copies began", True
+            continue
+        try:
+            for one in (offer, theirs):
+                if "why" in one:
+                    raise PeerUnavailable(str(one["why"]), by_host=one["by_host"] is True)
+            # Memory of the host can always be reached: what NVML says of the GPUs stands for it.
+            if simulated and row.pair.possible is False:
+                raise PeerUnavailable("the simulated GPUs do not reach each other")
+            port.attach(uuid, theirs["handle"])
+        except PeerUnavailable as error:
+            row.why = str(error) if error.by_host else why_not(row.pair, str(error), row.by_nvlink)
+            row.by_host = error.by_host
+            # A limit of every GPU where many are not on switches.
+            row.expected = row.expected and error.code != TOO_MANY_PEERS
+    reached: list[JSON] = [uuids.index(uuid) for uuid, row in rows.items() if not row.why]
+    found = group.gather(reached)
+    return {uuid: tuple(uuids[index] for index in _numbers(indices)) for uuid, indices in found.items()}
+
+
+def _numbers(value: JSON) -> tuple[int, ...]:
+    return tuple(int(item) for item in value if isinstance(item, int)) if isinstance(value, list | tuple) else ()
+
+
+def _victim(ctx: CheckContext) -> str:
+    """The GPU that injected faults strike from this one: the next in the plan."""
+    assert ctx.gpu is not None
+    uuids = [gpu.uuid for gpu in ctx.gpus]
+    return uuids[(uuids.index(ctx.gpu.uuid) + 1) % len(uuids)]
+
+
+def _link_faults(ctx: CheckContext) -> LinkFaults:
+    slow: dict[str, int] = {}
+    if "slow_gpu" in ctx.inject:
+        slow = {gpu.uuid: _SLOW_TIMES for gpu in ctx.gpus if gpu != ctx.gpu}
+    elif "slow_link" in ctx.inject:
+        slow = {_victim(ctx): _SLOW_TIMES}
+    return LinkFaults(slow, (_victim(ctx),) if "dead_link" in ctx.inject else ())
+
+
+def _coverage(ctx: CheckContext, group: Group, phases: Phases) -> dict[str, JSON]:
+    rows = phases.rows
+    own = {row.peer: row.moved_bytes for row in rows.values()}
+    uuids = [gpu.uuid for gpu in ctx.gpus]
+    shared = group.gather([[uuids.index(uuid), moved] for uuid, moved in own.items()])
+    mine = uuids.index(group.uuid)
+    theirs = {uuid: _moved_with(mine, entries) for uuid, entries in shared.items()}
+    for uuid in group.lost:
+        row = rows[uuid]
+        # Its memory may also have gone while it was to be mapped.
+        row.ended = not row.covered
+        row.why = row.why or ("its worker ended before the copies were done" if row.ended else "")
+    # A pair that cannot copy and need not is nothing to cover.
+    wanted = [row for row in rows.values() if row.expected or not row.why or row.peer in group.lost]
+    return {
+        "p2p": [row.to_json() for row in rows.values()],
+        "pairs_total": len(wanted),
+        "pairs_covered": sum(row.covered for row in wanted),
+        "rounds": phases.rounds,
+        "copies_moved": phases.copies_moved,
+        "copies_verified": phases.copies_verified,
+        **phases.time.to_json(),
+        "transfers_checked": sum(sum(row.checked.values()) for row in rows.values()),
+        "bytes_verified": phases.verified_bytes,
+        "pairs_at_once_bytes_per_s": phases.disjoint_rate,
+        "all_at_once_bytes_per_s": phases.all_rate,
+        **moved_bytes(rows.values(), theirs, own),
+    }
+
+
+def _moved_with(mine: int, entries: JSON) -> int:
+    pairs: Any = entries if isinstance(entries, list | tuple) else ()
+    return next((int(moved) for index, moved in pairs if index == mine), 0)
+
+
+def _refused(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
+    """COVERAGE_LOW for all copies that the host does not let anybody make."""
+    if rows:
+        message = f"copies with {len(rows)} other GPUs could not be tested, which is no fault of them: {rows[0].why}"
+        peers: list[JSON] = [row.peer for row in rows]
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence={"peers": peers, "why": rows[0].why})
+
+
+def _unproven(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
+    """COVERAGE_LOW for NVLinks of which only NVML says that the copies went over them."""
+    if rows:
+        best = max(rate for row in rows for rate in row.rates.values())
+        message = (
+            f"copies with {len(rows)} other GPUs reached {best / 1e9:.4g} GB/s, which PCIe carries too, so NVLink was "
+            "not shown to work: see nvidia-smi nvlink -s and the fabric manager"
+        )
+        peers: list[JSON] = [row.peer for row in rows]
+        evidence: dict[str, JSON] = {"peers": peers, "best_bytes_per_s": best}
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence=evidence)
+
+
+def _wrong_data(gpu: str, row: Row, errors: list[dict[str, JSON]]) -> Reason:
+    """What came in was wrong. Whose fault it is shows only beside the other GPUs' results: no FAIL of this GPU."""
+    first = next((entry for entry in errors if entry["peer"] == row.peer), {})
+    message = (
+        f"{sum(row.wrong.values())} transfers from {row.peer} came wrong ({first.get('kind')}, first at offset "
+        f"{first.get('offset_bytes')}: expected {first.get('expected')}, got {first.get('got')}); the copies of all "
+        "GPUs together tell whose fault it is"
+    )
+    evidence: dict[str, JSON] = {**first, "peer": row.peer, "transfers_wrong": row.wrong_by_copier}
+    return make_reason("P2P_CORRUPTED", NAME, message, gpu=gpu, evidence=evidence, severity=Verdict.INCONCLUSIVE)

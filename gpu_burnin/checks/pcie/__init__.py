@@ -1,0 +1,1 @@
+"""The pcie check: copies between the host and each GPU."""

@@ -1,0 +1,177 @@
+"""Which copy belongs where, and what a slot that does not hold its copy tells. Pure; one ledger for each way.
+
+A backend asks for the steps of a batch, makes them, and lets each slot that was written be judged. Faults are made
+here too, in the steps: what is judged knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpu_burnin.checks.pcie.port import POISON_WORD, STRIDE_BYTES, WORD_BYTES, Geometry, Kind, Verified, WrongCopy
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.exact.operands import mix, random_words
+
+# Wrong copies that are looked into in one verification; the others are counted with the kind of the last of these.
+_MOST_EXPLAINED = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """One copy to make: `size_bytes` from `offset_bytes` of the source to the beginning of a slot."""
+
+    copy: int
+    slot: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A bit to flip in a slot when a batch is over: a corrupted copy."""
+
+    slot: int
+    word: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A batch of one way."""
+
+    copies: tuple[Step, ...]
+    flip: Flip | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """How many words of a slot are not what was asked for, with place and value of the first of them."""
+
+    wrong_words: int
+    first_word: int = 0
+    got: int = 0
+
+
+class Looker(Protocol):
+    """Reads a slot where it lies."""
+
+    def __call__(self, slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool) -> Look:
+        """Count the words of a slot that differ from the source's from `offset_bytes` on; with `old_offset_bytes`
+        those that differ from the words from there on as well, with `poison` from POISON_WORD as well."""
+        ...
+
+
+class Ledger:
+    """The copies of one way. Numbers go on from batch to batch until `start` is called again."""
+
+    def __init__(self, way: str, geometry: Geometry) -> None:
+        self.way, self._geometry = way, geometry
+        self._faults: deque[tuple[Kind, int]] = deque()
+        self.start(0)
+
+    def start(self, key: int) -> None:
+        """New data from `key`, poisoned slots, copies from 0 on."""
+        self._key, self._next = key, 0
+        self._held: list[int | None] = [None] * self._geometry.slots
+        self._before: list[int | None] = [None] * self._geometry.slots
+        self._due: set[int] = set()
+
+    def strike(self, fault: Kind, seed: int) -> None:
+        """Spoil one copy of the next batch that no earlier fault is to hit."""
+        self._faults.append((fault, seed))
+
+    def batch(self, copies: int, load: bool = False) -> Steps:
+        """The steps of the next `copies` copies. Raises BackendError where one would come over a copy that was not
+        judged, unless they are only `load`, and for a fault that needs more copies."""
+        made = self._geometry
+        if not load and copies + len(self._due) > made.slots:
+            raise BackendError(
+                f"{copies} copies have no room beside {len(self._due)} that were not verified: this is a fault of the "
+                "caller"
+            )
+        first, self._next = self._next, self._next + copies
+        steps: list[Step] = []
+        for copy in range(first, self._next):
+            slot = made.slot(copy)
+            self._before[slot], self._held[slot] = self._held[slot], copy
+            self._due.add(slot)
+            steps.append(Step(copy, slot, made.offset_bytes(copy), made.size_bytes))
+        if not self._faults or not copies:
+            return Steps(tuple(steps))
+        return _spoiled(steps, *self._faults.popleft(), made)
+
+    def judge(self, look: Looker) -> Verified:
+        """Look into every slot that was written since the last call."""
+        slots, self._due = sorted(self._due), set()
+        wrong: list[WrongCopy] = []
+        found = {slot: look(slot, self._offset(slot), None, False) for slot in slots}
+        bad = [slot for slot in slots if found[slot].wrong_words]
+        for slot in bad:
+            if len(wrong) < _MOST_EXPLAINED:
+                kind, came_from = self._explain(slot, found, look)
+            wrong.append(self._entry(slot, found[slot], kind, came_from if len(wrong) < _MOST_EXPLAINED else None))
+        return Verified(len(slots), len(slots) * self._geometry.size_bytes, tuple(wrong))
+
+    def _offset(self, slot: int) -> int:
+        return self._geometry.offset_bytes(self._copy(slot))
+
+    def _copy(self, slot: int) -> int:
+        copy = self._held[slot]
+        assert copy is not None  # only slots that were written are judged
+        return copy
+
+    def _word(self, copy: int, index: int) -> int:
+        start = self._geometry.offset_bytes(copy) // WORD_BYTES + index
+        return int(random_words(self._key, start, 1)[0])
+
+    def _entry(self, slot: int, seen: Look, kind: Kind, came_from: int | None) -> WrongCopy:
+        copy = self._copy(slot)
+        expected = self._word(copy, seen.first_word)
+        offset = seen.first_word * WORD_BYTES
+        return WrongCopy(self.way, copy, kind, offset, expected, seen.got, seen.wrong_words, came_from)
+
+    def _explain(self, slot: int, found: dict[int, Look], look: Looker) -> tuple[Kind, int | None]:
+        seen, before = found[slot], self._before[slot]
+        old = POISON_WORD if before is None else self._word(before, seen.first_word)
+        if seen.got == old:
+            offset = None if before is None else self._geometry.offset_bytes(before)
+            if look(slot, self._offset(slot), offset, before is None).wrong_words == 0:
+                whole = seen.wrong_words == self._geometry.size_bytes // WORD_BYTES
+                return (Kind.DROPPED if whole else Kind.STALE), None
+        for other in self._others(slot, seen):
+            if look(slot, self._geometry.offset_bytes(other), None, False).wrong_words == 0:
+                own = found.get(self._geometry.slot(other))
+                return (Kind.REORDERED if own is not None and own.wrong_words else Kind.DUPLICATED), other
+        return Kind.CORRUPTED, None
+
+    def _others(self, slot: int, seen: Look) -> Iterator[int]:
+        """Copies in other slots whose word would be what was found first."""
+        for other, copy in enumerate(self._held):
+            if other != slot and copy is not None and self._word(copy, seen.first_word) == seen.got:
+                yield copy
+
+
+def _spoiled(steps: list[Step], fault: Kind, seed: int, made: Geometry) -> Steps:
+    """The fault hits one of the last copies, which no later copy of the batch covers up."""
+    last = min(len(steps), made.slots)
+    victim = len(steps) - 1 - mix(seed) % last
+    hit, flip = steps[victim], None
+    if fault is Kind.CORRUPTED:
+        word = mix(seed + 1) % (made.size_bytes // WORD_BYTES)
+        flip = Flip(hit.slot, word, 1 << mix(seed + 2) % 64)
+    elif fault is Kind.DROPPED:
+        del steps[victim]
+    elif fault is Kind.STALE:
+        half = max(WORD_BYTES, made.size_bytes // 2 // STRIDE_BYTES * STRIDE_BYTES)
+        steps[victim] = replace(hit, size_bytes=half)
+    else:
+        if last < 2:
+            raise BackendError(f"a {fault} copy needs a batch of two at least: this is a fault of the caller")
+        other = victim - 1 if victim > len(steps) - last else victim + 1
+        steps[victim] = replace(hit, offset_bytes=steps[other].offset_bytes)
+        if fault is Kind.REORDERED:
+            steps[other] = replace(steps[other], offset_bytes=hit.offset_bytes)
+    return Steps(tuple(steps), flip)

@@ -1,0 +1,1 @@
+"""The power check: synchronised waves of load, and everything at once."""

@@ -1,0 +1,1 @@
+"""The sm check: small kernels on every SM."""

@@ -1,0 +1,85 @@
+"""Runs the SM kernels on a GPU through CuPy. Not yet run on hardware: tests drive it with a stand-in for CuPy
+that runs the same kernels compiled for the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpu_burnin.checks.sm.faults import strike
+from gpu_burnin.checks.sm.golden import kernel_key
+from gpu_burnin.checks.sm.kernels import ATOMICS, CELLS, KERNELS, THREADS, UNWRITTEN, SmFault, SmRun, words
+from gpu_burnin.checks.sm.source import SOURCE
+from gpu_burnin.device.kernels import Loader
+from gpu_burnin.exact.operands import MASK64
+
+# cudaDeviceAttr (driver_types.h): multiprocessor count, shared memory per block by opt-in.
+_MULTIPROCESSORS, _SHARED_OPT_IN = 16, 97
+# Launches until every SM was seen; the scheduler promises no order, one launch is nearly always enough.
+_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 16
+
+
+class SmRunner:
+    """The SM kernels on the current device; loaded at the first run.
+
+    A block takes all the shared memory that one block can have, so an SM holds one block at a time and a launch
+    of as many blocks as there are SMs spreads over all of them.
+    """
+
+    def __init__(self, cupy: Any, loader: Loader, device: int = 0) -> None:
+        attribute = cupy.cuda.runtime.deviceGetAttribute
+        self._cupy, self._loader = cupy, loader
+        self._kernels: dict[str, Any] = {}
+        self.multiprocessors = int(attribute(_MULTIPROCESSORS, device))
+        self.shared_bytes = int(attribute(_SHARED_OPT_IN, device))
+
+    def run(self, kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
+        """Launch until every SM has run the kernel, twice at least and 16 times at most."""
+        row = words(kernel, rounds)
+        blocks, cupy = self.multiprocessors, self._cupy
+        values, smid = cupy.empty((blocks, row), dtype=np.uint64), cupy.empty((blocks,), dtype=np.int32)
+        scratch = cupy.empty((blocks, len(ATOMICS) * CELLS), dtype=np.uint64)
+        ids = cupy.zeros((1,), dtype=np.int32)
+        function = self._kernel(kernel)
+        arguments = (
+            values, smid, ids, scratch,
+            np.uint64(kernel_key(seed, kernel)), np.int32(rounds), np.uint32(self.shared_bytes // 4),
+        )  # fmt: skip
+        # Uploaded: a fill of CuPy's own is compiled from CUDA headers, which a node need not have.
+        unwritten = np.full((blocks, row), MASK64, dtype=np.uint64), np.full((blocks,), UNWRITTEN, dtype=np.int32)
+        runs: list[tuple[Any, Any]] = []
+        seen: set[int] = set()
+        seconds = 0.0
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        while len(runs) < _LEAST_LAUNCHES or (len(seen) < blocks and len(runs) < _MOST_LAUNCHES):
+            # What an earlier launch left must not pass for the work of this one.
+            values.set(unwritten[0])
+            smid.set(unwritten[1])
+            start.record()
+            if fault is None or fault.name != "skipped_launch" or not fault.hits(kernel):
+                function((blocks,), (THREADS,), arguments, shared_mem=self.shared_bytes)
+            end.record()
+            nsmid = int(ids.get()[0])  # waits for the launch
+            seconds += float(cupy.cuda.get_elapsed_time(start, end)) / 1000.0
+            if fault is not None:
+                self._strike(fault, kernel, smid, values, nsmid)
+            runs.append((smid.get(), values.get()))
+            seen |= {int(i) for i in runs[-1][0] if 0 <= i < nsmid}
+        smids, rows = (np.concatenate([run[part] for run in runs]) for part in (0, 1))
+        return SmRun(smids, rows, nsmid, len(runs), seconds)
+
+    @staticmethod
+    def _strike(fault: SmFault, kernel: str, smid: Any, values: Any, nsmid: int) -> None:
+        """Put a fault into the device's buffers, below the detector."""
+        on_host, rows = smid.get(), values.get()
+        strike(fault, kernel, on_host, rows, nsmid)
+        smid.set(on_host)
+        values.set(rows)
+
+    def _kernel(self, kernel: str) -> Any:
+        if not self._kernels:
+            names = [f"sm_{name}" for name in KERNELS]
+            self._kernels = self._loader.load(SOURCE, names, self.shared_bytes)
+        return self._kernels[f"sm_{kernel}"]

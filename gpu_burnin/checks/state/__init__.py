@@ -1,0 +1,1 @@
+"""The state check: does each GPU look as its model should."""

@@ -1,0 +1,144 @@
+"""The state check: does each GPU look as its model should, before any load is put on it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.state.node import PERSISTENCE_OFF, judge_state, persistence_off
+from gpu_burnin.checks.state.pci import judge_pci, pci_measurements
+from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.settings.expectations import expectations_of
+from gpu_burnin.telemetry.node_links import node_links_of
+from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
+from gpu_burnin.telemetry.state import NodeState, Unsupported, known
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
+
+__all__ = ["Check", "Expected", "judge_state"]
+
+_ANY_SLOT = HostLink(max(GENERATION.values()), 32)
+
+
+def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
+    """This process, its supervisor, and the supervisor's other workers."""
+    parent = os.getppid()
+    family = {os.getpid(), parent}
+    for stat in proc.glob("[0-9]*/stat"):
+        try:
+            # Bytes: the kernel cuts a process's name after 15 of them, also in the middle of a character.
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue  # the process ended meanwhile
+        if len(fields) > 1 and int(fields[1]) == parent:
+            family.add(int(stat.parent.name))
+    return frozenset(family)
+
+
+def expected_from(ctx: CheckContext, on_bus: Sequence[str] = ()) -> tuple[Expected, str]:
+    """The expectations of a run, and where the expected number of GPUs comes from.
+
+    `on_bus` are the addresses of the GPUs on the PCI bus.
+    """
+    said = expectations_of(ctx.options)
+    count, source = said.gpus, "expect.gpus"
+    if count is None:
+        count, source = (len(on_bus), "PCI bus") if on_bus else (None, "none")
+    return (
+        Expected(
+            said=said,
+            links=node_links_of(ctx.options),
+            gpu_count=count,
+            gpu_uuids=frozenset(gpu.uuid for gpu in ctx.gpus),
+            own_pids=own_family(),
+        ),
+        source,
+    )
+
+
+class Check:
+    """Reads NVML and sysfs once and judges the whole node; also counts what could not be read."""
+
+    name = NAME
+    per_gpu = False
+
+    def run(self, ctx: CheckContext) -> CheckResult:
+        """Read and judge; NVML that cannot be used at all is an inconclusive result."""
+        from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+
+        started = time.monotonic()
+        try:
+            node = read_node()
+        except NvmlUnavailableError as error:
+            reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), evidence={"nvml_error": error.code})
+            return _result(time.monotonic() - started, (reason,), {"gpus": 0}, ())
+        # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
+        on_bus = () if node.simulated else gpu_addresses()
+        seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
+        links = {link.address: link for link in seen if link}
+        expected, source = expected_from(ctx, on_bus)
+        expected = replace(expected, host_links=_host_links(node, links))
+        reasons = (*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links))
+        coverage: dict[str, JSON] = {
+            "gpus": len(node.gpus),
+            "gpu_count_expected": expected.gpu_count,
+            "gpu_count_source": source,
+            "expected": expected.said.to_json(),
+            "node_links": {"source": str(expected.links.source), "why": expected.links.why},
+            "rules": len(RULES),
+            "simulated": node.simulated,
+            "pci_links_read": len(links),
+            PERSISTENCE_OFF: [*persistence_off(node.gpus)],
+            "fabric_info": {gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
+            "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
+        }
+        measurements = (*_measurements(node), *pci_measurements(node.gpus, links))
+        return _result(time.monotonic() - started, reasons, coverage, measurements)
+
+    def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
+        """Nothing: this check reads values and compares them, it has no detector on a device."""
+        return ()
+
+
+def _host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, HostLink]:
+    """What the slots can do. Simulated GPUs have slots that can do whatever their models can."""
+    if node.simulated:
+        return {gpu.pci_bus_id: _ANY_SLOT for gpu in node.gpus}
+    return {address: HostLink(link.host_max_generation, link.host_max_width) for address, link in links.items()}
+
+
+def _whys(unread: dict[str, Unsupported]) -> JSON:
+    """Names of the unread fields by why they are."""
+    counts = Counter(value.why for value in unread.values())
+    return {why: sorted(name for name, value in unread.items() if value.why == why) for why in sorted(counts)}
+
+
+def _result(
+    seconds: float, reasons: tuple[Reason, ...], coverage: dict[str, JSON], measurements: tuple[Measurement, ...]
+) -> CheckResult:
+    return CheckResult(
+        name=NAME,
+        gpu=None,
+        verdict=verdict_of(reasons),
+        seconds=seconds,
+        measurements=measurements,
+        coverage=coverage,
+        reasons=reasons,
+    )
+
+
+def _measurements(node: NodeState) -> tuple[Measurement, ...]:
+    """Figures that a person wants to see though the check does not judge them."""
+    wanted = (("temperature_c", "degC"), ("power_draw_w", "W"), ("pcie_replays", "1"),
+              ("ecc_volatile_corrected_dram", "1"), ("ecc_aggregate_uncorrected_dram", "1"))  # fmt: skip
+    return tuple(
+        Measurement(f"gpu{gpu.index}_{name}", float(value), unit)
+        for gpu in node.gpus
+        for name, unit in wanted
+        if (value := known(getattr(gpu, name))) is not None
+    )

@@ -1,0 +1,140 @@
+"""The state check for a whole node: each GPU by its rules, how many there are, what they have in common. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, say, unread_fields
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.system.values import names_of
+from gpu_burnin.telemetry.state import GpuState, known
+from gpu_burnin.types import JSON, CheckResult, Notice, Reason
+
+# In the coverage of the check: UUIDs of the GPUs whose persistence mode is off.
+PERSISTENCE_OFF = "persistence_off"
+
+
+def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:
+    """Everything that keeps these GPUs from being as expected; empty when nothing does."""
+    reasons = [*_count(states, expected)]
+    expected = replace(expected, host_links=_slots(states, expected.host_links))
+    for state in states:
+        if state.lost:
+            reasons.append(say("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
+            continue
+        sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
+        if sku is None:
+            reasons.append(_unknown_sku(state))
+            continue
+        reasons += unread_fields(state, sku, expected)
+        for rule in RULES:
+            reasons += rule(state, sku, expected)
+    return (*reasons, *_twins(states), *_odd(states, expected), *_mixed(states, expected))
+
+
+def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    wanted = expected.gpu_count
+    if wanted is not None and len(states) != wanted:
+        message = f"{len(states)} GPUs are present, {wanted} are expected"
+        yield make_reason("GPU_COUNT", NAME, message, evidence={"present": len(states), "expected": wanted})
+    elif not states:
+        yield make_reason("GPU_COUNT", NAME, "no GPU is present", evidence={"present": 0})
+    for uuid in sorted(expected.gpu_uuids - {state.uuid for state in states}):
+        # A lost GPU without a name may be this one: it has its own reason.
+        if not any(state.lost and not state.uuid for state in states):
+            message = f"{uuid} was there when the run was planned and is gone"
+            yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
+
+
+def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
+    """GPUs that give one UUID as their own; about the node, since neither can be named by it."""
+    for uuid in sorted({state.uuid for state in states} - {""}):
+        twins = [state for state in states if state.uuid == uuid]
+        if len(twins) > 1:
+            named = " and ".join(f"GPU {twin.index} ({twin.pci_bus_id})" for twin in twins)
+            message = f"{named} have the same UUID, so neither can be addressed alone: they were not tested"
+            addresses: list[JSON] = [twin.pci_bus_id for twin in twins]
+            evidence: dict[str, JSON] = {"uuid": uuid, "pci_bus_ids": addresses}
+            yield make_reason("GPU_UUID_SHARED", NAME, message, evidence=evidence)
+
+
+def _unknown_sku(state: GpuState) -> Reason:
+    ids = f"{state.pci_device_id >> 16:04X}:{state.pci_subsystem_id >> 16:04X}"
+    message = f"the model with PCI device and subsystem id {ids} ({known(state.name)}) is not in skus.yaml"
+    return say("GPU_UNKNOWN_SKU", state, message, pci_ids=ids)
+
+
+def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> dict[str, HostLink]:
+    """What the slots can do; where the host does not tell the lanes, as many as the widest GPU of that model has."""
+    widest: dict[int, int] = {}
+    for state in states:
+        widest[state.pci_device_id] = max(widest.get(state.pci_device_id, 0), known(state.pcie_width) or 0)
+    slots = {}
+    for state in states:
+        host = host_links.get(state.pci_bus_id, HostLink())
+        slots[state.pci_bus_id] = replace(host, width=host.width or widest[state.pci_device_id])
+    return slots
+
+
+def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """Cards of which one has lost its end of a bridge, and it cannot be told which."""
+    names = [state.label for state in states if state.uuid in expected.links.odd]
+    if names:
+        message = (
+            f"an odd number of cards has NVLinks, and bridges connect two or four: one of {', '.join(names)} has lost "
+            "its bridge"
+        )
+        yield make_reason("NVLINK_DOWN", NAME, message, evidence={"gpus": [*expected.links.odd]})
+
+
+def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
+    live = [state for state in states if not state.lost]
+    drivers = [(state, version) for state in live for version in (state.driver_version, known(state.gsp_firmware))]
+    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.said.driver_version)
+    for model in sorted({state.pci_device_id for state in live}):
+        found = [(state, known(state.vbios)) for state in live if state.pci_device_id == model]
+        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.said.vbios)
+
+
+def _unequal(
+    code: str, what: str, found: Sequence[tuple[GpuState, str | None]], wanted: str | None
+) -> Iterable[Reason]:
+    """One reason where the versions are not one; about one GPU when all others agree, else about the node."""
+    holders: dict[str, list[GpuState]] = {}
+    for state, version in found:
+        if version and state not in holders.setdefault(version, []):
+            holders[version].append(state)
+    if not holders or set(holders) <= ({wanted} if wanted else set(list(holders)[:1])):
+        return
+    listed = "; ".join(
+        f"{version} on GPU {', '.join(str(state.index) for state in holders[version])}" for version in sorted(holders)
+    )
+    odd = [held[0] for version, held in holders.items() if len(held) == 1 and version != wanted]
+    several = len({state.index for state, _ in found}) > 1  # a GPU alone cannot stand out
+    gpu = odd[0].uuid or None if len(odd) == 1 and several else None
+    expectation = f"; {wanted} is expected" if wanted else ""
+    versions: list[JSON] = [*sorted(holders)]
+    evidence: dict[str, JSON] = {"versions": versions, "expected": wanted}
+    yield make_reason(
+        code, NAME, f"{what} versions are mixed or wrong: {listed}{expectation}", gpu=gpu, evidence=evidence
+    )
+
+
+def persistence_off(states: Sequence[GpuState]) -> list[str]:
+    """UUIDs of the GPUs whose persistence mode is off."""
+    return [state.uuid for state in states if state.persistence is False]
+
+
+def persistence_notices(results: Iterable[CheckResult]) -> tuple[Notice, ...]:
+    """That persistence mode is off. It is a setting of the machine and changes nothing while a run holds the GPUs."""
+    off = [uuid for result in results if result.name == NAME for uuid in names_of(result.coverage, PERSISTENCE_OFF)]
+    if not off:
+        return ()
+    message = (
+        f"persistence mode is off on {len(off)} GPUs: without a process the driver forgets settings and counts of "
+        "errors, so those from before this run may be lost"
+    )
+    gpus: list[JSON] = [*off]
+    return (Notice("PERSISTENCE_OFF", NAME, message, off[0] if len(off) == 1 else None, {"gpus": gpus}),)

@@ -1,0 +1,334 @@
+"""The command line: options in, one call, exit code out. Imports only click at the top, so that help is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_burnin import __version__
+from gpu_burnin.cli.options import (
+    complete_checks,
+    complete_codes,
+    duration,
+    expect_option,
+    gpu_names,
+    host_config,
+    host_options,
+    names,
+)
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
+from gpu_burnin.system.streams import OutputLost, drop_output, readers_may_leave
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gpu_burnin.run import Outcome
+
+NAME = "gpu-burnin"
+# The environment variable in which the shell asks for completions.
+_COMPLETE = "_GPU_BURNIN_COMPLETE"
+# Commands that are imported on use: name, where it is, one line of help.
+_LAZY: Mapping[str, tuple[str, str, str]] = {
+    "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
+    "fleet": ("gpu_burnin.cli.fleet", "fleet", "Look at many hosts from the controller."),
+    "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
+    "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
+    "selftest": ("gpu_burnin.cli.selftest", "selftest", "Prove this node's detectors with injected faults."),
+    "waves": ("gpu_burnin.cli.power_grant", "waves", "Show or grant this node's request for power waves."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports the commands in _LAZY only when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_LAZY})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, attribute, _ = _LAZY[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        helps = {name: _LAZY[name][2] if name in _LAZY else "" for name in self.list_commands(ctx)}
+        commands = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (name, _LAZY[name][2] if name in _LAZY else self.commands[name].get_short_help_str(60))
+            for name in self.list_commands(ctx)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="gpu-burnin")
+def cli() -> None:
+    """Burn-in of GPU nodes. Exit codes: 0 PASS, 1 FAIL, 2 usage or configuration error, 3 INCONCLUSIVE."""
+
+
+@cli.command()
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "standard", "extended"]),
+    help="How thorough: quick takes up to a minute, standard up to five, extended as long as --for.  "
+    "[default: standard]",
+)
+@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
+@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
+@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
+@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
+@click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
+@expect_option
+@click.option(
+    "--waves",
+    type=click.Choice(["always", "granted", "never"]),
+    help="Whether all GPUs swing between idle and full load together: at once, when it is granted (gpu-burnin waves), "
+    "or not.  [default: always]",
+)
+@click.option(
+    "--wave-wait", "wave_wait_s", type=duration, metavar="DURATION", help="How long to wait for that.  [default: 30m]"
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
+@click.option(
+    "--allow-simulated",
+    "--simulated-ok",
+    is_flag=True,
+    help="Let a run without real GPUs pass. Its evidence stays marked as simulated.",
+)
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="CHECK:FAULT",
+    help="Inject a fault, e.g. gemm:bitflip, or gemm:bitflip:gpu=0 on one GPU. Such a run never passes and is never "
+    "evidence. A wrong FAULT lists those there are.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON and nothing else on stdout.")
+@host_options
+def run(
+    config_path: Path | None, state_dir: Path | None, as_json: bool, skip: tuple[str, ...] | None, **asked: Any
+) -> None:
+    """Test this node; leave a report and signed evidence.
+
+    Options that are not given come from the configuration. A run of less than the configuration asks for is
+    never a PASS.
+    """
+    from gpu_burnin.cli import progress
+    from gpu_burnin.run import RunOptions, run_burnin
+    from gpu_burnin.system import private_shm
+    from gpu_burnin.system.interrupts import Interrupts
+
+    private_shm.enter()
+    options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
+    outcome = run_burnin(options, progress.display, Interrupts(last=True))
+    # The exit code is the verdict's, whoever reads along and whatever signal comes now.
+    with readers_may_leave(f"the report of this {outcome.verdict}"):
+        _tell(outcome, as_json)
+    for problem in outcome.problems:
+        click.echo(f"{NAME}: {problem}", err=True)
+    sys.exit(outcome.exit_code)
+
+
+@cli.command()
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
+@host_options
+def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
+    """Say whether kubelet may start on this node.
+
+    It may when the newest run is a pass of this very boot and is not revoked. Exit code 0 open, 1 closed (no
+    pass, or a FAIL), 3 closed (INCONCLUSIVE, simulated, or the newest run left no evidence).
+    """
+    from gpu_burnin.node.gate import check_gate
+
+    statement = check_gate(host_config(config_path, state_dir))
+    if not quiet:
+        with readers_may_leave("this"):
+            click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@host_options
+def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir: Path | None) -> None:
+    """Show a report, the latest of this node by default.
+
+    Exit code 1, and no report, when it is not the one that its run signed.
+    """
+    from gpu_burnin.hardware import what_to_do
+    from gpu_burnin.node import authentic
+    from gpu_burnin.node.store import Store
+    from gpu_burnin.report import model, text
+
+    path = file or Store(host_config(config_path, state_dir).state_dir).root
+    host_key = None
+    with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
+        host_key = host_config(config_path, state_dir).host_key
+    chosen, data = model.find(path), model.read(path)
+    authentic.refuse_changed(chosen, data, host_key)
+    found = model.parse(data, str(chosen))
+    click.echo(data if as_json else text.render(found, what_to_do), nl=False)
+    begun = None
+    with contextlib.suppress(GpuBurninError):  # a damaged counter is the gate's to tell
+        begun = Store(chosen.parent.parent).begun_after(chosen)
+    if begun is not None:
+        click.echo(
+            f"{NAME}: {chosen}: this is not the newest run: run {begun} began after it and has left no report (yet, if "
+            "it is under way); until it does, the gate is closed: run gpu-burnin run",
+            err=True,
+        )
+
+
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    """The verdict first, then where its files are, then what could not be written."""
+    from gpu_burnin.node.store import REPORT
+    from gpu_burnin.report import model, outputs
+
+    click.echo(model.to_bytes(outcome.report) if as_json else outputs.as_text(outcome.report), nl=False)
+    sys.stdout.flush()
+    if (outcome.run_dir / REPORT).exists():
+        click.echo(f"report: {outcome.run_dir}", err=True)
+        if sys.stderr.isatty():
+            click.echo(f"page: {outcome.run_dir}/{outputs.REPORT_HTML}", err=True)
+
+
+@cli.command()
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=duration,
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for the kubelet's certificate, the API server and the Node object.",
+)
+@host_options
+def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float) -> None:
+    """Write the newest evidence to this node's own Node object.
+
+    Uses the kubelet's client certificate.
+    """
+    from gpu_burnin.node.publish import publish as publish_evidence
+
+    config = host_config(config_path, state_dir)
+    changed = publish_evidence(config, deadline_s)
+    click.echo(f"{config.node_name}: evidence {'published' if changed else 'was there already'}")
+
+
+@cli.command()
+@click.argument("code", required=False, shell_complete=complete_codes)
+def explain(code: str | None) -> None:
+    """Say what a reason CODE means and what to do.
+
+    Without CODE all codes are listed.
+    """
+    import difflib
+
+    from gpu_burnin.admission import node
+    from gpu_burnin.hardware import load_reasons
+    from gpu_burnin.node import evidence
+    from gpu_burnin.report.words import ACTIONS
+
+    reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
+    summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}
+    if code is None:
+        width = max(map(len, summaries))
+        for name in sorted(summaries):
+            click.echo(f"{name:{width}}  {summaries[name]}")
+        return
+    name = code.upper()
+    if name not in summaries:
+        near = difflib.get_close_matches(name, summaries, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise GpuBurninError(f"no code {code}; {hint}gpu-burnin explain lists all")
+    click.echo(f"{name}: {summaries[name]}.")
+    if name in reasons:
+        info = reasons[name]
+        click.echo(f"Verdict, unless the check says otherwise: {info.severity}.")
+        click.echo(f"First action: {info.action} ({ACTIONS[info.action]}).")
+    click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else codes[name][1]}")
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON Schema of the report."""
+    from gpu_burnin.report.model import schema_text
+
+    click.echo(schema_text(), nl=False)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    For bash: eval "$(gpu-burnin completion bash)" in ~/.bashrc; for zsh the same in ~/.zshrc; for fish: gpu-burnin
+    completion fish | source.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all that the choice above names
+    click.echo(kind(cli, {}, NAME, _COMPLETE).source())
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(__version__)
+
+
+def call() -> int:
+    """Run the command of the process' own arguments; its exit code. An error is one sentence on standard error.
+
+    An error that nobody thought of is a fault of this program: 3, since 1 would say FAIL. Who stops reading (head,
+    less) has what they wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
+    """
+    try:
+        if _COMPLETE in os.environ:
+            cli.main(prog_name=NAME, complete_var=_COMPLETE)
+        # Not cli.main(), which ends with 1 when a reader went away.
+        with cli.make_context(NAME, sys.argv[1:]) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except GpuBurninError as error:
+        click.echo(f"{NAME}: {error}", err=True)
+        return error.exit_code
+    except OutputLost as lost:
+        drop_output()
+        if lost.errno == errno.EPIPE:
+            return 0
+        click.echo(f"{NAME}: standard output cannot be written ({lost.strerror}); make room", err=True)
+        return EXIT_USAGE
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        click.echo(
+            f"{NAME}: this is a fault of gpu-burnin itself ({error!r}); report it with the lines above", err=True
+        )
+        return EXIT_INCONCLUSIVE
+    return 0

@@ -1,0 +1,134 @@
+"""Options that several commands share. Imports only click at the top, so that help is quick."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gpu_burnin.settings.config import Config
+    from gpu_burnin.settings.expectations import Expectations
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _FilePath(click.Path):
+    """A path that says something: an empty one, of an unset shell variable, would be the working directory."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The path. Fails where it is empty."""
+        if value == "":
+            self.fail("the path is empty; give one, or leave the option out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def duration(text: str) -> float:
+    """A time like 30m or 2h, in seconds."""
+    from gpu_burnin.settings.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise click.BadParameter("no name given; separate names by commas")
+    return found
+
+
+def complete_checks(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of checks that the last one of a list may become, for the shell."""
+    from gpu_burnin.checks import CHECK_NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in CHECK_NAMES if name.startswith(last)]
+
+
+def complete_codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The codes that begin so, for the shell."""
+    from gpu_burnin.admission import node
+    from gpu_burnin.hardware import load_reasons
+    from gpu_burnin.node import evidence
+
+    codes = (*load_reasons(), *evidence.CODES, *node.CODES)
+    return sorted(code for code in codes if code.startswith(incomplete.upper()))
+
+
+def gpu_names(text: str) -> tuple[str, ...] | None:
+    """GPUs separated by commas; None for all of them."""
+    found = names(text)
+    if "all" not in found:
+        return found
+    if len(found) > 1:
+        raise click.BadParameter("all goes with no other GPU")
+    return None
+
+
+def _expectations(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Expectations:
+    from gpu_burnin.settings.expectations import ExpectationError, parse_words
+
+    try:
+        return parse_words(words)
+    except ExpectationError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _complete_expect(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from gpu_burnin.settings.expectations import KEYS
+
+    return [f"{key}=" for key in KEYS if key.startswith(incomplete)]
+
+
+def expect_option(function: _Function) -> _Function:
+    """--expect KEY=VALUE, for the commands that make a plan."""
+    option = click.option(
+        "--expect",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_expectations,
+        shell_complete=_complete_expect,
+        help="What this node should look like: gpus=8, nvlink_links=0 (no NVLink here), mig=true, power_limit_w=500, "
+        "driver_version=, vbios=, nccl=. What the configuration says otherwise keeps the run from a PASS.",
+    )
+    return option(function)
+
+
+def host_options(function: _Function) -> _Function:
+    """--config and --state-dir, for the commands that work on this node's own state."""
+    options = (
+        click.option(
+            "--config",
+            "config_path",
+            type=_FilePath(path_type=Path),
+            help="Configuration file of this host.  [default: /etc/gpu-burnin/config.yaml, if it exists]",
+        ),
+        click.option(
+            "--state-dir",
+            "--out",
+            type=_FilePath(path_type=Path, file_okay=False),
+            help="Where runs, reports and evidence are kept.  [default: /var/lib/gpu-burnin; not as root: "
+            "$XDG_STATE_HOME/gpu-burnin or ~/.local/state/gpu-burnin]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def host_config(config_path: Path | None, state_dir: Path | None) -> Config:
+    """The configuration with the state directory of the command line. Raises GpuBurninError."""
+    from gpu_burnin.settings.config import load_config
+
+    config = load_config(config_path)
+    return replace(config, state_dir=state_dir.absolute()) if state_dir else config

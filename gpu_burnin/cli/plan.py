@@ -1,0 +1,73 @@
+"""`gpu-burnin plan`: what a run would do on this node, without doing it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_burnin.cli.options import complete_checks, duration, expect_option, gpu_names, host_config, host_options, names
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware.skus import load_skus
+from gpu_burnin.node.known_gpus import read_known
+from gpu_burnin.node.power_grant import MODES
+from gpu_burnin.node.prepare import RunOptions, planned
+from gpu_burnin.report.plan_view import document, render
+from gpu_burnin.settings.config import BACKENDS, LEVELS
+from gpu_burnin.telemetry.discover import Found, choose_backend, discover
+
+
+@click.command()
+@click.option("--level", type=click.Choice(LEVELS), help="How thorough.  [default: standard]")
+@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
+@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
+@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
+@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
+@click.option("--backend", type=click.Choice(BACKENDS), help="What would compute.  [default: auto]")
+@expect_option
+@click.option("--waves", type=click.Choice(MODES), help="Whether the power waves would run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@host_options
+def plan(
+    config_path: Path | None, state_dir: Path | None, as_json: bool, skip: tuple[str, ...] | None, **asked: Any
+) -> None:
+    """Say what a run would do here: each check, its time, what it covers, and the rate of faults it could miss.
+
+    Nothing is tested. It works without a GPU too, and says that it is simulated then.
+    """
+    options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
+    found = discover()
+    backend, why = _backend(options.backend or options.config.backend, found)
+    # The record is root's; it matters only where it decides on the level.
+    known = read_known(options.config.state_dir) if options.config.extended_for_new_s else ()
+    made = planned(options, found, backend, known)
+    left_out = (f"the configuration asks for {', '.join(made.left_out)} too",) if made.left_out else ()
+    no_pass = (*made.shortfalls, *left_out)
+    if as_json:
+        click.echo(json.dumps(document(made.plan, load_skus(), why, no_pass), indent=1))
+    else:
+        click.echo(render(made.plan, load_skus(), why, no_pass))
+
+
+def _backend(asked: str, found: Found) -> tuple[str, str]:
+    """The backend whose plan is shown, and why a run on it would be simulated ("" where it would not).
+
+    Unlike a run, a plan for a GPU that is not there does no harm.
+    """
+    try:
+        backend = choose_backend(asked, found)
+    except GpuBurninError:
+        backend = "cpu" if asked == "auto" else asked
+    if found.error:
+        why = found.error
+    elif not found.gpus:
+        why = "the NVIDIA driver lists no GPU"
+    elif found.simulated:
+        why = "NVML is a simulation here"
+    elif backend == "cpu":
+        why = "the CPU computes" if asked == "cpu" else "CuPy is not installed"
+    else:
+        why = ""
+    return backend, why

@@ -1,1 +1,0 @@
-"""Compute layer: exact operands and digests, the backend protocol and its CPU and CUDA implementations."""

@@ -1,0 +1,1 @@
+"""What a GPU is to a check: opening, buffers, streams, kernels; on CUDA and simulated on the CPU."""

@@ -1,0 +1,87 @@
+"""Opening one GPU with CuPy: what it is, what it can compute, and whether it is the one that was asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.cuda_errors import NO_DEVICE, DeviceErrors
+from gpu_burnin.types import Gpu
+
+# Lowest compute capability with a tensor core (or plain unit) for the precision: CUDA C++ Programming Guide, table
+# "Feature support per compute capability"; FP8 in cublasLt from 8.9 (cuBLAS documentation of cublasLtMatmul).
+NEEDED_CAPABILITY: dict[str, tuple[int, int]] = {
+    "fp64": (6, 0),
+    "fp32": (6, 0),
+    "tf32": (8, 0),
+    "bf16": (8, 0),
+    "fp16": (7, 0),
+    "int8": (7, 2),
+    "fp8_e4m3": (8, 9),
+}
+
+
+def few_blocks(accesses: int, threads: int, unroll: int) -> int:
+    """Blocks for a small piece of memory: so few that most of it is read `unroll` accesses at a time by each thread, as
+    large ones are, and the rest one by one. The self-tests thus try the code that reads large pieces."""
+    return max(1, accesses * 3 // (4 * unroll * threads))
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU in use."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions that this GPU computes natively, in the order of exact.PRECISIONS."""
+        return tuple(p for p, needed in NEEDED_CAPABILITY.items() if self.capability >= needed)
+
+
+def import_cupy() -> Any:
+    """CuPy, told to keep compiled kernels in memory: nothing that was on disk before is run.
+
+    Raises BackendError when it is not installed.
+    """
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        text = " ".join(str(error).split())
+        raise BackendError(f"CuPy is missing ({text[:200]}): install gpu-burnin[cuda12] or [cuda13]") from error
+
+
+def open_device(cupy: Any, errors: DeviceErrors, gpu: Gpu | None) -> Device:
+    """Use the first GPU that CUDA_VISIBLE_DEVICES shows. Raises BackendError when it cannot be used or is not `gpu`."""
+    runtime = cupy.cuda.runtime
+    with errors("looking for the GPU"):
+        if runtime.getDeviceCount() < 1:
+            raise BackendError(NO_DEVICE)
+        cupy.cuda.Device(0).use()
+        properties = runtime.getDeviceProperties(0)
+        address = str(runtime.deviceGetPCIBusId(0))
+    name = properties["name"]
+    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    if " MIG " in text:
+        raise BackendError(f"{text} is a MIG instance: the burn-in tests whole GPUs, so switch MIG mode off")
+    if gpu is not None and _pci(address) != _pci(gpu.pci_bus_id):
+        raise BackendError(
+            f"CUDA opened the GPU at {address} and not {gpu.uuid} at {gpu.pci_bus_id}: "
+            "set CUDA_VISIBLE_DEVICES to the UUID of the GPU under test"
+        )
+    capability = (int(properties["major"]), int(properties["minor"]))
+    return Device(text, capability, int(properties["multiProcessorCount"]))
+
+
+def _pci(address: str) -> tuple[int, ...]:
+    """Domain, bus, device and function; NVML and CUDA write the domain with 8 and 4 digits."""
+    try:
+        return tuple(int(part, 16) for part in address.strip("\0").replace(".", ":").split(":"))
+    except ValueError:
+        raise BackendError(f"{address!r} is no PCI address such as 0000:91:00.0: report this") from None

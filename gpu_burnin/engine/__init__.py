@@ -1,0 +1,1 @@
+"""How a run is carried out: plan, supervisor, workers, messages, deadlines, journal."""

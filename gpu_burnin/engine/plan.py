@@ -1,0 +1,347 @@
+"""What one burn-in does: level and its time, checks with their weights, shapes, seed. Plain data with a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.engine.deadlines import Deadlines, deadlines
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.types import JSON, Gpu
+
+BACKENDS: tuple[str, ...] = ("cpu", "cuda")
+CPU_LEAST_S = 0.1
+# Kept for ending the workers, the kernel log, the verdict and the report.
+CLOSING_S = 3.0
+
+# Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
+# hbm_bytes 0: all that is free. transfer_bytes: one copy between two GPUs, and at most 64 MiB of it between host and
+# GPU (host_link.MOST_COPY_BYTES). collective_bytes: the largest message of a collective operation.
+CUDA_SHAPES: Mapping[str, int] = {
+    "gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0, "transfer_bytes": 256 << 20,
+    "collective_bytes": 8 << 30,
+}  # fmt: skip
+CPU_SHAPES: Mapping[str, int] = {
+    "gemm_m": 256, "gemm_n": 256, "gemm_k": 256, "hbm_bytes": 16 << 20, "transfer_bytes": 256 << 10,
+    "collective_bytes": 256 << 10,
+}  # fmt: skip
+# Faults of the worker itself: --inject knows them for every check.
+WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once", "out_of_memory")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The time of a check within a level.
+
+    `weight` is its share of the time that is left, against the other checks; 0 means that it takes the time it
+    takes. `least_s` are the seconds it gets however little is left.
+    """
+
+    weight: float
+    least_s: float
+
+
+@dataclass(frozen=True)
+class Level:
+    """Seconds of a whole run, from its start to its report (design, section 6), and the checks in it.
+
+    The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for
+    (`cpu_total_s`).
+    """
+
+    total_s: float
+    cpu_total_s: float
+    slots: Mapping[str, Slot]
+
+
+# Which checks, for how long. Their order and what runs in peace (Scope) are in checks.ROWS. `--for` replaces the time
+# of extended. The least times are what a check is estimated to need on 8 H200s (docs/reference/levels.md has the sum).
+LEVELS: Mapping[str, Level] = {
+    "quick": Level(60.0, 1.0, {
+        "state": Slot(0.0, 2.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
+        "pcie": Slot(0.5, 3.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 5.0), "power": Slot(1.0, 3.0),
+        "dcgm": Slot(0.0, 600.0),
+    }),
+    "standard": Level(300.0, 30.0, {
+        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(5.0, 20.0),
+        "pcie": Slot(0.8, 4.0), "nvlink": Slot(1.5, 8.0), "nccl": Slot(1.5, 10.0), "power": Slot(3.0, 15.0),
+        "dcgm": Slot(0.0, 1800.0),
+    }),
+    "extended": Level(7200.0, 120.0, {
+        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(6.0, 20.0),
+        "pcie": Slot(0.6, 4.0), "nvlink": Slot(1.0, 8.0), "nccl": Slot(1.0, 10.0), "power": Slot(3.0, 15.0),
+        "dcgm": Slot(0.0, 7200.0),
+    }),
+}  # fmt: skip
+
+
+class PlanError(GpuBurninError):
+    """A setting of the run is wrong: usage error, exit code 2."""
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """One check: its scope, its weight against the other checks, and the seconds it gets at least. Its budget is
+    decided when it starts (share)."""
+
+    name: str
+    scope: Scope
+    weight: float
+    least_s: float
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether it gives a result for each GPU."""
+        return self.scope.per_gpu
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault to inject on purpose: into one check, on one GPU (UUID or index as text) or on all of them."""
+
+    check: str
+    fault: str
+    gpu: str | None = None
+
+    def hits(self, check: str, gpu: Gpu | None) -> bool:
+        """Whether this fault is meant for the given check and GPU."""
+        if check != self.check:
+            return False
+        return self.gpu is None or (gpu is not None and self.gpu in (gpu.uuid, str(gpu.index)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run, to be over in `total_s` seconds, and given up at its `deadlines`. `inject` holds fault
+    specifications; a plan with any of them can never be evidence. `selftest_full` asks for the whole table of faults,
+    `checks_off` for self-tests alone."""
+
+    level: str
+    total_s: float
+    seed: int
+    backend: str
+    gpus: tuple[Gpu, ...]
+    checks: tuple[CheckPlan, ...]
+    shapes: Mapping[str, int]
+    deadlines: Deadlines
+    options: Mapping[str, JSON] = field(default_factory=dict)
+    inject: tuple[str, ...] = ()
+    selftest: bool = True
+    selftest_full: bool = False
+    checks_off: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the form in which a plan travels to the workers and into the report."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical JSON of the plan."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def injections(self, check: str, gpu: Gpu | None) -> tuple[str, ...]:
+        """Names of the faults to inject into this check on this GPU."""
+        return tuple(i.fault for i in map(parse_injection, self.inject) if i.hits(check, gpu))
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The inverse of Plan.to_json."""
+    fields = dict(data)
+    fields["gpus"] = tuple(Gpu(**gpu) for gpu in data["gpus"])
+    fields["checks"] = tuple(CheckPlan(**{**check, "scope": Scope(check["scope"])}) for check in data["checks"])
+    fields["inject"] = tuple(data["inject"])
+    fields["deadlines"] = Deadlines(**data["deadlines"])
+    return Plan(**fields)
+
+
+def parse_injection(spec: str) -> Injection:
+    """Read "check:fault" or "check:fault:gpu=INDEX|UUID". Raises PlanError."""
+    parts = spec.split(":")
+    gpu: str | None = None
+    if len(parts) == 3 and parts[2].startswith("gpu=") and len(parts[2]) > 4:
+        gpu = parts.pop()[4:]
+    if len(parts) != 2:
+        raise PlanError(f"inject {spec!r}: write it as CHECK:FAULT or CHECK:FAULT:gpu=INDEX")
+    check, fault = parts
+    if check not in ROWS:
+        raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(ROWS)}")
+    known = ROWS[check].faults + WORKER_FAULTS
+    if fault not in known:
+        raise PlanError(f"inject {spec!r}: unknown fault {fault!r} for {check}, choose from {', '.join(known)}")
+    return Injection(check, fault, gpu)
+
+
+def make_plan(
+    level: str,
+    *,
+    backend: str,
+    gpus: Sequence[Gpu],
+    seed: int | None = None,
+    checks: Sequence[str] | None = None,
+    shapes: Mapping[str, int] | None = None,
+    options: Mapping[str, JSON] | None = None,
+    inject: Sequence[str] = (),
+    duration_s: float | None = None,
+    selftest: bool = True,
+) -> Plan:
+    """Choose checks, time and shapes for a level.
+
+    `seed` None draws a random one; `checks` None means the usual ones; `shapes` overrides single sizes;
+    `duration_s` (extended only) is the time of the whole run. Raises PlanError naming the wrong setting and the
+    allowed values.
+    """
+    level_s = level_time_s(level, duration_s)
+    if backend not in BACKENDS:
+        raise PlanError(f"unknown backend {backend!r}: choose from {', '.join(BACKENDS)}")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise PlanError(f"seed {seed} is out of range: give an integer from 0 to 2^64 - 1")
+    names = _check_names(checks)
+    _check_injections(inject, names, gpus)
+    on_cpu, chosen = backend == "cpu", LEVELS[level]
+    total_s = chosen.cpu_total_s if on_cpu and duration_s is None else level_s
+    made = Plan(
+        level=level,
+        total_s=total_s,
+        seed=secrets.randbits(64) if seed is None else seed,
+        backend=backend,
+        gpus=tuple(gpus),
+        checks=tuple(
+            CheckPlan(
+                name,
+                row.scope,
+                slot.weight,
+                min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s,
+            )
+            for name, row in ROWS.items()
+            if name in names and (slot := _slot(chosen, name, len(gpus)))
+        ),
+        shapes=_shapes(backend, shapes or {}),
+        deadlines=deadlines(level_s),
+        options=dict(options or {}),
+        inject=tuple(inject),
+        selftest=selftest,
+    )
+    if duration_s is not None:
+        _refuse_too_short(made)
+    return made
+
+
+def _slot(level: Level, name: str, gpus: int) -> Slot | None:
+    """The time of a check; a check that has nothing to do leaves it to all others."""
+    return level.slots.get(name) if gpus >= ROWS[name].least_gpus else Slot(0.0, 0.0)
+
+
+def _refuse_too_short(plan: Plan) -> None:
+    """Checks get their least however little time there is: a shorter run would take longer than it says."""
+    least_s = sum(check.least_s for check in plan.checks if check.scope is not Scope.AFTER) + CLOSING_S
+    if plan.total_s < least_s:
+        raise PlanError(
+            f"duration {plan.total_s:g} s is too short: these checks take {math.ceil(least_s)} s at least; "
+            "give more time, or skip some"
+        )
+
+
+def _check_names(checks: Sequence[str] | None) -> tuple[str, ...]:
+    if checks is None:
+        return USUAL_CHECKS
+    unknown = [c for c in checks if c not in CHECK_NAMES]
+    if unknown or not checks:
+        raise PlanError(f"unknown checks {', '.join(unknown) or '(none)'}: choose from {', '.join(CHECK_NAMES)}")
+    return tuple(n for n in CHECK_NAMES if n in checks)
+
+
+def _shapes(backend: str, overrides: Mapping[str, int]) -> dict[str, int]:
+    shapes = dict(CPU_SHAPES if backend == "cpu" else CUDA_SHAPES)
+    for key, value in overrides.items():
+        if key not in shapes:
+            raise PlanError(f"unknown shape {key!r}: choose from {', '.join(shapes)}")
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise PlanError(f"shape {key} is {value!r}: give a positive integer")
+        shapes[key] = value
+    for key in ("gemm_m", "gemm_n", "gemm_k"):
+        if shapes[key] % 16 or not 16 <= shapes[key] <= 32768:
+            raise PlanError(f"shape {key} is {shapes[key]}: give a multiple of 16 from 16 to 32768")
+    if shapes["gemm_k"] > 4096:
+        raise PlanError(f"shape gemm_k is {shapes['gemm_k']}: products are proved exact up to 4096")
+    for key in ("hbm_bytes", "transfer_bytes", "collective_bytes"):
+        if shapes[key] % 4096:
+            raise PlanError(f"shape {key} is {shapes[key]}: give a multiple of 4096 bytes")
+    return shapes
+
+
+def level_time_s(level: str, duration_s: float | None) -> float:
+    """Seconds that a run of this level takes on GPUs; `duration_s` sets those of extended. Raises PlanError."""
+    if level not in LEVELS:
+        raise PlanError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
+    if duration_s is None:
+        return LEVELS[level].total_s
+    if level != "extended":
+        raise PlanError(f"a duration goes only with the level extended, not with {level}")
+    if not 60 <= duration_s <= 30 * 86400:
+        raise PlanError(f"duration {duration_s:g} s is out of range: give 60 s to 30 days")
+    return duration_s
+
+
+def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence[Gpu]) -> None:
+    """A fault that could strike nothing would make the run look better than it is."""
+    for spec in specs:
+        injection = parse_injection(spec)
+        if injection.check not in names:
+            raise PlanError(f"inject {spec!r}: the check {injection.check} is not part of this run")
+        if injection.gpu is not None and not any(injection.gpu in (gpu.uuid, str(gpu.index)) for gpu in gpus):
+            raise PlanError(f"inject {spec!r}: no GPU {injection.gpu} is part of this run; give its index or UUID")
+
+
+def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan], turns: int = 1) -> float:
+    """Seconds for `check` out of the `left_s` of the run, by its weight against the checks that come `later`.
+
+    What start, self-tests and earlier checks have cost is in `left_s`, so a run keeps its time whatever they cost,
+    as long as every check still gets its least. `turns` is the number of GPUs it has yet to run on one after the
+    other. A check without a weight takes the time it takes and gets its least.
+    """
+    if not check.weight:
+        return check.least_s
+    timed = [other for other in later if other.weight]
+    others_s = sum(other.least_s for other in later)
+    whole = check.weight + sum(other.weight for other in timed)
+    wanted = min((left_s - CLOSING_S) * check.weight / whole, left_s - CLOSING_S - others_s)
+    return max(check.least_s, wanted / turns)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """When a check begins and how long it takes, in seconds of the plan, where nothing else costs time.
+
+    `budget_s` is the time on one GPU, `seconds` the time of the run: more where GPUs take turns.
+    """
+
+    check: CheckPlan
+    begins_s: float
+    budget_s: float
+    seconds: float
+
+
+def schedule(plan: Plan) -> tuple[Expected, ...]:
+    """The plan's time as the executor shares it out (share), with start and self-tests that cost nothing.
+
+    A check without a weight is taken to need its least; in a run it is over when it is done.
+    """
+    expected: list[Expected] = []
+    now_s = 0.0
+    for scopes in ({Scope.NODE}, {Scope.EACH, Scope.TOGETHER, Scope.ALONE}, {Scope.AFTER}):
+        lane = [check for check in plan.checks if check.scope in scopes]
+        for place, check in enumerate(lane):
+            turns = max(1, len(plan.gpus)) if check.scope is Scope.ALONE else 1
+            begins_s = now_s
+            for left in range(turns, 0, -1):
+                budget_s = share(plan.total_s - now_s, check, lane[place + 1 :], left)
+                now_s += budget_s
+            expected.append(Expected(check, begins_s, (now_s - begins_s) / turns, now_s - begins_s))
+    return tuple(expected)

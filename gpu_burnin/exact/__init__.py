@@ -1,0 +1,1 @@
+"""Exact products: operands, digests, golden digests, Freivalds checks, locating errors."""

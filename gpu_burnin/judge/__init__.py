@@ -1,0 +1,1 @@
+"""What was observed, judged by data: findings, coverage, verdict, what to do next."""

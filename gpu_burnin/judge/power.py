@@ -1,0 +1,200 @@
+"""Judging the power check by what the samplers saw between the begin and the end of its phases: pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.hardware.policy import PowerQuantity, PowerRule, TelemetryPolicy, Weight
+from gpu_burnin.judge.power_phases import BRAKE, HW_THERMAL, MIXED, SLOWDOWN, SW_THERMAL, WAVES, Phase, phases_of
+from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
+
+CHECK = "power"
+# A median of fewer GPUs says nothing about one of them.
+_LEAST_FOR_MEDIAN = 3
+
+
+@dataclass(frozen=True)
+class PowerJudgement:
+    """All results of the run, those of the power check with what telemetry saw of them, and what follows from it."""
+
+    results: tuple[CheckResult, ...]
+    reasons: tuple[Reason, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def judge_power(
+    results: Iterable[CheckResult], findings: TelemetryFindings, gpus: Sequence[Gpu], policy: TelemetryPolicy
+) -> PowerJudgement:
+    """Power, clocks, temperatures and throttling of each GPU in the phases of the power check, by the policy.
+
+    Adds `power` and `power_limit_w` to the check's coverage and the measurement power_reached_w. A run without the
+    check is as it was.
+    """
+    done = tuple(results)
+    own = {result.gpu: result for result in done if result.name == CHECK and result.gpu is not None}
+    series = {one.gpu: one for one in findings.series}
+    phases = {uuid: phases_of(series[uuid], result.coverage) if uuid in series else {} for uuid, result in own.items()}
+    values = _values(series, phases)
+    written: dict[str | None, CheckResult] = {}
+    reasons: list[Reason] = []
+    notices: list[Notice] = list(_not_made(own.values()))
+    for gpu in gpus:
+        if not phases.get(gpu.uuid):
+            continue
+        seen, limits = phases[gpu.uuid], series[gpu.uuid].limits
+        written[gpu.uuid] = _with_power(own[gpu.uuid], seen, limits, _rank(gpu.uuid, phases))
+        found = _applied(gpu, values[gpu.uuid], seen, limits, policy.power)
+        reasons += [one for one in found if isinstance(one, Reason)]
+        notices += [one for one in found if isinstance(one, Notice)]
+        notices += _jumped(gpu, seen)
+    return PowerJudgement(
+        tuple(written.get(result.gpu, result) if result.name == CHECK else result for result in done),
+        tuple(reasons),
+        tuple(notices),
+    )
+
+
+def _values(
+    series: Mapping[str, GpuSeries], phases: Mapping[str, Mapping[str, Phase]]
+) -> dict[str, dict[PowerQuantity, float]]:
+    """What the policy is asked of each GPU; a quantity that nothing is known of is left out."""
+    mixed = {uuid: seen[MIXED] for uuid, seen in phases.items() if MIXED in seen}
+    clocks = {uuid: median(phase.clock_mhz) for uuid, phase in mixed.items() if phase.clock_mhz}
+    heat = {uuid: phase.temperature_c for uuid, phase in mixed.items() if phase.temperature_c is not None}
+    found: dict[str, dict[PowerQuantity, float]] = {uuid: {} for uuid in phases}
+    for uuid, phase in mixed.items():
+        own, limits = found[uuid], series[uuid].limits
+        if phase.power_w is not None and limits.get("power_limit_w"):
+            own[PowerQuantity.POWER_SHARE] = phase.power_w / limits["power_limit_w"]
+        if uuid in clocks and not phase.explained:
+            if limits.get("clock_sm_max_mhz"):
+                own[PowerQuantity.CLOCK_SHARE_OF_MAXIMUM] = clocks[uuid] / limits["clock_sm_max_mhz"]
+            if len(clocks) >= _LEAST_FOR_MEDIAN and median(clocks.values()) > 0:
+                own[PowerQuantity.CLOCK_SHARE_OF_MEDIAN] = clocks[uuid] / median(clocks.values())
+        if uuid in heat and len(heat) >= _LEAST_FOR_MEDIAN:
+            own[PowerQuantity.ABOVE_NODE_MEDIAN] = heat[uuid] - median(heat.values())
+    for uuid, seen in phases.items():
+        for quantity, bits in _BITS.items():
+            found[uuid][quantity] = max((phase.seconds_of(bits) for phase in seen.values()), default=0.0)
+    return found
+
+
+_BITS: Mapping[PowerQuantity, int] = {
+    PowerQuantity.BRAKE: BRAKE,
+    PowerQuantity.SLOWDOWN: SLOWDOWN,
+    PowerQuantity.THERMAL: SW_THERMAL | HW_THERMAL,
+}
+_WORDS: Mapping[PowerQuantity, str] = {
+    PowerQuantity.POWER_SHARE: "under mixed load it drew {value:.0%} of its power limit of {limit_w} W",
+    PowerQuantity.CLOCK_SHARE_OF_MEDIAN: "under mixed load its clock was {value:.0%} of the node's median GPU's, and "
+    "neither power nor heat explains it",
+    PowerQuantity.CLOCK_SHARE_OF_MAXIMUM: "under mixed load its clock was {value:.0%} of its highest of {clock_mhz} "
+    "MHz, and neither power nor heat explains it",
+    PowerQuantity.ABOVE_NODE_MEDIAN: "under mixed load it was {value:g} degC hotter than the median GPU of this node",
+    PowerQuantity.BRAKE: "the power brake was on during {phases} (seen in {value:.1f} s)",
+    PowerQuantity.SLOWDOWN: "the hardware slowdown was on during {phases} (seen in {value:.1f} s)",
+    PowerQuantity.THERMAL: "a thermal slowdown was on during {phases} (seen in {value:.1f} s)",
+}
+
+
+def _applied(
+    gpu: Gpu,
+    values: Mapping[PowerQuantity, float],
+    seen: Mapping[str, Phase],
+    limits: Mapping[str, int],
+    rules: Sequence[PowerRule],
+) -> list[Reason | Notice]:
+    """One reason or notice for each code, with everything that led to it."""
+    groups: dict[tuple[str, Weight], list[tuple[PowerRule, str]]] = {}
+    for rule in rules:
+        value, meaning = values.get(rule.quantity), rule.meaning
+        if value is None or meaning.weight is Weight.NORMAL or not rule.applies(value):
+            continue
+        words = _WORDS[rule.quantity].format(
+            value=value,
+            phases=_phases_with(seen, rule.quantity),
+            limit_w=limits.get("power_limit_w"),
+            clock_mhz=limits.get("clock_sm_max_mhz"),
+        )
+        groups.setdefault((meaning.code, meaning.weight), []).append((rule, words))
+    found: list[Reason | Notice] = []
+    for (code, weight), group in groups.items():
+        message = f"{gpu.label}: {'; '.join(words for _, words in group)}"
+        evidence: dict[str, JSON] = {
+            "observed": [_numbers(rule, values[rule.quantity]) for rule, _ in group],
+            "phases": {
+                name: phase.to_json(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz"))
+                for name, phase in seen.items()
+            },
+        }
+        if weight is Weight.FAIL:
+            found.append(make_reason(code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+        else:
+            found.append(Notice(code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+    return found
+
+
+def _numbers(rule: PowerRule, value: float) -> dict[str, JSON]:
+    return {
+        str(rule.quantity): round(value, 4),
+        "limit": rule.less_than if rule.less_than is not None else rule.more_than,
+        "source": rule.meaning.source,
+        "confidence": str(rule.meaning.confidence),
+    }
+
+
+def _phases_with(seen: Mapping[str, Phase], quantity: PowerQuantity) -> str:
+    """In which phases the bits of a quantity were seen, in words."""
+    names = {WAVES: "the power waves", MIXED: "the mixed load"}
+    return " and ".join(names[name] for name, phase in seen.items() if phase.seconds_of(_BITS.get(quantity, 0)) > 0)
+
+
+def _jumped(gpu: Gpu, seen: Mapping[str, Phase]) -> list[Notice]:
+    whys = [f"{name}: {phase.energy.why}" for name, phase in seen.items() if phase.energy.jumped]
+    if not whys:
+        return []
+    message = f"{gpu.label}: its power is not known by its sum of energy ({'; '.join(whys)})"
+    return [Notice("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, evidence={"why": list(whys)})]
+
+
+def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
+    """One notice for the node where waves belong to the level and none were made."""
+    for result in results:
+        waves = result.coverage.get(WAVES)
+        if isinstance(waves, Mapping) and waves.get("wanted") is True and waves.get("run") is not True:
+            message = f"power waves were not made: {waves.get('why')}"
+            return [Notice("WAVES_NOT_RUN", CHECK, message, evidence={"why": waves.get("why")})]
+    return []
+
+
+def _rank(uuid: str, phases: Mapping[str, Mapping[str, Phase]]) -> dict[str, JSON]:
+    """The place of a GPU among those of its node, 1 for the hottest, by its highest temperature under mixed load."""
+    heat = {
+        other: seen[MIXED].temperature_c
+        for other, seen in phases.items()
+        if MIXED in seen and seen[MIXED].temperature_c is not None
+    }
+    own = heat.get(uuid)
+    if own is None:
+        return {}
+    hotter = [value for value in heat.values() if value is not None and value > own]
+    return {"temperature_rank": len(hotter) + 1, "temperature_rank_of": len(heat)}
+
+
+def _with_power(
+    result: CheckResult, seen: Mapping[str, Phase], limits: Mapping[str, int], rank: Mapping[str, JSON]
+) -> CheckResult:
+    limit_w, clock_mhz = limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")
+    power: dict[str, JSON] = {
+        "phases": {name: phase.to_json(limit_w, clock_mhz) for name, phase in seen.items()},
+        "clock_max_mhz": clock_mhz,
+        **rank,
+    }
+    coverage = {**result.coverage, "power": power, "power_limit_w": limit_w}
+    reached = seen[MIXED].power_w if MIXED in seen else None
+    extra = () if reached is None else (Measurement("power_reached_w", round(reached, 1), "W"),)
+    return replace(result, coverage=coverage, measurements=(*result.measurements, *extra))

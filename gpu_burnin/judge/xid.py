@@ -1,0 +1,278 @@
+"""Judging XIDs and SXids by the policy table: pure, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
+from gpu_burnin.judge.ladder import driver_decides
+from gpu_burnin.judge.nvlink5 import decode, is_understated, worst_rule
+from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
+from gpu_burnin.telemetry.pci import normal_bus_id
+from gpu_burnin.types import JSON, Action, Gpu, Notice, Reason
+
+CHECK = "kernel_log"
+RECOVERY_XID = 154
+# The journal stamps some kernel messages later than the kernel: the same text within this time is the same line.
+SAME_LINE_US = 1_000_000
+_NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
+_SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class XidFindings:
+    """What the events say: `reasons` against the node, `notices` for a person."""
+
+    reasons: tuple[Reason, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+class _Time(Enum):
+    """When an event happened, which decides the column of the table."""
+
+    RUN = auto()  # while only our tests ran: preflight
+    BEFORE = auto()  # before this run and nobody's work: preflight, but this run is the retest
+    USERS = auto()  # before this run, perhaps by users' work: runtime
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The policy for one event. `detail` is what the line's registers add; `known` False: nobody described it."""
+
+    preflight: Preflight
+    runtime: Runtime
+    action: Action
+    meaning: str = ""
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One event with the code it deserves. `holds` says that it keeps the node out; otherwise it is a notice."""
+
+    code: str
+    action: Action
+    event: XidEvent
+    meaning: str
+    holds: bool
+
+
+def judge_xids(
+    events: Iterable[XidEvent],
+    gpus: Sequence[Gpu],
+    gaps: int,
+    sources: str | Sequence[str],
+    table: XidTable,
+    own_pids: Collection[int] = (),
+    *,
+    before: Iterable[XidEvent] = (),
+    users_ran: bool = False,
+    reported: Iterable[XidEvent] = (),
+    driver_told: bool = False,
+) -> XidFindings:
+    """What the kernel log, and NVML's own reports, say against the node.
+
+    `own_pids` are the processes that the executor itself killed: codes that a kill causes during the run are then
+    its own doing. `before` are the events that were there before the run. They count by the runtime column where
+    `users_ran` says that work of others may have caused them, and otherwise like the run's own, but for the codes
+    that ask for a retest: this run is the retest; those that `events` no longer has count all the same, and as a gap.
+    What the driver says it has recovered from since (XID 154 back
+    to None after a reset) is told, not held against it. `reported` are the XIDs that NVML reported during the
+    run; those the log has too are dropped. Each code on each device gives one reason, however often it came, and
+    where XID 154 says what the GPU needs, that is the action. `driver_told`: NVML reported every XID of the run, and
+    nothing asks for what was before it, so that a PASS may do without a log, and with one whose beginning the kernel
+    has overwritten; one that lost what it had during the run is cut, and held against it all the same.
+    """
+    later, earlier = tuple(events), tuple(before)
+    # What was there before the run must still be there after it, unless the log was cut.
+    kept = _earlier(earlier, later)
+    vanished = tuple(event for event in earlier if event not in kept)
+    reasons: list[Reason] = []
+    notices: tuple[Notice, ...] = ()
+    if not sources and driver_told:
+        notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: XIDs before this run and SXids go unseen"),)
+    elif not sources:
+        reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, _NO_LOG))
+    elif gaps := gaps or len(vanished):
+        names = sources if isinstance(sources, str) else ", ".join(sources)
+        message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
+        if driver_told and not vanished:
+            notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", evidence={"gaps": gaps}),)
+        else:
+            reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
+    old = _earlier(logged := (*vanished, *later), earlier)
+    merged = _merged(logged, reported, old)
+    told, said = _told(merged, gpus, table, own_pids, old, users_ran, reasons)
+    return XidFindings(told, (*notices, *said))
+
+
+def _earlier(events: Iterable[XidEvent], before: Sequence[XidEvent]) -> frozenset[XidEvent]:
+    """Those events that were there before the run. The sources may give one line times that differ a little."""
+    times: dict[tuple[str, str], list[int]] = {}
+    for event in before:
+        times.setdefault((event.pci_bus_id, event.text), []).append(event.monotonic_us)
+    return frozenset(
+        event
+        for event in events
+        if any(
+            abs(event.monotonic_us - at_us) <= SAME_LINE_US for at_us in times.get((event.pci_bus_id, event.text), ())
+        )
+    )
+
+
+def _merged(
+    logged: Sequence[XidEvent], reported: Iterable[XidEvent], old: Collection[XidEvent] = ()
+) -> tuple[XidEvent, ...]:
+    """The log's events, and NVML's that the log does not have: by code and device, among those of the run."""
+    have = {(event.sxid, event.xid, event.pci_bus_id) for event in logged if event not in old}
+    more = {(event.sxid, event.xid, event.pci_bus_id): event for event in reported}
+    return (*logged, *(event for key, event in more.items() if key not in have))
+
+
+def _told(
+    events: Sequence[XidEvent],
+    gpus: Sequence[Gpu],
+    table: XidTable,
+    own_pids: Collection[int],
+    old: Collection[XidEvent],
+    users_ran: bool,
+    reasons: list[Reason],
+) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+    uuids = {normal_bus_id(gpu.pci_bus_id): gpu.uuid for gpu in gpus}
+    recovered, demands = _recovery(events, table)
+    notices: list[Notice] = []
+    earlier = _Time.USERS if users_ran else _Time.BEFORE
+    foreign = [event for event in events if event in old or not is_own(event, table, own_pids)]
+    for group in _groups(foreign):
+        judged = [
+            found
+            for event in group
+            if (found := _judge(event, earlier if event in old else _Time.RUN, table, recovered.get(event.pci_bus_id)))
+        ]
+        if not judged:
+            continue
+        worst = max(judged, key=lambda one: (one.holds, one.code == "XID_FATAL", one.action.rank))
+        gpu = None if worst.event.sxid else uuids.get(worst.event.pci_bus_id)
+        message, evidence = _message(worst, len(group)), _evidence(worst.event, len(group))
+        if worst.holds:
+            demand = None if worst.event.sxid else demands.get(worst.event.pci_bus_id)
+            action = driver_decides(worst.action, demand)
+            reasons.append(make_reason(worst.code, CHECK, message, gpu=gpu, evidence=evidence, action=action))
+        else:
+            notices.append(Notice(worst.code, CHECK, message, gpu, evidence))
+    return tuple(reasons), tuple(notices)
+
+
+def is_own(event: XidEvent, table: XidTable, own_pids: Collection[int]) -> bool:
+    """Whether the event is the doing of whoever killed the processes `own_pids`."""
+    policy = table.policy(event.xid, sxid=event.sxid)
+    return policy is not None and policy.own_kill and event.pid in own_pids
+
+
+def _groups(events: Iterable[XidEvent]) -> list[list[XidEvent]]:
+    """Events by code and device, in the order of their first appearance.
+
+    An SXid comes with lines of details that repeat its code without saying how bad it is: they are dropped
+    when another line says so.
+    """
+    groups: dict[tuple[bool, int, str], list[XidEvent]] = {}
+    for event in events:
+        groups.setdefault((event.sxid, event.xid, event.pci_bus_id), []).append(event)
+    for (sxid, _, _), group in groups.items():
+        graded = [event for event in group if _SEVERITY_WORD.search(event.text)]
+        if sxid and graded:
+            group[:] = graded
+    return list(groups.values())
+
+
+def _recovery(events: Iterable[XidEvent], table: XidTable) -> tuple[dict[str, int], dict[str, Action]]:
+    """By device, from XID 154: when the driver last said it was recovered (us), and what it asks for now."""
+    recovered: dict[str, int] = {}
+    demands: dict[str, Action] = {}
+    policy = table.policy(RECOVERY_XID, sxid=False)
+    changes = [event for event in events if event.xid == RECOVERY_XID and not event.sxid]
+    for event in sorted(changes if policy else (), key=lambda event: event.monotonic_us):
+        preflight, _, action = policy.for_text(event.text)  # type: ignore[union-attr]
+        demands.pop(event.pci_bus_id, None)
+        if action is Action.NONE:
+            recovered[event.pci_bus_id] = event.monotonic_us
+        elif preflight is Preflight.FAIL:
+            demands[event.pci_bus_id] = action
+    return recovered, demands
+
+
+def _judge(event: XidEvent, when: _Time, table: XidTable, recovered_us: int | None) -> _Judged | None:
+    """What one event is worth; None when it is worth nothing."""
+    policy = _decide(event, table)
+    if not policy.known:
+        return _Judged("XID_UNKNOWN", policy.action, event, policy.meaning, holds=when is not _Time.USERS)
+    code, action, holds = _outcome(policy, when)
+    if code is None:
+        return None
+    found = _Judged(code, action, event, policy.meaning, holds)
+    clears = action is Action.RESET_GPU or event.xid == RECOVERY_XID
+    if holds and when is not _Time.RUN and clears and recovered_us is not None and recovered_us > event.monotonic_us:
+        return replace(found, meaning=f"{policy.meaning}; the driver has recovered since (XID 154)", holds=False)
+    return found
+
+
+def _decide(event: XidEvent, table: XidTable) -> _Decision:
+    """The table's word on this event: by code, by the text, and for NVLink 5 by the registers."""
+    policy = table.policy(event.xid, sxid=event.sxid)
+    unknown = _Decision(Preflight.HOLD, Runtime.WARN, Action.HOLD, "", known=False)
+    if event.xid == UNREADABLE:
+        return replace(unknown, meaning=f"the driver's line does not say which ({event.text})")
+    if policy is None:
+        return replace(unknown, meaning=f"the code is not in the table ({event.text})")
+    by_text = _Decision(*policy.for_text(event.text), policy.meaning)
+    error = None if event.sxid else decode(event.xid, event.text)
+    if error is None:
+        return by_text
+    rule = worst_rule(error, table.nvlink5)
+    place = f"{policy.meaning}, {'/'.join(sorted(error.units))}, status {error.status:#x}"
+    if rule is None and not error.says_fatal:
+        return replace(unknown, meaning=f"{place}: the subcode is not in the table ({event.text})")
+    if rule is None or is_understated(error, rule):
+        return replace(by_text, meaning=f"{place}, called fatal by the driver")
+    hint = f": {rule.hint}" if rule.hint else ""
+    return _Decision(rule.preflight, rule.runtime, rule.action, f"{place}, {rule.severity}{hint}")
+
+
+def _outcome(policy: _Decision, when: _Time) -> tuple[str | None, Action, bool]:
+    """The reason code (None when the event does not count), the action, and whether it keeps the node out."""
+    if when is _Time.USERS:
+        if policy.runtime is Runtime.LOG:
+            return None, policy.action, False
+        fatal = policy.runtime is Runtime.REVOKE
+        return ("XID_FATAL" if fatal else "XID_SUSPECT"), policy.action, fatal
+    if policy.preflight is Preflight.FAIL:
+        return "XID_FATAL", policy.action, True
+    if policy.preflight is Preflight.HOLD:
+        return "XID_SUSPECT", Action.HOLD, True
+    if policy.preflight is Preflight.RETRY:
+        return "XID_SUSPECT", policy.action, when is _Time.RUN
+    return (None if policy.preflight is Preflight.LOG else "XID_SUSPECT"), policy.action, False
+
+
+def _message(judged: _Judged, count: int) -> str:
+    event = judged.event
+    times = f", {count} times" if count > 1 else ""
+    kind = "SXid" if event.sxid else "XID"
+    if event.xid == UNREADABLE:
+        return f"an {kind} that cannot be read{times}: {judged.meaning}"
+    return f"{kind} {event.xid} on {event.pci_bus_id}{times}: {judged.meaning}"
+
+
+def _evidence(event: XidEvent, count: int) -> dict[str, JSON]:
+    return {
+        "xid": event.xid,
+        "sxid": event.sxid,
+        "pci_bus_id": event.pci_bus_id,
+        "pid": event.pid,
+        "count": count,
+        "monotonic_us": event.monotonic_us,
+        "text": event.text,
+    }

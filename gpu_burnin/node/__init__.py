@@ -1,0 +1,1 @@
+"""What a node keeps and says of itself: runs, evidence, gate, known GPUs, grants of power."""

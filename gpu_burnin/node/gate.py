@@ -1,0 +1,61 @@
+"""The local gate: does a pass of this very boot exist? Runs before each start of kubelet, so it is quick."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.node import evidence
+from gpu_burnin.node.store import NoResult, Store
+from gpu_burnin.settings.config import Config
+from gpu_burnin.system import host
+from gpu_burnin.types import Verdict
+
+
+class GateClosed(GpuBurninError):
+    """The gate stays closed; exit code 3 when the last run was inconclusive or simulated, else 1."""
+
+
+def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = None) -> evidence.Statement:
+    """The statement that opens the gate; raises GateClosed with one sentence when there is none.
+
+    Asks: not revoked; the newest run that has begun left evidence, which is a PASS of this machine and boot, signed by
+    the host's own key, simulated only where the configuration allows it. Expiry is the cluster's business.
+    """
+    store, node = Store(config.state_dir), config.node_name
+    if (reason := store.revoked()) is not None:
+        raise GateClosed(f"{node}: closed: {store.root}/revoked says: {reason}; run gpu-burnin run", EXIT_FAIL)
+    try:
+        newest = store.result()
+    except NoResult as error:
+        raise GateClosed(f"{node}: closed: {error}; run gpu-burnin run", error.exit_code) from error
+    expect = evidence.Expectation(
+        node=node,
+        machine_id=host.machine_id(root),
+        boot_id=host.boot_id(root),
+        highest_sequence=newest.sequence,
+        ttl_s=None,
+        allow_simulated=config.allow_simulated,
+    )
+    key = evidence.own_public_key(config.host_key)
+    try:
+        return evidence.verify(evidence.annotation_of(newest.path), key, expect, now or datetime.now(UTC))
+    except evidence.EvidenceError as error:
+        why = str(error).removeprefix(f"{node}: ")
+        message = f"{node}: closed: {why} ({error.code}); {_advice(error, newest.path)}"
+        raise GateClosed(message, _exit(error)) from error
+
+
+def _exit(error: evidence.EvidenceError) -> int:
+    statement = error.statement
+    inconclusive = statement is not None and statement.verdict is Verdict.INCONCLUSIVE
+    return EXIT_INCONCLUSIVE if inconclusive or error.code == "EVIDENCE_SIMULATED" else EXIT_FAIL
+
+
+def _advice(error: evidence.EvidenceError, run_dir: Path) -> str:
+    if error.code == "EVIDENCE_VERDICT":
+        return f"see gpu-burnin report {run_dir}"
+    if error.code == "EVIDENCE_SIMULATED":
+        return "only a lab sets allow_simulated in its configuration"
+    return "run gpu-burnin run"

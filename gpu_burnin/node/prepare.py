@@ -1,0 +1,222 @@
+"""From what the caller asks to a plan: GPUs, backend, checks, level. Refuses what cannot be run, before anything is."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.checks.power.wave import waves_for
+from gpu_burnin.engine.deadlines import deadlines
+from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware import load_reasons, load_skus, load_xids
+from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
+from gpu_burnin.node.power_grant import ALWAYS
+from gpu_burnin.node.store import WAVE_DIR
+from gpu_burnin.settings import expectations
+from gpu_burnin.settings.config import LEVELS, Config
+from gpu_burnin.settings.expectations import Expectations, expectations_of
+from gpu_burnin.system.host import Host, read_host
+from gpu_burnin.telemetry import node_links
+from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
+from gpu_burnin.telemetry.kernel_log import open_kernel_log
+from gpu_burnin.telemetry.node_links import decide
+from gpu_burnin.types import JSON, Gpu
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the caller asks of one run; None leaves it to the configuration or the level.
+
+    `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only. `expect` goes
+    before the configuration's; where the two differ there is no PASS. `allow_simulated` lets a run on simulated
+    hardware PASS; the evidence stays marked as simulated. `waves` is always, granted or never, and `wave_wait_s`
+    (seconds) how long to wait for the grant.
+    """
+
+    config: Config = field(default_factory=Config)
+    level: str | None = None
+    duration_s: float | None = None
+    gpus: tuple[str, ...] | None = None
+    checks: tuple[str, ...] | None = None
+    skip: tuple[str, ...] = ()
+    backend: str | None = None
+    expect: Expectations = field(default_factory=Expectations)
+    seed: int | None = None
+    inject: tuple[str, ...] = ()
+    allow_simulated: bool = False
+    waves: str | None = None
+    wave_wait_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The plan with what it was made of.
+
+    `left_out` are checks that are wanted on this host and not asked of this run, `shortfalls` sentences on where
+    else it does less than that. `new_gpus` are GPUs of the plan that have not been through an extended burn-in here,
+    as far as the record says; `record_problem` is what is wrong with it.
+    """
+
+    plan: Plan
+    found: Found
+    host: Host
+    left_out: tuple[str, ...]
+    shortfalls: tuple[str, ...]
+    new_gpus: tuple[Gpu, ...] = ()
+    record_problem: str = ""
+
+
+BUSY = "only the state check was run, since a foreign process uses a GPU"
+
+
+def check_surroundings(config: Config) -> None:
+    """Refuse what could not be read or written to its end: data files, kernel log, place of the metrics.
+
+    Raises GpuBurninError (exit 2).
+    """
+    host = socket.gethostname()
+    load_reasons()
+    load_skus()
+    load_xids()
+    load_policy()
+    open_kernel_log(config.kernel_log)
+    log = Path(config.kernel_log)
+    if config.kernel_log != "auto" and log.exists() and not log.is_file():
+        raise GpuBurninError(f"{host}: kernel_log {log} is no regular file; write auto to read this host's own log")
+    if config.metrics_file and not os.access(config.metrics_file.parent, os.W_OK | os.X_OK):
+        raise GpuBurninError(
+            f"{host}: metrics_file {config.metrics_file} cannot be written, since its directory is "
+            "missing or read-only; make the directory or correct the configuration"
+        )
+
+
+def prepare(options: RunOptions) -> Prepared:
+    """Find the GPUs and make the plan. Where a foreign process uses a GPU only the checks of the node are planned.
+
+    Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
+    """
+    _refuse_conflicts(options, wanted_checks(options.config))
+    try:
+        level_s = level_time_s(level_of(options), options.duration_s)
+    except PlanError as error:
+        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+    found = discover(deadlines(level_s).discover_s)
+    backend = choose_backend(options.backend or options.config.backend, found)
+    # A damaged record makes every GPU new again; it is no reason to leave a node untested.
+    try:
+        known, problem = read_known(options.config.state_dir), ""
+    except RecordError as error:
+        known, problem = (), str(error)
+    return replace(planned(options, found, backend, known), record_problem=problem)
+
+
+def planned(options: RunOptions, found: Found, backend: str, known: Iterable[KnownGpu]) -> Prepared:
+    """The plan for what was found here. Raises GpuBurninError (exit 2) for anything that cannot be run as asked."""
+    config, wanted = options.config, wanted_checks(options.config)
+    _refuse_conflicts(options, wanted)
+    chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
+    shortfalls: list[str] = []
+    if found.busy:
+        chosen = wanted = tuple(name for name, row in ROWS.items() if row.scope is Scope.NODE)
+        shortfalls.append(BUSY)
+    gpus = select(found.testable, options.gpus)
+    new = new_gpus(gpus, known, simulated=backend == "cpu" or found.simulated)
+    level, duration_s = level_and_time(options, new)
+    try:
+        plan = make_plan(
+            level,
+            backend=backend,
+            gpus=gpus,
+            seed=options.seed,
+            checks=chosen,
+            shapes=config.shapes,
+            options=plan_options(options, found),
+            inject=() if found.busy else options.inject,
+            duration_s=duration_s,
+        )
+    except PlanError as error:
+        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+    left_out = tuple(name for name in wanted if name not in chosen)
+    return Prepared(plan, found, read_host(), left_out, (*shortfalls, *_shortfalls(options, plan, found)), new)
+
+
+def wanted_checks(config: Config) -> tuple[str, ...]:
+    """The checks of a run that names none: those of the configuration or the usual ones, and DCGM where it says so."""
+    wanted = config.checks or USUAL_CHECKS
+    return (*wanted, "dcgm") if config.dcgm and "dcgm" not in wanted else wanted
+
+
+def level_and_time(options: RunOptions, new: tuple[Gpu, ...]) -> tuple[str, float | None]:
+    """The level and, for extended, its seconds: what was asked, or an extended burn-in for GPUs that are new here."""
+    extended_s = options.config.extended_for_new_s
+    if options.level is None and options.duration_s is None and extended_s is not None and new:
+        return "extended", extended_s
+    return level_of(options), options.duration_s
+
+
+def plan_options(options: RunOptions, found: Found) -> dict[str, JSON]:
+    """The free settings of the plan: what the checks read from CheckContext.options."""
+    config = options.config
+    expect = options.expect.over(config.expect)
+    links = decide(found.states, expect, load_skus(), on_bus=found.on_bus, switches=found.switches)
+    return {
+        "power_waves": options.waves or config.power_waves or ALWAYS,
+        "wave_dir": str(config.state_dir / WAVE_DIR),
+        "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
+        expectations.KEY: expect.to_json(),
+        node_links.KEY: links.to_json(),
+    }
+
+
+def level_of(options: RunOptions) -> str:
+    """The level asked for; a duration means extended, and without any word it is standard."""
+    return options.level or ("extended" if options.duration_s is not None else options.config.level or "standard")
+
+
+def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
+    """What contradicts itself, whatever the node has."""
+    names = (*wanted, *(options.checks or ()), *options.skip)
+    unknown = sorted(set(names) - set(CHECK_NAMES))
+    both = sorted(set(options.checks or ()) & set(options.skip))
+    problem = ""
+    if unknown:
+        problem = f"unknown checks {', '.join(unknown)}: choose from {', '.join(CHECK_NAMES)}"
+    elif both:
+        problem = f"--checks and --skip both name {', '.join(both)}; name each check once"
+    elif not set(options.checks or wanted) - set(options.skip):
+        problem = "--skip leaves no check to run; skip less"
+    elif options.duration_s is not None and options.level not in (None, "extended"):
+        problem = f"--for sets the time of the level extended and does not go with --level {options.level}"
+    if problem:
+        raise GpuBurninError(f"{socket.gethostname()}: {problem}")
+
+
+def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
+    """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
+    asked = options.config.level
+    if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
+        yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
+    # Where waves need a grant, a run without them is what the configuration allows; only ALWAYS is broken by less.
+    waves = plan.options["power_waves"]
+    planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
+    if planned_waves and options.config.power_waves == ALWAYS != waves:
+        yield f"power waves were {waves} to run, and this host's configuration asks for them always"
+    configured, asked_for = options.config.expect.to_json(), options.expect.to_json()
+    for key in options.expect.contradictions(options.config.expect):
+        yield f"the run expects {key} {asked_for[key]}, this host's configuration {configured[key]}"
+    rest = len(found.testable) - len(plan.gpus)
+    if rest:
+        yield f"{rest} of {len(found.testable)} GPUs were left out"
+    if any(check.name == "state" for check in plan.checks):
+        return  # which tells more of what follows
+    if untested := len(found.gpus) - len(found.testable):
+        yield f"{untested} of {len(found.gpus)} GPUs no longer answer or have the same UUID"
+    expected = expectations_of(plan.options).gpus
+    if expected is not None and expected != len(found.gpus):
+        yield f"{len(found.gpus)} GPUs were found, {expected} are expected"

@@ -1,0 +1,227 @@
+"""The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only.
+
+The file `sequence` holds the number of the newest run that has begun. That run alone speaks for the node: where it left
+no evidence (it is under way, it was killed, the disk failed), nothing older counts in its stead. A run with injected
+faults never speaks for the node, and does not begin in this sense.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
+
+ROOTS_STATE_DIR = Path("/var/lib/gpu-burnin")
+KEEP_RUNS = 50
+REPORT = "report.json"
+REPORT_TEXT = "report.txt"
+JOURNAL = "journal.jsonl"
+EVIDENCE = "evidence.json"
+SIGNATURE = "evidence.json.sig"
+# Where the workers of a run share compiled kernels while it lasts.
+KERNEL_DIR = "kernels"
+# Where a run asks for a grant of its power waves.
+WAVE_DIR = "waves"
+# A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
+_MOST_DIGITS = 18
+
+
+class NoResult(GpuBurninError):
+    """The run that speaks for the node has left no evidence, or none has begun; one clause that says which.
+
+    `run` is its number, 0 where none has begun. Exit code 1 then, else 3: what it would have said is not known.
+    """
+
+    def __init__(self, message: str, run: int) -> None:
+        super().__init__(message, EXIT_INCONCLUSIVE if run else EXIT_FAIL)
+        self.run = run
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: bool | None = None) -> Path:
+    """Where the state is when nobody says: root's own, or the user's by the XDG Base Directory Specification."""
+    if os.geteuid() == 0 if is_root is None else is_root:
+        return ROOTS_STATE_DIR
+    own = Path(environment.get("XDG_STATE_HOME") or "")
+    if own.is_absolute():
+        return own / "gpu-burnin"
+    home = Path(environment.get("HOME") or "")
+    # Containers run unknown users at home in "/" or nowhere: then the refusal names --state-dir.
+    return home / ".local/state/gpu-burnin" if home.is_absolute() else ROOTS_STATE_DIR
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's directory under runs/."""
+
+    run_id: str
+    sequence: int
+    path: Path
+
+    @property
+    def journal(self) -> Path:
+        """Where this run writes its journal."""
+        return self.path / JOURNAL
+
+
+class Store:
+    """The state directory. Only `locked()` may be used by a run; reading needs no lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def runs_dir(self) -> Path:
+        """Where the runs are."""
+        return self.root / "runs"
+
+    @property
+    def latest(self) -> Path:
+        """The symbolic link to the newest finished run."""
+        return self.root / "latest"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the one lock of this node for a run.
+
+        Makes the directory (0700) when missing, and leaves the mode of one that is there (it may be /tmp).
+        Raises GpuBurninError (exit 2) when another run holds the lock or the directory cannot be made.
+        The kernel drops the lock when the process ends, however it ends.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.runs_dir.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: cannot use the state directory {self.root} ({error.strerror}); "
+                "give --state-dir a directory that can be written, such as /tmp/gpu-burnin, or run as root"
+            ) from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise GpuBurninError(
+                    f"{socket.gethostname()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; "
+                    "wait for it to end"
+                ) from error
+            # Who holds the lock is told where there is room for it; the lock itself needs none.
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def counter(self) -> int:
+        """The number of the newest run that has begun, 0 before the first. Raises GpuBurninError for a damaged file."""
+        path = self.root / "sequence"
+        try:
+            text = read_text(path, follow=False, errors="replace").strip()
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or mend it"
+            ) from error
+        if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: {path} does not hold a number; write one into it that is not below "
+                "the highest sequence the cluster has seen of this node"
+            )
+        return int(text)
+
+    def new_run(self, now: datetime) -> Run:
+        """Make the directory of a new run, and nothing else; call with the lock held.
+
+        Its number is above that of each run that has begun or is still here, so that a lost counter repeats none.
+        """
+        sequence = 1 + max([self.counter(), *(run.sequence for run in self.runs())])
+        run_id = f"{now:%Y%m%dT%H%M%SZ}-{sequence:06d}"
+        path = self.runs_dir / run_id
+        path.mkdir(mode=0o700)
+        fsync_directory(self.runs_dir)
+        return Run(run_id, sequence, path)
+
+    def begin(self, run: Run) -> None:
+        """From here on this run speaks for the node, on the disk before this returns; call with the lock held.
+
+        The gate is closed with it, until the run's own PASS is there.
+        """
+        write_atomic(self.root / "sequence", f"{run.sequence}\n".encode("ascii"))
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first (by sequence); other names in runs/ are left alone."""
+        if not self.runs_dir.is_dir():
+            return []
+        found = [(entry, _RUN_ID.fullmatch(entry.name)) for entry in self.runs_dir.iterdir() if entry.is_dir()]
+        return sorted(
+            (Run(entry.name, int(match[1]), entry) for entry, match in found if match),
+            key=lambda run: run.sequence,
+        )
+
+    def forget_waves(self) -> None:
+        """Remove what a run before left of its request for power waves; call with the lock held."""
+        shutil.rmtree(self.root / WAVE_DIR, ignore_errors=True)
+
+    def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
+        """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.
+
+        The run that speaks for the node stays, however many with injected faults came after it.
+        """
+        replace_symlink(self.latest, f"runs/{run.run_id}")
+        speaks = self.counter()
+        for old in self.runs()[:-keep]:
+            if old.sequence != speaks:
+                shutil.rmtree(old.path, ignore_errors=True)
+
+    def result(self) -> Run:
+        """The run that speaks for the node, with its evidence. Raises NoResult; GpuBurninError as counter()."""
+        number, runs = self.counter(), self.runs()
+        if not number:
+            lost = f"{self.root}/sequence, the number of the newest run, is lost"
+            raise NoResult(lost if runs else "no burn-in has been completed here", 0)
+        found = next((run for run in runs if run.sequence == number), None)
+        if found is None or not os.path.lexists(found.path / EVIDENCE):
+            raise NoResult(f"run {number} has begun and left no evidence (yet, if it is under way)", number)
+        return found
+
+    def begun_after(self, report: Path) -> int | None:
+        """The number of a run that has begun since `report` was `latest` and has left none; None when there is none.
+
+        Only of a report that was reached as the newest one of this directory. Raises GpuBurninError as counter().
+        """
+        if report.parent != self.latest:
+            return None
+        name = _RUN_ID.fullmatch(report.resolve().parent.name)
+        begun = self.counter()
+        return begun if name and begun > int(name[1]) else None
+
+    def revoked(self) -> str | None:
+        """Why the gate was closed by hand or by the cluster, or None when it was not; what cannot be read closes it."""
+        try:
+            return read_text(self.root / "revoked", follow=False, errors="replace").strip() or "no reason given"
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+
+    def revoke(self, reason: str) -> None:
+        """Close the local gate until a pass that starts later clears it."""
+        write_atomic(self.root / "revoked", f"{reason}\n".encode())
+
+    def clear_revocation(self, reason: str) -> None:
+        """Open what `reason` closed; a revocation made meanwhile for another reason stays."""
+        if self.revoked() == reason:
+            (self.root / "revoked").unlink()

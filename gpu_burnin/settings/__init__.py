@@ -1,0 +1,1 @@
+"""What people set: the configuration file and what they expect of a node."""

@@ -1,0 +1,1 @@
+"""The operating system as the burn-in uses it: files, clock, streams, child processes, signals, limits."""

@@ -1,0 +1,1 @@
+"""Fakes, samples and fixtures that several tests share."""

@@ -1,0 +1,32 @@
+"""What the tests of the executor share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from gpu_burnin.engine.executor import ExecutionResult
+from gpu_burnin.types import CheckResult, Verdict
+
+LIMITS = {"open_s": 5.0, "term_grace_s": 0.3, "kill_grace_s": 2.0}
+# Runs a plan with fake_worker.py in a mode: fake(mode, plan, deadlines by name, **settings of execute).
+Fake = Callable[..., ExecutionResult]
+
+
+def told(result: CheckResult) -> list[tuple[str, Verdict]]:
+    """Code and severity of each reason."""
+    return [(r.code, r.severity) for r in result.reasons]
+
+
+def events(result: ExecutionResult) -> list[str]:
+    """Kinds of events, in their order."""
+    return [str(e["event"]) for e in result.events]
+
+
+def gone(pid: int) -> bool:
+    """Whether there is no such process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

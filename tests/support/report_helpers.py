@@ -1,0 +1,33 @@
+"""What the tests of this area share: identities, a host key, finished runs."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpu_burnin.node.evidence import Statement, write_evidence
+from gpu_burnin.node.store import Run, Store
+from gpu_burnin.settings.config import Config
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+BOOT = "11111111-2222-3333-4444-555555555555"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make_key(path: Path) -> Path:
+    """A fresh ed25519 key pair without a passphrase."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path
+
+
+def leave_run(config: Config, statement: Statement) -> Run:
+    """A finished run of this node with signed evidence; the sequence is the store's."""
+    store = Store(config.state_dir)
+    with store.locked():
+        run = store.new_run(NOW)
+        store.begin(run)
+        write_evidence(run.path, replace(statement, sequence=run.sequence), config.host_key)
+        store.finish(run)
+    return run

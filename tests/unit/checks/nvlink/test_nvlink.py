@@ -1,0 +1,334 @@
+"""The NVLink check on the CPU backend: real copies between simulated GPUs, a thread for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.nvlink.check import Check
+from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.nvlink.phases import Phases, pairings
+from gpu_burnin.checks.nvlink.port import DATA_FAULTS
+from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, expected, moved_bytes
+from gpu_burnin.checks.pcie.port import Moved
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.hardware import load_skus
+from gpu_burnin.judge.attribution import attributed
+from gpu_burnin.judge.coverage import coverage_reasons, missed_fault_rate
+from gpu_burnin.telemetry.topology import PairTopology
+from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
+from tests.support.engine_helpers import context, gpu
+from tests.support.together_helpers import contexts, results_together, run_together
+
+
+def _run(made: list[CheckContext]) -> dict[str, CheckResult]:
+    return results_together(Check().run, made)
+
+
+def _judged(results: dict[str, CheckResult], count: int) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+    return attributed(results.values(), [gpu(index) for index in range(count)], simulated=True)
+
+
+def _injected(count: int, fault: str, on: int = 0) -> list[CheckContext]:
+    made = contexts(count)
+    made[on] = replace(made[on], inject=(fault,))
+    return made
+
+
+def _open_memory() -> list[str]:
+    """Files of copies that this process still has open."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [str(link.readlink()) for link in links if "gpu-burnin-peers" in str(link.readlink())]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_healthy_gpus_cover_every_pair_both_ways(count: int) -> None:
+    results = _run(contexts(count))
+    assert len(results) == count
+    for uuid, result in results.items():
+        assert result.verdict is Verdict.PASS, result.reasons
+        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (count - 1, count - 1)
+        rows: Any = result.coverage["p2p"]
+        assert {row["peer"] for row in rows} == set(results) - {uuid}
+        for row in rows:
+            assert row["verified"] is True and row["why"] is None and row["path"] == "host memory"
+            assert row["write_bytes_per_s"] > 0 and row["read_bytes_per_s"] > 0
+        assert {m.name for m in result.measurements} == {"p2p", "p2p_slowest"}
+        assert result.coverage["simulated"] is True
+        assert float(str(result.coverage["bytes_verified"])) > 0
+    assert _judged(results, count)[0] == ()
+    assert _open_memory() == []
+
+
+def test_time_that_is_left_brings_more_rounds() -> None:
+    one, more = _run(contexts(2)), _run(contexts(2, budget_s=0.4))
+    assert {result.coverage["rounds"] for result in one.values()} == {1}
+    rounds = {result.coverage["rounds"] for result in more.values()}
+    assert len(rounds) == 1 and int(str(rounds.pop())) > 1
+
+
+def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.disjoint_pairs", lambda self: None)
+    monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.all_at_once", lambda self: None)
+    few, more = _run(contexts(3)), _run(contexts(3, budget_s=1.0))
+    for uuid, result in few.items():
+        # Four rounds, each way, with two others.
+        assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (16, 16)
+        coverage = more[uuid].coverage
+        assert coverage["copies_moved"] == coverage["copies_verified"]
+        assert int(str(coverage["copies_verified"])) > 16
+
+
+def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU 1 looks at nothing that GPU 0 writes: of that way GPU 0 has no verified time, and so bounds no fault."""
+    sources = Phases._sources
+    monkeypatch.setattr(
+        Phases,
+        "_sources",
+        lambda self, direction: () if (self._group.uuid, direction) == ("GPU-1", "write") else sources(self, direction),
+    )
+    result = _run(contexts(2))["GPU-0"]
+    assert result.verdict is Verdict.PASS
+    parts: Any = result.coverage["verified_parts_s"]
+    assert parts["write GPU-1"] == 0.0 < parts["read GPU-1"] == result.coverage["verified_s"]
+    assert missed_fault_rate(result) is None
+    # Four in peace, then one in each phase; of the pairs that share no GPU only writes.
+    assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (11, 5)
+    (reason,) = coverage_reasons([result], [gpu()], load_skus(), simulated=False)
+    assert "45.5% was verified" in reason.message
+
+
+def test_one_gpu_has_no_pair_and_that_is_said() -> None:
+    result = Check().run(context())
+    assert result.verdict is Verdict.PASS
+    assert result.coverage["pairs_total"] == 0
+    assert "no pair of GPUs" in str(result.coverage["why"])
+
+
+def test_without_a_backend_the_caller_is_told() -> None:
+    with pytest.raises(BackendError, match="needs a backend"):
+        Check().run(replace(context(), backend=None))
+
+
+@pytest.mark.parametrize("fault", DATA_FAULTS)
+def test_wrong_data_is_seen_where_it_arrives_and_blamed_on_the_link(fault: str) -> None:
+    results = _run(_injected(4, fault))
+    # GPU 0 copies wrongly with GPU 1: what it writes arrives there, what it reads arrives here.
+    seen = {(uuid, str(e["peer"]), str(e["direction"])) for uuid, r in results.items() for e in r.errors}
+    assert seen == {("GPU-1", "GPU-0", "write"), ("GPU-0", "GPU-1", "read")}
+    assert {e["kind"] for result in results.values() for e in result.errors} == {fault}
+    for uuid in ("GPU-0", "GPU-1"):
+        assert results[uuid].verdict is Verdict.INCONCLUSIVE
+        assert [reason.code for reason in results[uuid].reasons] == ["P2P_CORRUPTED"]
+    assert results["GPU-2"].verdict is results["GPU-3"].verdict is Verdict.PASS
+    reasons, _ = _judged(results, 4)
+    (reason,) = reasons
+    assert (reason.code, reason.severity, reason.gpu) == ("P2P_CORRUPTED", Verdict.FAIL, None)
+    told: Any = reason.evidence["attributed"]
+    assert (told["kind"], told["gpus"], told["problem"]) == ("link", ["GPU-0", "GPU-1"], "wrong")
+
+
+def test_an_error_names_the_place_and_both_values() -> None:
+    results = _run(_injected(2, "corrupted"))
+    entry = results["GPU-1"].errors[0]
+    expected_word, got = int(str(entry["expected"]), 16), int(str(entry["got"]), 16)
+    assert expected_word ^ got == 1 << 17
+    assert entry["wrong_words"] == 1 and entry["piece"] == 5
+    piece_bytes = contexts(1)[0].shapes["transfer_bytes"] // 8
+    assert entry["offset_bytes"] == 5 * piece_bytes + 8
+
+
+def test_errors_are_counted_in_full_and_listed_up_to_a_limit() -> None:
+    made = _injected(2, "reordered")
+    results = _run([replace(ctx, budget_s=1.5) for ctx in made])
+    rows: Any = results["GPU-1"].coverage["p2p"]
+    assert len(results["GPU-1"].errors) == MOST_ERRORS
+    assert rows[0]["transfers_wrong"]["write"] > MOST_ERRORS // 2
+
+
+def test_a_dead_link_fails_and_is_named() -> None:
+    results = _run(_injected(4, "dead_link", on=1))
+    for uuid, peer in (("GPU-1", "GPU-2"), ("GPU-2", "GPU-1")):
+        rows: Any = results[uuid].coverage["p2p"]
+        row = next(row for row in rows if row["peer"] == peer)
+        assert row["write_bytes_per_s"] is None and row["verified"] is False and row["why"]
+        assert (results[uuid].coverage["pairs_total"], results[uuid].coverage["pairs_covered"]) == (3, 2)
+    (reason,) = _judged(results, 4)[0]
+    told: Any = reason.evidence["attributed"]
+    assert (reason.code, reason.severity) == ("P2P_UNAVAILABLE", Verdict.FAIL)
+    assert (told["kind"], told["gpus"], told["problem"]) == ("link", ["GPU-1", "GPU-2"], "dead")
+
+
+def test_a_slow_link_is_a_warning_that_names_it() -> None:
+    results = _run(_injected(4, "slow_link", on=2))
+    reasons, notices = _judged(results, 4)
+    assert reasons == ()
+    told: Any = [notice.evidence["attributed"] for notice in notices]
+    assert [(one["kind"], one["gpus"], one["problem"]) for one in told] == [("link", ["GPU-2", "GPU-3"], "slow")]
+
+
+def test_a_slow_gpu_is_a_warning_that_names_it() -> None:
+    results = _run(_injected(4, "slow_gpu", on=2))
+    reasons, notices = _judged(results, 4)
+    assert reasons == ()
+    assert [(notice.code, notice.gpu) for notice in notices] == [("P2P_GPU_SLOW", "GPU-2")]
+
+
+def test_a_worker_that_dies_leaves_its_pairs_uncovered_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = CpuPeers.begin
+
+    def dies(self: CpuPeers, uuid: str, direction: Any, copies: int = 1) -> None:
+        if self._own == "GPU-1" and uuid == "GPU-2":
+            raise KeyboardInterrupt  # as sudden as a signal: nothing of the check runs on
+        begin(self, uuid, direction, copies)
+
+    monkeypatch.setattr(CpuPeers, "begin", dies)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    results = run_together(Check().run, contexts(3))
+    assert "GPU-1" not in results
+    for uuid in ("GPU-0", "GPU-2"):
+        result = results[uuid]
+        assert isinstance(result, CheckResult)
+        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (2, 1)
+        rows: Any = result.coverage["p2p"]
+        lost = next(row for row in rows if row["peer"] == "GPU-1")
+        assert "worker ended" in lost["why"]
+    found = {uuid: result for uuid, result in results.items() if isinstance(result, CheckResult)}
+    # That a worker died has its own reason; no link is accused of it.
+    assert _judged(found, 3) == ((), ())
+    assert _open_memory() == []
+
+
+def test_an_attempt_without_the_others_is_inconclusive() -> None:
+    (_, one) = contexts(2)
+    (result,) = _run([one]).values()
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert [reason.code for reason in result.reasons] == ["COVERAGE_LOW"]
+    assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (1, 0)
+
+
+def test_a_worker_that_ended_before_is_no_dead_link() -> None:
+    results = _run(contexts(3)[1:])
+    assert {result.coverage["pairs_covered"] for result in results.values()} == {1}
+    assert _judged(results, 3) == ((), ())
+
+
+def test_the_first_error_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(what: str) -> Callable[..., None]:
+        def call(*_: Any) -> None:
+            raise BackendError(what)
+
+        return call
+
+    monkeypatch.setattr(CpuPeers, "begin", fails("the copy failed"))
+    monkeypatch.setattr(CpuPeers, "abandon", fails("and so did giving back"))
+    monkeypatch.setattr(CpuPeers, "export", lambda self, *_: {})
+    monkeypatch.setattr(CpuPeers, "attach", lambda *_: None)
+    monkeypatch.setattr(CpuPeers, "fill", lambda *_: None)
+    monkeypatch.setattr(CpuPeers, "clear", lambda *_: None)
+    results = run_together(Check().run, contexts(2))
+    assert str(results["GPU-0"]) == "the copy failed"  # it has the first turn
+
+
+def test_memory_that_others_may_have_mapped_is_not_freed_when_it_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[tuple[str, str]] = []
+    verify = CpuPeers.verify
+
+    def fails(self: CpuPeers, uuid: str, key: int) -> Any:
+        if self._own == "GPU-1":
+            raise BackendError("the device is gone")
+        return verify(self, uuid, key)
+
+    monkeypatch.setattr(CpuPeers, "verify", fails)
+    close = CpuPeers.close
+    for name in ("abandon", "close"):
+        monkeypatch.setattr(CpuPeers, name, lambda self, name=name: (ended.append((self._own, name)), close(self)))
+    results = run_together(Check().run, contexts(3))
+    assert str(results["GPU-1"]) == "the device is gone"
+    # The close of export, which starts afresh, has no name yet.
+    assert sorted(end for end in ended if end[0]) == [("GPU-0", "close"), ("GPU-1", "abandon"), ("GPU-2", "close")]
+
+
+def test_a_pair_whose_copies_took_no_time_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = CpuPeers.finish
+
+    def timeless(self: CpuPeers) -> Moved:
+        return Moved(finish(self).bytes, 0.0)
+
+    monkeypatch.setattr(CpuPeers, "finish", timeless)
+    assert {result.coverage["pairs_covered"] for result in _run(contexts(2)).values()} == {0}
+
+
+def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = CpuPeers.finish
+    seen: dict[str, int] = {}
+
+    def warms_up(self: CpuPeers) -> Moved:
+        seen[self._own] = seen.get(self._own, 0) + 1
+        return Moved(finish(self).bytes, 0.2 if seen[self._own] < 3 else 0.01)
+
+    monkeypatch.setattr(CpuPeers, "finish", warms_up)
+    monkeypatch.setattr(CpuPeers, "detach_all", lambda self: None)
+    for result in _run(contexts(2)).values():
+        rows: Any = result.coverage["p2p"]
+        assert rows[0]["write_bytes_per_s"] == rows[0]["read_bytes_per_s"] == (1 << 16) / 0.01
+
+
+@pytest.mark.parametrize(
+    ("pair", "by_nvlink", "simulated", "wanted"),
+    [
+        (PairTopology(), True, False, True),
+        (PairTopology("none", read="not_supported", write="not_supported"), True, False, True),
+        (PairTopology("pcie", read="ok", write="ok"), False, False, True),
+        (PairTopology("none", read="not_supported", write="ok"), False, False, False),
+        (PairTopology("nvlink", read="not_supported", write="ok"), False, False, True),
+        (PairTopology(), False, True, True),
+        (PairTopology(), False, False, False),
+    ],
+)
+def test_who_must_reach_whom(pair: PairTopology, by_nvlink: bool, simulated: bool, wanted: bool) -> None:
+    assert expected(pair, by_nvlink, simulated) is wanted
+
+
+def test_bytes_are_counted_by_the_kind_of_link() -> None:
+    rows = [
+        Row(uuid, PairTopology(), path, False, True)
+        for uuid, path in (("a", "nvswitch"), ("b", "pcie"), ("c", "nvlink"))
+    ]
+    moved = moved_bytes(rows, {"a": 5, "b": 7}, {"a": 100, "b": 200, "c": 300})
+    assert moved == {"nvlink_bytes_moved": 405, "pcie_bytes_moved": 207}
+
+
+@pytest.mark.parametrize("count", range(2, 17))
+def test_disjoint_pairs_meet_exactly_once(count: int) -> None:
+    members = [f"GPU-{index}" for index in range(count)]
+    steps = pairings(members)
+    met = [frozenset(pair) for step in steps for pair in step.items()]
+    assert len(steps) == (count - 1 if count % 2 == 0 else count)
+    assert all(partners[partners[one]] == one for partners in steps for one in partners)
+    assert len(met) == count * (count - 1) and len(set(met)) == count * (count - 1) // 2
+
+
+@pytest.mark.parametrize(("full", "count"), [(False, 2), (True, 8)])
+def test_the_selftest_sees_every_fault(full: bool, count: int) -> None:
+    results = Check().selftest(replace(context(), selftest_full=full))
+    assert len(results) == count and all(test.injected and test.detected for test in results)
+    assert {test.changed_bits for test in results if test.fault.startswith("corrupted")} == {1}
+    assert _open_memory() == []
+
+
+@pytest.mark.parametrize("answer", ["never", "always"])
+def test_a_blind_comparison_does_not_pass_the_selftest(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    verify = CpuPeers.verify
+
+    def broken(self: CpuPeers, uuid: str, key: int) -> Any:
+        return () if answer == "never" else verify(self, uuid, key + 1)
+
+    monkeypatch.setattr(CpuPeers, "verify", broken)
+    results = Check().selftest(context())
+    assert results and not any(test.detected for test in results)

@@ -1,0 +1,92 @@
+"""The power check in worker processes under the supervisor: waiting for a grant, deadlines, injected faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.plan import make_plan
+from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate, verified_s
+from gpu_burnin.node import power_grant
+from gpu_burnin.node.power_grant import State
+from gpu_burnin.types import Verdict
+from tests.support.engine_helpers import SHAPES, gpu, limited
+from tests.support.executor_helpers import LIMITS, told
+
+# Seconds that the worker which looks for the grant may be late, without and with the wait.
+_SLACK_S = 1.5
+
+
+def run(directory: Path, slack_s: float = 30.0, wait_s: float = 20.0, **settings: Any) -> ExecutionResult:
+    """Two made-up GPUs, level standard, self-tests off."""
+    options = {"power_waves": "granted", "wave_dir": str(directory), "wave_wait_s": wait_s}
+    made = make_plan(
+        "standard", backend="cpu", gpus=[gpu(0), gpu(1)], seed=1, checks=("power",), shapes=SHAPES,
+        options=options, selftest=False, **settings,
+    )  # fmt: skip
+    checks = tuple(replace(check, weight=0.0, least_s=0.0) for check in made.checks)
+    return execute(limited(replace(made, checks=checks), slack_s=slack_s, **LIMITS))
+
+
+@pytest.fixture
+def late_grant(tmp_path: Path) -> Iterator[None]:
+    """A controller that lets the request wait for a while longer than the check's own slack."""
+    ended = threading.Event()
+
+    def control() -> None:
+        while power_grant.state(tmp_path).state is not State.WAITING:
+            if ended.wait(0.05):
+                return
+        if not ended.wait(_SLACK_S + 1.0):
+            power_grant.grant(tmp_path)
+
+    thread = threading.Thread(target=control)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("late_grant")
+def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert [(result.gpu, result.verdict) for result in found.results] == [
+        ("GPU-0", Verdict.PASS),
+        ("GPU-1", Verdict.PASS),
+    ]
+    for result in found.results:
+        made = result.coverage["waves"]
+        assert isinstance(made, dict)
+        assert made["run"] is True
+        waited_s = result.coverage["waited_s"]
+        assert isinstance(waited_s, float)
+        assert _SLACK_S < waited_s < result.seconds
+        assert 0 < verified_s(result) < result.seconds - waited_s, "waiting is no test"
+        assert missed_fault_rate(result) == pytest.approx(RULE_OF_THREE / verified_s(result))
+    assert power_grant.state(tmp_path).state is State.OVER
+
+
+@pytest.mark.slow
+def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None:
+    found = run(tmp_path, slack_s=2.0, wait_s=5.0)
+    assert [told(result) for result in found.results] == [[], []]
+    for result in found.results:
+        assert result.seconds > 5.0
+
+
+def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
+    found = run(tmp_path, wait_s=0.2, inject=["power:wrong_edge:gpu=1"])
+    by_gpu = {result.gpu: result for result in found.results}
+    assert told(by_gpu["GPU-0"]) == []
+    assert told(by_gpu["GPU-1"]) == [("POWER_MISMATCH", Verdict.FAIL)]
+    for result in found.results:
+        made = result.coverage["waves"]
+        assert isinstance(made, dict)
+        assert made["why"] == "no grant for power waves came within 0.2 s"

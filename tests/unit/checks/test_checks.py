@@ -1,0 +1,33 @@
+"""The registry, and what all checks of a GPU need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_burnin.checks import CHECK_NAMES, REGISTRY
+from gpu_burnin.checks.gemm import check as gemm
+from gpu_burnin.checks.hbm import check as hbm
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.choose import make_backend
+from tests.support.engine_helpers import context
+
+
+def test_the_registry_loads_checks_by_name() -> None:
+    assert tuple(REGISTRY) == CHECK_NAMES
+    assert (REGISTRY["gemm"].name, REGISTRY["hbm"].per_gpu) == ("gemm", True)
+    with pytest.raises(KeyError, match="choose from"):
+        REGISTRY["no_such_check"]
+
+
+def test_checks_without_backend_are_an_error() -> None:
+    for check in (gemm.Check(), hbm.Check()):
+        with pytest.raises(BackendError):
+            check.run(replace(context(), backend=None))
+        assert check.selftest(replace(context(), backend=None)) == ()
+
+
+def test_unknown_backend_is_an_error() -> None:
+    with pytest.raises(BackendError, match="choose cpu or cuda"):
+        make_backend("tpu")

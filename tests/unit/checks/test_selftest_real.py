@@ -1,0 +1,186 @@
+"""Self-tests on sick hardware: what is wrong with nothing injected is the GPU's fault, with its code and its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_burnin.checks import REGISTRY, SELFTESTED
+from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.operations import Operation
+from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.exact import product
+from gpu_burnin.types import SelftestResult, Verdict
+from tests.support.engine_helpers import context, gpu, plan
+from tests.support.executor_helpers import Fake, events, told
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _bits(where: Any, index: int = 5) -> None:
+    """Turn one bit over."""
+    where.view(np.uint8).reshape(-1)[index] ^= 1
+
+
+def _break_products(patch: pytest.MonkeyPatch) -> None:
+    multiply = CpuBackend.gemm
+
+    def gemm(self: CpuBackend, precision: str, a: Any, b: Any, c: Any) -> None:
+        multiply(self, precision, a, b, c)
+        _bits(c.data, -1)
+
+    patch.setattr(CpuBackend, "gemm", gemm)
+
+
+def _break_sms(patch: pytest.MonkeyPatch) -> None:
+    run = CpuBackend.run_on_sms
+
+    def on_sms(self: CpuBackend, *args: Any) -> Any:
+        found = run(self, *args)
+        found.values[found.smid == 1, 0] ^= np.uint64(1)
+        return found
+
+    patch.setattr(CpuBackend, "run_on_sms", on_sms)
+
+
+def _break_memory(patch: pytest.MonkeyPatch) -> None:
+    write = CpuMemory.write
+
+    def spoiled(self: CpuMemory, *args: Any) -> None:
+        write(self, *args)
+        _bits(self._words)
+
+    patch.setattr(CpuMemory, "write", spoiled)
+
+
+def _break_host_link(patch: pytest.MonkeyPatch) -> None:
+    copy = CpuHostLink._copy
+
+    def spoiled(self: CpuHostLink, way: str, number: int, destination: Any, source: Any) -> None:
+        copy(self, way, number, destination, source)
+        _bits(destination)
+
+    patch.setattr(CpuHostLink, "_copy", spoiled)
+
+
+def _break_peers(patch: pytest.MonkeyPatch) -> None:
+    verify = CpuPeers.verify
+    patch.setattr(CpuPeers, "verify", lambda self, uuid, key: verify(self, uuid, key + 1))
+
+
+def _break_collectives(patch: pytest.MonkeyPatch) -> None:
+    loop = CpuCollectives.loop
+
+    def spoiled(self: CpuCollectives, op: Operation) -> None:
+        loop(self, op)
+        self.flip(op, 3, 1)
+
+    patch.setattr(CpuCollectives, "loop", spoiled)
+
+
+# What is broken, the code that names it, and what says where.
+BROKEN: dict[str, tuple[Break, str, str]] = {
+    "gemm": (_break_products, "GEMM_MISMATCH", "row"),
+    "sm": (_break_sms, "SM_MISMATCH", "sm"),
+    "hbm": (_break_memory, "HBM_BIT_ERROR", "offset_bytes"),
+    "pcie": (_break_host_link, "PCIE_DATA", "offset_bytes"),
+    "nvlink": (_break_peers, "P2P_CORRUPTED", "offset_bytes"),
+    "nccl": (_break_collectives, "NCCL_DATA", "element"),
+    "power": (_break_products, "POWER_MISMATCH", "row"),
+}
+
+
+def test_every_selftest_has_a_case() -> None:
+    assert set(BROKEN) == SELFTESTED
+
+
+@pytest.fixture(params=BROKEN)
+def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, tuple[SelftestResult, ...]]:
+    """A check and what its self-test says on hardware that is broken from the start."""
+    name: str = request.param
+    BROKEN[name][0](monkeypatch)
+    return name, REGISTRY[name].selftest(context())
+
+
+def test_what_is_wrong_without_a_fault_is_a_fault(found: tuple[str, tuple[SelftestResult, ...]]) -> None:
+    name, tests = found
+    _, code, place = BROKEN[name]
+    real = [test.real for test in tests if test.real is not None]
+    assert real, tests
+    assert {(one.code, one.check, one.gpu, one.severity) for one in real} == {(code, name, gpu().uuid, Verdict.FAIL)}
+    assert all(one.evidence[place] is not None and one.evidence["phase"] == "self-test" for one in real)
+    assert not any(test.injected for test in tests if test.real), "nothing could be injected into it"
+
+
+def test_an_intermittent_fault_of_the_link_beside_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    _break_host_link(monkeypatch)
+    tests = REGISTRY["power"].selftest(context())
+    assert [test.real.code for test in tests if test.real] == ["PCIE_DATA"]
+    assert all(test.detected for test in tests if not test.real), "the products were right"
+
+
+def test_a_product_that_is_wrong_once_in_the_selftest_fails_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never comes again, and the check itself is clean: it was there."""
+    problems, calls = product.ProductUnit._problems, iter(range(10**9))
+
+    def once(self: product.ProductUnit, *args: Any) -> tuple[str, ...]:
+        return ("mismatch",) if next(calls) == 0 else problems(self, *args)
+
+    monkeypatch.setattr(product.ProductUnit, "_problems", once)
+    tests = REGISTRY["gemm"].selftest(context())
+    assert [(test.real.code, "came out right" in test.real.message) for test in tests if test.real] == [
+        ("GEMM_MISMATCH", True)
+    ]
+
+
+# --- what the supervisor makes of it ---
+
+
+def test_a_real_fault_stays_when_the_check_itself_is_clean(fake: Fake) -> None:
+    result = fake("selftest meets a fault", plan("gemm", selftest=True))
+    (done,) = result.results
+    assert (told(done), done.verdict) == ([("GEMM_MISMATCH", Verdict.FAIL)], Verdict.FAIL)
+    assert done.errors == ({"row": 3, "phase": "self-test"},), "where it was"
+    assert "check_started" in events(result), "the check runs all the same, and may locate it better"
+
+
+def test_selftests_alone_tell_of_a_real_fault_too(fake: Fake) -> None:
+    made = replace(plan("gemm", "hbm", selftest=True), checks_off=True)
+    result = fake("selftest meets a fault", made)
+    assert [(done.name, told(done)) for done in result.results] == [("gemm", [("GEMM_MISMATCH", Verdict.FAIL)])]
+
+
+@pytest.mark.parametrize("mode", ["selftest dies", "selftest segfaults"])
+def test_a_worker_that_dies_twice_in_the_selftest_is_a_fault_of_the_gpu(fake: Fake, mode: str) -> None:
+    result = fake(mode, plan("gemm", "hbm", selftest=True))
+    assert {done.name: told(done) for done in result.results} == {
+        "gemm": [("WORKER_DIED", Verdict.FAIL)], "hbm": [("WORKER_DIED", Verdict.FAIL)],
+    }  # fmt: skip
+    assert "twice during the self-test of gemm" in result.results[0].reasons[0].message
+    assert result.selftests == (), "no detector is blamed"
+
+
+def test_a_worker_that_dies_once_in_the_selftest_is_tried_again(fake: Fake) -> None:
+    result = fake("selftest dies once", plan("gemm", selftest=True))
+    assert [told(done) for done in result.results] == [[("WORKER_DIED", Verdict.INCONCLUSIVE)]]
+    assert events(result).count("selftest_started") == 2
+
+
+def test_damage_that_the_gpu_reports_in_the_selftest_is_the_verdict(fake: Fake) -> None:
+    result = fake("selftest reports damage", plan("gemm", selftest=True))
+    assert [told(done) for done in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]]
+    assert result.selftests == ()
+
+
+def test_a_selftest_that_could_not_run_has_detected_nothing_and_the_check_still_runs(fake: Fake) -> None:
+    result = fake("selftest raises", plan("gemm", selftest=True))
+    assert [done.verdict for done in result.results] == [Verdict.PASS]
+    (test,) = result.selftests
+    assert (test.check, test.injected, test.detected) == ("gemm", False, False)

@@ -1,0 +1,187 @@
+"""The command line: quick, one sentence on error, the right exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from gpu_burnin.cli import main as cli
+from gpu_burnin.hardware import load_reasons
+from gpu_burnin.node import evidence
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.settings.config import Config
+from gpu_burnin.system import host
+from tests.support.report_helpers import leave_run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpu_burnin", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def loaded_by(*arguments: str | Path) -> set[str]:
+    """Names of the modules outside the standard library that a command has loaded, three levels deep."""
+    code = (
+        "import sys\nfrom gpu_burnin.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "own = {'.'.join(name.split('.')[:3]) for name in sys.modules}\n"
+        "known = sys.stdlib_module_names\n"
+        "print('\\n' + ' '.join(sorted(n for n in own if n.split('.')[0] not in known)))"
+    )
+    command = [sys.executable, "-S", "-c", code, *map(str, arguments)]
+    environment = {"PYTHONPATH": ":".join(str(path) for path in (ROOT, Path(click.__file__).parents[1]))}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith(("click", "__main__"))}
+
+
+def test_help_names_every_command_and_loads_nothing_but_click() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    for name in (
+        "run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet", "compare", "selftest",
+        "completion", "plan",
+    ):  # fmt: skip
+        assert f"\n  {name} " in done.stdout
+    own = {
+        f"gpu_burnin{name}"
+        for name in ("", ".__main__", ".cli", ".cli.main", ".cli.options", ".errors", ".system", ".system.streams")
+    }
+    assert loaded_by("--help") == own
+    assert loaded_by("run", "--help") == own
+    # The measure itself sees what a command loads.
+    assert loaded_by("explain") > own
+
+
+def test_gate_says_open_and_loads_little(config: Config, statement: Statement, tmp_path: Path) -> None:
+    here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
+    leave_run(config, here)
+    path = tmp_path / "config.yaml"
+    settings = {"node_name": "gpu-1", "host_key": str(config.host_key), "state_dir": str(config.state_dir)}
+    path.write_text(yaml.safe_dump(settings))
+    done = call("gate", "--config", path)
+    assert (done.returncode, done.stdout) == (0, "gpu-1: open: PASS of run 1 at 2026-01-02T03:04:05Z\n")
+    heavy = {
+        "numpy",
+        "rich",
+        "jsonschema",
+        "pynvml",
+        "cryptography",
+        "gpu_burnin.device",
+        "gpu_burnin.exact",
+        "gpu_burnin.report",
+    }
+    assert not loaded_by("gate", "--config", path) & heavy
+
+
+@pytest.mark.parametrize("name", sorted(cli._LAZY))
+def test_lazy_commands_are_there_with_their_help(name: str) -> None:
+    module, attribute, help_line = cli._LAZY[name]
+    command = getattr(importlib.import_module(module), attribute)
+    assert command.name == name
+    assert help_line
+    assert call(name, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nonsense",), "No such command"),
+        (("run", "--colour"), "No such option"),
+        (("run", "--level", "slow"), "Invalid value for '--level'"),
+        (("run", "--gpus", ","), "no name given"),
+        (("run", "--gpus", "all,1"), "all goes with no other GPU"),
+        (("run", "--for", "soon"), "is not a duration"),
+        (("run", "--backend", "tpu"), "Invalid value for '--backend'"),
+        (("run", "--waves", "sometimes"), "Invalid value for '--waves'"),
+        (("run", "--wave-wait", "soon"), "is not a duration"),
+        (("plan", "--level", "slow"), "Invalid value for '--level'"),
+        (("plan", "--for", "2h", "--level", "quick"), "does not go with --level quick"),
+        (("plan", "--checks", "gem"), "unknown checks gem"),
+        (("plan", "--gpus", "99"), "--gpus 99 fits none"),
+        (("run", "--expect", "gpus=0"), "gpus must be a whole number of 1 or more, not '0'"),
+        (("run", "--expect", "gpus"), "'gpus' is not KEY=VALUE"),
+        (("plan", "--expect", "gpuz=8"), "unknown key expect.gpuz (did you mean gpus?)"),
+        (("completion", "tcsh"), "Invalid value for '{bash|zsh|fish}'"),
+        (("selftest", "--checks", "state"), "no self-test for state"),
+        (("explain", "NOTHING"), "no code NOTHING"),
+        (("gate", "--config", "/none.yaml"), "no such configuration file"),
+        (("run", "--expect", "=3"), "'=3' is not KEY=VALUE"),
+        (("run", "--state-dir", ""), "the path is empty"),
+        (("gate", "--config", ""), "the path is empty"),
+        (("report", "/none"), "there is no report; run gpu-burnin run"),
+        (("publish", "--deadline", "soon"), "is not a duration"),
+    ],
+)
+def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_schema_and_explain() -> None:
+    assert call("version").stdout.strip() == call("--version").stdout.split()[-1]
+    assert json.loads(call("schema").stdout)["title"]
+    listed = call("explain").stdout
+    assert all(code in listed for code in (*load_reasons(), *evidence.CODES))
+    told = call("explain", "gemm_mismatch").stdout
+    assert "GEMM_MISMATCH" in told
+    assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
+    assert "(Reset the GPU, then test again)" in call("explain", "ECC_PENDING").stdout
+    assert "did you mean GEMM_MISMATCH?" in call("explain", "GEM_MISMATCH").stderr
+    assert "too old" in call("explain", "EVIDENCE_EXPIRED").stdout
+    assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_asks_this_program(shell: str) -> None:
+    done = call("completion", shell)
+    assert done.returncode == 0
+    assert f"_GPU_BURNIN_COMPLETE={shell}_complete" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gpu-burnin se", {"selftest"}),
+        ("gpu-burnin fl", {"fleet"}),
+        ("gpu-burnin run --le", {"--level"}),
+        ("gpu-burnin run --level s", {"standard"}),
+        ("gpu-burnin completion f", {"fish"}),
+        ("gpu-burnin run --checks g", {"gemm"}),
+        ("gpu-burnin run --skip state,h", {"state,hbm"}),
+        ("gpu-burnin explain gemm_m", {"GEMM_MISMATCH"}),
+        ("gpu-burnin explain EVIDENCE_EX", {"EVIDENCE_EXPIRED"}),
+    ],
+)
+def test_completion_completes(words: str, expected: set[str]) -> None:
+    asked = {"_GPU_BURNIN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "gpu_burnin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={**os.environ, **asked})
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected
+
+
+def test_a_fault_of_the_program_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("not thought of")
+
+    monkeypatch.setattr("gpu_burnin.report.model.schema_text", broken)
+    monkeypatch.setattr(sys, "argv", ["gpu-burnin", "schema"])
+    assert cli.call() == 3, "1 would say FAIL"
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "a fault of gpu-burnin itself (RuntimeError('not thought of'))" in err.splitlines()[-1]

@@ -1,0 +1,181 @@
+"""Only the expected bytes get into place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import binaries
+
+from tests.support.server_helpers import serving
+
+CONTENT = b"\x7fELF" + b"x" * 100_000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves a folder; /short promises more than it sends."""
+
+    def do_GET(self) -> None:
+        if self.path != "/short":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "5000")
+        self.end_headers()
+        self.wfile.write(b"x" * 10)
+
+    def log_message(self, *_args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror/etcd").write_bytes(CONTENT)
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "mirror")))
+    with serving(httpd):
+        yield f"http://127.0.0.1:{httpd.server_port}"
+
+
+def test_installs(mirror: str, tmp_path: Path) -> None:
+    target = tmp_path / "bin/etcd"
+    binaries.install(f"{mirror}/etcd", str(target), SHA.upper(), 0o755, 5)
+    assert binaries.file_sha256(str(target)) == SHA
+    assert not binaries.needs_mode(str(target), 0o755)
+    target.chmod(0o700)
+    assert binaries.needs_mode(str(target), 0o755)
+    assert [file.name for file in target.parent.iterdir()] == ["etcd"]
+
+
+def test_installs_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "etcd").write_bytes(CONTENT)
+    binaries.install((tmp_path / "etcd").as_uri(), str(tmp_path / "out"), SHA, 0o755, 5)
+    assert (tmp_path / "out").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("path", "sha256", "said"),
+    [
+        ("/etcd", "0" * 64, "has SHA-256 " + SHA),
+        ("/none", SHA, "answers HTTP 404"),
+        ("/short", SHA, "check kube_binaries_url|broke off after 10 of 5000"),
+    ],
+)
+def test_refuses_and_keeps_the_old(mirror: str, tmp_path: Path, path: str, sha256: str, said: str) -> None:
+    target = tmp_path / "bin/etcd"
+    target.parent.mkdir()
+    target.write_text("old")
+    with pytest.raises(binaries.BinaryError, match=said):
+        binaries.install(mirror + path, str(target), sha256, 0o755, 5)
+    assert target.read_text() == "old"
+    assert [file.name for file in target.parent.iterdir()] == ["etcd"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/etcd", "file:///none/etcd", "nonsense"])
+def test_unreachable_mirror_is_named(tmp_path: Path, url: str) -> None:
+    with pytest.raises(binaries.BinaryError, match=f"{url} cannot be fetched: .*; check kube_binaries_url"):
+        binaries.install(url, str(tmp_path / "etcd"), SHA, 0o755, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "checksums", "said"),
+    [
+        (["etcd"], {}, "kube_binaries_checksums has no entry for etcd"),
+        (["etcd"], {"etcd": "abc"}, "is not a SHA-256"),
+        (["../etcd"], {"../etcd": SHA}, "not a plain file name"),
+        ([""], {}, "not a plain file name"),
+    ],
+)
+def test_check_request(names: list[str], checksums: dict[str, str], said: str) -> None:
+    problem = binaries.check_request(names, checksums)
+    assert problem is not None
+    assert said in problem
+    assert binaries.check_request(["etcd"], {"etcd": SHA}) is None
+
+
+def test_every_problem_of_a_request_comes_with_what_to_do() -> None:
+    found = list(binaries.request_problems(["a", "b", "c/d"], {"b": "x"}))
+    assert [message.split(":")[0] for message, _ in found] == [
+        "kube_binaries_checksums has no entry for a",
+        "kube_binaries_checksums[b] is not a SHA-256",
+        "'c/d' is not a plain file name",
+    ]
+    assert all(fix for _, fix in found)
+
+
+def fault(url: str, directory: Path, *names: str, sha256: str = SHA) -> str:
+    wanted = names or ("etcd",)
+    return binaries.mirror_fault(url, wanted, dict.fromkeys(wanted, sha256), str(directory), 1)
+
+
+def test_a_mirror_that_answers_has_no_fault(mirror: str, tmp_path: Path) -> None:
+    assert fault(mirror, tmp_path / "none") == ""
+    assert fault(f"{mirror}/", tmp_path / "none", "etcd", "not-asked-for") == ""
+    assert fault((tmp_path / "mirror").as_uri(), tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1/x", "the mirror http://127.0.0.1:1/x cannot be reached: .*Connection refused"),
+        ("file:///none", "the mirror file:///none cannot be reached: .*No such file or directory: '/none/etcd'"),
+        ("nonsense", "the mirror nonsense cannot be reached: unknown url type.*"),
+        ("MIRROR/none", "the mirror http://.*/none answers HTTP 404 .* for etcd"),
+    ],
+)
+def test_a_mirror_at_fault_is_one_sentence(mirror: str, tmp_path: Path, url: str, said: str) -> None:
+    text = fault(url.replace("MIRROR", mirror), tmp_path / "none")
+    assert re.fullmatch(said, text), text
+
+
+def answers_once(answer: bytes) -> tuple[socket.socket, threading.Thread]:
+    """A server that is none: it takes one connection, says `answer` and, without one, stays silent till closed."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+            if not answer:
+                connection.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return listener, thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "cannot be reached: timed out"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached: SSH-2.0"),
+        (b"HTTP/1.1 405 Method Not Allowed\r\n\r\n", ""),
+    ],
+)
+def test_a_mirror_that_is_silent_or_no_web_server_or_does_not_know_head(
+    tmp_path: Path, answer: bytes, said: str
+) -> None:
+    listener, thread = answers_once(answer)
+    with listener:
+        text = fault(f"http://127.0.0.1:{listener.getsockname()[1]}", tmp_path)
+    thread.join()
+    assert said in text
+    assert bool(said) == bool(text)
+
+
+def test_a_host_that_has_everything_needs_no_mirror(tmp_path: Path) -> None:
+    (tmp_path / "etcd").write_bytes(CONTENT)
+    assert fault("http://127.0.0.1:1", tmp_path, sha256=SHA.upper()) == ""
+    assert fault("http://127.0.0.1:1", tmp_path, "etcd", "etcdctl") != ""
+    assert fault("http://127.0.0.1:1", tmp_path, sha256="0" * 64) != ""
+    assert binaries.mirror_fault("http://127.0.0.1:1", [], {}, str(tmp_path), 1) == ""

@@ -1,0 +1,92 @@
+"""Compiling by NVRTC: the real library where its wheel is installed (it needs no GPU), and what goes wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpu_burnin.device import nvrtc
+from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.kernels import SOURCES
+from gpu_burnin.device.nvrtc import Nvrtc, target_for
+
+_HALVE = 'extern "C" __global__ void halve(float* x) { x[0] = x[0] * 0.5f; }'
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Nvrtc:
+    """The compiler of the installed wheel."""
+    for major in (13, 12):
+        if len(nvrtc.library_paths(major)) > 1:
+            return Nvrtc(nvrtc.load_library(major))
+    pytest.skip("no nvidia-cuda-nvrtc wheel is installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)], ids=str)
+def test_every_source_compiles_without_a_warning_for_every_architecture(
+    compiler: Nvrtc, name: str, capability: tuple[int, int]
+) -> None:
+    target = target_for(capability, compiler.architectures)
+    assert target == "sm_{}{}".format(*capability)
+    image, said = compiler.compile_and_tell(SOURCES[name], target)
+    assert image.startswith(b"\x7fELF")
+    assert said == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_instruction_of_a_kernel_takes_subnormals_for_0(
+    compiler: Nvrtc, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert b".ftz." not in compiler.compile(SOURCES[name], "compute_90")
+    monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-ftz=true"))
+    flushed = b".ftz." in compiler.compile(SOURCES[name], "compute_90")
+    assert flushed == (name in ("products", "sm")), "the test would not see it"
+
+
+def test_subnormal_numbers_are_not_flushed(compiler: Nvrtc, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = compiler.compile(_HALVE, "compute_80").decode()
+    assert re.search(r"\bmul\.f32\b", kept) and ".ftz" not in kept
+    monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-ftz=true"))
+    assert "mul.ftz.f32" in compiler.compile(_HALVE, "compute_80").decode(), "the test would not see it"
+
+
+def test_the_compiler_s_own_words_are_in_the_error(compiler: Nvrtc) -> None:
+    with pytest.raises(BackendError, match=r"cannot compile the kernels for sm_90 .*COMPILATION.*kernels\.cu\(1\)"):
+        compiler.compile("this is no CUDA", "sm_90")
+    with pytest.raises(BackendError, match=r"cannot compile the kernels for sm_1 .*OPTION"):
+        compiler.compile(_HALVE, "sm_1")
+
+
+@pytest.mark.parametrize(
+    ("capability", "known", "target"),
+    [
+        ((9, 0), (75, 80, 90, 100), "sm_90"),
+        ((8, 9), (75, 80, 86), "sm_86"),
+        ((10, 3), (90, 100), "sm_100"),
+        ((10, 3), (80, 90), "compute_90"),
+        ((12, 1), (100, 120, 121), "sm_121"),
+    ],
+)
+def test_the_target_is_what_the_gpu_runs_and_the_library_knows(
+    capability: tuple[int, int], known: Sequence[int], target: str
+) -> None:
+    assert target_for(capability, known) == target
+
+
+def test_a_gpu_older_than_all_that_is_known_says_so() -> None:
+    with pytest.raises(BackendError, match=r"no compute capability as old as 7\.0: install gpu-burnin\[cuda12\]"):
+        target_for((7, 0), (75, 80))
+
+
+def test_a_missing_library_says_what_to_install() -> None:
+    def missing(path: str) -> Any:
+        raise OSError(f"{path}: cannot open shared object file")
+
+    with pytest.raises(BackendError, match=r"NVRTC cannot be loaded .*cannot open.*install gpu-burnin\[cuda12\]"):
+        nvrtc.load_library(12, missing)

@@ -1,0 +1,361 @@
+"""The verdict: PASS needs everything, each doubt is told with its code, FAIL beats INCONCLUSIVE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpu_burnin.checks.hbm.rounds import CORE
+from gpu_burnin.hardware import load_xids, make_reason
+from gpu_burnin.judge.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
+from gpu_burnin.judge.verdict import KernelLogFindings, Observations, judge, killed_by_run
+from gpu_burnin.telemetry.findings import TelemetryFindings
+from gpu_burnin.telemetry.kmsg import XidEvent
+from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
+from tests.support.run_helpers import GPUS, VERIFIED, exchanged, healthy, plan, result, without
+
+XIDS = load_xids()
+
+
+def xid(code: int, bus: str = "0000:1c:00.0", pid: int | None = None) -> XidEvent:
+    return XidEvent(code, bus, pid, f"NVRM: Xid (PCI:{bus}): {code}, something", 5_000_000, False)
+
+
+def with_log(**change: object) -> Observations:
+    return replace(healthy(), kernel_log=replace(healthy().kernel_log, **change))
+
+
+MISMATCH = make_reason("GEMM_MISMATCH", "gemm", "bf16 product is wrong", gpu="GPU-1")
+
+
+def with_test(check: str, *, injected: bool = True, detected: bool = True, real: Reason | None = None) -> Observations:
+    """One more self-test of GPU-1."""
+    test = SelftestResult("nan bf16", check, "GPU-1", injected, detected, 0.1, "device buffers", real=real)
+    return replace(healthy(), selftests=(*healthy().selftests, test))
+
+
+def test_everything_well_is_a_pass() -> None:
+    judged = judge(healthy(), XIDS)
+    assert judged.verdict is Verdict.PASS
+    assert judged.action is Action.NONE
+    assert judged.reasons == ()
+    assert judged.gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.PASS}
+
+
+PROVEN = {"path": "bf16 tensor cores", "proven": True, "why": ""}
+
+
+def gemm(**change: object) -> Observations:
+    """A gemm result of GPU-0 with other coverage; None takes a key out."""
+    covered = {**result("gemm", "GPU-0").coverage, **change}
+    return exchanged(healthy(), replace(result("gemm", "GPU-0"), coverage={k: v for k, v in covered.items() if v}))
+
+
+def hbm(**change: object) -> Observations:
+    """A result of the memory of GPU-0 with other coverage."""
+    covered = {**result("hbm", "GPU-0").coverage, **change}
+    return exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered))  # type: ignore[arg-type]
+
+
+def paths(**change: object) -> dict[str, object]:
+    """The data path proofs of GPU-0 with some of them changed; None takes a precision out."""
+    shown = dict(result("gemm", "GPU-0").coverage["data_path"]) | change  # type: ignore[arg-type]
+    return {name: proof for name, proof in shown.items() if proof}
+
+
+def rate(name: str, value: float, confidence: str) -> Observations:
+    """A rate of GPU-1 against a floor of 10."""
+    measurement = Measurement(name, value, "GB/s", 10.0, "somebody", confidence)
+    return exchanged(healthy(), replace(result("hbm", "GPU-1"), measurements=(measurement,)))
+
+
+DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: without(healthy(), "gemm", "GPU-1")),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: without(healthy(), "state", None)),
+    ("COVERAGE_LOW", Verdict.FAIL, lambda: exchanged(healthy(), result("gemm", "GPU-1", Verdict.FAIL))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: replace(healthy(), left_out=("hbm",))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: replace(healthy(), shortfalls=("1 of 2 GPUs left out",))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: replace(healthy(replace(plan(), gpus=())))),
+    (
+        "COVERAGE_LOW",
+        Verdict.INCONCLUSIVE,
+        lambda: exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 140 << 30})),
+    ),
+    (
+        "COVERAGE_LOW",
+        Verdict.INCONCLUSIVE,
+        lambda: exchanged(
+            healthy(),
+            replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 142 << 30, "gpu_memory_bytes": 150 << 30}),
+        ),
+    ),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=CORE[: LEAST_PATTERNS - 1])),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=None)),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=None)),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(fp8_e4m3=None))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(precisions_not_covered=["fp8_e4m3"])),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(bf16={**PROVEN, "proven": False}))),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(bf16={"path": "?", "why": "slow"}))),
+    (
+        "COVERAGE_LOW",
+        Verdict.INCONCLUSIVE,
+        lambda: exchanged(healthy(), replace(result("sm", "GPU-0"), coverage={"sms_total": 132, "sms_covered": 131})),
+    ),
+    ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "measured")),
+    ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "vendor")),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("gemm", detected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("kernel_log", detected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("counters", injected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: with_test("hbm", injected=False)),
+    ("SELFTEST_BLIND", Verdict.INCONCLUSIVE, lambda: replace(healthy(), selftests=())),
+    # What was wrong before a fault was injected blames the GPU, and no detector.
+    ("GEMM_MISMATCH", Verdict.FAIL, lambda: with_test("gemm", injected=False, detected=False, real=MISMATCH)),
+    ("SIMULATED", Verdict.INCONCLUSIVE, lambda: replace(healthy(), simulated=True)),
+    ("INTERRUPTED", Verdict.INCONCLUSIVE, lambda: replace(healthy(), interrupted=True)),
+    ("INJECTED", Verdict.INCONCLUSIVE, lambda: healthy(plan(inject=("gemm:nan",)))),
+    ("XID_SOURCE_MISSING", Verdict.INCONCLUSIVE, lambda: with_log(alive=False)),
+    ("XID_GAP", Verdict.INCONCLUSIVE, lambda: with_log(gaps=1)),
+    ("XID_UNKNOWN", Verdict.INCONCLUSIVE, lambda: with_log(events=(xid(9999),))),
+    ("XID_FATAL", Verdict.FAIL, lambda: with_log(events=(xid(79),))),
+    ("XID_SUSPECT", Verdict.INCONCLUSIVE, lambda: with_log(events=(xid(31),))),
+    ("XID_FATAL", Verdict.FAIL, lambda: with_log(events=(xid(79),), before=(xid(79),))),
+    ("XID_FATAL", Verdict.FAIL, lambda: replace(healthy(), telemetry=replace(healthy().telemetry, xids=(xid(79),)))),
+    ("TELEMETRY_LOST", Verdict.INCONCLUSIVE, lambda: replace(healthy(), telemetry=TelemetryFindings())),
+    (
+        "DIED_DURING_CHECK",
+        Verdict.FAIL,
+        lambda: replace(healthy(), extra=(make_reason("DIED_DURING_CHECK", "gemm", "died"),)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "verdict", "seen"), DOUBTS)
+def test_each_doubt_keeps_the_node_out(code: str, verdict: Verdict, seen: Callable[[], Observations]) -> None:
+    judged = judge(seen(), XIDS)
+    assert judged.verdict is verdict
+    assert {reason.code for reason in judged.reasons} == {code}
+
+
+def test_enough_memory_covered_is_enough() -> None:
+    covered = {**VERIFIED, "covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
+    assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered)), XIDS).verdict is Verdict.PASS
+
+
+def test_simulated_where_allowed_passes_whatever_memory_it_covered() -> None:
+    seen = exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage={}))
+    assert judge(replace(seen, simulated=True, allow_simulated=True), XIDS).verdict is Verdict.PASS
+
+
+def test_fail_wins_and_leads_with_the_hardest_action() -> None:
+    reasons = (
+        make_reason("COVERAGE_LOW", "gemm", "little", gpu="GPU-0", action=Action.HOLD),
+        make_reason("SLOW", "gemm", "slow", gpu="GPU-0", action=Action.RETEST),
+        make_reason("GPU_LOST", "state", "lost", gpu="GPU-1"),
+        make_reason("GPU_LOST", "state", "lost", gpu="GPU-1"),
+    )
+    judged = judge(replace(healthy(), extra=reasons), XIDS)
+    assert judged.verdict is Verdict.FAIL
+    assert judged.action is Action.HOLD
+    assert [reason.code for reason in judged.reasons] == ["GPU_LOST", "SLOW", "COVERAGE_LOW"]
+
+
+def test_a_gpus_own_verdict_has_only_its_own_reasons() -> None:
+    judged = judge(with_log(events=(xid(79),)), XIDS)
+    assert judged.gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.FAIL}
+    assert judged.reasons[0].gpu == GPUS[1].uuid
+
+
+def test_xid_of_a_process_that_the_run_killed_is_its_own() -> None:
+    own = replace(with_log(events=(xid(43, pid=77),)), killed_pids=frozenset({77}))
+    assert judge(own, XIDS).verdict is Verdict.PASS
+    assert judge(replace(own, killed_pids=frozenset({78})), XIDS).verdict is Verdict.INCONCLUSIVE
+
+
+def test_only_codes_that_follow_a_kill_are_shown_as_own() -> None:
+    assert killed_by_run(xid(43, pid=77), frozenset({77}))
+    assert not killed_by_run(xid(43, pid=77), frozenset({78}))
+    assert not killed_by_run(xid(43), frozenset({77}))
+    assert not killed_by_run(xid(48, pid=77), frozenset({77}))
+    assert not killed_by_run(xid(9999, pid=77), frozenset({77}))
+
+
+def test_rate_under_a_derived_floor_is_a_notice() -> None:
+    judged = judge(rate("copy", 9.9, "derived"), XIDS)
+    assert judged.verdict is Verdict.PASS
+    assert [(notice.code, notice.gpu) for notice in judged.notices] == [("SLOW", "GPU-1")]
+
+
+def test_floors_of_the_model_are_judged_without_being_asked_for() -> None:
+    slow = Measurement("gemm_bf16_throughput", 100.0, "TFLOP/s")
+    seen = exchanged(healthy(), replace(result("gemm", "GPU-0"), measurements=(slow,)))
+    assert [notice.code for notice in judge(seen, XIDS).notices] == ["SLOW"]
+    assert judge(replace(seen, simulated=True, allow_simulated=True), XIDS).notices == ()
+
+
+def test_xid_of_users_before_the_run_is_a_notice() -> None:
+    seen = replace(with_log(events=(xid(31),), before=(xid(31),)), passed_this_boot=True)
+    judged = judge(seen, XIDS)
+    assert (judged.verdict, [notice.code for notice in judged.notices]) == (Verdict.PASS, ["XID_SUSPECT"])
+
+
+def test_fault_that_is_back_after_a_restart_goes_up_the_ladder() -> None:
+    first = judge(with_log(events=(xid(48),)), XIDS)
+    assert first.action is Action.RESET_GPU
+    again = replace(with_log(events=(xid(48),)), last_reasons=first.reasons, restarted=True)
+    assert judge(again, XIDS).action is Action.POWER_CYCLE
+
+
+def test_model_without_fp8_needs_no_fp8() -> None:
+    gpus = tuple(replace(gpu, sku="a100-sxm4-80gb") for gpu in GPUS)
+    seen = replace(gemm(data_path=paths(fp8_e4m3=None), precisions_not_covered=["fp8_e4m3"]), gpus=gpus)
+    assert judge(seen, XIDS).verdict is Verdict.PASS
+    # Run all the same, it needs no proof of a unit that the model does not have.
+    unproven = gemm(data_path=paths(fp8_e4m3={**PROVEN, "proven": False}))
+    assert judge(replace(unproven, gpus=gpus), XIDS).verdict is Verdict.PASS
+    assert judge(unproven, XIDS).verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_interrupted_run_lists_what_is_missing_once() -> None:
+    judged = judge(replace(without(healthy(), "hbm", "GPU-1"), interrupted=True), XIDS)
+    assert [reason.code for reason in judged.reasons] == ["INTERRUPTED"]
+    assert [(gap.check, gap.gpu) for gap in judged.gaps] == [("hbm", "GPU-1")]
+
+
+def test_missed_fault_rate_is_the_rule_of_three() -> None:
+    assert missed_fault_rate(result("gemm", "GPU-0")) == pytest.approx(3 / 12)
+    assert missed_fault_rate(result("state", None)) is None
+    assert missed_fault_rate(result("gemm", "GPU-0", Verdict.FAIL)) is None
+
+
+def test_missed_fault_rate_of_a_gpu_takes_all_its_time() -> None:
+    passed = [result("gemm", "GPU-0"), result("hbm", "GPU-0"), result("gemm", "GPU-1"), result("state", None)]
+    assert missed_fault_rate_of_gpu("GPU-0", passed) == pytest.approx(3 / 24)
+    assert missed_fault_rate_of_gpu("GPU-2", passed) is None
+    assert missed_fault_rate_of_gpu("GPU-0", [*passed, result("sm", "GPU-0", Verdict.INCONCLUSIVE)]) is None
+
+
+def test_dead_source_is_named() -> None:
+    log = KernelLogFindings("/var/log/none", alive=False)
+    assert judge(replace(healthy(), kernel_log=log), XIDS).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_gpu_whose_check_never_came_to_a_result_has_not_passed() -> None:
+    seen = replace(without(healthy(), "hbm", "GPU-1"), interrupted=True)
+    assert judge(seen, load_xids()).gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.INCONCLUSIVE}
+
+
+def test_causes_come_before_what_follows_from_them() -> None:
+    busy = make_reason("NVML_UNAVAILABLE", "state", "no driver", action=Action.RETEST)
+    seen = replace(healthy(), shortfalls=("no GPU was tested",), simulated=True, extra=())
+    told = judge(exchanged(seen, replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(busy,))), load_xids())
+    assert told.reasons[0].code == "NVML_UNAVAILABLE"
+    assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
+
+
+def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
+    seen = healthy()
+    for uuid, digests in (("GPU-0", ["0x1", "0x2"]), ("GPU-1", ["0x1", "0x3"])):
+        tested = next(r for r in seen.results if (r.name, r.gpu) == ("gemm", uuid))
+        seen = exchanged(seen, replace(tested, coverage={**tested.coverage, "random_digests": {"bf16": digests}}))
+    judged = judge(seen, XIDS)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert [reason.code for reason in judged.reasons] == ["GEMM_DISAGREE"]
+
+
+def _pair(**change: object) -> dict[str, object]:
+    """A row of the nvlink check."""
+    row: dict[str, object] = {
+        "peer": "GPU-1", "class": "nvswitch/18/None", "expected": True, "write_bytes_per_s": 4e11,
+        "read_bytes_per_s": 4e11, "why": None, "transfers_wrong": {"write": 0, "read": 0}, **change,
+    }  # fmt: skip
+    return row
+
+
+def _copies(**coverage: object) -> Observations:
+    """An nvlink result of GPU-0 with this coverage."""
+    whole = {**VERIFIED, "pairs_total": 1, "pairs_covered": 1, "p2p": [_pair()], **coverage}
+    return exchanged(healthy(), replace(result("nvlink", "GPU-0"), coverage=whole))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("coverage", "verdict", "codes"),
+    [
+        ({}, Verdict.PASS, []),
+        ({"pairs_covered": 0}, Verdict.INCONCLUSIVE, ["COVERAGE_LOW"]),
+        (
+            {"pairs_total": 0, "pairs_covered": 0, "p2p": []},
+            Verdict.PASS,
+            [],
+        ),  # one GPU, or none that need reach another
+        ({"pairs_total": None}, Verdict.INCONCLUSIVE, ["COVERAGE_LOW"]),
+        ({"p2p": [_pair(transfers_wrong={"write": 0, "read": 2})]}, Verdict.FAIL, ["P2P_CORRUPTED"]),
+        (
+            {"pairs_covered": 0, "p2p": [_pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way")]},
+            Verdict.FAIL,
+            ["P2P_UNAVAILABLE", "COVERAGE_LOW"],
+        ),
+    ],
+)
+def test_copies_between_gpus_are_judged_by_all_their_results(
+    coverage: dict[str, object], verdict: Verdict, codes: list[str]
+) -> None:
+    judged = judge(_copies(**coverage), XIDS)
+    assert (judged.verdict, [reason.code for reason in judged.reasons]) == (verdict, codes)
+
+
+def test_a_pair_that_need_not_copy_is_a_notice() -> None:
+    row = _pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way", expected=False)
+    judged = judge(_copies(pairs_total=0, pairs_covered=0, p2p=[row]), XIDS)
+    assert judged.verdict is Verdict.PASS
+    assert [notice.code for notice in judged.notices] == ["P2P_UNAVAILABLE"]
+
+
+def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
+    """One GPU has no pair: its moment in the check says nothing of links."""
+    nothing = {"pairs_total": 0, "pairs_covered": 0, "copies_moved": 0, "copies_verified": 0}
+    alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage=nothing)
+    assert missed_fault_rate(alone) is None
+    assert judge(exchanged(healthy(), alone), XIDS).verdict is Verdict.PASS
+
+
+def _timed(**coverage: JSON) -> CheckResult:
+    """A pcie result of 12 s."""
+    return replace(result("pcie", "GPU-0"), coverage={**VERIFIED, **coverage})
+
+
+@pytest.mark.parametrize(
+    ("coverage", "rate_per_s"),
+    [
+        ({"verified_s": 3.0}, 1.0),
+        # A fault of one direction shows only while that is at work.
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 2.0, "d2h": 1.5}}, 2.0),
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 3.0, "d2h": 0.0}}, None),
+        ({"verified_s": 3.0, "verified_parts_s": {"h2d": 3.0, "d2h": "lots"}}, None),
+        # No more than the time in which it had its GPU.
+        ({"verified_s": 30.0, "waited_s": 10.5}, 2.0),
+        ({"verified_s": None}, None),
+        ({"verified_s": float("nan")}, None),
+        ({"verified_s": -1.0}, None),
+    ],
+)
+def test_a_bound_speaks_of_verified_time_only(coverage: dict[str, JSON], rate_per_s: float | None) -> None:
+    assert missed_fault_rate(_timed(**coverage)) == (None if rate_per_s is None else pytest.approx(rate_per_s))
+
+
+@pytest.mark.parametrize(
+    ("coverage", "words"),
+    [
+        ({"verified_s": 0.0}, "no work of this GPU was verified for any time"),
+        ({"verified_s": None}, "no work of this GPU was verified for any time"),
+        ({"copies_verified": 89}, "98.9% was verified, at least 100% must be"),
+        ({"copies_moved": None}, "0.0% was verified"),
+    ],
+)
+def test_what_was_not_verified_is_no_pass(coverage: dict[str, JSON], words: str) -> None:
+    judged = judge(exchanged(healthy(), _timed(**coverage)), XIDS)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    (reason,) = judged.reasons
+    assert (reason.code, reason.check, reason.gpu) == ("COVERAGE_LOW", "pcie", "GPU-0")
+    assert words in reason.message

@@ -1,0 +1,211 @@
+"""Evidence: what is signed verifies, and each refusal is seen with its own code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node import evidence
+from gpu_burnin.node.evidence import EvidenceError, Expectation, Statement
+from gpu_burnin.types import Gpu, Verdict
+from tests.support.report_helpers import BOOT, MACHINE, NOW, make_key
+
+EXPECT = Expectation(node="gpu-1", machine_id=MACHINE, boot_id=BOOT, hardware_sha256="c" * 64, highest_sequence=7)
+
+
+def annotation(statement: Statement, key: Path) -> str:
+    data = statement.canonical()
+    return evidence.encode_annotation(data, evidence.sign(data, key))
+
+
+def refused(text: str, line: str, expect: Expectation = EXPECT, now: datetime = NOW) -> EvidenceError:
+    with pytest.raises(EvidenceError) as caught:
+        evidence.verify(text, line, expect, now)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_signed_evidence_verifies(statement: Statement, host_key: Path, public_line: str) -> None:
+    assert evidence.verify(annotation(statement, host_key), public_line, EXPECT, NOW) == statement
+
+
+def test_known_hosts_line_serves_as_key(statement: Statement, host_key: Path, public_line: str) -> None:
+    line = f"[198.18.7.61]:22 {public_line}"
+    assert evidence.verify(annotation(statement, host_key), line, EXPECT, NOW) == statement
+
+
+@pytest.mark.parametrize(
+    ("code", "expect", "change", "late"),
+    [
+        ("EVIDENCE_NODE", EXPECT, {"node": "gpu-2"}, 0),
+        ("EVIDENCE_NODE", EXPECT, {"machine_id": "f" * 32}, 0),
+        ("EVIDENCE_BOOT", EXPECT, {"boot_id": "99999999-2222-3333-4444-555555555555"}, 0),
+        ("EVIDENCE_REPLAYED", EXPECT, {"sequence": 6}, 0),
+        ("EVIDENCE_SKEW", EXPECT, {}, -61),
+        ("EVIDENCE_EXPIRED", EXPECT, {}, 7 * 86400 + 1),
+        ("EVIDENCE_HARDWARE", EXPECT, {"hardware_sha256": "d" * 64}, 0),
+        ("EVIDENCE_REPORT", replace(EXPECT, report_sha256="e" * 64), {}, 0),
+        ("EVIDENCE_SIMULATED", EXPECT, {"simulated": True}, 0),
+        ("EVIDENCE_VERDICT", EXPECT, {"verdict": Verdict.FAIL}, 0),
+        ("EVIDENCE_VERDICT", EXPECT, {"verdict": Verdict.INCONCLUSIVE}, 0),
+    ],
+)
+def test_each_refusal_has_its_code(
+    code: str,
+    expect: Expectation,
+    change: dict[str, object],
+    late: int,
+    statement: Statement,
+    host_key: Path,
+    public_line: str,
+) -> None:
+    wrong = Statement(**{**asdict(statement), **change})
+    error = refused(annotation(wrong, host_key), public_line, expect, NOW + timedelta(seconds=late))
+    assert error.code == code
+    assert error.statement == wrong
+
+
+@pytest.mark.parametrize(
+    ("expect", "change", "late"),
+    [
+        (EXPECT, {"sequence": 7}, 0),
+        (EXPECT, {"sequence": 8}, 0),
+        (EXPECT, {}, -60),
+        (EXPECT, {}, 7 * 86400),
+        (replace(EXPECT, ttl_s=None), {}, 10**8),
+        (replace(EXPECT, allow_simulated=True), {"simulated": True}, 0),
+        (replace(EXPECT, verdict=None), {"verdict": Verdict.FAIL}, 0),
+    ],
+)
+def test_what_is_allowed_passes(
+    expect: Expectation, change: dict[str, object], late: int, statement: Statement
+) -> None:
+    fine = Statement(**{**asdict(statement), **change})
+    assert evidence.refusal(fine, expect, NOW + timedelta(seconds=late)) is None
+
+
+def test_every_byte_counts(statement: Statement, host_key: Path, public_line: str) -> None:
+    document = json.loads(annotation(statement, host_key))
+    signed = document["statement"]
+    for position in range(0, len(signed), 37):
+        changed = signed[:position] + chr(ord(signed[position]) ^ 1) + signed[position + 1 :]
+        forged = json.dumps({**document, "statement": changed})
+        assert refused(forged, public_line).code == "EVIDENCE_SIGNATURE"
+    fail = annotation(replace(statement, verdict=Verdict.FAIL), host_key)
+    swapped = json.dumps({**document, "signature": json.loads(fail)["signature"]})
+    assert refused(swapped, public_line).code == "EVIDENCE_SIGNATURE"
+
+
+def test_key_that_is_not_the_hosts(statement: Statement, public_line: str, tmp_path: Path) -> None:
+    stranger = make_key(tmp_path / "stranger")
+    assert refused(annotation(statement, stranger), public_line).code == "EVIDENCE_SIGNATURE"
+
+
+def test_signature_of_another_namespace(statement: Statement, host_key: Path, public_line: str) -> None:
+    import subprocess
+
+    data = statement.canonical()
+    made = subprocess.run(
+        ["ssh-keygen", "-Y", "sign", "-q", "-n", "file", "-f", host_key], input=data, capture_output=True, check=True
+    )
+    text = evidence.encode_annotation(data, made.stdout.decode())
+    assert refused(text, public_line).code == "EVIDENCE_SIGNATURE"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"statement":"x"}',
+        '{"statement":1,"signature":"x"}',
+        '{"statement":"a","statement":"b","signature":"x"}',
+        '{"statement":"é","signature":"x"}',
+        '{"statement":"' + "x" * 20000 + '","signature":"x"}',
+        "[" * 100000,
+    ],
+)
+def test_malformed_annotation(text: str, public_line: str) -> None:
+    assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
+
+
+def _spaced(document: dict[str, object]) -> bytes:
+    return json.dumps(document, sort_keys=True).encode()
+
+
+def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
+    return lambda document: evidence.canonical_json({**document, **change})
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        _spaced,
+        _with(extra=1),
+        _with(schema="muster-evidence/v2"),
+        _with(sequence=True),
+        _with(sequence=0),
+        _with(simulated="no"),
+        _with(verdict="GOOD"),
+        _with(report_sha256="A" * 64),
+        _with(finished_at="2026-01-02T03:04:05+00:00"),
+        _with(finished_at="yesterdayZ"),
+        lambda document: evidence.canonical_json({k: v for k, v in document.items() if k != "node"}),
+        lambda _: b"[]",
+    ],
+)
+def test_signed_but_malformed_statement(
+    form: Callable[[dict[str, object]], bytes], statement: Statement, host_key: Path, public_line: str
+) -> None:
+    data = form(asdict(statement))
+    text = evidence.encode_annotation(data, evidence.sign(data, host_key))
+    assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
+
+
+@pytest.mark.parametrize("line", ["", "ssh-ed25519", "ssh-ed25519 AAAA", "* cert-authority ssh-dss AAAA", "x y z"])
+def test_bad_public_key_is_refused(line: str) -> None:
+    with pytest.raises(GpuBurninError, match="not an SSH public key"):
+        evidence.public_key(line)
+
+
+def test_only_type_and_blob_reach_the_allowed_signers(public_line: str) -> None:
+    kind, blob = public_line.split()[:2]
+    assert evidence.public_key(f'cert-authority,namespaces="*" {kind} {blob} me@here') == f"{kind} {blob}"
+
+
+def test_own_public_key_is_of_the_private_file(host_key: Path, public_line: str) -> None:
+    assert evidence.own_public_key(host_key).split() == public_line.split()[:2]
+
+
+def test_missing_host_key_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(GpuBurninError, match="host_key") as caught:
+        evidence.sign(b"x", tmp_path / "none")
+    assert "\n" not in str(caught.value)
+
+
+def test_hardware_hash_depends_on_identity_only() -> None:
+    gpu = Gpu(0, "GPU-a", "1", "0000:01:00.0", "name", "h200", 1, "96.00")
+    other = replace(gpu, index=1, uuid="GPU-b")
+    both = evidence.hardware_sha256([gpu, other], "580.1", "6.1")
+    assert both == evidence.hardware_sha256([other, replace(gpu, index=3)], "580.1", "6.1")
+    changed = [replace(gpu, serial="2"), replace(gpu, vbios="97.00"), replace(gpu, uuid="GPU-c")]
+    assert len({both, *(evidence.hardware_sha256([one, other], "580.1", "6.1") for one in changed)}) == 4
+    assert both != evidence.hardware_sha256([gpu, other], "580.2", "6.1")
+    assert both != evidence.hardware_sha256([gpu, other], "580.1", "6.2")
+
+
+def test_files_carry_the_annotation(statement: Statement, host_key: Path, public_line: str, tmp_path: Path) -> None:
+    evidence.write_evidence(tmp_path, statement, host_key)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evidence.json", "evidence.json.sig"]
+    assert evidence.verify(evidence.annotation_of(tmp_path), public_line, EXPECT, NOW) == statement
+    (tmp_path / "evidence.json.sig").unlink()
+    with pytest.raises(EvidenceError) as caught:
+        evidence.annotation_of(tmp_path)
+    assert caught.value.code == "EVIDENCE_MALFORMED"

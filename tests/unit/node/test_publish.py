@@ -1,0 +1,206 @@
+"""Publishing against a real TLS server that asks for the client's certificate."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.evidence import Statement, annotation_of
+from gpu_burnin.node.publish import publish
+from gpu_burnin.node.store import Store
+from gpu_burnin.settings.config import Config, PublishConfig
+from tests.support.report_helpers import NOW, leave_run
+from tests.support.server_helpers import serving
+
+
+def make_pair(directory: Path, name: str) -> Path:
+    """A self-signed certificate with its key in one file, its own CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / f"{name}.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path
+
+
+class Api:
+    """The one Node of a small API server; `answers` overrides the status of coming requests."""
+
+    def __init__(self) -> None:
+        self.node: dict[str, Any] = {"metadata": {"name": "gpu-1", "annotations": {"other": "kept"}}}
+        self.answers: list[int] = []
+        self.requests: list[str] = []
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer()
+
+            def do_PATCH(self) -> None:
+                assert self.headers["Content-Type"] == "application/merge-patch+json"
+                patch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if not api.answers or api.answers[0] == 200:
+                    api.node["metadata"]["annotations"].update(patch["metadata"]["annotations"])
+                self.answer()
+
+            def answer(self) -> None:
+                assert self.path == "/api/v1/nodes/gpu-1"
+                api.requests.append(self.command)
+                status = api.answers.pop(0) if api.answers else 200
+                body = api.node if status == 200 else {"kind": "Status", "message": f"no: {status}"}
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        return Handler
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("pki")
+    return make_pair(directory, "server"), make_pair(directory, "kubelet")
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def published(api: Api, pairs: tuple[Path, Path], config: Config, statement: Statement) -> Iterator[tuple[Config, str]]:
+    """A configuration whose server runs, and the annotation that is to be published."""
+    server_pem, client_pem = pairs
+    server = ThreadingHTTPServer(("127.0.0.1", 0), api.handler())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server_pem)
+    context.load_verify_locations(client_pem)
+    context.verify_mode = ssl.CERT_REQUIRED
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    run = leave_run(config, statement)
+    target = PublishConfig(f"https://127.0.0.1:{server.server_port}", server_pem, client_pem, "example.org")
+    with serving(server):
+        yield replace(config, publish=target), annotation_of(run.path)
+
+
+class Clock:
+    """Time that passes only in sleep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def run_publish(config: Config, deadline_s: float = 5.0) -> bool:
+    clock = Clock()
+    return publish(config, deadline_s, clock, clock.sleep)
+
+
+def test_annotation_is_written_once(published: tuple[Config, str], api: Api) -> None:
+    config, annotation = published
+    assert run_publish(config) is True
+    assert api.node["metadata"]["annotations"] == {"other": "kept", "example.org/evidence": annotation}
+    assert run_publish(config) is False
+    assert api.requests == ["GET", "PATCH", "GET"]
+
+
+def test_waits_for_the_node_and_the_server(published: tuple[Config, str], api: Api) -> None:
+    api.answers = [404, 503, 200, 500]
+    assert run_publish(published[0]) is True
+    assert api.requests == ["GET", "GET", "GET", "PATCH", "GET", "PATCH"]
+
+
+def refused(config: Config, says: str, deadline_s: float = 2.0) -> int:
+    with pytest.raises(GpuBurninError, match=says) as caught:
+        run_publish(config, deadline_s)
+    assert "\n" not in str(caught.value)
+    assert "gpu-1" in str(caught.value)
+    return caught.value.exit_code
+
+
+def test_gives_up_at_the_deadline(published: tuple[Config, str], api: Api) -> None:
+    api.answers = [404] * 10
+    assert refused(published[0], "gave up after 2 s.*no: 404") == 1
+    assert len(api.requests) == 3
+
+
+def test_refusal_is_final(published: tuple[Config, str], api: Api) -> None:
+    api.answers = [403]
+    assert refused(published[0], "refused GET.*no: 403") == 1
+    assert api.requests == ["GET"]
+
+
+def test_server_of_another_ca_is_not_trusted(published: tuple[Config, str], api: Api, pairs: tuple[Path, Path]) -> None:
+    config = published[0]
+    stranger = replace(config, publish=replace(config.publish, ca=pairs[1]))
+    assert refused(stranger, "does not answer.*certificate verify failed") == 1
+    assert api.requests == []
+
+
+def test_missing_certificate_is_waited_for(published: tuple[Config, str], tmp_path: Path) -> None:
+    config = published[0]
+    bare = replace(config, publish=replace(config.publish, client_cert=tmp_path / "none.pem"))
+    refused(bare, "gave up after 2 s: .*none.pem does not exist")
+
+
+@pytest.mark.parametrize("server", ["", "http://127.0.0.1", "127.0.0.1:6443"])
+def test_wrong_server_is_a_configuration_error(server: str, published: tuple[Config, str]) -> None:
+    config = published[0]
+    assert refused(replace(config, publish=replace(config.publish, server=server)), "publish.server") == 2
+
+
+def test_without_evidence_there_is_nothing_to_publish(config: Config) -> None:
+    assert refused(config, "nothing to publish: no burn-in has been completed here") == 1
+
+
+def test_a_newer_run_without_evidence_withdraws_what_is_published(published: tuple[Config, str], api: Api) -> None:
+    config, annotation = published
+    assert run_publish(config) is True
+    assert api.node["metadata"]["annotations"]["example.org/evidence"] == annotation
+    store = Store(config.state_dir)
+    with store.locked():
+        store.begin(store.new_run(NOW))
+    assert refused(config, "run 2 has begun and left no evidence.*what was published before is withdrawn") == 1
+    assert api.node["metadata"]["annotations"] == {"other": "kept", "example.org/evidence": None}
+    assert refused(config, "run 2 has begun and left no evidence") == 1
+    assert api.requests == ["GET", "PATCH", "GET", "PATCH", "GET"], "once is enough"

@@ -1,0 +1,147 @@
+"""What options and configuration make of a run: DCGM, power waves, the version of NCCL, and what is a shortfall."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_burnin.engine.deadlines import deadlines
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.prepare import Prepared, RunOptions, plan_options, planned, prepare, wanted_checks
+from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.expectations import KEYS, ExpectationError, Expectations, expectations_of, parse, parse_words
+from gpu_burnin.telemetry.discover import Found
+from gpu_burnin.telemetry.inventory import InventoryError
+from gpu_burnin.telemetry.state import NodeState
+from tests.support.run_helpers import GPUS
+
+FOUND = Found(gpus=GPUS, simulated=False)
+STATE = Path("/var/lib/x")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def prepared(config: Config | None = None, **asked: object) -> Prepared:
+    options = RunOptions(config=config or Config(state_dir=STATE), **asked)  # type: ignore[arg-type]
+    return planned(options, FOUND, "cuda", ())
+
+
+def test_dcgm_is_asked_for_by_the_configuration_and_added_once() -> None:
+    assert "dcgm" not in wanted_checks(Config())
+    assert wanted_checks(Config(dcgm=True))[-1] == "dcgm"
+    assert wanted_checks(Config(dcgm=True, checks=("state", "dcgm"))) == ("state", "dcgm")
+
+
+def test_leaving_out_a_configured_dcgm_is_no_pass() -> None:
+    config = Config(state_dir=STATE, dcgm=True)
+    assert prepared(config).plan.checks[-1].name == "dcgm"
+    assert prepared(config).left_out == ()
+    assert prepared(config, skip=("dcgm",)).left_out == ("dcgm",)
+    assert prepared(skip=()).left_out == (), "nobody asked for it"
+
+
+def test_power_waves_run_unless_somebody_says_otherwise() -> None:
+    said = plan_options(RunOptions(config=Config(state_dir=STATE)), FOUND)
+    assert {name: said[name] for name in ("power_waves", "wave_dir", "wave_wait_s")} == {
+        "power_waves": "always", "wave_dir": "/var/lib/x/waves", "wave_wait_s": 1800.0,
+    }  # fmt: skip
+    fleet = Config(state_dir=STATE, power_waves="granted", wave_wait_s=60.0)
+    assert plan_options(RunOptions(config=fleet), FOUND)["power_waves"] == "granted"
+    assert plan_options(RunOptions(config=fleet), FOUND)["wave_wait_s"] == 60
+    asked = plan_options(RunOptions(config=fleet, waves="never", wave_wait_s=5.0), FOUND)
+    assert (asked["power_waves"], asked["wave_wait_s"]) == ("never", 5.0)
+
+
+def test_what_is_expected_reaches_the_checks() -> None:
+    config = Config(state_dir=STATE, expect=Expectations(gpus=2, nccl="2.28.3"))
+    asked = Expectations(nvlink_links=0, nccl="2.28.3")
+    found = prepared(config, expect=asked)
+    assert expectations_of(found.plan.options) == Expectations(gpus=2, nvlink_links=0, nccl="2.28.3")
+    assert found.shortfalls == ()
+    assert expectations_of(prepared().plan.options) == Expectations()
+
+
+def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -> None:
+    config = Config(state_dir=STATE, expect=Expectations(gpus=8, power_limit_w=700))
+    found = prepared(config, expect=Expectations(gpus=4, power_limit_w=700.0))
+    assert expectations_of(found.plan.options).gpus == 4
+    assert found.shortfalls == ("the run expects gpus 4, this host's configuration 8",)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), Expectations()),
+        (("gpus=8", "nvlink_links=0", "mig=true"), Expectations(gpus=8, nvlink_links=0, mig=True)),
+        (("power_limit_w=500", "mig=false"), Expectations(power_limit_w=500.0, mig=False)),
+        (
+            ("driver_version=580.95", "vbios=96.00.89.00.01", "nccl=2.28"),
+            Expectations(driver_version="580.95", vbios="96.00.89.00.01", nccl="2.28"),
+        ),
+    ],
+)
+def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...], expected: Expectations) -> None:
+    assert parse_words(words) == expected
+    assert parse(expected.to_json()) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("gpus",), "'gpus' is not KEY=VALUE; the keys are gpus, nvlink_links"),
+        (("=8",), "'=8' is not KEY=VALUE"),
+        (("gpus=eight",), "gpus must be a whole number of 1 or more, not 'eight'"),
+        (("gpus=8", "gpus=4"), "gpus is said twice"),
+        (("mig=on",), "mig must be true or false, not 'on'"),
+        (("power_limit_w=nan",), "power_limit_w must be watts above 0, such as 500, not 'nan'"),
+        (("driver_version=",), "driver_version must be a version, such as '580.95.05', not ''"),
+        (("nvlnk_links=0",), "did you mean nvlink_links?"),
+    ],
+)
+def test_a_wrong_word_of_the_command_line_is_named(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ExpectationError, match=re.escape(says)):
+        parse_words(words)
+
+
+def test_each_key_is_an_option_of_the_role_and_has_words() -> None:
+    specs = yaml.safe_load((ROOT / "roles/gpu_burnin/meta/argument_specs.yml").read_text())
+    assert tuple(specs["argument_specs"]["main"]["options"]["gpu_burnin_expect"]["options"]) == KEYS
+    said = Expectations(8, 0, True, 600.5, "580.95.05", "96", "2.28.3").in_words()
+    assert said == (
+        "expected as told: gpus 8, nvlink_links 0, mig on, power_limit_w 600.5, driver_version 580.95.05, vbios 96, "
+        "nccl 2.28.3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "short"),
+    [
+        ("always", None, False), ("always", "never", True), ("always", "granted", True), ("always", "always", False),
+        # What needs a grant may go without it: the run at boot does.
+        ("granted", "never", False), ("granted", "always", False), ("never", "never", False),
+        (None, "never", False),
+    ],
+)  # fmt: skip
+def test_fewer_waves_than_always_is_a_shortfall(configured: str | None, asked: str | None, short: bool) -> None:
+    found = prepared(Config(state_dir=STATE, power_waves=configured), waves=asked)
+    assert any("power waves" in shortfall for shortfall in found.shortfalls) is short
+    quick = prepared(Config(state_dir=STATE, power_waves=configured), waves=asked, level="quick")
+    assert not any("power waves" in shortfall for shortfall in quick.shortfalls), "that level has none"
+    without = prepared(Config(state_dir=STATE, power_waves=configured), waves=asked, checks=("state", "gemm"))
+    assert not any("power waves" in shortfall for shortfall in without.shortfalls)
+
+
+def test_nvml_may_hang_for_a_part_of_the_levels_time_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def hangs(timeout_s: float) -> NodeState:
+        asked.append(timeout_s)
+        raise InventoryError("NVML did not answer")
+
+    monkeypatch.setattr("gpu_burnin.telemetry.discover.read_inventory_in_child", hangs)
+    for level in ("quick", "standard"):
+        with pytest.raises(GpuBurninError, match="NVML did not answer"):
+            prepare(RunOptions(config=Config(state_dir=tmp_path), level=level, backend="cuda"))
+    assert asked == [deadlines(60.0).discover_s, deadlines(300.0).discover_s]

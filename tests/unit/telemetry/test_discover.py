@@ -1,0 +1,23 @@
+"""What stands between the driver and a burn-in."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.telemetry import discover
+from gpu_burnin.telemetry.discover import Found, choose_backend
+from gpu_burnin.types import Gpu
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extra"), [("13.0", "cuda13"), ("14.1", "cuda13"), ("12.8", "cuda12"), ("", "cuda12")]
+)
+def test_the_extra_that_brings_cupy_and_cuda_is_that_of_the_driver(
+    cuda: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "find_spec", lambda _: None)
+    found = Found((Gpu(0, "GPU-0", "", "", "", "", 0, ""),), simulated=False, cuda=cuda)
+    with pytest.raises(GpuBurninError, match=rf"pip install 'gpu-burnin\[{extra}\]' brings it") as caught:
+        choose_backend("auto", found)
+    assert caught.value.exit_code == 2
