@@ -41,17 +41,27 @@ def test_sha256sums_refuses(text: str, message: str) -> None:
 
 
 def test_kubeconfig() -> None:
-    text = kubeconfig("https://198.18.7.41:6443", "lab: one", "admin", ca="/ca.crt", cert="/a.crt", key="/a.key")
+    text = kubeconfig("https://198.18.7.41:6443", "lab: one", "admin", "/pki")
     read = yaml.safe_load(text)
     assert text.startswith("---\n")
     assert read["clusters"] == [
-        {"name": "lab: one", "cluster": {"server": "https://198.18.7.41:6443", "certificate-authority": "/ca.crt"}}
+        {"name": "lab: one", "cluster": {"server": "https://198.18.7.41:6443", "certificate-authority": "/pki/ca.crt"}}
     ]
-    assert read["users"] == [{"name": "admin", "user": {"client-certificate": "/a.crt", "client-key": "/a.key"}}]
+    assert read["users"] == [
+        {"name": "admin", "user": {"client-certificate": "/pki/admin.crt", "client-key": "/pki/admin.key"}}
+    ]
     assert read["contexts"] == [{"name": "lab: one", "context": {"cluster": "lab: one", "user": "admin"}}]
     assert read["current-context"] == "lab: one"
 
 
+def test_a_kubeconfig_may_name_its_certificate_otherwise_than_its_user() -> None:
+    user = yaml.safe_load(kubeconfig("https://api", "lab", "scheduler", "/pki", name="client"))["users"][0]
+    assert user == {
+        "name": "scheduler",
+        "user": {"client-certificate": "/pki/client.crt", "client-key": "/pki/client.key"},
+    }
+
+
 def test_kubeconfig_refuses_a_server_without_tls() -> None:
     with pytest.raises(AnsibleFilterError, match="must begin with https://"):
-        kubeconfig("http://198.18.7.41:6443", "lab", "admin", ca="/ca.crt", cert="/a.crt", key="/a.key")
+        kubeconfig("http://198.18.7.41:6443", "lab", "admin", "/pki")

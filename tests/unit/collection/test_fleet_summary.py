@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.filter.fleet_summary import fleet_summary
-from ansible_collections.muster.fleet.plugins.filter.ssh_targets import ssh_targets
 
 GROUPS = {"etcd": ["etcd-1"], "gpu_nodes": ["gpu-1", "gpu-2"], "kube_apiserver": ["api-1"]}
 HOSTS = ["gpu-2", "gpu-1", "api-1", "etcd-1"]
@@ -76,14 +75,6 @@ def test_the_page_of_a_held_node_is_named_where_there_is_one() -> None:
     assert "report.html" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
     found["gpu-2"]["__gpu_burnin_result"]["page"] = "/on/gpu-2/report.html"
     assert "  /state/reports/gpu-2/report.html " in fleet_summary(HOSTS, found, GROUPS, HOSTS)
-
-
-def test_ssh_targets_leave_out_what_the_inventory_does_not_say() -> None:
-    known = {"ansible_host": "198.18.0.1", "ansible_port": 2222, "fleet_host_key_fingerprint": "SHA256:x"}
-    assert ssh_targets(["a", "b"], {"a": known, "b": {}}) == [
-        {"name": "a", "address": "198.18.0.1", "port": 2222, "fingerprint": "SHA256:x"},
-        {"name": "b"},
-    ]
 
 
 def test_hosts_with_new_gpus_are_named_with_the_command_unless_they_are_simulated() -> None:

@@ -41,6 +41,11 @@ class Data:
             "fleet_service_cidr": "10.96.0.0/16",
             "fleet_api_address": self.addresses["lb-1"],
             "fleet_allow_single_members": False,
+            "fleet_api_port": 6443,
+            "fleet_api_server_port": 6443,
+            "fleet_etcd_client_port": 2379,
+            "fleet_etcd_peer_port": 2380,
+            "fleet_etcd_metrics_port": 2381,
         }
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
@@ -103,6 +108,12 @@ CASES: list[tuple[str, Spoil, str]] = [
     ("host bits", lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.1/16"), "fleet_pod_cidr .* is no IP range"),
     ("service range", lambda d: d.fleet.update(fleet_service_cidr="x"), "fleet_service_cidr 'x' is no IP range"),
     ("ranges overlap", lambda d: d.fleet.update(fleet_service_cidr="10.64.128.0/20"), "overlaps fleet_pod_cidr"),
+    ("no port", lambda d: d.fleet.update(fleet_api_port=65536), "fleet_api_port is 65536, which is no port"),
+    (
+        "shared port",
+        lambda d: d.fleet.update(fleet_etcd_client_port=2380),
+        "fleet_etcd_peer_port is 2380, which fleet_etcd_client_port is too",
+    ),
     ("no address", lambda d: d.addresses.update({"gpu-1": None}), "gpu-1: has no fleet_address"),
     ("name for address", lambda d: d.addresses.update({"gpu-1": "gpu-1.example"}), "'gpu-1.example' is no IP"),
     ("same address", lambda d: d.addresses.update({"gpu-1": "192.0.2.1"}), "have the same fleet_address 192.0.2.1"),

@@ -232,7 +232,8 @@ def test_fingerprint_is_ssh_keygen_s(tmp_path: Path) -> None:
 def test_role_reports_all_hosts_at_once(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": ["muster.fleet.preflight"]}
+    roles = ["muster.fleet.fleet", "muster.fleet.preflight"]
+    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": roles}
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     (tmp_path / "inv.ini").write_text("[etcd]\nno-such-name-1\nno-such-name-2\n[gpu_nodes]\nno-such-name-3\n")
     variables = {

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.filter.endpoint import endpoint
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 OURS = [
@@ -29,6 +30,7 @@ def render(role: str, template: str, **variables: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ROLES / role / "templates"), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
+    environment.filters["muster.fleet.endpoint"] = endpoint
     return environment.get_template(template).render({**load(ROLES / role / "defaults/main.yml"), **variables})
 
 
@@ -45,8 +47,9 @@ def apiserver_unit(**variables: Any) -> str:
         "kube_apiserver_goaway_chance": 0,
         "kube_apiserver_service_account_issuer": "https://x",
         "fleet_service_cidr": "198.19.128.0/20",
-        "__kube_apiserver_etcd": "https://198.18.7.11:2379,https://198.18.7.12:2379",
-        "__kube_apiserver_etcd_events": "https://198.18.7.21:2379;https://198.18.7.22:2379",
+        "fleet_api_server_port": 6443,
+        "__kube_apiserver_etcd": {"etcd-1": "https://198.18.7.11:2379", "etcd-2": "https://198.18.7.12:2379"},
+        "__kube_apiserver_etcd_events": {"ev-1": "https://198.18.7.21:2379", "ev-2": "https://198.18.7.22:2379"},
     }
     return render("kube_apiserver", "kube-apiserver.service.j2", **{**plain, **variables})
 
@@ -64,7 +67,8 @@ def test_every_default_is_specified_with_the_same_value(role: str) -> None:
 def test_events_go_to_their_own_etcd() -> None:
     flag = "--etcd-servers-overrides=/events#https://198.18.7.21:2379;https://198.18.7.22:2379 "
     assert flag in apiserver_unit()
-    assert "overrides" not in apiserver_unit(__kube_apiserver_etcd_events="")
+    assert "--etcd-servers=https://198.18.7.11:2379,https://198.18.7.12:2379 " in apiserver_unit()
+    assert "overrides" not in apiserver_unit(__kube_apiserver_etcd_events={})
 
 
 def test_the_gate_is_checked_before_each_start() -> None:
@@ -115,13 +119,16 @@ def test_the_balancer_verifies_each_server() -> None:
     text = render(
         "api_loadbalancer",
         "haproxy.cfg.j2",
-        api_loadbalancer_port=6443,
+        api_loadbalancer_bind_address="::",
+        fleet_api_port=443,
         api_loadbalancer_max_connections=2000,
         __api_loadbalancer_ready_path="/readyz?exclude=etcd-override-0",
-        __api_loadbalancer_servers={"api-1": "198.18.7.31", "api-2": "198.18.7.32"},
+        __api_loadbalancer_servers={"api-1": "[2001:db8::31]:6443", "api-2": "198.18.7.32:6443"},
     )
     assert "verify required ca-file /etc/haproxy/kubernetes-ca.crt" in text
     assert "    server api-2 198.18.7.32:6443 verifyhost api-2 check-sni api-2\n" in text
+    assert "    server api-1 [2001:db8::31]:6443 verifyhost api-1 check-sni api-1\n" in text
+    assert "    bind [::]:443\n" in text
     assert "option httpchk GET /readyz?exclude=etcd-override-0\n" in text
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.muster.fleet.plugins.module_utils import endpoints
 
 DOCUMENTATION = r"""
 name: addresses
@@ -28,9 +29,7 @@ author:
 """
 
 EXAMPLES = r"""
-etcd_client_urls: >-
-  {{ (groups['etcd'] | muster.fleet.addresses(hostvars)).values()
-     | map('regex_replace', '^(.*)$', 'https://\1:2379') | list }}
+etcd_addresses: "{{ groups['etcd'] | muster.fleet.addresses(hostvars) }}"
 """
 
 RETURN = r"""
@@ -42,16 +41,10 @@ _value:
 
 def addresses(hosts: Iterable[str], hostvars: Mapping[str, Any]) -> dict[str, str]:
     """`{host: address}` in the order given. Raises AnsibleFilterError for a host without an address."""
-    found: dict[str, str] = {}
-    for host in hosts:
-        if host not in hostvars:
-            raise AnsibleFilterError(f"{host} is not in the inventory; add it, or correct the name")
-        variables = hostvars[host]
-        address = variables.get("fleet_address") or variables.get("ansible_host")
-        if not address:
-            raise AnsibleFilterError(f"{host} has neither fleet_address nor ansible_host; set ansible_host")
-        found[str(host)] = str(address)
-    return found
+    try:
+        return endpoints.addresses(hosts, hostvars)
+    except endpoints.EndpointError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 class FilterModule:

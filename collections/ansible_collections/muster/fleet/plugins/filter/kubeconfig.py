@@ -14,7 +14,7 @@ short_description: Write the kubeconfig of a client with a certificate
 description:
   - Gives the text of a kubeconfig with one cluster, one user and one context. Certificates and key are named, not held,
     so that the text is no secret.
-positional: cluster, user
+positional: cluster, user, pki_dir, name
 options:
   _input:
     description: URL of the API, such as C(https://198.18.7.41:6443).
@@ -28,24 +28,19 @@ options:
     description: Name of the user within the file.
     type: str
     required: true
-  ca:
-    description: File with the CA of the API.
+  pki_dir:
+    description: Folder with the CA of the API (C(ca.crt)), the client's certificate and its key.
     type: path
     required: true
-  cert:
-    description: File with the client's certificate.
-    type: path
-    required: true
-  key:
-    description: File with the key of the certificate.
-    type: path
-    required: true
+  name:
+    description: Name of the certificate and key without C(.crt) and C(.key); the user's where it is not given.
+    type: str
 author:
   - Muster (@muster)
 """
 
 EXAMPLES = r"""
-content: "{{ api_url | muster.fleet.kubeconfig('lab', 'admin', ca='ca.crt', cert='admin.crt', key='admin.key') }}"
+content: "{{ api_url | muster.fleet.kubeconfig('lab', 'admin', '/srv/pki/kubernetes') }}"
 """
 
 RETURN = r"""
@@ -62,18 +57,24 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def kubeconfig(server: str, cluster: str, user: str, *, ca: str, cert: str, key: str) -> str:
+def kubeconfig(server: str, cluster: str, user: str, pki_dir: str, name: str = "") -> str:
     """The text of a kubeconfig. Raises AnsibleFilterError for a server that is no https URL."""
     if not str(server).startswith("https://"):
         raise AnsibleFilterError(f"{server!r} is no URL of an API server; it must begin with https://")
     names = {"cluster": str(cluster), "user": str(user)}
+    client = f"{pki_dir}/{name or user}"
     content = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": names["cluster"], "cluster": {"server": str(server), "certificate-authority": str(ca)}},
+            {
+                "name": names["cluster"],
+                "cluster": {"server": str(server), "certificate-authority": f"{pki_dir}/ca.crt"},
+            },
         ],
-        "users": [{"name": names["user"], "user": {"client-certificate": str(cert), "client-key": str(key)}}],
+        "users": [
+            {"name": names["user"], "user": {"client-certificate": f"{client}.crt", "client-key": f"{client}.key"}}
+        ],
         "contexts": [{"name": names["cluster"], "context": names}],
         "current-context": names["cluster"],
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,6 +25,12 @@ BUILT_IN_GROUPS = ("all", "ungrouped")
 ETCD_SIZES = (1, 3, 5, 7)
 # The plan for standalone API servers: one per 1,500 nodes, at least two.
 NODES_PER_API_SERVER = 1500
+# Each set is of one host, so its ports differ.
+HOST_PORTS = (
+    ("fleet_etcd_client_port", "fleet_etcd_peer_port", "fleet_etcd_metrics_port"),
+    ("fleet_api_port",),
+    ("fleet_api_server_port",),
+)
 # A label of RFC 1123: a host's name is also its Node's name and stands in certificates.
 LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 # Linux's limit for a hostname, in characters.
@@ -60,6 +67,7 @@ def check(inventory: Inventory) -> list[Problem]:
         homeless_hosts,
         host_names,
         fleet_ranges,
+        fleet_ports,
         host_addresses,
         pod_ranges,
         planned_nodes,
@@ -182,6 +190,23 @@ def fleet_ranges(inventory: Inventory) -> Iterable[Problem]:
             "choose ranges that share no address",
             variable="fleet_service_cidr",
         )
+
+
+def fleet_ports(inventory: Inventory) -> Iterable[Problem]:
+    """Ports that are none, or that two listeners of one host share."""
+    for names in HOST_PORTS:
+        taken: dict[int, str] = {}
+        for name in names:
+            port = _whole(inventory.fleet.get(name))
+            if port is None:
+                continue
+            if port not in PORTS:
+                yield Problem(
+                    f"{name} is {port}, which is no port", f"give one from {PORTS[0]} to {PORTS[-1]}", variable=name
+                )
+            elif port in taken:
+                yield Problem(f"{name} is {port}, which {taken[port]} is too", "give each its own port", variable=name)
+            taken.setdefault(port, name)
 
 
 def host_addresses(inventory: Inventory) -> Iterable[Problem]:
