@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import block_device as bd
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 GIB = 1024**3
 SSD = bd.Disk("nvme0n1", "nvme", rotational=False, read_only=False)
@@ -199,9 +200,9 @@ def test_mkfs_never_asks() -> None:
 
 
 def test_inspect_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(bd.DeviceError, match="does not exist; list the disks"):
+    with pytest.raises(FleetError, match="does not exist; list the disks"):
         bd.inspect(str(tmp_path / "none"))
-    with pytest.raises(bd.DeviceError, match="is not a block device"):
+    with pytest.raises(FleetError, match="is not a block device"):
         bd.inspect("/dev/null")
 
 

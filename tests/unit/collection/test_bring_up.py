@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import Wanted, bring_up, reload_owed
 
 STARTED_AT = 1_000_000.0
@@ -125,16 +126,16 @@ def test_bring_up_need_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_unit_that_nobody_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd_unit, "show", lambda name: a_unit(loaded=False, **STOPPED))
     monkeypatch.setattr(systemd_unit, "systemctl", lambda arguments: "")
-    with pytest.raises(systemd_unit.UnitError, match=r"knows no x\.service"):
+    with pytest.raises(FleetError, match=r"knows no x\.service"):
         bring_up(Wanted("x.service"), act=True)
     assert bring_up(Wanted("x.service"), act=False).actions == ("enable", "start")
 
 
 def test_a_refusal_of_systemd_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def systemctl(arguments: Sequence[str]) -> str:
-        raise systemd_unit.UnitError("no")
+        raise FleetError("no")
 
     monkeypatch.setattr(systemd_unit, "show", lambda name: a_unit(needs_reload=True))
     monkeypatch.setattr(systemd_unit, "systemctl", systemctl)
-    with pytest.raises(systemd_unit.UnitError):
+    with pytest.raises(FleetError):
         bring_up(Wanted("x.service"), act=True)

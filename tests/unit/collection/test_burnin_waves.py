@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.module_utils import burnin
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import burnin as module
 
 from gpu_burnin.node import power_grant
@@ -192,10 +193,6 @@ def test_a_run_that_a_lost_controller_left_waiting_is_joined_and_granted(
 # --- the module's states ---
 
 
-class Answer(Exception):
-    """What a module gives, or why it failed."""
-
-
 class FakeModule:
     """As much of AnsibleModule as the burnin module uses; `busy` says whether the run's unit is at work."""
 
@@ -212,9 +209,6 @@ class FakeModule:
             busy = command[-1] == "gpu-burnin-run.service" and self._busy()
             return 0, "ActiveState=active\n" if busy else "ActiveState=inactive\n", ""
         return 0, "", ""
-
-    def fail_json(self, msg: str) -> None:
-        raise Answer(msg)
 
 
 @pytest.fixture
@@ -294,7 +288,7 @@ def test_a_check_that_breaks_off_does_not_keep_the_turn(
 
 def test_waves_that_do_not_end_fail_the_task_with_what_to_do(tmp_path: Path) -> None:
     request(tmp_path / "waves", waves_s=0.0)
-    with pytest.raises(Answer, match=r"has not ended after 0 s and goes on.*run the play again"):
+    with pytest.raises(FleetError, match=r"has not ended after 0 s and goes on.*run the play again"):
         phase("waves", tmp_path, timeout_s=0)
 
 
@@ -339,12 +333,12 @@ def test_the_last_phase_waits_for_the_end_and_gives_the_result(tmp_path: Path, s
     steps += [lambda: leave_result(tmp_path), busy.clear]
     done = phase("end", tmp_path, busy=lambda: bool(busy))
     assert (done["verdict"], done["changed"], done["gate_open"]) == ("PASS", True, True)
-    with pytest.raises(Answer, match="the burn-in ended without evidence"):
+    with pytest.raises(FleetError, match="the burn-in ended without evidence"):
         phase("end", tmp_path, busy=lambda: False, after_sequence=1)
 
 
 def test_a_wrong_duration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Answer, match="extended_for_new: 'soon' is not a duration"):
+    with pytest.raises(FleetError, match="extended_for_new: 'soon' is not a duration"):
         phase("waves", tmp_path, extended_for_new="soon")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import disk_latency as dl
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 
 def latency(p99_ms: float, samples: int = 2000) -> dl.Latency:
@@ -22,7 +23,7 @@ def test_percentile_is_nearest_rank() -> None:
 def test_summarise_in_milliseconds() -> None:
     found = dl.summarise([0.001] * 99 + [0.5], 8192)
     assert (found.p50_ms, found.p99_ms, found.max_ms) == (1.0, 1.0, 500.0)
-    with pytest.raises(dl.LatencyError, match="not one fdatasync"):
+    with pytest.raises(FleetError, match="not one fdatasync"):
         dl.summarise([], 8192)
 
 
@@ -55,7 +56,7 @@ def test_stops_at_the_deadline(tmp_path: Path) -> None:
 
 
 def test_says_why_it_cannot_measure(tmp_path: Path) -> None:
-    with pytest.raises(dl.LatencyError, match="cannot be measured: No such file"):
+    with pytest.raises(FleetError, match="cannot be measured: No such file"):
         dl.measure(str(tmp_path / "none"), 1, 512, 1)
 
 

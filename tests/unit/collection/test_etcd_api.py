@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -52,8 +53,8 @@ def members(*names: str, learner: bool = False) -> dict[str, Any]:
     ("changes", "reason"),
     [
         ({"/health": {"health": "false", "reason": "RAFT NO LEADER"}}, "RAFT NO LEADER"),
-        ({"/health": etcd_api.EtcdError("https://x does not answer: refused")}, "does not answer"),
-        ({"/v3/cluster/member/list": etcd_api.EtcdError("no list")}, "no list"),
+        ({"/health": FleetError("https://x does not answer: refused")}, "does not answer"),
+        ({"/v3/cluster/member/list": FleetError("no list")}, "no list"),
         ({"/v3/maintenance/status": {"leader": "0"}}, "no leader"),
         ({"/v3/maintenance/status": {}}, "no leader"),
         ({"/v3/maintenance/alarm": {"alarms": [{"alarm": "NOSPACE", "memberID": "1"}]}}, "NOSPACE"),
@@ -161,23 +162,23 @@ def test_answers_over_tls(server: str, folder: Path) -> None:
     call = etcd_api.connect(server, credentials(folder), 5)
     assert call("/health")["reason"] == "ALARM NOSPACE"
     for path, said in {"/none": "HTTP 404", "/text": "not JSON", "/list": "not a JSON object"}.items():
-        with pytest.raises(etcd_api.EtcdError, match=said):
+        with pytest.raises(FleetError, match=said):
             call(path)
 
 
 @pytest.mark.parametrize(("name", "ca"), [("stranger", "ca"), ("member", "stranger")])
 def test_trust_is_needed_both_ways(server: str, folder: Path, name: str, ca: str) -> None:
     call = etcd_api.connect(server, credentials(folder, name, ca), 5)
-    with pytest.raises(etcd_api.EtcdError, match="does not answer"):
+    with pytest.raises(FleetError, match="does not answer"):
         call("/health")
 
 
 def test_no_answer(folder: Path) -> None:
     call = etcd_api.connect("https://127.0.0.1:1", credentials(folder), 1)
-    with pytest.raises(etcd_api.EtcdError, match="does not answer"):
+    with pytest.raises(FleetError, match="does not answer"):
         call("/health")
 
 
 def test_unreadable_certificates(folder: Path) -> None:
-    with pytest.raises(etcd_api.EtcdError, match="cannot be loaded"):
+    with pytest.raises(FleetError, match="cannot be loaded"):
         etcd_api.connect("https://127.0.0.1:1", credentials(folder, "none"), 1)

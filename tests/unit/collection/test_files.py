@@ -9,11 +9,11 @@ import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.files import (
     DIFF_LIMIT_BYTES,
     DirectorySpec,
-    FileSetError,
     FileSpec,
     apply,
     parse_mode,
 )
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 
 def mode_of(path: Path) -> int:
@@ -86,7 +86,7 @@ def test_check_mode_writes_nothing_and_tolerates_what_is_not_made_yet(tmp_path: 
 def test_validate_refusal_places_nothing(tmp_path: Path) -> None:
     good = FileSpec(str(tmp_path / "good"), b"x", 0o644, validate="true %s")
     bad = FileSpec(str(tmp_path / "bad.conf"), b"x", 0o644, validate="ls %s.absent")
-    with pytest.raises(FileSetError, match=r"bad\.conf: nothing was placed.*exit code 2.*bad\.conf\.absent"):
+    with pytest.raises(FleetError, match=r"bad\.conf: nothing was placed.*exit code 2.*bad\.conf\.absent"):
         apply([good, bad], [DirectorySpec(str(tmp_path / "d"))])
     assert list(tmp_path.iterdir()) == []
 
@@ -95,14 +95,14 @@ def test_validate_sees_the_new_content_under_the_file_s_name(tmp_path: Path) -> 
     spec = FileSpec(str(tmp_path / "x.service"), b"needle", 0o644, validate="grep -rq needle %s")
     apply([spec])
     refused = FileSpec(spec.dest, b"hay", 0o644, validate=spec.validate)
-    with pytest.raises(FileSetError):
+    with pytest.raises(FleetError):
         apply([refused])
     assert Path(spec.dest).read_bytes() == b"needle"
 
 
 def test_output_of_a_sensitive_file_s_checker_is_withheld(tmp_path: Path) -> None:
     spec = FileSpec(str(tmp_path / "a"), b"hidden", 0o600, sensitive=True, validate="grep -v absent %s --bad")
-    with pytest.raises(FileSetError, match="output withheld") as caught:
+    with pytest.raises(FleetError, match="output withheld") as caught:
         apply([spec])
     assert "hidden" not in str(caught.value)
 
@@ -165,12 +165,12 @@ def test_refusals(
         return path.replace("{tmp}", str(tmp_path))
 
     filled = FileSpec(real(spec.dest), spec.content, spec.mode, spec.owner, spec.group, spec.sensitive, spec.validate)
-    with pytest.raises(FileSetError, match=message):
+    with pytest.raises(FleetError, match=message):
         apply([filled], [DirectorySpec(real(d.path)) for d in directories], [real(path) for path in absent])
 
 
 @pytest.mark.parametrize("text", ["u=rw", "", "0999", "12345", "7"])
 def test_bad_modes(text: str) -> None:
-    with pytest.raises(FileSetError, match="not octal"):
+    with pytest.raises(FleetError, match="not octal"):
         parse_mode(text, "/a")
     assert parse_mode("0640", "/a") == parse_mode("640", "/a") == 0o640

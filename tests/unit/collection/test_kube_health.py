@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
     Answer,
     Check,
-    KubeHealthError,
     Server,
     context_of,
     judge,
@@ -102,17 +102,17 @@ def test_ends_at_the_deadline_and_says_why() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "https://", "127.0.0.1:6443", "https://host/path"])
 def test_refuses_what_is_no_server(url: str) -> None:
-    with pytest.raises(KubeHealthError, match="no server URL"):
+    with pytest.raises(FleetError, match="no server URL"):
         wait(Server(url), [Check("/")], 0)
 
 
 @pytest.mark.parametrize("check", [Check("readyz"), Check("/x", matches="(")])
 def test_refuses_a_malformed_check(check: Check) -> None:
-    with pytest.raises(KubeHealthError):
+    with pytest.raises(FleetError):
         wait(Server("http://127.0.0.1:9"), [check], 0)
 
 
 def test_unusable_certificates_are_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "ca.crt")
-    with pytest.raises(KubeHealthError, match=r"ca\.crt.*cannot be used"):
+    with pytest.raises(FleetError, match=r"ca\.crt.*cannot be used"):
         context_of(Server("https://127.0.0.1:1", ca=missing))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import pki_issue, pki_plan
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -102,7 +103,7 @@ def test_a_later_leaf_is_signed_by_the_ca_that_is_there(root: Path) -> None:
 )
 def test_a_wrong_ca_key_changes_nothing(root: Path, keys: dict[str, str], said: str) -> None:
     before = contents(root)
-    with pytest.raises(pki_plan.PkiError, match=said):
+    with pytest.raises(FleetError, match=said):
         pki_issue.issue(order(request(root, replace(SERVER, cn="other"), PERSON), keys), NOW)
     assert contents(root) == before
 
@@ -119,7 +120,7 @@ def test_what_a_killed_run_left_is_used(root: Path) -> None:
 
 
 def test_a_secret_is_never_overwritten(root: Path) -> None:
-    with pytest.raises(pki_plan.PkiError, match="will not be overwritten"):
+    with pytest.raises(FleetError, match="will not be overwritten"):
         pki_issue.issue(replace(order(request(root)), secrets=("encryption-key",)), NOW)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import pki_plan as pki
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -164,13 +165,13 @@ def test_ca_key_may_be_away_or_vaulted_while_nothing_is_issued(root: Path) -> No
     assert reason(root, replace(LEAF, cn="b")) != ""
     (root / "etcd/ca.key").unlink()
     assert reason(root) == ""
-    with pytest.raises(pki.PkiError, match=r"ca\.key is needed to issue member-a and is not there"):
+    with pytest.raises(FleetError, match=r"ca\.key is needed to issue member-a and is not there"):
         reason(root, replace(LEAF, cn="b"))
 
 
 def test_refuses_to_lose_a_ca(root: Path) -> None:
     write_key(root / "etcd/ca.key")
-    with pytest.raises(pki.PkiError, match=r"is not the key of .*put the right one back"):
+    with pytest.raises(FleetError, match=r"is not the key of .*put the right one back"):
         reason(root)
 
 
@@ -178,16 +179,16 @@ def test_ca_near_its_end_is_warned_about_and_an_expired_one_refused(root: Path) 
     write_leaf(root, write_ca(root, days=10))
     assert "expires on 2026-06-11" in pki.make_plan(request(root), NOW).warnings[0]
     write_ca(root, days=-1)
-    with pytest.raises(pki.PkiError, match="has expired on 2026-05-31"):
+    with pytest.raises(FleetError, match="has expired on 2026-05-31"):
         reason(root)
 
 
 def test_unreadable_files_are_named(root: Path) -> None:
     (root / "etcd/member-a.key").write_text("rubbish")
-    with pytest.raises(pki.PkiError, match=r"member-a\.key is not a plain private key"):
+    with pytest.raises(FleetError, match=r"member-a\.key is not a plain private key"):
         reason(root)
     (root / "etcd/member-a.crt").write_text("rubbish")
-    with pytest.raises(pki.PkiError, match=r"member-a\.crt is not a certificate"):
+    with pytest.raises(FleetError, match=r"member-a\.crt is not a certificate"):
         reason(root)
 
 
@@ -201,7 +202,7 @@ def test_unreadable_files_are_named(root: Path) -> None:
     ],
 )
 def test_bad_requests(root: Path, leaf: pki.Leaf, renew_before_days: int, said: str) -> None:
-    with pytest.raises(pki.PkiError, match=said):
+    with pytest.raises(FleetError, match=said):
         pki.make_plan(request(root, leaf, renew_before=timedelta(days=renew_before_days)), NOW)
 
 
@@ -225,7 +226,7 @@ def test_keypair(root: Path) -> None:
     write_key(root / "sa.key")
     assert missing() == ("sa",)
     (root / "sa.key").unlink()
-    with pytest.raises(pki.PkiError, match=r"sa\.key is gone"):
+    with pytest.raises(FleetError, match=r"sa\.key is gone"):
         missing()
 
 
@@ -234,7 +235,7 @@ def test_a_damaged_secret_is_never_replaced(root: Path, content: bytes) -> None:
     (root / "key").write_bytes(base64.b64encode(b"x" * 32) + b"\n")
     assert pki.make_plan(request(root, secrets=("key",)), NOW).secrets == ()
     (root / "key").write_bytes(content)
-    with pytest.raises(pki.PkiError, match="is not 32 bytes in base64"):
+    with pytest.raises(FleetError, match="is not 32 bytes in base64"):
         pki.make_plan(request(root, secrets=("key",)), NOW)
 
 
@@ -261,7 +262,7 @@ def test_expand_leaves() -> None:
     )
     assert "IP:fd00::2" in second.sans
     assert pki.expand_leaves([{**entry, "for_each": {}}]) == ()
-    with pytest.raises(pki.PkiError, match="two certificates are called kubernetes/apiserver-api-1"):
+    with pytest.raises(FleetError, match="two certificates are called kubernetes/apiserver-api-1"):
         pki.expand_leaves([entry, entry])
-    with pytest.raises(pki.PkiError, match="is not a network"):
+    with pytest.raises(FleetError, match="is not a network"):
         pki.expand_leaves([{**entry, "first_address_of": "198.19.128.1/20"}])

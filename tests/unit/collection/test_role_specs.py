@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
-    SpecError,
     has_template,
     load_role_specs,
     missing_options,
@@ -115,5 +115,5 @@ def test_loads_the_first_root_s_role(tmp_path: Path) -> None:
 def test_bad_spec_files_are_named(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "x/meta").mkdir(parents=True)
     (tmp_path / "x/meta/argument_specs.yml").write_text(text)
-    with pytest.raises(SpecError, match=f"argument_specs.yml: {error}"):
+    with pytest.raises(FleetError, match=f"argument_specs.yml: {error}"):
         load_role_specs([tmp_path])

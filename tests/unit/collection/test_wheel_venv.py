@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import wheel_venv
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import wheel_venv as module
 
 
@@ -25,7 +26,7 @@ def make_tar(path: Path, members: dict[str, bytes]) -> str:
 def test_unpack_wants_the_named_bytes(tmp_path: Path) -> None:
     archive = tmp_path / "a.tar"
     make_tar(archive, {"x.whl": b"x"})
-    with pytest.raises(wheel_venv.WheelVenvError, match="SHA-256"):
+    with pytest.raises(FleetError, match="SHA-256"):
         wheel_venv.unpack(archive, "0" * 64, tmp_path)
 
 
@@ -35,7 +36,7 @@ def test_unpack_refuses_paths(tmp_path: Path, name: str) -> None:
     sha256 = make_tar(archive, {name: b"x"})
     target = tmp_path / "out"
     target.mkdir()
-    with pytest.raises(wheel_venv.WheelVenvError, match="no plain file"):
+    with pytest.raises(FleetError, match="no plain file"):
         wheel_venv.unpack(archive, sha256, target)
     assert list(target.iterdir()) == []
 
@@ -43,7 +44,7 @@ def test_unpack_refuses_paths(tmp_path: Path, name: str) -> None:
 def test_install_without_pip_is_refused_and_leaves_nothing_complete(tmp_path: Path) -> None:
     archive = tmp_path / "a.tar"
     sha256 = make_tar(archive, {"x-1-py3-none-any.whl": b"x", "requirements.txt": b""})
-    with pytest.raises(wheel_venv.WheelVenvError, match="no pip wheel"):
+    with pytest.raises(FleetError, match="no pip wheel"):
         wheel_venv.install(archive, sha256, tmp_path / "root" / "b")
     assert not wheel_venv.is_complete(tmp_path / "root" / "b")
 
@@ -64,7 +65,7 @@ def test_links_are_replaced_by_rename_but_files_are_not(tmp_path: Path) -> None:
     assert wheel_venv.wrong_links({str(link): "two"}) == []
     assert wheel_venv.wrong_links({str(link): "one"}) == [str(link)]
     (tmp_path / "file").write_text("")
-    with pytest.raises(wheel_venv.WheelVenvError, match="move it away"):
+    with pytest.raises(FleetError, match="move it away"):
         wheel_venv.set_link(tmp_path / "file", "one")
 
 

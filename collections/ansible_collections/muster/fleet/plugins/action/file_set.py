@@ -11,6 +11,7 @@ from ansible.module_utils.common.text.converters import to_bytes, to_text
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.template import trust_as_template
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, os_error
 
 FILE_KEYS = {
     "dest",
@@ -29,25 +30,25 @@ SOURCES = ("template", "src", "content", "content_b64")
 
 
 def _entries(value: Any, name: str, keys: set[str], path_key: str) -> list[dict[str, Any]]:
-    """The checked entries of one list option. Raises AnsibleActionFail."""
+    """The checked entries of one list option. Raises FleetError."""
     if not isinstance(value or [], list):
-        raise AnsibleActionFail(f"file_set: {name} must be a list of dicts")
+        raise FleetError(f"{name} must be a list of dicts")
     entries = []
     for number, entry in enumerate(value or [], start=1):
         if not isinstance(entry, dict):
-            raise AnsibleActionFail(f"file_set: {name} entry {number} must be a dict with {path_key!r}")
+            raise FleetError(f"{name} entry {number} must be a dict with {path_key!r}")
         path = entry.get(path_key)
         if not isinstance(path, str) or not path:
-            raise AnsibleActionFail(f"file_set: {name} entry {number} has no {path_key!r}; give its path")
+            raise FleetError(f"{name} entry {number} has no {path_key!r}; give its path")
         unknown = sorted(set(entry) - keys)
         if unknown:
             known = ", ".join(sorted(keys))
-            raise AnsibleActionFail(f"file_set: {path}: unknown key {unknown[0]!r}; known: {known}")
+            raise FleetError(f"{path}: unknown key {unknown[0]!r}; known: {known}")
         # An unquoted 0644 is the number 420 to YAML; as text it would be another, wrong mode.
         if "mode" in entry and not isinstance(entry["mode"], str):
-            raise AnsibleActionFail(f'file_set: {path}: mode must be a quoted string such as "0644"')
+            raise FleetError(f'{path}: mode must be a quoted string such as "0644"')
         if "mode" not in entry and name == "files":
-            raise AnsibleActionFail(f'file_set: {path}: has no mode; give one, quoted, such as "0644"')
+            raise FleetError(f'{path}: has no mode; give one, quoted, such as "0644"')
         entries.append({key: item for key, item in entry.items() if item is not None})
     return entries
 
@@ -62,32 +63,35 @@ class ActionModule(ActionBase):
         """Run the task; errors name the host and the destination."""
         task_vars = task_vars or {}
         result: dict[str, Any] = super().run(tmp, task_vars)
-        host = task_vars.get("inventory_hostname", "host")
-        args = dict(self._task.args)
-        unknown = sorted(set(args) - {"files", "directories", "absent"})
-        if unknown:
-            known = "files, directories, absent"
-            raise AnsibleActionFail(f"file_set: unknown option {unknown[0]!r}; known: {known}")
-        files = _entries(args.get("files"), "files", FILE_KEYS, "dest")
-        module_args = {
-            "files": [self._with_content(entry, task_vars, host) for entry in files],
-            "directories": _entries(args.get("directories"), "directories", DIRECTORY_KEYS, "path"),
-            "absent": args.get("absent") or [],
-        }
+        try:
+            module_args = self._module_args(task_vars)
+        except FleetError as error:
+            raise AnsibleActionFail(f"{task_vars.get('inventory_hostname', 'host')}: {error}") from error
         done = self._execute_module(module_name="muster.fleet.file_set", module_args=module_args, task_vars=task_vars)
-        if done.get("failed") and done.get("msg"):
-            done["msg"] = f"{host}: {done['msg']}"
         # The contents are neither news nor harmless.
         done.pop("invocation", None)
         result.update(done)
         return result
 
-    def _with_content(self, entry: dict[str, Any], task_vars: dict[str, Any], host: str) -> dict[str, Any]:
-        """The entry with its source replaced by `content_b64`. Raises AnsibleActionFail."""
+    def _module_args(self, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The module's arguments, with every content. Raises FleetError."""
+        args = dict(self._task.args)
+        unknown = sorted(set(args) - {"files", "directories", "absent"})
+        if unknown:
+            raise FleetError(f"file_set has no option {unknown[0]!r}; use files, directories or absent")
+        files = _entries(args.get("files"), "files", FILE_KEYS, "dest")
+        return {
+            "files": [self._with_content(entry, task_vars) for entry in files],
+            "directories": _entries(args.get("directories"), "directories", DIRECTORY_KEYS, "path"),
+            "absent": args.get("absent") or [],
+        }
+
+    def _with_content(self, entry: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """The entry with its source replaced by `content_b64`. Raises FleetError."""
         dest = entry["dest"]
         given = [key for key in SOURCES if key in entry]
         if len(given) != 1:
-            raise AnsibleActionFail(f"{host}: {dest}: give exactly one of {', '.join(SOURCES)}")
+            raise FleetError(f"{dest}: give exactly one of {', '.join(SOURCES)}")
         spec = {key: value for key, value in entry.items() if key not in SOURCES}
         spec["sensitive"] = boolean(entry.get("sensitive", False))
         source = entry[given[0]]
@@ -96,28 +100,28 @@ class ActionModule(ActionBase):
             return spec
         if given[0] == "content":
             if isinstance(source, (dict, list)):
-                raise AnsibleActionFail(f"{host}: {dest}: content must be text; use to_nice_yaml")
+                raise FleetError(f"{dest}: content must be text; use to_nice_yaml")
             data = to_bytes(to_text(source), errors="surrogate_or_strict")
         elif given[0] == "template":
-            data = self._render(source, dest, task_vars, host)
+            data = self._render(source, dest, task_vars)
         else:
-            data = self._read(source, dest, host)
+            data = self._read(source, dest)
         spec["content_b64"] = base64.b64encode(data).decode()
         return spec
 
-    def _find(self, folder: str, name: str, dest: str, host: str) -> str:
+    def _find(self, folder: str, name: str, dest: str) -> str:
         try:
             return str(self._find_needle(folder, name))
         except AnsibleError as error:
-            raise AnsibleActionFail(
-                f"{host}: {dest}: there is no {name!r} in the role's {folder} folder or beside the playbook; "
+            raise FleetError(
+                f"{dest}: there is no {name!r} in the role's {folder} folder or beside the playbook; "
                 "create it, or correct the name"
             ) from error
 
-    def _read(self, name: str, dest: str, host: str) -> bytes:
-        path = self._find("files", name, dest, host)
+    def _read(self, name: str, dest: str) -> bytes:
+        path = self._find("files", name, dest)
         if Path(path).is_dir():
-            raise AnsibleActionFail(f"{host}: {dest}: src {path} is a directory; name one file")
+            raise FleetError(f"{dest}: src {path} is a directory; name one file")
         try:
             # Gives the plain text of a file under ansible-vault, too.
             real = self._loader.get_real_file(path)
@@ -126,11 +130,11 @@ class ActionModule(ActionBase):
             finally:
                 self._loader.cleanup_tmp_file(real)
         except OSError as error:
-            raise AnsibleActionFail(f"{host}: {dest}: src {path} cannot be read: {error.strerror}") from error
+            raise FleetError(f"{dest}: src {os_error(error)}") from error
 
-    def _render(self, name: str, dest: str, task_vars: dict[str, Any], host: str) -> bytes:
+    def _render(self, name: str, dest: str, task_vars: dict[str, Any]) -> bytes:
         """The rendered template, by the rules of ansible.builtin.template."""
-        path = self._find("templates", name, dest, host)
+        path = self._find("templates", name, dest)
         roots = [
             *task_vars.get("ansible_search_path", []),
             self._loader.get_basedir(),
@@ -146,5 +150,5 @@ class ActionModule(ActionBase):
                 overrides={"trim_blocks": True, "lstrip_blocks": False, "newline_sequence": "\n"},
             )
         except AnsibleError as error:
-            raise AnsibleActionFail(f"{host}: {dest}: template {path}: {error}") from error
+            raise FleetError(f"{dest}: template {path}: {error}") from error
         return to_bytes("" if text is None else to_text(text), errors="surrogate_or_strict")

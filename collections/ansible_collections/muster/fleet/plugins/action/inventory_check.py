@@ -11,6 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 # The only place that knows in which file and line a value stands; ansible-core is pinned to 2.19.
 from ansible._internal._datatag._tags import Origin  # isort: skip
@@ -20,7 +21,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.problems import Probl
 from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, RoleRule
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
-    SpecError,
     has_template,
     load_role_specs,
     missing_options,
@@ -28,6 +28,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     value_errors,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
+from ansible_collections.muster.fleet.plugins.modules.inventory_check import ARGUMENT_SPEC
 
 FLEET = "fleet"
 # Set per host by their nature; every other fleet_ variable must be the same on all hosts.
@@ -158,7 +159,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Fails with every problem in one message."""
         result: dict[str, Any] = super().run(tmp, task_vars or {})
-        _, arguments = self.validate_argument_spec(argument_spec={"playbook": {"type": "path", "required": True}})
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         self._manager = self._task.get_variable_manager()
         self._inventory = (task_vars or {})["hostvars"]._inventory
         self._templates = self._templar.copy_with_new_env()
@@ -168,7 +169,7 @@ class ActionModule(ActionBase):
         roots = list(dict.fromkeys(Path(role.get_role_path()).parent for play in plays for role in _roles_of(play)))
         try:
             specs = load_role_specs(roots)
-        except SpecError as error:
+        except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         defaults = self._fleet_defaults(roots)
         problems = [

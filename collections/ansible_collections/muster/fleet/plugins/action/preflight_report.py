@@ -8,6 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+from ansible_collections.muster.fleet.plugins.modules.preflight_report import ARGUMENT_SPEC
 
 
 def host_of(registered: Any) -> Host | None:
@@ -31,12 +32,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Fails with every problem of every host in one message."""
         result: dict[str, Any] = super().run(tmp, task_vars or {})
-        _, arguments = self.validate_argument_spec(
-            argument_spec={
-                "facts": {"type": "str", "default": "__preflight_facts"},
-                "hosts": {"type": "list", "elements": "str", "required": True},
-            }
-        )
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         hostvars = (task_vars or {})["hostvars"]
         hosts = {name: host_of(hostvars[name].get(arguments["facts"])) for name in arguments["hosts"]}
         problems = check(hosts)

@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
+# Options of the modules that fetch from a mirror.
+MIRROR_OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "url": {"type": "str", "required": True},
+    "checksums": {"type": "dict", "required": True},
+    "timeout_s": {"type": "float", "default": 30.0},
+}
 _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 # A server that answers, but not to HEAD (RFC 9110, sections 15.5.6 and 15.6.2): GET may well work.
 _HEAD_REFUSED = (405, 501)
 _NO_ANSWER = (urllib.error.URLError, http.client.HTTPException, OSError, ValueError)
-
-
-class BinaryError(Exception):
-    """A file cannot be fetched or is not the expected one; the message is one sentence without the host's name."""
 
 
 def request_problems(names: Sequence[str], checksums: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -42,9 +45,10 @@ def request_problems(names: Sequence[str], checksums: Mapping[str, object]) -> I
             )
 
 
-def check_request(names: Sequence[str], checksums: Mapping[str, object]) -> str | None:
-    """The first of request_problems as one sentence, or None."""
-    return next(("; ".join(problem) for problem in request_problems(names, checksums)), None)
+def check_request(names: Sequence[str], checksums: Mapping[str, object]) -> None:
+    """Raises FleetError for the first of request_problems."""
+    for problem in request_problems(names, checksums):
+        raise FleetError("; ".join(problem))
 
 
 def file_sha256(path: str) -> str | None:
@@ -64,14 +68,14 @@ def needs_mode(path: str, mode: int) -> bool:
 def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> None:
     """Download `url` next to `path`, compare, set the mode, sync and rename.
 
-    `timeout_s` is for each wait on the network. Raises BinaryError; `path` is then as it was.
+    `timeout_s` is for each wait on the network. Raises FleetError; `path` is then as it was.
     """
     target = Path(path)
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with files.replacing(target) as stream:
         digest = _download(url, stream.write, timeout_s)
         if digest != sha256.lower():
-            raise BinaryError(
+            raise FleetError(
                 f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
                 "correct the checksum or the mirror"
             )
@@ -89,11 +93,11 @@ def _download(url: str, write: Callable[[bytes], object], timeout_s: float) -> s
                 write(chunk)
                 received += len(chunk)
     except urllib.error.HTTPError as error:
-        raise BinaryError(f"{url} answers HTTP {error.code} {error.reason}; check kube_binaries_url") from None
+        raise FleetError(f"{url} answers HTTP {error.code} {error.reason}; check kube_binaries_url") from None
     except _NO_ANSWER as error:
-        raise BinaryError(f"{url} cannot be fetched: {_reason(error)}; check kube_binaries_url") from None
+        raise FleetError(f"{url} cannot be fetched: {_reason(error)}; check kube_binaries_url") from None
     if expected is not None and received != int(expected):
-        raise BinaryError(f"{url} broke off after {received} of {expected} bytes; run again")
+        raise FleetError(f"{url} broke off after {received} of {expected} bytes; run again")
     return digest.hexdigest()
 
 

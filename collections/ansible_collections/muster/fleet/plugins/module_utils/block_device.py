@@ -15,16 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 STABLE_PREFIX = "/dev/disk/by-id/"
 _SECTOR_BYTES = 512
 # Names and sysfs paths that say where the blocks really are. First match wins.
 _NETWORK_NAMES = ("nbd", "rbd", "drbd", "etherd")
 _VOLATILE_NAMES = ("zram", "ram")
 _NETWORK_PATHS = {"/session": "iscsi", "/rport-": "fibre channel", "/fcoe": "fcoe"}
-
-
-class DeviceError(Exception):
-    """The device cannot be read; the message is one sentence without the host's name."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def faults(path: str, wanted: Wanted) -> list[str]:
         return [f"{path} is not a stable name; give the disk as {STABLE_PREFIX}NAME (see `ls -l {STABLE_PREFIX}`)"]
     try:
         device = inspect(path)
-    except DeviceError as error:
+    except FleetError as error:
         return [str(error)]
     found = refusals(device, wanted, inspect_mount_point(wanted.mount_point))
     return [f"{path} ({device.name}) {text}" for text in found]
@@ -265,19 +263,19 @@ def escape_unit_path(path: str) -> str:
 def inspect(path: str, sys_block: str = "/sys/class/block", proc: str = "/proc") -> BlockDevice:
     """Read everything about the device at `path`.
 
-    Raises DeviceError when it does not exist, is no block device, or cannot be read.
+    Raises FleetError when it does not exist, is no block device, or cannot be read.
     """
     try:
         info = Path(path).stat()
     except FileNotFoundError:
-        raise DeviceError(f"{path} does not exist; list the disks with `ls /dev/disk/by-id`") from None
+        raise FleetError(f"{path} does not exist; list the disks with `ls /dev/disk/by-id`") from None
     if not stat.S_ISBLK(info.st_mode):
-        raise DeviceError(f"{path} is not a block device; give a disk")
+        raise FleetError(f"{path} is not a block device; give a disk")
     numbers = _numbers(sys_block)
     devno = f"{os.major(info.st_rdev)}:{os.minor(info.st_rdev)}"
     name = numbers.get(devno)
     if name is None:
-        raise DeviceError(f"{path} ({devno}) is unknown to {sys_block}; is its driver loaded?")
+        raise FleetError(f"{path} ({devno}) is unknown to {sys_block}; is its driver loaded?")
     folder = Path(sys_block, name).resolve()
     mounts = parse_mounts(Path(proc, "self/mountinfo").read_text())
     partitions = tuple(sorted(entry.parent.name for entry in folder.glob("*/partition")))
@@ -313,18 +311,18 @@ def inspect_mount_point(path: str, sys_block: str = "/sys/class/block", proc: st
 def probe_signature(path: str) -> Signature | None:
     """Ask blkid, which reads the disk itself (`-p`), so that neither a cache nor udev is needed.
 
-    Raises DeviceError when blkid is missing, fails, or finds contradictory signatures.
+    Raises FleetError when blkid is missing, fails, or finds contradictory signatures.
     """
     try:
         done = subprocess.run(["blkid", "-p", "-o", "export", path], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise DeviceError("blkid is not installed; install util-linux") from None
+        raise FleetError("blkid is not installed; install util-linux") from None
     if done.returncode == 2:  # blkid(8): nothing found
         return None
     if done.returncode == 8:  # blkid(8): ambivalent result
         return Signature(type="several signatures")
     if done.returncode != 0:
-        raise DeviceError(f"blkid cannot read {path}: {done.stderr.strip() or done.returncode}")
+        raise FleetError(f"blkid cannot read {path}: {done.stderr.strip() or done.returncode}")
     return parse_blkid(done.stdout)
 
 
@@ -349,7 +347,7 @@ def _is_claimed(path: str) -> bool:
     except OSError as error:
         if error.errno == errno.EBUSY:
             return True
-        raise DeviceError(f"{path} cannot be opened: {error.strerror}") from None
+        raise FleetError(f"{path} cannot be opened: {error.strerror}") from None
     return False
 
 

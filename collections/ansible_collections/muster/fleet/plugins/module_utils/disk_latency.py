@@ -16,14 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 # Where data is not on a disk, or not on this one: a flush there costs nothing and proves nothing.
 UNFIT_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "overlay", "nfs", "nfs4", "cifs", "ceph", "9p", "virtiofs"})
 MIN_SAMPLES = 200  # p99 of fewer rests on one or two values
-
-
-class LatencyError(Exception):
-    """The measurement could not be made; the message is one sentence without the host's name."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,9 @@ def percentile(sorted_values: Sequence[float], fraction: float) -> float:
 
 
 def summarise(durations_s: Sequence[float], block_bytes: int) -> Latency:
-    """Percentiles of single durations in seconds. Raises LatencyError when there are none."""
+    """Percentiles of single durations in seconds. Raises FleetError when there are none."""
     if not durations_s:
-        raise LatencyError("not one fdatasync was finished in the time given")
+        raise FleetError("not one fdatasync was finished in the time given")
     ordered = sorted(duration * 1000 for duration in durations_s)
     return Latency(
         samples=len(ordered),
@@ -90,7 +87,7 @@ def measure(
     """Write `samples` blocks one after the other into a preallocated file, each followed by fdatasync.
 
     Stops after `max_seconds`. Only fdatasync is timed. The file has no name (it is unlinked at
-    once), so nothing is left behind however this ends. Raises LatencyError (disk full, I/O error).
+    once), so nothing is left behind however this ends. Raises FleetError (disk full, I/O error).
     """
     durations: list[float] = []
     block = os.urandom(block_bytes)
@@ -112,7 +109,7 @@ def measure(
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise LatencyError(f"{directory} cannot be measured: {error.strerror}") from None
+        raise FleetError(f"{directory} cannot be measured: {error.strerror}") from None
     return summarise(durations, block_bytes)
 
 

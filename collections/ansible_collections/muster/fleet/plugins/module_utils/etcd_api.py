@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 REQUEST_TIMEOUT_S = 5.0
 CREDENTIAL_OPTIONS: dict[str, dict[str, Any]] = {
     "ca": {"type": "path", "default": "/etc/etcd/pki/ca.crt"},
@@ -21,10 +23,6 @@ CREDENTIAL_OPTIONS: dict[str, dict[str, Any]] = {
     # The path of a key, not a key.
     "key": {"type": "path", "default": "/etc/etcd/pki/health.key", "no_log": False},
 }
-
-
-class EtcdError(Exception):
-    """No usable answer; the message is one sentence without the host's name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Health:
 
 
 class Api(Protocol):
-    """Fetches one path (POST when `body` is given) as JSON; raises EtcdError."""
+    """Fetches one path (POST when `body` is given) as JSON; raises FleetError."""
 
     def __call__(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]: ...
 
@@ -67,14 +65,14 @@ class Api(Protocol):
 def connect(endpoint: str, credentials: Credentials, timeout_s: float) -> Api:
     """An Api for https://ADDRESS:PORT; certificates are verified both ways.
 
-    Raises EtcdError when the credentials cannot be loaded.
+    Raises FleetError when the credentials cannot be loaded.
     """
     try:
         context = ssl.create_default_context(cafile=credentials.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(credentials.cert, credentials.key)
     except (OSError, ssl.SSLError) as error:
-        raise EtcdError(f"{credentials.ca}, {credentials.cert} or its key cannot be loaded: {error}") from None
+        raise FleetError(f"{credentials.ca}, {credentials.cert} or its key cannot be loaded: {error}") from None
     # An HTTP proxy from the environment must not stand between a host and its own cluster.
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), urllib.request.ProxyHandler({}))
 
@@ -87,13 +85,13 @@ def connect(endpoint: str, credentials: Credentials, timeout_s: float) -> Api:
         except urllib.error.HTTPError as error:
             answer = _json_or_none(error.read())
             if answer is None or "health" not in answer:
-                raise EtcdError(f"{endpoint}{path} answers HTTP {error.code}") from None
+                raise FleetError(f"{endpoint}{path} answers HTTP {error.code}") from None
         except (urllib.error.URLError, OSError) as error:
-            raise EtcdError(f"{endpoint} does not answer: {getattr(error, 'reason', error)}") from None
+            raise FleetError(f"{endpoint} does not answer: {getattr(error, 'reason', error)}") from None
         except ValueError:
-            raise EtcdError(f"{endpoint}{path} answers something that is not JSON") from None
+            raise FleetError(f"{endpoint}{path} answers something that is not JSON") from None
         if not isinstance(answer, dict):
-            raise EtcdError(f"{endpoint}{path} answers something that is not a JSON object")
+            raise FleetError(f"{endpoint}{path} answers something that is not a JSON object")
         return answer
 
     return call
@@ -103,7 +101,7 @@ def probe(endpoint: str, credentials: Credentials, expect_members: Sequence[str]
     """One member's health as `read_health` judges it; no answer is a reason too."""
     try:
         api = connect(endpoint, credentials, REQUEST_TIMEOUT_S)
-    except EtcdError as error:
+    except FleetError as error:
         return Health(False, str(error))
     return read_health(api, expect_members)
 
@@ -111,7 +109,7 @@ def probe(endpoint: str, credentials: Credentials, expect_members: Sequence[str]
 def read_health(api: Api, expect_members: Sequence[str]) -> Health:
     """Ask one member for its health, the member list, the leader and alarms, and judge it.
 
-    Never raises EtcdError: no answer is a reason too.
+    Never raises FleetError: no answer is a reason too.
     """
     try:
         own = api("/health")
@@ -120,7 +118,7 @@ def read_health(api: Api, expect_members: Sequence[str]) -> Health:
         listed = api("/v3/cluster/member/list", {})
         status = api("/v3/maintenance/status", {})
         alarms = api("/v3/maintenance/alarm", {"action": "GET"})
-    except EtcdError as error:
+    except FleetError as error:
         return Health(False, str(error))
     members = tuple(
         Member(str(entry["ID"]), str(entry.get("name", "")), bool(entry.get("isLearner", False)))

@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 MODE = re.compile(r"^0?[0-7]{3,4}$")
 VALIDATE_TIMEOUT_S = 60.0
 DIFF_LIMIT_BYTES = 256 * 1024
-
-
-class FileSetError(Exception):
-    """A set that cannot be placed; the message names the path and what to do."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +89,9 @@ class _Ids:
 
 
 def parse_mode(text: str, path: str) -> int:
-    """An octal mode such as "0644" as a number. Raises FileSetError for anything else."""
+    """An octal mode such as "0644" as a number. Raises FleetError for anything else."""
     if not MODE.match(text):
-        raise FileSetError(f'{path}: mode {text!r} is not octal; write it as a quoted string like "0644"')
+        raise FleetError(f'{path}: mode {text!r} is not octal; write it as a quoted string like "0644"')
     return int(text, 8)
 
 
@@ -107,14 +105,14 @@ def _lookup(spec: FileSpec | DirectorySpec, path: str, check: bool) -> _Ids:
         except KeyError as error:
             # In a first check run the user is not made yet: that is a change to come, not an error.
             if not check:
-                raise FileSetError(f"{path}: user {spec.owner!r} does not exist; create it first") from error
+                raise FleetError(f"{path}: user {spec.owner!r} does not exist; create it first") from error
             unknown = True
     if spec.group is not None:
         try:
             gid = int(spec.group) if spec.group.isdigit() else grp.getgrnam(spec.group).gr_gid
         except KeyError as error:
             if not check:
-                raise FileSetError(f"{path}: group {spec.group!r} does not exist; create it first") from error
+                raise FleetError(f"{path}: group {spec.group!r} does not exist; create it first") from error
             unknown = True
     return _Ids(uid, gid, unknown)
 
@@ -198,7 +196,7 @@ def _make_directory(spec: DirectorySpec, check: bool) -> list[Diff]:
     if info is not None and stat.S_ISLNK(info.st_mode) and Path(spec.path).is_dir():
         info = Path(spec.path).stat()
     if info is not None and not stat.S_ISDIR(info.st_mode):
-        raise FileSetError(f"{spec.path}: should be a directory, but a file is there; move it away")
+        raise FleetError(f"{spec.path}: should be a directory, but a file is there; move it away")
     if info is not None:
         notes = _attribute_notes(info, spec.mode, ids)
         if notes and not check:
@@ -216,7 +214,7 @@ def _make_directory(spec: DirectorySpec, check: bool) -> list[Diff]:
 
 def _remove(path: str, check: bool) -> list[Diff]:
     if len([part for part in path.split("/") if part]) < 2:
-        raise FileSetError(f"{path}: refusing to remove a top-level path; name the file itself")
+        raise FleetError(f"{path}: refusing to remove a top-level path; name the file itself")
     info = _lstat(path)
     if info is None:
         return []
@@ -233,7 +231,7 @@ def _run_validate(spec: FileSpec, directory: str) -> None:
     """Run the file's own checker on a copy that has the file's name, in a private directory."""
     command = shlex.split(spec.validate or "")
     if not command or not any("%s" in word for word in command):
-        raise FileSetError(f"{spec.dest}: validate command {spec.validate!r} has no %s for the file; add it")
+        raise FleetError(f"{spec.dest}: validate command {spec.validate!r} has no %s for the file; add it")
     copy = Path(directory) / Path(spec.dest).name
     copy.touch(0o600, exist_ok=False)
     copy.write_bytes(spec.content)
@@ -249,9 +247,9 @@ def _run_validate(spec: FileSpec, directory: str) -> None:
             check=False,
         )
     except FileNotFoundError as error:
-        raise FileSetError(f"{spec.dest}: validate command {words[0]!r} is not installed; install it first") from error
+        raise FleetError(f"{spec.dest}: validate command {words[0]!r} is not installed; install it first") from error
     except subprocess.TimeoutExpired as error:
-        raise FileSetError(
+        raise FleetError(
             f"{spec.dest}: validate command {spec.validate!r} gave no answer in {VALIDATE_TIMEOUT_S:.0f} s"
         ) from error
     finally:
@@ -260,7 +258,7 @@ def _run_validate(spec: FileSpec, directory: str) -> None:
         # A checker may quote the line it dislikes, so the output of a sensitive file is not shown.
         output = "(output withheld: the file is sensitive)" if spec.sensitive else ""
         output = output or done.stdout.decode(errors="replace").replace(str(copy), spec.dest).strip()
-        raise FileSetError(
+        raise FleetError(
             f"{spec.dest}: nothing was placed, because {spec.validate!r} refused the new content "
             f"(exit code {done.returncode}): {output}"
         )
@@ -282,7 +280,7 @@ def _compare(spec: FileSpec, check: bool) -> _Pending | None:
     if stat.S_ISLNK(info.st_mode):
         return _Pending(spec, ids, True, (Diff(spec.dest, note="symbolic link replaced by a file"),))
     if not stat.S_ISREG(info.st_mode):
-        raise FileSetError(f"{spec.dest}: is no regular file; move it away")
+        raise FleetError(f"{spec.dest}: is no regular file; move it away")
     uid = info.st_uid if ids.uid is None else ids.uid
     gid = info.st_gid if ids.gid is None else ids.gid
     diffs: list[Diff] = []
@@ -315,9 +313,9 @@ def _check_set(files: Sequence[FileSpec], directories: Sequence[DirectorySpec], 
     seen: set[str] = set()
     for path in [*(d.path for d in directories), *absent, *(f.dest for f in files)]:
         if not path.startswith("/") or path.endswith("/") or os.path.normpath(path) != path:
-            raise FileSetError(f"{path}: is no plain absolute path; write it in full, without .. or a final /")
+            raise FleetError(f"{path}: is no plain absolute path; write it in full, without .. or a final /")
         if path in seen:
-            raise FileSetError(f"{path}: is named twice in one set; keep one of the two")
+            raise FleetError(f"{path}: is named twice in one set; keep one of the two")
         seen.add(path)
 
 
@@ -332,7 +330,7 @@ def apply(
 
     All new contents pass their `validate` command before the first file is placed; each file is
     written beside its destination, synced and renamed. With `check` nothing is written and no
-    validate command runs (its program may not be installed yet). Raises FileSetError, OSError.
+    validate command runs (its program may not be installed yet). Raises FleetError, OSError.
     """
     _check_set(files, directories, absent)
     pending = [found for spec in files if (found := _compare(spec, check)) is not None]
@@ -350,7 +348,7 @@ def apply(
         if not check:
             folder = Path(item.spec.dest).parent
             if not folder.is_dir():
-                raise FileSetError(f"{item.spec.dest}: {folder} is missing; list it under directories")
+                raise FleetError(f"{item.spec.dest}: {folder} is missing; list it under directories")
             _place(item)
         diffs += item.diffs
     return Outcome(tuple(dict.fromkeys(diff.path for diff in diffs)), tuple(diffs))

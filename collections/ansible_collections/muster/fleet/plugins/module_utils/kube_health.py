@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 REQUEST_TIMEOUT_S = 5.0
 ANSWER_LIMIT_BYTES = 32 * 1024 * 1024
 SHOWN_CHARACTERS = 300
-
-
-class KubeHealthError(Exception):
-    """Wrong input: a server, file or check that can never work. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Failure:
 
 
 def context_of(server: Server) -> ssl.SSLContext | None:
-    """The TLS settings of an https server, None for http. Raises KubeHealthError for unusable files."""
+    """The TLS settings of an https server, None for http. Raises FleetError for unusable files."""
     if urlsplit(server.url).scheme == "http":
         return None
     try:
@@ -74,7 +72,7 @@ def context_of(server: Server) -> ssl.SSLContext | None:
             context.load_cert_chain(server.client_cert, server.client_key)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(name for name in (server.ca, server.client_cert, server.client_key) if name)
-        raise KubeHealthError(
+        raise FleetError(
             f"{server.url}: the certificate files ({files}) cannot be used: {error}; check that they exist, "
             "are PEM and belong together"
         ) from error
@@ -137,7 +135,7 @@ def wait(
 ) -> Failure | None:
     """Ask until all checks pass in one round (None) or the deadline passes (the last failure).
 
-    A deadline of 0 asks once. Raises KubeHealthError for input that can never work.
+    A deadline of 0 asks once. Raises FleetError for input that can never work.
     """
     validate(server, checks)
     context = context_of(server)
@@ -151,17 +149,17 @@ def wait(
 
 
 def validate(server: Server, checks: Sequence[Check]) -> None:
-    """Raises KubeHealthError when the server or a check is malformed."""
+    """Raises FleetError when the server or a check is malformed."""
     parts = urlsplit(server.url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-        raise KubeHealthError(f"{server.url}: is no server URL; write http(s)://ADDRESS:PORT without a path")
+        raise FleetError(f"{server.url}: is no server URL; write http(s)://ADDRESS:PORT without a path")
     for check in checks:
         if not check.path.startswith("/"):
-            raise KubeHealthError(f"{server.url}: the path {check.path!r} must begin with /")
+            raise FleetError(f"{server.url}: the path {check.path!r} must begin with /")
         try:
             re.compile(check.matches or "")
         except re.error as error:
-            raise KubeHealthError(f"{check.path}: {check.matches!r} is no regular expression: {error}") from error
+            raise FleetError(f"{check.path}: {check.matches!r} is no regular expression: {error}") from error
 
 
 def message(server: Server, failure: Failure, deadline_s: float) -> str:

@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import (
     ENCRYPTION_KEY_BYTES,
     USAGES,
     Authority,
     Leaf,
-    PkiError,
 )
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -67,7 +67,7 @@ class Issuer:
 
 
 def issue(order: Order, now: datetime) -> None:
-    """Make and place everything. Raises PkiError (before anything is placed), files.FileSetError, OSError."""
+    """Make and place everything. Raises FleetError (before anything is placed), FleetError, OSError."""
     made: list[files.FileSpec] = []
     issuers: dict[str, Issuer] = {}
     for authority in order.authorities:
@@ -93,7 +93,7 @@ def issue(order: Order, now: datetime) -> None:
         made += [_file(order.path / f"{name}.key", pem_of_key(key)), _file(order.path / f"{name}.pub", public)]
     for name in order.secrets:
         if (order.path / name).exists():
-            raise PkiError(f"{order.path / name} is there and will not be overwritten; run again")
+            raise FleetError(f"{order.path / name} is there and will not be overwritten; run again")
         made.append(_file(order.path / name, base64.b64encode(secrets.token_bytes(ENCRYPTION_KEY_BYTES)) + b"\n"))
     _place(order, made)
 
@@ -162,12 +162,12 @@ def _names(sans: Sequence[str]) -> list[x509.GeneralName]:
 def _load_issuer(order: Order, name: str) -> Issuer:
     folder = order.path / name
     if name not in order.ca_keys:
-        raise PkiError(f"{folder}/ca.key has to sign and was not given; add it to ca_keys")
+        raise FleetError(f"{folder}/ca.key has to sign and was not given; add it to ca_keys")
     certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     key = _load_key(folder / "ca.key", order.ca_keys[name].encode())
     # The plan cannot look into a key under ansible-vault, so it is compared here.
     if key.public_key() != certificate.public_key():
-        raise PkiError(f"{folder}/ca.key is not the key of {folder}/ca.crt; put the right one back from your backup")
+        raise FleetError(f"{folder}/ca.key is not the key of {folder}/ca.crt; put the right one back from your backup")
     return Issuer(key, certificate)
 
 
@@ -180,9 +180,9 @@ def _load_key(path: Path, content: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise PkiError(f"{path} is not a private key; put it back from your backup") from None
+        raise FleetError(f"{path} is not a private key; put it back from your backup") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise PkiError(f"{path} is no elliptic curve key; put back the one that this fleet began with")
+        raise FleetError(f"{path} is no elliptic curve key; put back the one that this fleet began with")
     return key
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -27,10 +28,6 @@ USAGES = {"serverAuth": ExtendedKeyUsageOID.SERVER_AUTH, "clientAuth": ExtendedK
 # A certificate issued a moment ago may look a little longer than its lifetime: it starts in the past.
 _LIFETIME_SLACK = timedelta(days=1)
 LEAF_DAYS = range(90, 366)
-
-
-class PkiError(Exception):
-    """The folder or the request is unusable; the message is one sentence that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,11 @@ def normalise_san(text: str) -> str:
 
 
 def first_address(network: str) -> str:
-    """First usable address of a network: what Kubernetes gives the service `kubernetes`. Raises PkiError."""
+    """First usable address of a network: what Kubernetes gives the service `kubernetes`. Raises FleetError."""
     try:
         return str(ipaddress.ip_network(network)[1])
     except (ValueError, IndexError):
-        raise PkiError(f"{network} is not a network such as 198.19.128.0/20; correct fleet_service_cidr") from None
+        raise FleetError(f"{network} is not a network such as 198.19.128.0/20; correct fleet_service_cidr") from None
 
 
 def expand_leaves(entries: Iterable[Mapping[str, object]]) -> tuple[Leaf, ...]:
@@ -100,7 +97,7 @@ def expand_leaves(entries: Iterable[Mapping[str, object]]) -> tuple[Leaf, ...]:
 
     `for_each` ({host: address}) makes one leaf for each pair, with {host} and {address} replaced in
     name, cn and sans; `first_address_of` adds the first address of a network to the SANs. Raises
-    PkiError for two leaves of the same name.
+    FleetError for two leaves of the same name.
     """
     leaves: dict[tuple[str, str], Leaf] = {}
     for entry in entries:
@@ -109,21 +106,21 @@ def expand_leaves(entries: Iterable[Mapping[str, object]]) -> tuple[Leaf, ...]:
         for host, address in hosts:
             leaf = _leaf(entry, {"host": str(host), "address": str(address)})
             if (leaf.ca, leaf.name) in leaves:
-                raise PkiError(f"two certificates are called {leaf.ca}/{leaf.name}; rename one")
+                raise FleetError(f"two certificates are called {leaf.ca}/{leaf.name}; rename one")
             leaves[leaf.ca, leaf.name] = leaf
     return tuple(leaves.values())
 
 
 def make_plan(request: Request, now: datetime) -> Plan:
-    """Compare the folder with the request. Raises PkiError where going on would destroy trust already given."""
+    """Compare the folder with the request. Raises FleetError where going on would destroy trust already given."""
     names = {authority.name for authority in request.authorities}
     for leaf in request.leaves:
         if leaf.ca not in names:
-            raise PkiError(f"certificate {leaf.name} names the unknown CA {leaf.ca}")
+            raise FleetError(f"certificate {leaf.name} names the unknown CA {leaf.ca}")
         if leaf.days not in LEAF_DAYS:
-            raise PkiError(f"pki_leaf_days is {leaf.days}; give {LEAF_DAYS[0]} to {LEAF_DAYS[-1]}")
+            raise FleetError(f"pki_leaf_days is {leaf.days}; give {LEAF_DAYS[0]} to {LEAF_DAYS[-1]}")
         if timedelta(days=leaf.days) <= request.renew_before:
-            raise PkiError(
+            raise FleetError(
                 f"pki_renew_before_days is {request.renew_before.days}, which is not less than pki_leaf_days "
                 f"({leaf.days}): each run would issue everything anew; lower it"
             )
@@ -181,18 +178,20 @@ def _authority_reason(request: Request, authority: Authority, now: datetime, war
     remaining = certificate.not_valid_after_utc - now
     advice = f"move {folder} away to make a new CA (every certificate of it is then issued anew)"
     if remaining <= timedelta(0):
-        raise PkiError(f"{folder}/ca.crt has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
+        raise FleetError(f"{folder}/ca.crt has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if remaining < request.renew_before:
         warnings.append(f"{folder}/ca.crt expires on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     key = folder / "ca.key"
     if key.exists() and not _is_vaulted(key) and _key_public(key) != _public(certificate):
-        raise PkiError(f"{key} is not the key of {folder}/ca.crt; put the right one back from your backup, or {advice}")
+        raise FleetError(
+            f"{key} is not the key of {folder}/ca.crt; put the right one back from your backup, or {advice}"
+        )
     return ""
 
 
 def _require_ca_key(folder: Path, leaf: Leaf, new: set[str]) -> None:
     if leaf.ca not in new and not (folder / "ca.key").exists():
-        raise PkiError(
+        raise FleetError(
             f"{folder}/ca.key is needed to issue {leaf.name} and is not there; put it back for this run, "
             f"or move {folder} away to make a new CA"
         )
@@ -266,14 +265,14 @@ def _certificate(path: Path) -> x509.Certificate | None:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise PkiError(f"{path} is not a certificate; remove it to have it issued anew") from None
+        raise FleetError(f"{path} is not a certificate; remove it to have it issued anew") from None
 
 
 def _key_public(path: Path) -> bytes:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise PkiError(f"{path} is not a plain private key; remove it to have it made anew") from None
+        raise FleetError(f"{path} is not a plain private key; remove it to have it made anew") from None
     return _encode(key.public_key())
 
 
@@ -294,7 +293,7 @@ def _keypair_missing(base: Path) -> bool:
     public = base.with_name(base.name + ".pub")
     private = base.with_name(base.name + ".key")
     if not private.exists() and public.exists():
-        raise PkiError(f"{private} is gone but {public} is there; put the key back from your backup")
+        raise FleetError(f"{private} is gone but {public} is there; put the key back from your backup")
     if not private.exists() or not public.exists():
         return True
     if _is_vaulted(private):
@@ -317,7 +316,7 @@ def _secret_missing(path: Path) -> bool:
         size = -1
     if size != ENCRYPTION_KEY_BYTES:
         # Never replaced: what is stored in etcd can be read with the old one alone.
-        raise PkiError(f"{path} is not {ENCRYPTION_KEY_BYTES} bytes in base64; put it back from your backup")
+        raise FleetError(f"{path} is not {ENCRYPTION_KEY_BYTES} bytes in base64; put it back from your backup")
     return False
 
 

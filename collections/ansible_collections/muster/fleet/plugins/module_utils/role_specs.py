@@ -10,13 +10,10 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 # Closer than difflib's default: a wrong suggestion is worse than none.
 SIMILAR = 0.7
-
-
-class SpecError(Exception):
-    """A role whose argument_specs cannot be read; the message names the file."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,11 @@ def _read_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]}); correct it") from error
+        raise FleetError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]}); correct it") from error
 
 
 def load_role_specs(roots: Iterable[Path]) -> dict[str, RoleSpec]:
-    """The specs of all roles under these folders. A role without a spec has no rules. Raises SpecError."""
+    """The specs of all roles under these folders. A role without a spec has no rules. Raises FleetError."""
     specs: dict[str, RoleSpec] = {}
     for root in roots:
         for path in sorted(root.glob("*/meta/argument_specs.y*ml")):
@@ -48,7 +45,7 @@ def load_role_specs(roots: Iterable[Path]) -> dict[str, RoleSpec]:
             data = _read_yaml(path)
             entries = data.get("argument_specs") if isinstance(data, dict) else None
             if not isinstance(entries, dict):
-                raise SpecError(f"{path}: has no dictionary argument_specs; add it")
+                raise FleetError(f"{path}: has no dictionary argument_specs; add it")
             options = {entry: (value or {}).get("options") or {} for entry, value in entries.items()}
             specs.setdefault(name, RoleSpec(name, options))
     return specs

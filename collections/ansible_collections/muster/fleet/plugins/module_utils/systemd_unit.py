@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 LOG_LINES = 15
+# Option of the modules that restart a unit.
+RESTART_OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "restart_after": {"type": "list", "elements": "path", "default": []},
+}
 
 _PROPERTIES = (
     "LoadState",
@@ -26,10 +32,6 @@ _PROPERTIES = (
     "FragmentPath",
     "DropInPaths",
 )
-
-
-class UnitError(Exception):
-    """systemctl refused; the message is one sentence without the host's name."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def modification_times(paths: Iterable[str]) -> dict[str, float]:
 
 
 def show(name: str) -> Unit:
-    """Ask systemd. Raises UnitError when it cannot be reached."""
+    """Ask systemd. Raises FleetError when it cannot be reached."""
     text = systemctl(["show", "--property", ",".join(_PROPERTIES), "--", name])
     pid = next((line[8:] for line in text.splitlines() if line.startswith("MainPID=")), "0")
     return parse_show(name, text, _started_at(int(pid)) if pid != "0" else None)
@@ -160,14 +162,14 @@ def reload_owed(wanted: Wanted) -> bool:
 
 
 def bring_up(wanted: Wanted, *, act: bool) -> Decision:
-    """Do what `decide` says (or with `act` false only tell). Raises UnitError."""
+    """Do what `decide` says (or with `act` false only tell). Raises FleetError."""
     unit = show(wanted.unit)
     # A new unit file is "not-found" until systemd reads it; reloading first is how one learns.
     if act and (unit.needs_reload or not unit.loaded):
         systemctl(["daemon-reload"])
         unit = replace(show(wanted.unit), needs_reload=unit.needs_reload)
         if not unit.loaded:
-            raise UnitError(f"systemd knows no {wanted.unit}; install what provides it")
+            raise FleetError(f"systemd knows no {wanted.unit}; install what provides it")
     decision = decide(wanted, unit)
     for action in decision.actions if act else ():
         if action == "enable":
@@ -184,11 +186,12 @@ def log_tail(unit: str) -> str:
 
 
 def systemctl(arguments: Sequence[str]) -> str:
-    """Run systemctl and give its output. Raises UnitError with systemd's own words."""
+    """Run systemctl and give its output. Raises FleetError with systemd's own words."""
     done = subprocess.run(["systemctl", "--no-pager", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise UnitError(f"`systemctl {' '.join(arguments)}` failed: {reason}")
+        log = f"journalctl -u {arguments[-1]}" if "--" in arguments else "journalctl -b"
+        raise FleetError(f"`systemctl {' '.join(arguments)}` failed: {reason}; see `{log}`")
     return done.stdout
 
 

@@ -16,14 +16,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 COMPLETE = ".complete"
 INSTALL_TIMEOUT_S = 600.0
 # The build in use and the one before it, which a run that has not ended may still be using.
 KEEP_BUILDS = 2
-
-
-class WheelVenvError(Exception):
-    """An installation that cannot be made; the message names the path and what to do."""
 
 
 def python_version() -> str:
@@ -46,15 +44,15 @@ def sha256_of(path: Path) -> str:
 
 
 def unpack(archive: Path, sha256: str, directory: Path) -> None:
-    """Unpack a flat archive whose SHA-256 is known. Raises WheelVenvError for any other content."""
+    """Unpack a flat archive whose SHA-256 is known. Raises FleetError for any other content."""
     found = sha256_of(archive)
     if found != sha256:
-        raise WheelVenvError(f"{archive}: its SHA-256 is {found}, not {sha256}; remove it and run again")
+        raise FleetError(f"{archive}: its SHA-256 is {found}, not {sha256}; remove it and run again")
     with tarfile.open(archive) as tar:
         for member in tar:
             source = tar.extractfile(member) if member.isfile() else None
             if source is None or "/" in member.name or member.name.startswith("."):
-                raise WheelVenvError(f"{archive}: {member.name} is no plain file; build the wheelhouse again")
+                raise FleetError(f"{archive}: {member.name} is no plain file; build the wheelhouse again")
             with source, (directory / member.name).open("wb") as handle:
                 shutil.copyfileobj(source, handle)
 
@@ -73,13 +71,13 @@ def _run(command: Sequence[str | Path], what: str) -> None:
     if done.returncode != 0:
         lines = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
         said = "; ".join(line for line in lines if line.startswith("ERROR")) or " / ".join(lines[-3:])
-        raise WheelVenvError(f"{what} failed (exit code {done.returncode}): {said}")
+        raise FleetError(f"{what} failed (exit code {done.returncode}): {said}")
 
 
 def install(archive: Path, sha256: str, build: Path) -> None:
     """Make the virtual environment `build` from the archive; what an interrupted installation left is replaced.
 
-    Uses the pip of the archive, so that the host needs neither pip nor python3-venv. Raises WheelVenvError.
+    Uses the pip of the archive, so that the host needs neither pip nor python3-venv. Raises FleetError.
     """
     if build.exists():
         shutil.rmtree(build)
@@ -89,7 +87,7 @@ def install(archive: Path, sha256: str, build: Path) -> None:
         unpack(archive, sha256, wheels)
         pip = next(iter(wheels.glob("pip-*.whl")), None)
         if pip is None or not (wheels / "requirements.txt").exists():
-            raise WheelVenvError(f"{archive}: holds no pip wheel or no requirements.txt; build the wheelhouse again")
+            raise FleetError(f"{archive}: holds no pip wheel or no requirements.txt; build the wheelhouse again")
         _run([sys.executable, "-m", "venv", "--without-pip", build], f"{build}: python -m venv")
         options = [
             "--no-index",
@@ -120,9 +118,9 @@ def wrong_links(links: Mapping[str, str]) -> list[str]:
 
 
 def set_link(path: Path, target: str) -> None:
-    """Make or replace a symbolic link by rename. Raises WheelVenvError when something else is in its place."""
+    """Make or replace a symbolic link by rename. Raises FleetError when something else is in its place."""
     if path.exists() and not path.is_symlink():
-        raise WheelVenvError(f"{path}: should be a symbolic link, but a file or folder is there; move it away")
+        raise FleetError(f"{path}: should be a symbolic link, but a file or folder is there; move it away")
     temporary = path.with_name(f".{path.name}.muster-tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)

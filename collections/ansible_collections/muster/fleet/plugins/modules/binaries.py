@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import binaries
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 DOCUMENTATION = r"""
 module: binaries
@@ -63,40 +64,36 @@ installed:
 MODE = 0o755
 
 
+ARGUMENT_SPEC: dict[str, Any] = {
+    "names": {"type": "list", "elements": "str", "required": True},
+    **binaries.MIRROR_OPTIONS,
+    "directory": {"type": "path", "default": "/usr/local/bin"},
+}
+
+
+def install(module: AnsibleModule) -> dict[str, Any]:
+    """Bring every binary that is missing or wrong. Raises FleetError, OSError."""
+    given = module.params
+    binaries.check_request(given["names"], given["checksums"])
+    installed, changed = [], False
+    for name in given["names"]:
+        path = str(Path(given["directory"], name))
+        if binaries.file_sha256(path) != given["checksums"][name].lower():
+            installed.append(name)
+            if not module.check_mode:
+                url = f"{given['url'].rstrip('/')}/{name}"
+                binaries.install(url, path, given["checksums"][name], MODE, given["timeout_s"])
+        elif binaries.needs_mode(path, MODE):
+            changed = True
+            if not module.check_mode:
+                os.chown(path, 0, 0)
+                Path(path).chmod(MODE)
+    return {"changed": changed or bool(installed), "installed": installed}
+
+
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "names": {"type": "list", "elements": "str", "required": True},
-            "url": {"type": "str", "required": True},
-            "checksums": {"type": "dict", "required": True},
-            "directory": {"type": "path", "default": "/usr/local/bin"},
-            "timeout_s": {"type": "float", "default": 30.0},
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = socket.gethostname()
-    problem = binaries.check_request(given["names"], given["checksums"])
-    if problem:
-        module.fail_json(msg=f"{host}: {problem}.")
-    installed, changed = [], False
-    try:
-        for name in given["names"]:
-            path = str(Path(given["directory"], name))
-            if binaries.file_sha256(path) != given["checksums"][name].lower():
-                installed.append(name)
-                if not module.check_mode:
-                    url = f"{given['url'].rstrip('/')}/{name}"
-                    binaries.install(url, path, given["checksums"][name], MODE, given["timeout_s"])
-            elif binaries.needs_mode(path, MODE):
-                changed = True
-                if not module.check_mode:
-                    os.chown(path, 0, 0)
-                    Path(path).chmod(MODE)
-    except (binaries.BinaryError, OSError) as error:
-        module.fail_json(msg=f"{host}: {error}.", installed=installed)
-    module.exit_json(changed=changed or bool(installed), installed=installed)
+    run_module(install, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

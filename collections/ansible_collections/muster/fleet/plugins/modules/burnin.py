@@ -29,6 +29,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.burnin import (
     wave_options,
     wave_request,
 )
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: burnin
@@ -189,9 +190,8 @@ class Host:
         self.deadline = time.monotonic() + self.timeout_s
 
     def fail(self, message: str) -> NoReturn:
-        """End the task; the message names the host."""
-        self.module.fail_json(msg=f"{os.uname().nodename}: {message}")
-        raise AssertionError("fail_json returned")
+        """End the task."""
+        raise FleetError(message)
 
     def show(self, unit: str) -> dict[str, str]:
         """State of a unit, which need not exist."""
@@ -369,30 +369,34 @@ PHASES: dict[str, Callable[[Host], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "phase": {"type": "str", "choices": list(PHASES), "default": "all"},
-            "level": {"type": "str", "choices": list(LEVELS), "default": "standard"},
-            "retest": {"type": "bool", "default": False},
-            "extended_s": {"type": "int", "default": 7200},
-            "timeout_s": {"type": "int", "default": 1800},
-            "extended_for_new": {"type": "str", "default": ""},
-            "waves": {"type": "str", "choices": ["", *WAVES], "default": ""},
-            "wave_wait_s": {"type": "int"},
-            "after_sequence": {"type": "int", "default": 0},
-            "state_dir": {"type": "path", "default": "/var/lib/gpu-burnin"},
-            "program": {"type": "path", "default": "/usr/local/bin/gpu-burnin"},
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {
+    "phase": {"type": "str", "choices": list(PHASES), "default": "all"},
+    "level": {"type": "str", "choices": list(LEVELS), "default": "standard"},
+    "retest": {"type": "bool", "default": False},
+    "extended_s": {"type": "int", "default": 7200},
+    "timeout_s": {"type": "int", "default": 1800},
+    "extended_for_new": {"type": "str", "default": ""},
+    "waves": {"type": "str", "choices": ["", *WAVES], "default": ""},
+    "wave_wait_s": {"type": "int"},
+    "after_sequence": {"type": "int", "default": 0},
+    "state_dir": {"type": "path", "default": "/var/lib/gpu-burnin"},
+    "program": {"type": "path", "default": "/usr/local/bin/gpu-burnin"},
+}
+
+
+def run(module: AnsibleModule) -> dict[str, Any]:
+    """Do the phase asked for. Raises FleetError, OSError."""
     host = Host(module)
     if not os.access(host.program, os.X_OK):
         if module.check_mode:
-            module.exit_json(changed=True, ran=False, why="gpu-burnin is not installed on this host yet")
+            return {"changed": True, "ran": False, "why": "gpu-burnin is not installed on this host yet"}
         host.fail(f"{host.program} is not installed; apply the role gpu_burnin to the whole host")
-    module.exit_json(**PHASES[module.params["phase"]](host))
+    return PHASES[module.params["phase"]](host)
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(run, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import binaries
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: container_images
@@ -59,32 +60,23 @@ loaded:
 CTR = ["ctr", "--namespace", "k8s.io", "images"]
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "images": {"type": "dict", "required": True},
-            "url": {"type": "str", "required": True},
-            "checksums": {"type": "dict", "required": True},
-            "timeout_s": {"type": "float", "default": 30.0},
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {
+    "images": {"type": "dict", "required": True},
+    **binaries.MIRROR_OPTIONS,
+}
+
+
+def load(module: AnsibleModule) -> dict[str, Any]:
+    """Load every image that containerd lacks. Raises FleetError, OSError."""
     given = module.params
-    host = socket.gethostname()
-    problem = binaries.check_request(list(given["images"].values()), given["checksums"])
-    if problem:
-        module.fail_json(msg=f"{host}: {problem}.")
+    binaries.check_request(list(given["images"].values()), given["checksums"])
     loaded = []
-    try:
-        for image, archive in given["images"].items():
-            if not _present(module, image):
-                loaded.append(image)
-                if not module.check_mode:
-                    _load(module, host, image, archive)
-    except (binaries.BinaryError, OSError) as error:
-        module.fail_json(msg=f"{host}: {error}.", loaded=loaded)
-    module.exit_json(changed=bool(loaded), loaded=loaded)
+    for image, archive in given["images"].items():
+        if not _present(module, image):
+            loaded.append(image)
+            if not module.check_mode:
+                _load(module, image, archive)
+    return {"changed": bool(loaded), "loaded": loaded}
 
 
 def _present(module: AnsibleModule, image: str) -> bool:
@@ -93,7 +85,7 @@ def _present(module: AnsibleModule, image: str) -> bool:
     return rc == 0 and image in out.split()
 
 
-def _load(module: AnsibleModule, host: str, image: str, archive: str) -> None:
+def _load(module: AnsibleModule, image: str, archive: str) -> None:
     given = module.params
     with tempfile.TemporaryDirectory(prefix="muster-image-") as folder:
         path = str(Path(folder, archive))
@@ -101,9 +93,14 @@ def _load(module: AnsibleModule, host: str, image: str, archive: str) -> None:
         binaries.install(url, path, given["checksums"][archive], 0o600, given["timeout_s"])
         rc, _, err = module.run_command([*CTR, "import", path])
     if rc != 0:
-        module.fail_json(msg=f"{host}: containerd does not take {url} as an image: {err.strip()}; look at the archive.")
+        raise FleetError(f"containerd does not take {url} as an image: {err.strip()}; look at the archive")
     if not _present(module, image):
-        module.fail_json(msg=f"{host}: {url} holds another image than {image}; correct container_runtime_images.")
+        raise FleetError(f"{url} holds another image than {image}; correct container_runtime_images")
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(load, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

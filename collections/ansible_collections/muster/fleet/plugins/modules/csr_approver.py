@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
+from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
     from gpu_burnin.admission.approve import InventoryNode, approve
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.errors import GpuBurninError
 
-    IMPORT_ERROR: str | None = None
-except ImportError:
-    IMPORT_ERROR = traceback.format_exc()
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
 
 DOCUMENTATION = r"""
 module: csr_approver
@@ -118,24 +119,21 @@ NODE_OPTIONS = {
 }
 
 
-def main() -> None:
-    """Approve and wait, then exit with what was done or fail with what is missing."""
-    module = AnsibleModule(
-        argument_spec={
-            "kubeconfig": {"type": "path", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
-            "wait_for": {"type": "list", "elements": "str", "default": []},
-            "wait_s": {"type": "float", "default": 120},
-        },
-        supports_check_mode=True,
-    )
-    if IMPORT_ERROR is not None:
-        module.fail_json(msg=missing_required_lib("gpu_burnin[controller]"), exception=IMPORT_ERROR)
+ARGUMENT_SPEC: dict[str, Any] = {
+    "kubeconfig": {"type": "path", "required": True},
+    "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
+    "wait_for": {"type": "list", "elements": "str", "default": []},
+    "wait_s": {"type": "float", "default": 120},
+}
+
+
+def approve_requests(module: AnsibleModule) -> dict[str, Any]:
+    """Approve and wait. Raises FleetError with what is missing."""
     parameters = module.params
     nodes = parameters["nodes"]
     unknown = sorted(set(parameters["wait_for"]) - {node["name"] for node in nodes})
     if unknown:
-        module.fail_json(msg=f"wait_for names {', '.join(unknown)}, which nodes does not have; add them there")
+        raise FleetError(f"wait_for names {', '.join(unknown)}, which nodes does not have; add them there")
     try:
         outcome = approve(
             KubeApi(Path(parameters["kubeconfig"])),
@@ -145,7 +143,7 @@ def main() -> None:
             apply=not module.check_mode,
         )
     except GpuBurninError as error:
-        module.fail_json(msg=str(error))
+        raise FleetError(str(error)) from error
     output = {
         "changed": bool(outcome.approved),
         "approved": [{"csr": j.csr, "node": j.node, "signer": j.signer} for j in outcome.approved],
@@ -156,8 +154,13 @@ def main() -> None:
     }
     if outcome.missing and not module.check_mode:
         lines = [f"after {parameters['wait_s']:g} s these nodes have no serving certificate:"]
-        module.fail_json(msg="\n".join(lines + [f"- {m}" for m in outcome.missing.values()]), **output)
-    module.exit_json(**output)
+        raise FleetError("\n".join(lines + [f"- {m}" for m in outcome.missing.values()]), **output)
+    return output
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(approve_requests, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

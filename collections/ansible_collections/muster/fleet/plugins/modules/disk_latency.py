@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import disk_latency as dl
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: disk_latency
@@ -80,46 +81,47 @@ measured:
 """
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "str", "required": True},
-            "device": {"type": "str", "required": True},
-            "max_p99_ms": {"type": "float", "required": True},
-            "samples": {"type": "int", "default": 2000},
-            "block_bytes": {"type": "int", "default": 8192},
-            "max_seconds": {"type": "float", "default": 15.0},
-            "results": {"type": "str", "default": "/var/lib/muster/disk_latency.json"},
-            "force": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {
+    "path": {"type": "str", "required": True},
+    "device": {"type": "str", "required": True},
+    "max_p99_ms": {"type": "float", "required": True},
+    "samples": {"type": "int", "default": 2000},
+    "block_bytes": {"type": "int", "default": 8192},
+    "max_seconds": {"type": "float", "default": 15.0},
+    "results": {"type": "str", "default": "/var/lib/muster/disk_latency.json"},
+    "force": {"type": "bool", "default": False},
+}
+
+
+def gate(module: AnsibleModule) -> dict[str, Any]:
+    """Measure unless a good result is known. Raises FleetError, OSError."""
     given = module.params
-    host, path, device, limit = socket.gethostname(), given["path"], given["device"], given["max_p99_ms"]
+    path, device, limit = given["path"], given["device"], given["max_p99_ms"]
     known = dl.read_results(given["results"])
     latency = known.get(device)
     if latency and not given["force"] and dl.refusal(latency, limit) is None:
-        module.exit_json(changed=False, measured=False, latency=asdict(latency))
+        return {"changed": False, "measured": False, "latency": asdict(latency)}
     if module.check_mode:
-        module.exit_json(changed=True, measured=False)
+        return {"changed": True, "measured": False}
     filesystem = dl.mount_filesystem(path, Path("/proc/self/mountinfo").read_text())
     if filesystem is None or filesystem in dl.UNFIT_FILESYSTEMS:
         found = f"a {filesystem} filesystem" if filesystem else "not a mount point"
-        module.fail_json(msg=f"{host}: {path} is {found}; mount the disk there before measuring it.")
-    try:
-        latency = dl.measure(path, given["samples"], given["block_bytes"], given["max_seconds"])
-    except dl.LatencyError as error:
-        module.fail_json(msg=f"{host}: {error}.")
+        raise FleetError(f"{path} is {found}; mount the disk there before measuring it")
+    latency = dl.measure(path, given["samples"], given["block_bytes"], given["max_seconds"])
     problem = dl.refusal(latency, limit)
     if problem:
-        module.fail_json(
-            msg=f"{host}: {device} on {path} is too slow: {problem}; give a local SSD or keep other load off this one.",
+        raise FleetError(
+            f"{device} on {path} is too slow: {problem}; give a local SSD or keep other load off this one",
             latency=asdict(latency),
             measured=True,
         )
     dl.write_results(given["results"], {**known, device: latency})
-    module.exit_json(changed=True, measured=True, latency=asdict(latency))
+    return {"changed": True, "measured": True, "latency": asdict(latency)}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(gate, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import asdict
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: etcd_health
@@ -63,17 +64,16 @@ health:
 """
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "endpoint": {"type": "str", "required": True},
-            **etcd_api.CREDENTIAL_OPTIONS,
-            "expect_members": {"type": "list", "elements": "str", "default": []},
-            "timeout_s": {"type": "float", "default": 60.0},
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {
+    "endpoint": {"type": "str", "required": True},
+    **etcd_api.CREDENTIAL_OPTIONS,
+    "expect_members": {"type": "list", "elements": "str", "default": []},
+    "timeout_s": {"type": "float", "default": 60.0},
+}
+
+
+def wait(module: AnsibleModule) -> dict[str, Any]:
+    """Wait for health; in check mode ask once. Raises FleetError."""
     given = module.params
     credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
     health = etcd_api.wait_healthy(
@@ -81,12 +81,17 @@ def main() -> None:
         0 if module.check_mode else given["timeout_s"],
     )
     if not health.healthy and not module.check_mode:
-        module.fail_json(
-            msg=f"{socket.gethostname()}: the etcd member at {given['endpoint']} is not healthy after "
-            f"{given['timeout_s']:g} s: {health.reason}; see `journalctl -u etcd` there.",
+        raise FleetError(
+            f"the etcd member at {given['endpoint']} is not healthy after {given['timeout_s']:g} s: {health.reason}; "
+            "see `journalctl -u etcd` there",
             health=asdict(health),
         )
-    module.exit_json(changed=False, health=asdict(health))
+    return {"changed": False, "health": asdict(health)}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(wait, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

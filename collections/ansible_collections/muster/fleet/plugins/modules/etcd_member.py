@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: etcd_member
@@ -76,6 +77,16 @@ restarted_for:
 """
 
 
+ARGUMENT_SPEC: dict[str, Any] = {
+    "unit": {"type": "str", "default": "etcd.service"},
+    "name": {"type": "str", "required": True},
+    "endpoints": {"type": "dict", "required": True},
+    **systemd_unit.RESTART_OPTIONS,
+    **etcd_api.CREDENTIAL_OPTIONS,
+    "timeout_s": {"type": "float", "default": 60.0},
+}
+
+
 class _Cluster:
     """The members as this host reaches them."""
 
@@ -92,29 +103,14 @@ class _Cluster:
         return sum(self.probe(other).healthy for other in self.endpoints if other != name)
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "unit": {"type": "str", "default": "etcd.service"},
-            "name": {"type": "str", "required": True},
-            "endpoints": {"type": "dict", "required": True},
-            "restart_after": {"type": "list", "elements": "path", "default": []},
-            **etcd_api.CREDENTIAL_OPTIONS,
-            "timeout_s": {"type": "float", "default": 60.0},
-        },
-        supports_check_mode=True,
-    )
+def bring_up_to_date(module: AnsibleModule) -> dict[str, Any]:
+    """Restart the member when it is stale. Raises FleetError."""
     given = module.params
-    host = socket.gethostname()
     cluster = _Cluster(given["endpoints"], etcd_api.Credentials(given["ca"], given["cert"], given["key"]))
-    try:
-        stale = systemd_unit.stale_because(systemd_unit.show(given["unit"]), given["restart_after"])
-        if stale and not module.check_mode:
-            _restart(module, cluster, host)
-    except systemd_unit.UnitError as error:
-        module.fail_json(msg=f"{host}: {error}; see `journalctl -u {given['unit']}` there.")
-    module.exit_json(changed=bool(stale), restarted_for=stale)
+    stale = systemd_unit.stale_because(systemd_unit.show(given["unit"]), given["restart_after"])
+    if stale and not module.check_mode:
+        _restart(module, cluster)
+    return {"changed": bool(stale), "restarted_for": stale}
 
 
 def _restarted(module: AnsibleModule) -> bool:
@@ -122,8 +118,8 @@ def _restarted(module: AnsibleModule) -> bool:
     return unit.started_at is not None and not systemd_unit.stale_because(unit, module.params["restart_after"])
 
 
-def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
-    """Restart once the others hold the quorum, or at once when there is none. Fails the module otherwise."""
+def _restart(module: AnsibleModule, cluster: _Cluster) -> None:
+    """Restart once the others hold the quorum, or at once when there is none. Raises FleetError otherwise."""
     quorum = True
     name, size = module.params["name"], len(cluster.endpoints)
     deadline = time.monotonic() + module.params["timeout_s"]
@@ -132,9 +128,9 @@ def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
             quorum = False
             break
         if time.monotonic() >= deadline:
-            module.fail_json(
-                msg=f"{host}: etcd member {name} needs a restart, but only {others} of the other {size - 1} members "
-                "are healthy and the cluster would stop; repair those first, then run again."
+            raise FleetError(
+                f"etcd member {name} needs a restart, but only {others} of the other {size - 1} members are healthy "
+                "and the cluster would stop; repair those first, then run again"
             )
         time.sleep(0.5)
     # A start that hangs would hang here too: the condition to wait for is health, with its reason.
@@ -146,10 +142,15 @@ def _restart(module: AnsibleModule, cluster: _Cluster, host: str) -> None:
         return
     health = etcd_api.wait_healthy(lambda: cluster.probe(name), module.params["timeout_s"])
     if not health.healthy:
-        module.fail_json(
-            msg=f"{host}: etcd member {name} is not healthy {module.params['timeout_s']:g} s after its restart: "
-            f"{health.reason}; see `journalctl -u {module.params['unit']}` there."
+        raise FleetError(
+            f"etcd member {name} is not healthy {module.params['timeout_s']:g} s after its restart: {health.reason}; "
+            f"see `journalctl -u {module.params['unit']}` there"
         )
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(bring_up_to_date, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.files import (
     DirectorySpec,
-    FileSetError,
     FileSpec,
     apply,
     parse_mode,
 )
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: file_set
@@ -125,7 +126,7 @@ changed_files:
 
 SOURCES = ("template", "src", "content", "content_b64")
 
-ARGUMENT_SPEC = {
+ARGUMENT_SPEC: dict[str, Any] = {
     "files": {
         "type": "list",
         "elements": "dict",
@@ -162,13 +163,13 @@ ARGUMENT_SPEC = {
 
 
 def file_spec(item: dict) -> FileSpec:
-    """The typed form of one entry of `files`. Raises FileSetError."""
+    """The typed form of one entry of `files`. Raises FleetError."""
     if item["content_b64"] is None:
-        raise FileSetError(f"{item['dest']}: has no content; run the module through its action plugin")
+        raise FleetError(f"{item['dest']}: has no content; run the module through its action plugin")
     try:
         content = base64.b64decode(item["content_b64"], validate=True)
     except binascii.Error as error:
-        raise FileSetError(f"{item['dest']}: content_b64 is not base64: {error}") from error
+        raise FleetError(f"{item['dest']}: content_b64 is not base64: {error}") from error
     return FileSpec(
         dest=item["dest"],
         content=content,
@@ -180,28 +181,24 @@ def file_spec(item: dict) -> FileSpec:
     )
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+def place(module: AnsibleModule) -> dict[str, Any]:
+    """Place the set. Raises FleetError, OSError."""
     params = module.params
-    try:
-        outcome = apply(
-            [file_spec(item) for item in params["files"]],
-            [
-                DirectorySpec(d["path"], parse_mode(d["mode"], d["path"]), d["owner"], d["group"])
-                for d in params["directories"]
-            ],
-            params["absent"],
-            check=module.check_mode,
-        )
-    except FileSetError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or 'a file of the set'}: {error.strerror or error}")
-    result: dict = {"changed": bool(outcome.changed_files), "changed_files": list(outcome.changed_files)}
+    files = [file_spec(item) for item in params["files"]]
+    directories = [
+        DirectorySpec(item["path"], parse_mode(item["mode"], item["path"]), item["owner"], item["group"])
+        for item in params["directories"]
+    ]
+    outcome = apply(files, directories, params["absent"], check=module.check_mode)
+    result: dict[str, Any] = {"changed": bool(outcome.changed_files), "changed_files": list(outcome.changed_files)}
     if module._diff:
         result["diff"] = [diff.as_ansible() for diff in outcome.diffs]
-    module.exit_json(**result)
+    return result
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(place, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: inventory_check
@@ -38,13 +41,17 @@ msg:
   type: str
 """
 
-ARGUMENT_SPEC = {"playbook": {"type": "path", "required": True}}
+ARGUMENT_SPEC: dict[str, Any] = {"playbook": {"type": "path", "required": True}}
+
+
+def refuse(module: AnsibleModule) -> dict[str, Any]:
+    """Never reached by a task, since the action plugin does the work. Raises FleetError."""
+    raise FleetError("inventory_check runs on the controller; call it as muster.fleet.inventory_check")
 
 
 def main() -> None:
-    """Entry point; never reached, since the action plugin does the work."""
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    module.fail_json(msg="inventory_check runs on the controller; call it as muster.fleet.inventory_check")
+    """Entry point."""
+    run_module(refuse, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,19 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
     Check,
-    KubeHealthError,
     Server,
     message,
     wait,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import UnitError, Wanted, bring_up, log_tail
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import (
+    RESTART_OPTIONS,
+    Wanted,
+    bring_up,
+    log_tail,
+)
 
 DOCUMENTATION = r"""
 module: kube_health
@@ -129,7 +134,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     # The path of a key, not a key.
     "client_key": {"type": "path", "no_log": False},
     "unit": {"type": "str"},
-    "restart_after": {"type": "list", "elements": "path", "default": []},
+    **RESTART_OPTIONS,
     "reload_after": {"type": "list", "elements": "path", "default": []},
     "reload_marker": {"type": "path"},
     "deadline_s": {"type": "float", "default": 60.0},
@@ -150,13 +155,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec=ARGUMENT_SPEC,
-        supports_check_mode=True,
-        required_together=[("client_cert", "client_key")],
-    )
+def ask(module: AnsibleModule) -> dict[str, Any]:
+    """Bring the unit up, if one is given, and ask the server. Raises FleetError."""
     params = module.params
     server = Server(params["server"], params["ca"], params["client_cert"], params["client_key"])
     unit = params["unit"]
@@ -169,7 +169,7 @@ def main() -> None:
             actions = list(bring_up(wanted, act=not module.check_mode).actions)
         failure = wait(server, [Check(**check) for check in params["checks"]], deadline_s)
         problem = message(server, failure, deadline_s) if failure else ""
-    except (KubeHealthError, UnitError) as error:
+    except FleetError as error:
         problem = str(error)
     result: dict[str, Any] = {
         "changed": bool(actions),
@@ -179,8 +179,13 @@ def main() -> None:
     }
     # A check run foretells; before the first real run neither unit nor certificates are there.
     if not problem or module.check_mode:
-        module.exit_json(**result, msg=problem)
-    module.fail_json(msg=problem, **result, **({"log": log_tail(unit)} if unit else {}))
+        return {**result, "msg": problem}
+    raise FleetError(problem, **result, **({"log": log_tail(unit)} if unit else {}))
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(ask, ARGUMENT_SPEC, required_together=[("client_cert", "client_key")])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import kubeconfig_server, resolv_conf
 
 DOCUMENTATION = r"""
@@ -64,6 +66,13 @@ resolv_conf:
 """
 
 
+ARGUMENT_SPEC: dict[str, Any] = {
+    "client_cert": {"type": "path", "default": "/var/lib/kubelet/pki/kubelet-client-current.pem"},
+    "kubeconfig": {"type": "path", "required": True},
+    "gate": {"type": "list", "elements": "str", "default": []},
+}
+
+
 def client_certificate_valid(module: AnsibleModule, path: str) -> bool:
     """True when the file exists and its first certificate has not expired."""
     if not Path(path).exists():
@@ -83,26 +92,23 @@ def ask_gate(module: AnsibleModule, command: list[str]) -> tuple[bool, str]:
     return code == 0, "" if code == 0 else (said[-1] if said else f"{command[0]} ended with exit code {code}")
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "client_cert": {"type": "path", "default": "/var/lib/kubelet/pki/kubelet-client-current.pem"},
-            "kubeconfig": {"type": "path", "required": True},
-            "gate": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    )
+def look(module: AnsibleModule) -> dict[str, Any]:
+    """Look at the host. Raises OSError."""
     params = module.params
     gate_open, gate_message = ask_gate(module, params["gate"])
-    module.exit_json(
-        changed=False,
-        registered=client_certificate_valid(module, params["client_cert"]),
-        server=kubeconfig_server(Path(params["kubeconfig"])),
-        gate_open=gate_open,
-        gate_message=gate_message,
-        resolv_conf=resolv_conf(),
-    )
+    return {
+        "changed": False,
+        "registered": client_certificate_valid(module, params["client_cert"]),
+        "server": kubeconfig_server(Path(params["kubeconfig"])),
+        "gate_open": gate_open,
+        "gate_message": gate_message,
+        "resolv_conf": resolv_conf(),
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(look, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import socket
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import block_device as bd
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: local_ssd
@@ -78,66 +79,60 @@ wiped:
 """
 
 
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "device": {"type": "str", "required": True},
-            **bd.WANTED_OPTIONS,
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {"device": {"type": "str", "required": True}, **bd.WANTED_OPTIONS}
+
+
+def prepare(module: AnsibleModule) -> dict[str, Any]:
+    """Check the disk, then make the filesystem unless an earlier run did. Raises FleetError, OSError."""
     given = dict(module.params)
     path = given.pop("device")
     wanted = bd.Wanted(**given)
-    where = f"{socket.gethostname()}: {path}"
     if not bd.is_stable_path(path):
-        module.fail_json(
-            msg=f"{where} is not a stable name; give the disk as {bd.STABLE_PREFIX}NAME "
-            "(see `ls -l /dev/disk/by-id`) in local_ssd_device."
+        raise FleetError(
+            f"local_ssd_device: {path} is not a stable name; give the disk as {bd.STABLE_PREFIX}NAME "
+            "(see `ls -l /dev/disk/by-id`)"
         )
-    if not wanted.mount_point.startswith("/") or len(wanted.label) > 12:
-        module.fail_json(
-            msg=f"{where}: local_ssd_mount_point must be absolute ({wanted.mount_point}) "
-            f"and local_ssd_label at most 12 characters ({wanted.label})."
-        )
-    try:
-        device = bd.inspect(path)
-    except bd.DeviceError as error:
-        module.fail_json(msg=f"{socket.gethostname()}: local_ssd_device: {error}.")
-    mount_point = bd.inspect_mount_point(wanted.mount_point)
-    problems = bd.refusals(device, wanted, mount_point)
+    if not wanted.mount_point.startswith("/"):
+        raise FleetError(f"local_ssd_mount_point: {wanted.mount_point} must be absolute; write it with a leading /")
+    if len(wanted.label) > 12:
+        raise FleetError(f"local_ssd_label: {wanted.label} has more than 12 characters; give a shorter one")
+    device = bd.inspect(path)
+    problems = bd.refusals(device, wanted, bd.inspect_mount_point(wanted.mount_point))
     if problems:
-        module.fail_json(msg=f"{where} ({device.name}) was not touched: it " + "; it ".join(problems) + ".")
+        raise FleetError(f"{path} ({device.name}) was not touched: it " + "; it ".join(problems))
     make = not bd.is_ours(device, wanted)
     wiped = str(device.signature) if make and device.signature else ""
     if make and not module.check_mode:
         _make(module, path, wanted, bool(wiped))
-    module.exit_json(
-        changed=make,
-        unit=bd.escape_unit_path(wanted.mount_point) + ".mount",
-        name=device.name,
-        size_bytes=device.size_bytes,
-        wiped=wiped,
-        diff={
+    return {
+        "changed": make,
+        "unit": bd.escape_unit_path(wanted.mount_point) + ".mount",
+        "name": device.name,
+        "size_bytes": device.size_bytes,
+        "wiped": wiped,
+        "diff": {
             "before": f"{path}: {device.signature or 'empty'}\n",
             "after": f"{path}: {wanted.filesystem} labelled '{wanted.label}'\n",
         }
         if make
         else {},
-    )
+    }
 
 
 def _make(module: AnsibleModule, path: str, wanted: bd.Wanted, wipe: bool) -> None:
     commands = [["wipefs", "--all", "--quiet", path]] if wipe else []
     for command in [*commands, bd.mkfs_command(path, wanted)]:
         if module.get_bin_path(command[0]) is None:
-            module.fail_json(
-                msg=f"{socket.gethostname()}: {command[0]} is not installed; "
-                f"install {'xfsprogs' if 'xfs' in command[0] else 'e2fsprogs and util-linux'}."
-            )
+            package = "xfsprogs" if "xfs" in command[0] else "e2fsprogs and util-linux"
+            raise FleetError(f"{command[0]} is not installed; install {package}")
         code, _out, err = module.run_command(command)
         if code != 0:
-            module.fail_json(msg=f"{socket.gethostname()}: {' '.join(command)} failed: {err.strip()}.")
+            raise FleetError(f"`{' '.join(command)}` failed: {err.strip()}; see `journalctl -k` there")
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(prepare, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
+from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
     from gpu_burnin.admission.admitter import Admitter, NodeSpec, Settings, admit, as_json
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.errors import GpuBurninError
 
-    IMPORT_ERROR: str | None = None
-except ImportError:
-    IMPORT_ERROR = traceback.format_exc()
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
 
 DOCUMENTATION = r"""
 module: node_admission
@@ -156,23 +157,20 @@ NODE_OPTIONS = {
 }
 
 
-def main() -> None:
-    """Run the admitter, then exit with each node's state or fail with what did not come."""
-    module = AnsibleModule(
-        argument_spec={
-            "kubeconfig": {"type": "path", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
-            "known_hosts": {"type": "path", "required": True},
-            "ledger_dir": {"type": "path", "required": True},
-            "evidence_ttl_s": {"type": "float", "default": 604800},
-            "domain": {"type": "str", "default": "muster.dev"},
-            "expect": {"type": "list", "elements": "str", "default": []},
-            "wait_s": {"type": "float", "default": 120},
-        },
-        supports_check_mode=True,
-    )
-    if IMPORT_ERROR is not None:
-        module.fail_json(msg=missing_required_lib("gpu_burnin[controller]"), exception=IMPORT_ERROR)
+ARGUMENT_SPEC: dict[str, Any] = {
+    "kubeconfig": {"type": "path", "required": True},
+    "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
+    "known_hosts": {"type": "path", "required": True},
+    "ledger_dir": {"type": "path", "required": True},
+    "evidence_ttl_s": {"type": "float", "default": 604800},
+    "domain": {"type": "str", "default": "muster.dev"},
+    "expect": {"type": "list", "elements": "str", "default": []},
+    "wait_s": {"type": "float", "default": 120},
+}
+
+
+def admit_nodes(module: AnsibleModule) -> dict[str, Any]:
+    """Run the admitter and give each node's state. Raises FleetError with what did not come."""
     parameters = module.params
     specs = [
         NodeSpec(
@@ -182,7 +180,7 @@ def main() -> None:
     ]
     unknown = sorted(set(parameters["expect"]) - {spec.name for spec in specs})
     if unknown:
-        module.fail_json(msg=f"expect names {', '.join(unknown)}, which nodes does not have; add them there")
+        raise FleetError(f"expect names {', '.join(unknown)}, which nodes does not have; add them there")
     settings = Settings(
         known_hosts=Path(parameters["known_hosts"]),
         ledger_dir=Path(parameters["ledger_dir"]),
@@ -194,7 +192,7 @@ def main() -> None:
         wait_s = 0.0 if module.check_mode else parameters["wait_s"]
         reports, missing = admit(admitter, specs, parameters["expect"], wait_s)
     except GpuBurninError as error:
-        module.fail_json(msg=str(error))
+        raise FleetError(str(error)) from error
     nodes = [as_json(report) for report in reports]
     output = {
         "changed": any(node["action"] != "nothing" for node in nodes),
@@ -203,8 +201,13 @@ def main() -> None:
     }
     if missing and not module.check_mode:
         head = f"after {parameters['wait_s']:g} s these nodes, whose burn-in passed, cannot be admitted:"
-        module.fail_json(msg="\n".join([head, *(f"- {m}" for m in missing.values())]), **output)
-    module.exit_json(**output)
+        raise FleetError("\n".join([head, *(f"- {m}" for m in missing.values())]), **output)
+    return output
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(admit_nodes, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

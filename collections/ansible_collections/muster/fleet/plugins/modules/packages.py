@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: packages
@@ -43,6 +44,11 @@ installed:
   elements: str
 """
 
+ARGUMENT_SPEC: dict[str, Any] = {
+    "name": {"type": "list", "elements": "str", "required": True},
+    "lock_timeout_s": {"type": "int", "default": 300},
+}
+
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 QUERY = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"]
 
@@ -64,21 +70,13 @@ def apt_errors(output: str) -> str:
     return "; ".join(errors) or (lines[-1] if lines else "apt-get said nothing")
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "list", "elements": "str", "required": True},
-            "lock_timeout_s": {"type": "int", "default": 300},
-        },
-        supports_check_mode=True,
-    )
-    host = os.uname().nodename
+def install(module: AnsibleModule) -> dict[str, Any]:
+    """Install what dpkg does not have. Raises FleetError."""
     names: list[str] = module.params["name"]
     # Exit code 1: at least one name is unknown to dpkg, which is an answer.
     code, out, err = module.run_command([*QUERY, *names]) if names else (0, "", "")
     if code not in (0, 1):
-        module.fail_json(msg=f"{host}: dpkg-query failed: {err.strip()}")
+        raise FleetError(f"dpkg-query failed: {err.strip()}; run `dpkg --audit` there")
     wanted = missing(names, out)
     if wanted and not module.check_mode:
         apt = [
@@ -91,17 +89,21 @@ def main() -> None:
         ]
         code, out, err = module.run_command([*apt, "update"], environ_update=ENVIRONMENT)
         if code != 0:
-            module.fail_json(
-                msg=f"{host}: package lists cannot be updated: {apt_errors(out + err)}; "
-                "see /etc/apt/sources.list.d and the network"
+            raise FleetError(
+                f"package lists cannot be updated: {apt_errors(out + err)}; see /etc/apt/sources.list.d and the network"
             )
         code, out, err = module.run_command([*apt, "install", *wanted], environ_update=ENVIRONMENT)
         if code != 0:
-            module.fail_json(
-                msg=f"{host}: cannot install {', '.join(wanted)}: {apt_errors(out + err)}; "
+            raise FleetError(
+                f"cannot install {', '.join(wanted)}: {apt_errors(out + err)}; "
                 "see /etc/apt/sources.list.d and the package names"
             )
-    module.exit_json(changed=bool(wanted), installed=wanted)
+    return {"changed": bool(wanted), "installed": wanted}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(install, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

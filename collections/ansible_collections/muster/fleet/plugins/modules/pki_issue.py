@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.muster.fleet.plugins.module_utils.files import FileSetError
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 try:
     from ansible_collections.muster.fleet.plugins.module_utils import pki_issue, pki_plan
 
-    HAS_CRYPTOGRAPHY = True
-except ImportError:
-    HAS_CRYPTOGRAPHY = False
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
 
 DOCUMENTATION = r"""
 module: pki_issue
@@ -68,19 +68,16 @@ issued:
 """
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "plan": {"type": "dict", "required": True},
-            "ca_keys": {"type": "dict", "default": {}, "no_log": True},
-            "ca_days": {"type": "int", "required": True},
-        },
-        supports_check_mode=True,
-    )
-    if not HAS_CRYPTOGRAPHY:
-        module.fail_json(msg=missing_required_lib("cryptography"))
+ARGUMENT_SPEC: dict[str, Any] = {
+    "path": {"type": "path", "required": True},
+    "plan": {"type": "dict", "required": True},
+    "ca_keys": {"type": "dict", "default": {}, "no_log": True},
+    "ca_days": {"type": "int", "required": True},
+}
+
+
+def issue(module: AnsibleModule) -> dict[str, Any]:
+    """Make what the plan asks for. Raises FleetError, OSError."""
     given = module.params
     plan = given["plan"]
     order = pki_issue.Order(
@@ -95,17 +92,14 @@ def main() -> None:
         ca_keys=given["ca_keys"],
     )
     if not module.check_mode:
-        try:
-            pki_issue.issue(order, datetime.now(UTC))
-        except (pki_plan.PkiError, FileSetError, OSError) as error:
-            module.fail_json(msg=f"PKI on the controller: {error}.")
-    module.exit_json(
-        changed=plan["needed"],
-        issued=[
+        pki_issue.issue(order, datetime.now(UTC))
+    return {
+        "changed": plan["needed"],
+        "issued": [
             *(f"CA {entry['name']}: {entry['reason']}" for entry in plan["authorities"]),
             *(f"{entry['ca']}/{entry['name']}: {entry['reason']}" for entry in plan["leaves"]),
         ],
-    )
+    }
 
 
 def _leaf(entry: dict[str, Any]) -> pki_plan.Leaf:
@@ -118,6 +112,11 @@ def _leaf(entry: dict[str, Any]) -> pki_plan.Leaf:
         usages=tuple(entry["usages"]),
         days=entry["days"],
     )
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(issue, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 try:
     from ansible_collections.muster.fleet.plugins.module_utils import pki_plan as pki
 
-    HAS_CRYPTOGRAPHY = True
-except ImportError:
-    HAS_CRYPTOGRAPHY = False
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
 
 DOCUMENTATION = r"""
 module: pki_plan
@@ -172,39 +174,33 @@ _LEAF = {
 }
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "authorities": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {"name": {"type": "str", "required": True}, "cn": {"type": "str", "required": True}},
-            },
-            "leaves": {"type": "list", "elements": "dict", "required": True, "options": _LEAF},
-            "keypairs": {"type": "list", "elements": "str", "default": [], "no_log": False},
-            "secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
-            "renew_before_days": {"type": "int", "default": 30},
-        },
-        supports_check_mode=True,
-    )
-    if not HAS_CRYPTOGRAPHY:
-        module.fail_json(msg=missing_required_lib("cryptography"))
+ARGUMENT_SPEC: dict[str, Any] = {
+    "path": {"type": "path", "required": True},
+    "authorities": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {"name": {"type": "str", "required": True}, "cn": {"type": "str", "required": True}},
+    },
+    "leaves": {"type": "list", "elements": "dict", "required": True, "options": _LEAF},
+    "keypairs": {"type": "list", "elements": "str", "default": [], "no_log": False},
+    "secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
+    "renew_before_days": {"type": "int", "default": 30},
+}
+
+
+def plan_certificates(module: AnsibleModule) -> dict[str, Any]:
+    """Compare the folder with what is wanted. Raises FleetError, OSError."""
     given = module.params
-    try:
-        request = pki.Request(
-            path=Path(given["path"]),
-            authorities=tuple(pki.Authority(**authority) for authority in given["authorities"]),
-            leaves=pki.expand_leaves(given["leaves"]),
-            keypairs=tuple(given["keypairs"]),
-            secrets=tuple(given["secrets"]),
-            renew_before=timedelta(days=given["renew_before_days"]),
-        )
-        plan = pki.make_plan(request, datetime.now(UTC))
-    except pki.PkiError as error:
-        module.fail_json(msg=f"PKI on the controller: {error}.")
+    request = pki.Request(
+        path=Path(given["path"]),
+        authorities=tuple(pki.Authority(**authority) for authority in given["authorities"]),
+        leaves=pki.expand_leaves(given["leaves"]),
+        keypairs=tuple(given["keypairs"]),
+        secrets=tuple(given["secrets"]),
+        renew_before=timedelta(days=given["renew_before_days"]),
+    )
+    plan = pki.make_plan(request, datetime.now(UTC))
     for warning in plan.warnings:
         module.warn(warning)
     authorities = [asdict(authority) | {"reason": reason} for authority, reason in plan.authorities]
@@ -216,18 +212,23 @@ def main() -> None:
     needed += [f"{entry['ca']}/{entry['name']}: {entry['reason']}" for entry in leaves]
     needed += [f"{name}: it does not exist" for name in (*plan.keypairs, *plan.secrets)]
     needed += [f"{path}: not for its owner alone" for path in (*plan.directories, *plan.loose_files)]
-    module.exit_json(
-        changed=module.check_mode and bool(needed),
-        authorities=authorities,
-        leaves=leaves,
-        keypairs=plan.keypairs,
-        secrets=plan.secrets,
-        needed=bool(needed),
-        directories=plan.directories,
-        loose_files=plan.loose_files,
-        signing=sorted({leaf.ca for leaf, _ in plan.leaves}),
-        diff={"prepared": "".join(f"to be issued: {line}\n" for line in needed)} if needed else {},
-    )
+    return {
+        "changed": module.check_mode and bool(needed),
+        "authorities": authorities,
+        "leaves": leaves,
+        "keypairs": plan.keypairs,
+        "secrets": plan.secrets,
+        "needed": bool(needed),
+        "directories": plan.directories,
+        "loose_files": plan.loose_files,
+        "signing": sorted({leaf.ca for leaf, _ in plan.leaves}),
+        "diff": {"prepared": "".join(f"to be issued: {line}\n" for line in needed)} if needed else {},
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(plan_certificates, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

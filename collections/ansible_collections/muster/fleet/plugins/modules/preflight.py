@@ -10,6 +10,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import block_device
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import mirror_fault
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather
 
 DOCUMENTATION = r"""
@@ -164,7 +165,7 @@ is_node:
   type: bool
 """
 
-ARGUMENT_SPEC = {
+ARGUMENT_SPEC: dict[str, Any] = {
     "ports": {
         "type": "list",
         "elements": "dict",
@@ -210,17 +211,17 @@ def disk_faults(disk: Mapping[str, Any] | None) -> list[str]:
     return block_device.faults(disk["device"], block_device.Wanted(**wanted))
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
-    except OSError as error:
-        module.fail_json(msg=f"the host's facts cannot be read: {error.filename}: {error.strerror}")
+def look(module: AnsibleModule) -> dict[str, Any]:
+    """Gather the facts. Raises OSError."""
+    facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
     facts["disk_faults"] = disk_faults(module.params["disk"])
-    given = {name: module.params[name] for name in ("limits", "is_node")}
-    module.exit_json(changed=False, facts=facts, **given)
+    return {"changed": False, "facts": facts, **{name: module.params[name] for name in ("limits", "is_node")}}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(look, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

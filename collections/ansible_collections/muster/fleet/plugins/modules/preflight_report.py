@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: preflight_report
@@ -39,16 +42,20 @@ msg:
   type: str
 """
 
-ARGUMENT_SPEC = {
+ARGUMENT_SPEC: dict[str, Any] = {
     "facts": {"type": "str", "default": "__preflight_facts"},
     "hosts": {"type": "list", "elements": "str", "required": True},
 }
 
 
+def refuse(module: AnsibleModule) -> dict[str, Any]:
+    """Never reached by a task, since the action plugin does the work. Raises FleetError."""
+    raise FleetError("preflight_report runs on the controller; call it as muster.fleet.preflight_report")
+
+
 def main() -> None:
-    """Entry point; never reached, since the action plugin does the work."""
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    module.fail_json(msg="preflight_report runs on the controller; call it as muster.fleet.preflight_report")
+    """Entry point."""
+    run_module(refuse, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
+from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.fleet.model import Target, as_json
     from gpu_burnin.fleet.ssh import probe
 
-    IMPORT_ERROR: str | None = None
-except ImportError:
-    IMPORT_ERROR = traceback.format_exc()
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
 
 DOCUMENTATION = r"""
 module: ssh_probe
@@ -135,20 +136,17 @@ HOST_OPTIONS = {
 }
 
 
-def main() -> None:
-    """Probe, then exit with all results or fail with all problems."""
-    module = AnsibleModule(
-        argument_spec={
-            "hosts": {"type": "list", "elements": "dict", "required": True, "options": HOST_OPTIONS},
-            "known_hosts": {"type": "path", "required": True},
-            "trust_new_hosts": {"type": "bool", "default": False},
-            "timeout_s": {"type": "float", "default": 10},
-            "threads": {"type": "int", "default": 64},
-        },
-        supports_check_mode=True,
-    )
-    if IMPORT_ERROR is not None:
-        module.fail_json(msg=missing_required_lib("gpu_burnin[controller]"), exception=IMPORT_ERROR)
+ARGUMENT_SPEC: dict[str, Any] = {
+    "hosts": {"type": "list", "elements": "dict", "required": True, "options": HOST_OPTIONS},
+    "known_hosts": {"type": "path", "required": True},
+    "trust_new_hosts": {"type": "bool", "default": False},
+    "timeout_s": {"type": "float", "default": 10},
+    "threads": {"type": "int", "default": 64},
+}
+
+
+def probe_hosts(module: AnsibleModule) -> dict[str, Any]:
+    """Probe all hosts and give their results. Raises FleetError with all problems."""
     targets = [
         Target(
             name=host["name"],
@@ -170,15 +168,20 @@ def main() -> None:
             threads=module.params["threads"],
         )
     except GpuBurninError as error:
-        module.fail_json(msg=str(error))
+        raise FleetError(str(error)) from error
     pinned = [result.target.name for result in results if result.new_key]
     output = {"changed": bool(pinned), "hosts": [as_json(result) for result in results], "pinned": pinned}
     problems = [str(problem) for result in results for problem in result.problems]
     if problems:
         bad = sum(not result.ok for result in results)
         summary = f"{bad} of {len(results)} hosts cannot be used over SSH:"
-        module.fail_json(msg="\n".join([summary, *(f"- {problem}" for problem in problems)]), **output)
-    module.exit_json(**output)
+        raise FleetError("\n".join([summary, *(f"- {problem}" for problem in problems)]), **output)
+    return output
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(probe_hosts, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

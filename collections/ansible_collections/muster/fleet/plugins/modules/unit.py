@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import socket
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: unit
@@ -64,18 +65,17 @@ stale:
 """
 
 
-def main() -> None:
-    """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "enabled": {"type": "bool", "default": True},
-            "restart_after": {"type": "list", "elements": "path", "default": []},
-            "restart": {"type": "bool", "default": True},
-            "wait": {"type": "bool", "default": True},
-        },
-        supports_check_mode=True,
-    )
+ARGUMENT_SPEC: dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "enabled": {"type": "bool", "default": True},
+    **systemd_unit.RESTART_OPTIONS,
+    "restart": {"type": "bool", "default": True},
+    "wait": {"type": "bool", "default": True},
+}
+
+
+def bring_up(module: AnsibleModule) -> dict[str, Any]:
+    """Bring the unit up. Raises FleetError with the unit's last log lines."""
     given = module.params
     wanted = systemd_unit.Wanted(
         unit=given["name"],
@@ -86,12 +86,14 @@ def main() -> None:
     )
     try:
         decision = systemd_unit.bring_up(wanted, act=not module.check_mode)
-    except systemd_unit.UnitError as error:
-        module.fail_json(
-            msg=f"{socket.gethostname()}: {error}; see `journalctl -u {wanted.unit}` there.",
-            log=systemd_unit.log_tail(wanted.unit),
-        )
-    module.exit_json(changed=bool(decision.actions), actions=decision.actions, stale=decision.stale)
+    except FleetError as error:
+        raise FleetError(str(error), log=systemd_unit.log_tail(wanted.unit)) from error
+    return {"changed": bool(decision.actions), "actions": decision.actions, "stale": decision.stale}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(bring_up, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.wheel_venv import (
-    WheelVenvError,
     install,
     is_complete,
     prune,
@@ -70,8 +68,17 @@ archive_needed:
 """
 
 
+ARGUMENT_SPEC: dict[str, Any] = {
+    "root": {"type": "path", "required": True},
+    "build": {"type": "str", "required": True},
+    "archive": {"type": "path", "required": True},
+    "sha256": {"type": "str", "required": True},
+    "links": {"type": "dict", "default": {}},
+}
+
+
 def apply(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
-    """Do what is missing and give the task's result. Raises WheelVenvError, OSError."""
+    """Do what is missing and give the task's result. Raises FleetError, OSError."""
     root, archive = Path(params["root"]), Path(params["archive"])
     build = root / params["build"]
     links = {str(root / "current"): params["build"], **params["links"]}
@@ -94,24 +101,7 @@ def apply(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "build": {"type": "str", "required": True},
-            "archive": {"type": "path", "required": True},
-            "sha256": {"type": "str", "required": True},
-            "links": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    )
-    try:
-        module.exit_json(**apply(module.params, module.check_mode))
-    except WheelVenvError as error:
-        module.fail_json(msg=f"{os.uname().nodename}: {error}")
-    except OSError as error:
-        module.fail_json(
-            msg=f"{os.uname().nodename}: {error.filename or module.params['root']}: {error.strerror or error}"
-        )
+    run_module(lambda module: apply(module.params, module.check_mode), ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":
