@@ -31,7 +31,7 @@ from gpu_burnin.node.recording import Finished, record
 from gpu_burnin.node.signing import CODE as NO_EVIDENCE
 from gpu_burnin.node.signing import NO_HISTORY, obstacles
 from gpu_burnin.node.signing import notice as no_evidence
-from gpu_burnin.node.store import KERNEL_DIR, Run, Store
+from gpu_burnin.node.store import KERNEL_DIR, RunDirectory, Store
 from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.settings.config import Config
@@ -170,7 +170,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
 class _Begun:
     """A run's directory, and whether a check may have begun."""
 
-    run: Run
+    run: RunDirectory
     begun: bool = False
 
 
@@ -260,7 +260,7 @@ def _execute(
 
 
 @contextlib.contextmanager
-def _kernel_dir(run: Run) -> Iterator[Path]:
+def _kernel_dir(run: RunDirectory) -> Iterator[Path]:
     """Where the workers of a run share compiled kernels while they are at it: nothing in it is older than the run."""
     path = run.path / KERNEL_DIR
     path.mkdir(mode=0o700)

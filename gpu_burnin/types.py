@@ -54,7 +54,7 @@ class Reason:
     check: str
     message: str
     gpu: str | None = None
-    evidence: Mapping[str, JSON] = field(default_factory=dict)
+    details: Mapping[str, JSON] = field(default_factory=dict)
     action: Action = Action.RETEST
     severity: Verdict = Verdict.FAIL
 
@@ -71,7 +71,7 @@ class Notice:
     check: str
     message: str
     gpu: str | None = None
-    evidence: Mapping[str, JSON] = field(default_factory=dict)
+    details: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

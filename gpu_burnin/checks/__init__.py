@@ -1,6 +1,6 @@
 """The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run.
 
-A check is added by its file, one row in ROWS (order, self-test and faults follow from it) and its time in
+A check is added by its file, one row in CHECKS (order, self-test and faults follow from it) and its time in
 gpu_burnin.engine.plan.LEVELS.
 """
 
@@ -34,7 +34,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckSpec:
     """What the machinery knows of a check. `faults` are those --inject knows; an `optional` one has to be asked for.
 
     `in_turns` is the part of its budget in which the GPUs take turns, each in peace while the others wait. With fewer
@@ -50,45 +50,45 @@ class Row:
 
 
 # Modules under gpu_burnin.checks that hold a class named Check. Order is the order of a run.
-ROWS: Mapping[str, Row] = {
-    "state": Row(Scope.NODE),
-    "sm": Row(
+CHECKS: Mapping[str, CheckSpec] = {
+    "state": CheckSpec(Scope.NODE),
+    "sm": CheckSpec(
         Scope.EACH, selftested=True,
         faults=(
             "stuck_bit", "dropped_lane", "lost_atomic", "wrong_special", "special_everywhere", "absent_sm", "bad_smid",
             "skipped_launch",
         ),
     ),
-    "gemm": Row(
+    "gemm": CheckSpec(
         Scope.EACH, selftested=True,
         faults=(
             "bitflip", "low_mantissa", "multibit", "wrong_value", "warp_run", "nan", "inf", "zero", "transposed",
             "permuted", "shifted", "sign_pair", "stale", "skipped_tile", "skipped_launch", "operand_a", "operand_b",
         ),
     ),
-    "hbm": Row(
+    "hbm": CheckSpec(
         Scope.EACH, selftested=True,
         faults=("bitflip", "stuck", "flipping", "coupling", "alias", "lane", "row_burst", "fade"),
     ),
-    "pcie": Row(
+    "pcie": CheckSpec(
         Scope.TOGETHER, selftested=True, in_turns=0.4,
         faults=("corrupted", "stale", "dropped", "duplicated", "reordered"),
     ),
-    "nvlink": Row(
+    "nvlink": CheckSpec(
         Scope.TOGETHER, selftested=True, in_turns=0.5, least_gpus=2,
         faults=("corrupted", "dropped", "duplicated", "reordered", "slow_link", "dead_link", "slow_gpu"),
     ),
-    "nccl": Row(
+    "nccl": CheckSpec(
         Scope.TOGETHER, selftested=True, faults=("wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"),
     ),
-    "power": Row(Scope.TOGETHER, selftested=True, faults=("wrong_edge", "late", "idle", "wrong_transfer")),
-    "dcgm": Row(Scope.AFTER, optional=True),
+    "power": CheckSpec(Scope.TOGETHER, selftested=True, faults=("wrong_edge", "late", "idle", "wrong_transfer")),
+    "dcgm": CheckSpec(Scope.AFTER, optional=True),
 }  # fmt: skip
-CHECK_NAMES: tuple[str, ...] = tuple(ROWS)
+CHECK_NAMES: tuple[str, ...] = tuple(CHECKS)
 # Those of a run of which nothing else was said.
-USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in ROWS.items() if not row.optional)
+USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in CHECKS.items() if not row.optional)
 # Checks whose detectors have to see injected faults in each run.
-SELFTESTED: frozenset[str] = frozenset(name for name, row in ROWS.items() if row.selftested)
+SELFTESTED: frozenset[str] = frozenset(name for name, row in CHECKS.items() if row.selftested)
 
 
 @dataclass(frozen=True)

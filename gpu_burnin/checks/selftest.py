@@ -43,7 +43,7 @@ def hindered(ctx: CheckContext, check: str, fault: str, real: Reason) -> Selftes
     said = replace(
         real,
         message=f"in the self-test, with no fault injected yet: {real.message}",
-        evidence={**real.evidence, "phase": "self-test"},
+        details={**real.details, "phase": "self-test"},
     )
     return SelftestResult(fault, check, ctx.uuid, False, False, 0.0, _scope(ctx), real=said)
 

@@ -16,7 +16,7 @@ from gpu_burnin.checks import Scope
 from gpu_burnin.engine.deadlines import Deadlines
 from gpu_burnin.engine.execution import EventSink, OnEvent, OomKills, Run, Waiting
 from gpu_burnin.engine.plan import CheckPlan, Plan
-from gpu_burnin.engine.worker_supervisor import Lane
+from gpu_burnin.engine.worker_supervisor import WorkerSupervisor
 from gpu_burnin.system.host_limits import oom_kills
 from gpu_burnin.types import CheckResult, SelftestResult
 
@@ -65,8 +65,9 @@ def execute(
     begun_s = time.monotonic() if started_s is None else started_s
     run = Run(plan, journal, on_event, oom_kills, command, begun_s, waiting, kernel_dir)
     gpu_checks = [check for check in plan.checks if check.per_gpu]
-    node_lanes, last_lanes = ([Lane(run, None, _scoped(plan, scope))] for scope in (Scope.NODE, Scope.AFTER))
-    gpu_lanes = [Lane(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
+    node_lanes = [WorkerSupervisor(run, None, _scoped(plan, Scope.NODE))]
+    last_lanes = [WorkerSupervisor(run, None, _scoped(plan, Scope.AFTER))]
+    gpu_lanes = [WorkerSupervisor(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
     lanes = [*node_lanes, *gpu_lanes, *last_lanes]
     interrupted = busy = False
     try:
@@ -99,7 +100,7 @@ def _scoped(plan: Plan, scope: Scope) -> list[CheckPlan]:
     return [check for check in plan.checks if check.scope is scope and not plan.checks_off]
 
 
-def _drive(run: Run, lanes: Sequence[Lane]) -> None:
+def _drive(run: Run, lanes: Sequence[WorkerSupervisor]) -> None:
     """Serve all lanes until each is done."""
     while True:
         for lane in lanes:
@@ -127,7 +128,7 @@ def _drive(run: Run, lanes: Sequence[Lane]) -> None:
                 lane.overdue()
 
 
-def _release(run: Run, active: Sequence[Lane]) -> None:
+def _release(run: Run, active: Sequence[WorkerSupervisor]) -> None:
     """Once all lanes wait, begin the earliest check they wait for: on all of its GPUs, or on the next one alone."""
     if any(lane.busy for lane in active):
         return
@@ -142,7 +143,7 @@ def _release(run: Run, active: Sequence[Lane]) -> None:
         lane.release(left_s)
 
 
-def _exchange(active: Sequence[Lane]) -> None:
+def _exchange(active: Sequence[WorkerSupervisor]) -> None:
     """Once every worker that is in a check has an offer, give all offers to all of them."""
     members = [lane for lane in active if lane.check is not None and not lane.waiting]
     if not members or not all(lane.offering for lane in members):
@@ -152,7 +153,7 @@ def _exchange(active: Sequence[Lane]) -> None:
         lane.answer(offers)
 
 
-def _stop(lanes: Sequence[Lane]) -> None:
+def _stop(lanes: Sequence[WorkerSupervisor]) -> None:
     """End the workers that are left: SIGTERM, SIGKILL, leave behind. Another Ctrl-C goes straight to the next."""
     left = [lane for lane in lanes if lane.fd is not None]
     with contextlib.suppress(KeyboardInterrupt):
@@ -164,7 +165,9 @@ def _stop(lanes: Sequence[Lane]) -> None:
             lane.abandon()
 
 
-def _signal(lanes: Sequence[Lane], number: signal.Signals, grace: Callable[[Deadlines], float]) -> list[Lane]:
+def _signal(
+    lanes: Sequence[WorkerSupervisor], number: signal.Signals, grace: Callable[[Deadlines], float]
+) -> list[WorkerSupervisor]:
     """Signal all, then wait; returns the lanes whose worker is still there."""
     for lane in lanes:
         lane.stop(number)

@@ -163,7 +163,7 @@ def _measurement(measurement: Measurement) -> None:
 
 def _reason(reason: Reason, gpu: str | None) -> None:
     _texts(reason.code, reason.check, reason.message, reason.gpu or "")
-    _mapping(reason.evidence)
+    _mapping(reason.details)
     # The check of the node speaks of all its GPUs.
     if gpu is not None and reason.gpu != gpu:
         raise ValueError("a reason about another GPU")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
 from gpu_burnin.engine.deadlines import Deadlines, deadlines
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import JSON, Gpu
@@ -60,7 +60,7 @@ class Level:
     slots: Mapping[str, Slot]
 
 
-# Which checks, for how long. Their order and what runs in peace (Scope) are in checks.ROWS. `--for` replaces the time
+# Which checks, for how long. Their order and what runs in peace (Scope) are in checks.CHECKS. `--for` replaces the time
 # of extended. The least times are what a check is estimated to need on 8 H200s (docs/reference/levels.md has the sum).
 LEVELS: Mapping[str, Level] = {
     "quick": Level(60.0, 1.0, {
@@ -170,9 +170,9 @@ def parse_injection(spec: str) -> Injection:
     if len(parts) != 2:
         raise PlanError(f"inject {spec!r}: write it as CHECK:FAULT or CHECK:FAULT:gpu=INDEX")
     check, fault = parts
-    if check not in ROWS:
-        raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(ROWS)}")
-    known = ROWS[check].faults + WORKER_FAULTS
+    if check not in CHECKS:
+        raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(CHECKS)}")
+    known = CHECKS[check].faults + WORKER_FAULTS
     if fault not in known:
         raise PlanError(f"inject {spec!r}: unknown fault {fault!r} for {check}, choose from {', '.join(known)}")
     return Injection(check, fault, gpu)
@@ -219,7 +219,7 @@ def make_plan(
                 slot.weight,
                 min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s,
             )
-            for name, row in ROWS.items()
+            for name, row in CHECKS.items()
             if name in names and (slot := _slot(chosen, name, len(gpus)))
         ),
         shapes=_shapes(backend, shapes or {}),
@@ -235,7 +235,7 @@ def make_plan(
 
 def _slot(level: Level, name: str, gpus: int) -> Slot | None:
     """The time of a check; a check that has nothing to do leaves it to all others."""
-    return level.slots.get(name) if gpus >= ROWS[name].least_gpus else Slot(0.0, 0.0)
+    return level.slots.get(name) if gpus >= CHECKS[name].least_gpus else Slot(0.0, 0.0)
 
 
 def _refuse_too_short(plan: Plan) -> None:

@@ -57,7 +57,7 @@ class Early:
         if not early:
             return result
         reasons = (*early, *result.reasons)
-        places = [reason.evidence for reason in early if reason.evidence.get("phase") == "self-test"]
+        places = [reason.details for reason in early if reason.details.get("phase") == "self-test"]
         return replace(result, reasons=reasons, verdict=verdict_of(reasons), errors=(*places, *result.errors))
 
 

@@ -22,7 +22,7 @@ from gpu_burnin.system.host_limits import scarce_of, shown_by_end, shown_by_word
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict
 
 
-class Lane:
+class WorkerSupervisor:
     """The steps of one GPU (or of the node) and the worker that does them."""
 
     def __init__(self, run: Run, gpu: str | None, checks: Sequence[CheckPlan]) -> None:
@@ -387,10 +387,10 @@ class Lane:
         code: str,
         check: str,
         message: str,
-        evidence: Mapping[str, Any] | None = None,
+        details: Mapping[str, Any] | None = None,
         severity: Verdict = Verdict.INCONCLUSIVE,
     ) -> Reason:
-        return make_reason(code, check, message, gpu=self.gpu, evidence=to_json(evidence or {}), severity=severity)
+        return make_reason(code, check, message, gpu=self.gpu, details=to_json(details or {}), severity=severity)
 
     def _blind(self, check: str, why: str) -> None:
         """A self-test that came to no end has detected nothing."""

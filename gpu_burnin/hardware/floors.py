@@ -63,7 +63,7 @@ def at_lowered_power(
         f"{len(lowered)} of {len(limits)} GPUs run at a power limit of {expected_w:g} W as expected, and their own is "
         f"{own_w} W: their rates in {' and '.join(sorted(_BY_POWER))} were held against no floor"
     )
-    evidence: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
+    details: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
     return (
         tuple(
             replace(result, coverage={**result.coverage, "no_floor_why": why})
@@ -71,7 +71,7 @@ def at_lowered_power(
             else result
             for result in found
         ),
-        (Notice("POWER_LIMIT", "telemetry", message, evidence=evidence),),
+        (Notice("POWER_LIMIT", "telemetry", message, details=details),),
     )
 
 
@@ -88,7 +88,7 @@ def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tu
             f"{_told(measurement.floor or 0.0, measurement.unit)} "
             f"({measurement.floor_confidence}: {measurement.floor_source})"
         )
-        evidence: dict[str, JSON] = {
+        details: dict[str, JSON] = {
             "measurement": measurement.name,
             "value": float(measurement.value),
             "unit": measurement.unit,
@@ -96,9 +96,9 @@ def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tu
             "confidence": measurement.floor_confidence,
         }
         if measurement.floor_confidence in FAILING:
-            reasons.append(make_reason(SLOW, result.name, message, gpu=result.gpu, evidence=evidence))
+            reasons.append(make_reason(SLOW, result.name, message, gpu=result.gpu, details=details))
         else:
-            notices.append(Notice(SLOW, result.name, message, result.gpu, evidence))
+            notices.append(Notice(SLOW, result.name, message, result.gpu, details))
     return tuple(reasons), tuple(notices)
 
 

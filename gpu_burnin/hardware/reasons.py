@@ -53,7 +53,7 @@ def make_reason(
     message: str,
     *,
     gpu: str | None = None,
-    evidence: Mapping[str, JSON] | None = None,
+    details: Mapping[str, JSON] | None = None,
     action: Action | None = None,
     severity: Verdict | None = None,
 ) -> Reason:
@@ -64,7 +64,7 @@ def make_reason(
         check=check,
         message=message,
         gpu=gpu,
-        evidence=dict(evidence or {}),
+        details=dict(details or {}),
         action=info.action if action is None else action,
         severity=info.severity if severity is None else severity,
     )

@@ -233,8 +233,8 @@ def attributed(
             facts["floor_bytes_per_s"] = floor
             reasons.append(_reason(code, one, "slow", message, facts))
         else:
-            evidence = {"attributed": {**_attributed(one, "slow"), **facts}}
-            notices.append(Notice(code, CHECK, message, one.gpus[0] if one.kind == "gpu" else None, evidence))
+            details = {"attributed": {**_attributed(one, "slow"), **facts}}
+            notices.append(Notice(code, CHECK, message, one.gpus[0] if one.kind == "gpu" else None, details))
     return tuple(reasons), tuple(notices)
 
 
@@ -284,8 +284,8 @@ def _with(one: Blame, labels: Mapping[str, str]) -> str:
 
 
 def _reason(code: str, one: Blame, problem: str, message: str, facts: Mapping[str, JSON]) -> Reason:
-    evidence: dict[str, JSON] = {"attributed": {**_attributed(one, problem), **facts}}
-    return make_reason(code, CHECK, message, gpu=one.gpus[0] if one.kind == "gpu" else None, evidence=evidence)
+    details: dict[str, JSON] = {"attributed": {**_attributed(one, problem), **facts}}
+    return make_reason(code, CHECK, message, gpu=one.gpus[0] if one.kind == "gpu" else None, details=details)
 
 
 def _attributed(one: Blame, problem: str) -> dict[str, JSON]:

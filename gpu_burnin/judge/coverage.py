@@ -106,8 +106,8 @@ def _time(result: CheckResult) -> Iterator[Reason]:
     nothing_to_test = whole is not None and whole.none_ok and result.coverage.get(whole.whole) == 0
     if result.gpu is not None and not nothing_to_test and verified_s(result) <= 0:
         message = "no work of this GPU was verified for any time, so its result says nothing"
-        evidence: dict[str, JSON] = {"seconds": result.seconds, TOTAL_KEY: result.coverage.get(TOTAL_KEY)}
-        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
+        details: dict[str, JSON] = {"seconds": result.seconds, TOTAL_KEY: result.coverage.get(TOTAL_KEY)}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
 
 def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Reason]:
@@ -121,8 +121,8 @@ def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Rea
     share = covered / whole if whole > 0 else 0.0
     if share < wanted.least:
         message = f"{share:.1%} was {what}, at least {wanted.least:.0%} must be"
-        evidence: dict[str, JSON] = {**told, "least_share": wanted.least}
-        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
+        details: dict[str, JSON] = {**told, "least_share": wanted.least}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
 
 def _patterns(result: CheckResult) -> Iterator[Reason]:
@@ -131,8 +131,8 @@ def _patterns(result: CheckResult) -> Iterator[Reason]:
     patterns: list[JSON] = [*told] if isinstance(told, list | tuple) else []
     if len(patterns) < LEAST_PATTERNS:
         message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are wanted"
-        evidence: dict[str, JSON] = {"patterns": patterns, "least_patterns": LEAST_PATTERNS}
-        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence=evidence)
+        details: dict[str, JSON] = {"patterns": patterns, "least_patterns": LEAST_PATTERNS}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
 
 def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason]:
@@ -145,16 +145,14 @@ def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason
     if missing or not proofs:
         message = f"the precisions {', '.join(missing)} were not tested" if missing else "no precision was tested"
         lacking: list[JSON] = [*missing]
-        yield make_reason(
-            "COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence={"precisions_missing": lacking}
-        )
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"precisions_missing": lacking})
     judged = [name for name in sorted(proofs) if name in wanted or not wanted]
     unproven = {name: _why(proofs[name]) for name in judged if not _proven(proofs[name])}
     if unproven:
         listed = "; ".join(f"{name}: {why}" for name, why in unproven.items())
         message = f"it is not proven that the products ran on the unit they were meant for ({listed})"
         yield make_reason(
-            "COVERAGE_LOW", result.name, message, gpu=result.gpu, evidence={"data_path_unproven": unproven}
+            "COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"data_path_unproven": unproven}
         )
 
 

@@ -43,7 +43,7 @@ def _reason(precision: str, found: Mapping[tuple[str, ...], list[str]]) -> Reaso
     odd = [holders[0] for holders in found.values() if len(holders) == 1]
     several = [holders for holders in found.values() if len(holders) > 1]
     alone = odd[0] if len(odd) == 1 and len(several) == 1 else None
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         "digests": [{"digests": [*digests], "gpus": [*holders]} for digests, holders in found.items()]
     }
     what = f"bits for the same random {precision} products"
@@ -51,7 +51,7 @@ def _reason(precision: str, found: Mapping[tuple[str, ...], list[str]]) -> Reaso
         message = f"{sum(map(len, found.values()))} GPUs of one model gave {len(found)} different {what}"
     else:
         message = f"other {what} than {len(several[0])} GPUs of the same model, which agree"
-    return make_reason("GEMM_DISAGREE", "gemm", message, gpu=alone, evidence=evidence)
+    return make_reason("GEMM_DISAGREE", "gemm", message, gpu=alone, details=details)
 
 
 def _texts(value: JSON) -> dict[str, str]:

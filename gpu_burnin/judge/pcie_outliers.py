@@ -48,8 +48,8 @@ def _notice(name: str, model: str, gpu: str, rate: float, median: float, others:
         f"{name} is {rate / 1e9:.4g} GB/s, under {LEAST_SHARE:.0%} of {median / 1e9:.4g} GB/s, the median of the other "
         f"{others} GPUs of its model on this node: compare link width and generation, and the slot"
     )
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         "measurement": name, "value": rate, "unit": "B/s", "median_of_others": median, "others": others,
         "least_share": LEAST_SHARE, "confidence": "derived", "model": model,
     }  # fmt: skip
-    return Notice(SLOW, "pcie", message, gpu, evidence)
+    return Notice(SLOW, "pcie", message, gpu, details)

@@ -124,7 +124,7 @@ def _applied(
     found: list[Reason | Notice] = []
     for (code, weight), group in groups.items():
         message = f"{gpu.label}: {'; '.join(words for _, words in group)}"
-        evidence: dict[str, JSON] = {
+        details: dict[str, JSON] = {
             "observed": [_numbers(rule, values[rule.quantity]) for rule, _ in group],
             "phases": {
                 name: phase.to_json(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz"))
@@ -132,9 +132,9 @@ def _applied(
             },
         }
         if weight is Weight.FAIL:
-            found.append(make_reason(code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+            found.append(make_reason(code, CHECK, message, gpu=gpu.uuid, details=details))
         else:
-            found.append(Notice(code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+            found.append(Notice(code, CHECK, message, gpu=gpu.uuid, details=details))
     return found
 
 
@@ -158,7 +158,7 @@ def _jumped(gpu: Gpu, seen: Mapping[str, Phase]) -> list[Notice]:
     if not whys:
         return []
     message = f"{gpu.label}: its power is not known by its sum of energy ({'; '.join(whys)})"
-    return [Notice("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, evidence={"why": list(whys)})]
+    return [Notice("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, details={"why": list(whys)})]
 
 
 def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
@@ -167,7 +167,7 @@ def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
         waves = result.coverage.get(WAVES)
         if isinstance(waves, Mapping) and waves.get("wanted") is True and waves.get("run") is not True:
             message = f"power waves were not made: {waves.get('why')}"
-            return [Notice("WAVES_NOT_RUN", CHECK, message, evidence={"why": waves.get("why")})]
+            return [Notice("WAVES_NOT_RUN", CHECK, message, details={"why": waves.get("why")})]
     return []
 
 

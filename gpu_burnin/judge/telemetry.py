@@ -65,11 +65,11 @@ def judge_telemetry(
             *_events(findings, gpu.uuid, policy),
         ]
         for group in _by_code(found):
-            meaning, message, evidence = group[0].meaning, _message(gpu, group), _evidence(group)
+            meaning, message, details = group[0].meaning, _message(gpu, group), _evidence(group)
             if meaning.weight is Weight.FAIL:
-                reasons.append(make_reason(meaning.code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+                reasons.append(make_reason(meaning.code, CHECK, message, gpu=gpu.uuid, details=details))
             else:
-                notices.append(Notice(meaning.code, CHECK, message, gpu=gpu.uuid, evidence=evidence))
+                notices.append(Notice(meaning.code, CHECK, message, gpu=gpu.uuid, details=details))
     return tuple(reasons), tuple(notices)
 
 
@@ -99,27 +99,27 @@ def _lost(
     """A GPU that fell away, one that was not watched to the end, and counters that cannot be compared."""
     if series.lost:
         message = f"{gpu.label}: NVML says {series.lost} during the run"
-        yield make_reason("GPU_LOST", CHECK, message, gpu=gpu.uuid, evidence={"why": series.lost})
+        yield make_reason("GPU_LOST", CHECK, message, gpu=gpu.uuid, details={"why": series.lost})
         return
     source = next((one for one in sources if (one.name, one.gpu) == (SAMPLES, gpu.uuid)), None)
     if source is None or not source.alive:
         detail = source.detail if source else "no sampler watched it"
         message = f"{gpu.label}: it was not watched over the whole run: {detail}"
-        yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"detail": detail})
+        yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, details={"detail": detail})
     else:
         shares = {name: _share(series, name) for name in policy.needed_columns} | {"samples": series.watched_share}
         thin: dict[str, JSON] = {name: share for name, share in shares.items() if share < policy.needed_share}
         if thin:
             listed = ", ".join(f"{name} in {shares[name]:.0%}" for name in thin)
             message = f"{gpu.label}: sampled in too little of the run: {listed}"
-            yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, evidence={"sampled_share": thin})
+            yield make_reason("TELEMETRY_LOST", CHECK, message, gpu=gpu.uuid, details={"sampled_share": thin})
     judged = {name for rule in policy.counters for name in rule.counters}
     missing = [counter for counter in counters if _incomparable(counter, judged)]
     if missing:
         words = "; ".join(f"{counter.name} ({counter.why or 'fell'})" for counter in missing)
-        evidence: dict[str, JSON] = {"counters": [_numbers(counter) for counter in missing]}
+        details: dict[str, JSON] = {"counters": [_numbers(counter) for counter in missing]}
         message = f"{gpu.label}: counters that cannot be compared over the run: {words}"
-        yield make_reason("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, evidence=evidence)
+        yield make_reason("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, details=details)
 
 
 def _implausible(gpu: Gpu, found: Sequence[Implausible], policy: TelemetryPolicy) -> Iterator[Reason | Notice]:
@@ -131,9 +131,9 @@ def _implausible(gpu: Gpu, found: Sequence[Implausible], policy: TelemetryPolicy
         {"name": one.name, "value": one.value, "share": round(one.share, 4), "source": one.rule.source} for one in found
     ]
     if max(one.share for one in found) > 1 - policy.needed_share:
-        yield make_reason("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, evidence={"observed": observed})
+        yield make_reason("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, details={"observed": observed})
     else:
-        yield Notice("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, evidence={"observed": observed})
+        yield Notice("SENSOR_IMPLAUSIBLE", CHECK, message, gpu=gpu.uuid, details={"observed": observed})
 
 
 def _share(series: GpuSeries, name: str) -> float:

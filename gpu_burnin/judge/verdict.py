@@ -249,7 +249,7 @@ def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
     for check, gpu in sorted(passed - judged, key=str):
         if check in SELFTESTED:
             message = f"no fault was injected into the check {check}, so its detector is not proven"
-            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": []})
+            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, details={"faults": []})
     # Telemetry proves its detectors too, without a check of its name.
     for check, gpu in sorted(judged, key=str):
         if check in CHECK_NAMES and (check, gpu) not in ran:
@@ -258,7 +258,7 @@ def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
         blind: list[JSON] = [test.fault for test in tests if not (test.real or (test.injected and test.detected))]
         if blind:
             message = f"the {check} detector did not see injected faults: {', '.join(map(str, blind))}"
-            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, evidence={"faults": blind})
+            yield make_reason("SELFTEST_BLIND", check, message, gpu=gpu, details={"faults": blind})
 
 
 def _run_reasons(seen: Observations) -> Iterator[Reason]:

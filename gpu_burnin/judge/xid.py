@@ -100,9 +100,9 @@ def judge_xids(
         names = sources if isinstance(sources, str) else ", ".join(sources)
         message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
         if driver_told and not vanished:
-            notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", evidence={"gaps": gaps}),)
+            notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", details={"gaps": gaps}),)
         else:
-            reasons.append(make_reason("XID_GAP", CHECK, message, evidence={"gaps": gaps}))
+            reasons.append(make_reason("XID_GAP", CHECK, message, details={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *later), earlier)
     merged = _merged(logged, reported, old)
     told, said = _told(merged, gpus, table, own_pids, old, users_ran, reasons)
@@ -156,13 +156,13 @@ def _told(
             continue
         worst = max(judged, key=lambda one: (one.holds, one.code == "XID_FATAL", one.action.rank))
         gpu = None if worst.event.sxid else uuids.get(worst.event.pci_bus_id)
-        message, evidence = _message(worst, len(group)), _evidence(worst.event, len(group))
+        message, details = _message(worst, len(group)), _evidence(worst.event, len(group))
         if worst.holds:
             demand = None if worst.event.sxid else demands.get(worst.event.pci_bus_id)
             action = driver_decides(worst.action, demand)
-            reasons.append(make_reason(worst.code, CHECK, message, gpu=gpu, evidence=evidence, action=action))
+            reasons.append(make_reason(worst.code, CHECK, message, gpu=gpu, details=details, action=action))
         else:
-            notices.append(Notice(worst.code, CHECK, message, gpu, evidence))
+            notices.append(Notice(worst.code, CHECK, message, gpu, details))
     return tuple(reasons), tuple(notices)
 
 

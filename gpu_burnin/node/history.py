@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_burnin.engine.journal import died_during
-from gpu_burnin.engine.wire import reason_from_json
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
-from gpu_burnin.node.store import EVIDENCE, REPORT, Run, Store
+from gpu_burnin.node.store import EVIDENCE, REPORT, RunDirectory, Store
 from gpu_burnin.report import model
 from gpu_burnin.system.files import read_bytes
 from gpu_burnin.types import Reason, Verdict
@@ -37,7 +36,7 @@ def read_history(store: Store, boot_id: str) -> History:
     return History(_died(runs, boot_id), _passed(runs, boot_id), reasons, restarted=last_boot != boot_id)
 
 
-def _died(runs: Iterable[Run], boot_id: str) -> str | None:
+def _died(runs: Iterable[RunDirectory], boot_id: str) -> str | None:
     """By the runs that no report followed: one with a report came to its end, and has told of those before it."""
     for run in reversed(list(runs)):
         if (run.path / REPORT).exists():
@@ -51,7 +50,7 @@ def _died(runs: Iterable[Run], boot_id: str) -> str | None:
     return None
 
 
-def _passed(runs: Iterable[Run], boot_id: str) -> bool:
+def _passed(runs: Iterable[RunDirectory], boot_id: str) -> bool:
     for run in runs:
         with contextlib.suppress(OSError, GpuBurninError):  # a run without evidence passed nothing
             statement = evidence.parse_statement(read_bytes(run.path / EVIDENCE, follow=False))
@@ -60,11 +59,11 @@ def _passed(runs: Iterable[Run], boot_id: str) -> bool:
     return False
 
 
-def _said(run: Run) -> tuple[tuple[Reason, ...], str] | None:
+def _said(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
     """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
     try:
         report = model.load(run.path)
-        reasons = tuple(map(reason_from_json, report["reasons"]))
+        reasons = tuple(map(model.reason_from_report, report["reasons"]))
         boot_id = str(report["host"]["boot_id"])
     except (GpuBurninError, KeyError, TypeError, ValueError):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
@@ -123,7 +123,7 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
     chosen = tuple(name for name in options.checks or wanted if name not in options.skip)
     shortfalls: list[str] = []
     if found.busy:
-        chosen = wanted = tuple(name for name, row in ROWS.items() if row.scope is Scope.NODE)
+        chosen = wanted = tuple(name for name, row in CHECKS.items() if row.scope is Scope.NODE)
         shortfalls.append(BUSY)
     gpus = select(found.testable, options.gpus)
     new = new_gpus(gpus, known, simulated=backend == "cpu" or found.simulated)

@@ -17,7 +17,7 @@ from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
-from gpu_burnin.node.store import EVIDENCE, JOURNAL, REPORT, Run, Store
+from gpu_burnin.node.store import EVIDENCE, JOURNAL, REPORT, RunDirectory, Store
 from gpu_burnin.report import model, outputs
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
@@ -34,7 +34,7 @@ class Finished:
     the run began.
     """
 
-    run: Run
+    run: RunDirectory
     plan: Plan
     host: Host
     report: model.Report
@@ -94,7 +94,7 @@ def _tried(what: str, step: Callable[[], object]) -> list[str]:
     return []
 
 
-def _unwritten(run: Run, failed: Mapping[str, str]) -> str:
+def _unwritten(run: RunDirectory, failed: Mapping[str, str]) -> str:
     reasons = dict.fromkeys(failed.values())
     whys = (f"{', '.join(name for name in failed if failed[name] == why)} ({why})" for why in reasons)
     return f"{socket.gethostname()}: not written in {run.path}: {'; '.join(whys)}; make room or mend the disk"

@@ -61,7 +61,7 @@ def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: b
 
 
 @dataclass(frozen=True)
-class Run:
+class RunDirectory:
     """One run's directory under runs/."""
 
     run_id: str
@@ -142,7 +142,7 @@ class Store:
             )
         return int(text)
 
-    def new_run(self, now: datetime) -> Run:
+    def new_run(self, now: datetime) -> RunDirectory:
         """Make the directory of a new run, and nothing else; call with the lock held.
 
         Its number is above that of each run that has begun or is still here, so that a lost counter repeats none.
@@ -152,22 +152,22 @@ class Store:
         path = self.runs_dir / run_id
         path.mkdir(mode=0o700)
         fsync_directory(self.runs_dir)
-        return Run(run_id, sequence, path)
+        return RunDirectory(run_id, sequence, path)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunDirectory) -> None:
         """From here on this run speaks for the node, on the disk before this returns; call with the lock held.
 
         The gate is closed with it, until the run's own PASS is there.
         """
         write_atomic(self.root / "sequence", f"{run.sequence}\n".encode("ascii"))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunDirectory]:
         """All runs, oldest first (by sequence); other names in runs/ are left alone."""
         if not self.runs_dir.is_dir():
             return []
         found = [(entry, _RUN_ID.fullmatch(entry.name)) for entry in self.runs_dir.iterdir() if entry.is_dir()]
         return sorted(
-            (Run(entry.name, int(match[1]), entry) for entry, match in found if match),
+            (RunDirectory(entry.name, int(match[1]), entry) for entry, match in found if match),
             key=lambda run: run.sequence,
         )
 
@@ -175,7 +175,7 @@ class Store:
         """Remove what a run before left of its request for power waves; call with the lock held."""
         shutil.rmtree(self.root / WAVE_DIR, ignore_errors=True)
 
-    def finish(self, run: Run, keep: int = KEEP_RUNS) -> None:
+    def finish(self, run: RunDirectory, keep: int = KEEP_RUNS) -> None:
         """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.
 
         The run that speaks for the node stays, however many with injected faults came after it.
@@ -186,7 +186,7 @@ class Store:
             if old.sequence != speaks:
                 shutil.rmtree(old.path, ignore_errors=True)
 
-    def result(self) -> Run:
+    def result(self) -> RunDirectory:
         """The run that speaks for the node, with its evidence. Raises NoResult; GpuBurninError as counter()."""
         number, runs = self.counter(), self.runs()
         if not number:

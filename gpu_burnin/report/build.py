@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import gpu_burnin
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
 from gpu_burnin.judge.verdict import Judgement, Observations, killed_by_run
 from gpu_burnin.node.evidence import hardware_sha256
@@ -156,6 +156,6 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
     planned = {check.name for check in seen.plan.checks}
     busy = any(reason.code == "GPU_BUSY" for reason in judged.reasons)
     unasked = "a foreign process uses a GPU" if busy else "not among the checks of the configuration"
-    for check, row in ROWS.items():
+    for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
             yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else unasked}

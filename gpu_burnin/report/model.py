@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict
 
+from gpu_burnin.engine.wire import reason_from_json
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import REPORT, Store
 from gpu_burnin.system.files import parse_json, read_bytes
@@ -75,14 +76,22 @@ def plain(value: object) -> Any:
 
 def reason_json(reason: Reason) -> dict[str, JSON]:
     """A reason as the report has it."""
-    found: dict[str, JSON] = plain(asdict(reason))
-    return found
+    return _with_evidence(asdict(reason))
+
+
+def reason_from_report(item: Mapping[str, Any]) -> Reason:
+    """The inverse of reason_json. Raises KeyError, TypeError or ValueError for anything else."""
+    return reason_from_json({"details" if name == "evidence" else name: value for name, value in item.items()})
 
 
 def notice_json(notice: Notice) -> dict[str, JSON]:
     """A warning as the report has it."""
-    found: dict[str, JSON] = plain(asdict(notice))
-    return found
+    return _with_evidence(asdict(notice))
+
+
+def _with_evidence(fields: Mapping[str, Any]) -> dict[str, JSON]:
+    """`details` under the name that report v1 has for them."""
+    return {"evidence" if name == "details" else name: plain(value) for name, value in fields.items()}
 
 
 def measurement_json(measurement: Measurement) -> dict[str, JSON]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.checks import ROWS, Scope
+from gpu_burnin.checks import CHECKS, Scope
 from gpu_burnin.checks.nccl.operations import COLLECTIVES
 from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, WAYS
 from gpu_burnin.checks.power.wave import waves_for
@@ -65,7 +65,7 @@ def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Seque
 
 
 def _check_json(plan: Plan, step: Expected, skus: SkuTable) -> dict[str, Any]:
-    row, covers = ROWS[step.check.name], _covers(plan, step, skus)
+    row, covers = CHECKS[step.check.name], _covers(plan, step, skus)
     return {
         "name": step.check.name,
         "scope": str(step.check.scope),
@@ -89,13 +89,13 @@ def _active_s(plan: Plan, step: Expected) -> float:
     """
     if not step.check.per_gpu:
         return 0.0
-    return step.budget_s * (1 - ROWS[step.check.name].in_turns * (1 - 1 / max(1, len(plan.gpus))))
+    return step.budget_s * (1 - CHECKS[step.check.name].in_turns * (1 - 1 / max(1, len(plan.gpus))))
 
 
 def _least_s(plan: Plan, step: Expected, skus: SkuTable) -> float:
     """The same for the part of a check that gets least: a fault of one direction, precision or kernel shows only while
     that is at work."""
-    gpus, in_turns = len(plan.gpus), ROWS[step.check.name].in_turns
+    gpus, in_turns = len(plan.gpus), CHECKS[step.check.name].in_turns
     if step.check.name == "nvlink" and gpus > 1:
         # In turns one other GPU and direction after the other, then all other GPUs at once.
         return step.budget_s * (in_turns / gpus / (2 * (gpus - 1)) + (1 - in_turns) / 2)
@@ -136,7 +136,7 @@ def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str
     limit = "" if step.check.weight or not step.seconds else "up to "
     least_s = _least_s(plan, step, skus)
     bound = f"every {duration(least_s / RULE_OF_THREE)}" if least_s else "-"
-    words = _covers(plan, step, skus).words + ("; optional" if ROWS[step.check.name].optional else "")
+    words = _covers(plan, step, skus).words + ("; optional" if CHECKS[step.check.name].optional else "")
     return step.check.name, _ON[step.check.scope], limit + duration(step.seconds), bound, words
 
 

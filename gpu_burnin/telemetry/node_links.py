@@ -119,7 +119,7 @@ def absent(links: NodeLinks, gpus: Iterable[Gpu], skus: SkuTable) -> Notice | No
     if links.source is not Source.SHAPE or not fewer:
         return None
     message = f"{links.why}; nobody said so, and missing NVLinks would look the same: set expect.nvlink_links"
-    return Notice("NVLINK_ABSENT", "state", message, evidence={"gpus": fewer, "why": links.why})
+    return Notice("NVLINK_ABSENT", "state", message, details={"gpus": fewer, "why": links.why})
 
 
 def decide(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.nccl import session as nccl_session
 from gpu_burnin.checks.nccl.judge import transport_reasons
 from gpu_burnin.checks.nccl.log import read_log
@@ -65,7 +65,7 @@ RING_FAULTS = {
 
 def _attributed(judged: Judgement) -> set[str]:
     """UUIDs that the reasons name as at fault; all of them must name the same."""
-    blamed: list[Any] = [reason.evidence["attributed"] for reason in judged.reasons]
+    blamed: list[Any] = [reason.details["attributed"] for reason in judged.reasons]
     named = {tuple(blame["gpus"]) for blame in blamed}
     assert len(named) == 1, f"not of one mind: {named}"
     return set(next(iter(named)))
@@ -217,4 +217,4 @@ def test_struck_worker(name: str, tmp_path: Path, record: Record) -> None:
 
 def test_faults_of_inject_are_all_in_the_campaign() -> None:
     """Those that end a worker are in test_command.py and above as real ones."""
-    assert set(ROWS["nccl"].faults) == {"wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"}
+    assert set(CHECKS["nccl"].faults) == {"wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"}

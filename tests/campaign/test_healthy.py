@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS, Scope
 from gpu_burnin.judge.verdict import KernelLogFindings
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
@@ -90,9 +90,9 @@ def _results(
     """The named checks of GPUs, here and now."""
     results: list[CheckResult] = []
     tests: list[SelftestResult] = []
-    for name in (name for name in names if ROWS[name].scope.per_gpu):
+    for name in (name for name in names if CHECKS[name].scope.per_gpu):
         context = context_of(gpus, tested, seed=seed, shapes=shapes)
-        if ROWS[name].scope is Scope.TOGETHER:
+        if CHECKS[name].scope is Scope.TOGETHER:
             results += run_group(name, gpus, seed, shapes=shapes)
         else:
             result = REGISTRY[name].run(context)
@@ -111,7 +111,7 @@ def test_healthy_run_passes(index: int, nvml: NvmlChild, tmp_path: Path, record:
     m, n, k = (source.choice(_SIZES) for _ in range(3))
     shapes = {**SHAPES, "gemm_m": m, "gemm_n": n, "gemm_k": k, "hbm_bytes": 4096 * source.randint(1, 32)}
     shapes |= {name: 4096 * source.randint(1, 8) for name in ("transfer_bytes", "collective_bytes")}
-    names = [name for name in USUAL_CHECKS if index % TOGETHER_EACH == 0 or ROWS[name].scope is not Scope.TOGETHER]
+    names = [name for name in USUAL_CHECKS if index % TOGETHER_EACH == 0 or CHECKS[name].scope is not Scope.TOGETHER]
     results, tests = _results(names, gpus, source.randrange(len(gpus)), seed, shapes)
     seen = observe(
         plan_of(gpus, *names, seed=seed),
@@ -135,7 +135,7 @@ def test_healthy_gpus_together(count: int, index: int, record: Record) -> None:
     """The checks of GPUs together as a standard run has them, with waves: nothing fails and nothing is told."""
     seed = case_seed("healthy together", count, index)
     gpus = made_up_gpus(count)
-    for name in (name for name in USUAL_CHECKS if ROWS[name].scope is Scope.TOGETHER):
+    for name in (name for name in USUAL_CHECKS if CHECKS[name].scope is Scope.TOGETHER):
         options: dict[str, JSON] = {"power_waves": "always"}
         results = run_group(name, gpus, seed, level="standard", options=options)
         judged = judge_group(name, gpus, seed, results)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS, Scope
+from gpu_burnin.checks import CHECKS, Scope
 from gpu_burnin.types import Verdict
 from tests.campaign.command_faults import CommandFault
 from tests.campaign.command_node import GPUS, Node
@@ -26,7 +26,7 @@ from tests.campaign.test_command import EXIT_CODES, prepare
 from tests.campaign.traces import Traces, until
 
 # Checks in which the workers of several GPUs are at work together.
-TOGETHER = [name for name, row in ROWS.items() if row.scope is Scope.TOGETHER]
+TOGETHER = [name for name, row in CHECKS.items() if row.scope is Scope.TOGETHER]
 _DEADLINE_S = 120.0
 
 

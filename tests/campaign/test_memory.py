@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS
+from gpu_burnin.checks import CHECKS, REGISTRY
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict
@@ -55,7 +55,7 @@ def test_sick_cells(name: str, index: int, record: Record, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("index", range(SEEDS))
-@pytest.mark.parametrize("name", ROWS["hbm"].faults)
+@pytest.mark.parametrize("name", CHECKS["hbm"].faults)
 def test_injected_memory_faults(name: str, index: int, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """The faults of --inject, which strike below the comparison too."""
     monkeypatch.setattr(hbm.Check, "retention_s", _RETENTION_S)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.device.backend import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
@@ -78,7 +78,7 @@ def test_wrong_products_under_swinging_load(name: str, waves: bool, record: Reco
     demand(Expect(frozenset({"POWER_MISMATCH"}), FAIL, frozenset({sick})), judged, gpus, note)
 
 
-@pytest.mark.parametrize("name", ROWS["power"].faults)
+@pytest.mark.parametrize("name", CHECKS["power"].faults)
 def test_injected_faults_of_power(name: str, record: Record) -> None:
     seed = case_seed("power", "inject", name)
     gpus, sick = node_of("power", "inject", name, least=2, most=3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.nvlink import check as nvlink
 from gpu_burnin.device.backend import Backend
 from gpu_burnin.judge.verdict import Judgement
@@ -54,13 +54,13 @@ def test_sick_wire_to_the_host(name: str, way: str, index: int, record: Record) 
     record(row("transfers", f"pcie {way}: {name}", seed, judged, peers=host_view(SICK_WIRES[name](seed))))
     note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {wire.struck} times"
     demand(Expect(frozenset({"PCIE_DATA"}), FAIL, frozenset({sick})), judged, gpus, note)
-    evidence = next(reason.evidence for reason in judged.reasons if reason.gpu == gpus[sick].uuid)
-    assert set(dict(evidence["directions"])) == {way}, note  # type: ignore[arg-type]
+    details = next(reason.details for reason in judged.reasons if reason.gpu == gpus[sick].uuid)
+    assert set(dict(details["directions"])) == {way}, note  # type: ignore[arg-type]
     if name in _KINDS:
-        assert set(dict(evidence["kinds"])) == {_KINDS[name]}, note  # type: ignore[arg-type]
+        assert set(dict(details["kinds"])) == {_KINDS[name]}, note  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ROWS["pcie"].faults)
+@pytest.mark.parametrize("name", CHECKS["pcie"].faults)
 def test_injected_faults_of_pcie(name: str, record: Record) -> None:
     seed = case_seed("transfers", "inject pcie", name)
     gpus, sick = node_of("inject pcie", name)
@@ -173,10 +173,10 @@ def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: PeerFault, en
     if judged.verdict is not fault.verdict:
         found.append(f"verdict {judged.verdict}, expected {fault.verdict}")
     said: tuple[Reason | Notice, ...] = (*judged.reasons, *judged.notices)
-    told = [item for item in said if "attributed" in item.evidence]
+    told = [item for item in said if "attributed" in item.details]
     kind = "gpu" if fault.whole_gpu else "link"
     for item in told:
-        blame: Any = item.evidence["attributed"]
+        blame: Any = item.details["attributed"]
         named = (item.code, blame["kind"], set(blame["gpus"]), blame["problem"])
         if named != (fault.code, kind, uuids, fault.problem):
             found.append(f"named {named}, expected {(fault.code, kind, uuids, fault.problem)}")
@@ -193,7 +193,7 @@ def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: PeerFault, en
     return found + ([f"not expected: {others}"] if others else [])
 
 
-@pytest.mark.parametrize("name", ROWS["nvlink"].faults)
+@pytest.mark.parametrize("name", CHECKS["nvlink"].faults)
 def test_injected_faults_of_nvlink(name: str, record: Record) -> None:
     seed = case_seed("transfers", "inject nvlink", name)
     gpus, sick = node_of("inject nvlink", name, least=4, most=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpu_burnin.checks import REGISTRY, ROWS, CheckContext
+from gpu_burnin.checks import CHECKS, REGISTRY, CheckContext
 from gpu_burnin.device.backend import Backend, BackendError
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.judge.verdict import Judgement
@@ -60,7 +60,7 @@ def _as_result(check: str, gpu: Gpu, outcome: CheckResult | Exception) -> CheckR
 
 def selftests(check: str, gpus: Sequence[Gpu], seed: int) -> list[SelftestResult]:
     """What the self-test of each GPU gave, on healthy backends; none where the check has no detector of its own."""
-    if not ROWS[check].selftested:
+    if not CHECKS[check].selftested:
         return []
     return [
         test

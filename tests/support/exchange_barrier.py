@@ -12,7 +12,7 @@ from gpu_burnin.types import JSON, CheckResult
 _DEADLINE_S = 60.0
 
 
-class Meeting:
+class ExchangeBarrier:
     """What the executor does for workers in one check: once all that are in it have an offer, each gets all."""
 
     def __init__(self, members: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def run_together(
     run: Callable[[CheckContext], CheckResult], made: Sequence[CheckContext]
 ) -> dict[str, CheckResult | Exception]:
     """Run a check on all GPUs at once; the result of each by UUID, or the exception it ended with."""
-    meeting = Meeting([ctx.gpu.uuid for ctx in made if ctx.gpu])
+    meeting = ExchangeBarrier([ctx.gpu.uuid for ctx in made if ctx.gpu])
     results: dict[str, CheckResult | Exception] = {}
 
     def one(ctx: CheckContext) -> None:

@@ -27,12 +27,12 @@ def wait_for(path: Path) -> None:
 
 
 BUSY = {
-    "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "evidence": {},
+    "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "details": {},
     "action": "retest", "severity": "INCONCLUSIVE",
 }  # fmt: skip
 FAULT = {
     "code": "GEMM_MISMATCH", "check": "gemm", "message": "bf16 product is wrong",
-    "evidence": {"row": 3, "phase": "self-test"}, "action": "repair", "severity": "FAIL",
+    "details": {"row": 3, "phase": "self-test"}, "action": "repair", "severity": "FAIL",
 }  # fmt: skip
 HINDERED = {
     "fault": "bitflip bf16", "check": "gemm", "injected": False, "detected": False, "latency_s": 0.0,

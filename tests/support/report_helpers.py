@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_burnin.node.evidence import Statement, write_evidence
-from gpu_burnin.node.store import Run, Store
+from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.settings.config import Config
 
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -22,7 +22,7 @@ def make_key(path: Path) -> Path:
     return path
 
 
-def leave_run(config: Config, statement: Statement) -> Run:
+def leave_run(config: Config, statement: Statement) -> RunDirectory:
     """A finished run of this node with signed evidence; the sequence is the store's."""
     store = Store(config.state_dir)
     with store.locked():

@@ -144,7 +144,7 @@ def bit_lane_2() -> Sample:
         new = replace(
             old,
             verdict=Verdict.FAIL,
-            reasons=(make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu.uuid, evidence=lane[0]),),
+            reasons=(make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu.uuid, details=lane[0]),),
             errors=tuple(lane),
             coverage={
                 **old.coverage,

@@ -307,7 +307,7 @@ def sick(seen: Observations) -> Observations:
         seen,
         "gemm",
         uuid[3],
-        (make_reason("GEMM_MISMATCH", "gemm", message, gpu=uuid[3], evidence=errors[0]),),
+        (make_reason("GEMM_MISMATCH", "gemm", message, gpu=uuid[3], details=errors[0]),),
         errors=errors,
     )
     words = tuple(
@@ -330,7 +330,7 @@ def sick(seen: Observations) -> Observations:
         seen,
         "hbm",
         uuid[5],
-        (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=uuid[5], evidence=words[0]),),
+        (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=uuid[5], details=words[0]),),
         errors=words,
     )
     slow = make_reason(
@@ -347,7 +347,7 @@ def sick(seen: Observations) -> Observations:
         int((STARTED_S + 171) * 1e6),
         False,
     )
-    lost = make_reason("GPU_LOST", "hbm", "GPU 6 no longer answers", gpu=uuid[6], evidence={"nvml_error": 15})
+    lost = make_reason("GPU_LOST", "hbm", "GPU 6 no longer answers", gpu=uuid[6], details={"nvml_error": 15})
     tests = tuple(
         replace(test, detected=False) if (test.gpu, test.fault) == (uuid[0], "fp64 bitflip") else test
         for test in seen.selftests

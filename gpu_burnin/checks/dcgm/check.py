@@ -79,7 +79,7 @@ def _judged(ctx: CheckContext, answer: Answer, level: int) -> tuple[tuple[Reason
             f"dcgmi diag was ended after {answer.seconds:.0f} s (signal {-answer.exit_status}): see the log of "
             "nv-hostengine, or give the run a higher level's time"
         )
-        return (make_reason("DCGM_UNKNOWN", NAME, message, evidence={"seconds": answer.seconds}),), {}
+        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"seconds": answer.seconds}),), {}
     if any(words in said for words in _NO_ENGINE):
         message = "dcgmi does not reach its host engine: start nvidia-dcgm (nv-hostengine)"
         return (make_reason("DCGM_MISSING", NAME, message),), {}
@@ -88,7 +88,7 @@ def _judged(ctx: CheckContext, answer: Answer, level: int) -> tuple[tuple[Reason
     except DcgmUnknown as error:
         tail = " ".join(answer.errors.split())[-200:]
         message = f"{error} (exit status {answer.exit_status}{'; ' + tail if tail else ''})"
-        return (make_reason("DCGM_UNKNOWN", NAME, message, evidence={"exit_status": answer.exit_status}),), {}
+        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"exit_status": answer.exit_status}),), {}
     rows = dcgm.rows(opinion, ctx.gpus)
     found: dict[str, JSON] = {
         "release": opinion.release,

@@ -169,11 +169,11 @@ def judge(opinion: Opinion, exit_status: int, gpus: Sequence[Gpu], level: int) -
                 yield _failed(opinion.release, test, outcome, known.get(outcome.entity))
     if exit_status and not said:
         message = f"dcgmi ended with exit status {exit_status} although its answer names no failed test"
-        yield make_reason("DCGM_UNKNOWN", NAME, message, evidence={"exit_status": exit_status})
+        yield make_reason("DCGM_UNKNOWN", NAME, message, details={"exit_status": exit_status})
     if len(opinion.serials) < len(gpus):
         message = f"DCGM knows {len(opinion.serials)} GPUs and the run has {len(gpus)}"
-        evidence: dict[str, JSON] = {"dcgm_gpus": len(opinion.serials), "gpus": len(gpus)}
-        yield make_reason("COVERAGE_LOW", NAME, message, evidence=evidence)
+        details: dict[str, JSON] = {"dcgm_gpus": len(opinion.serials), "gpus": len(gpus)}
+        yield make_reason("COVERAGE_LOW", NAME, message, details=details)
     done = [test for test in opinion.tests if any(o.status not in (SKIP, NOT_RUN) for o in test.outcomes)]
     if not done or (level > 1 and all(test.category == _DEPLOYMENT for test in done)):
         skipped: list[JSON] = [test.name for test in opinion.tests if test not in done]
@@ -181,7 +181,7 @@ def judge(opinion: Opinion, exit_status: int, gpus: Sequence[Gpu], level: int) -
             f"DCGM {opinion.release} skipped every test of hardware ({', '.join(map(str, skipped)) or 'none named'}): "
             "see its log and whether its diag-skus.yaml allows the tests on this model (is_allowed)"
         )
-        yield make_reason("COVERAGE_LOW", NAME, message, evidence={"skipped": skipped})
+        yield make_reason("COVERAGE_LOW", NAME, message, details={"skipped": skipped})
 
 
 def _failed(release: str, test: DiagTest, outcome: Outcome, gpu: Gpu | None) -> Reason:
@@ -196,6 +196,6 @@ def _failed(release: str, test: DiagTest, outcome: Outcome, gpu: Gpu | None) -> 
         NAME,
         f"DCGM {release}: the test {test.name} {what} on {place}{note}: {why}",
         gpu=None if gpu is None else gpu.uuid,
-        evidence={"test": test.name, "category": test.category, "result": outcome.status, "messages": messages},
+        details={"test": test.name, "category": test.category, "result": outcome.status, "messages": messages},
         severity=Verdict.INCONCLUSIVE if setting or outcome.status == WARN else None,
     )

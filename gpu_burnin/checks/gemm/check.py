@@ -62,9 +62,9 @@ def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: li
     said += [f"{precision} was not covered" for precision in missing]
     if not said:
         return []
-    evidence: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
+    details: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
     gpu = ctx.uuid
-    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, evidence=evidence)]
+    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, details=details)]
 
 
 def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> dict[str, JSON]:

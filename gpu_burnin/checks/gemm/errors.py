@@ -35,7 +35,7 @@ def _reason(ctx: CheckContext, outcome: Outcome, entries: list[dict[str, JSON]],
     what = "holds NaN or Inf" if nonfinite else "is stale" if "stale" in outcome.problems else "is wrong"
     if "not_launched" in outcome.problems:
         what = "was not computed"
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         **entries[0],
         "digest": word_text(outcome.digest.value),
         "nonfinite": outcome.digest.nonfinite,
@@ -46,7 +46,7 @@ def _reason(ctx: CheckContext, outcome: Outcome, entries: list[dict[str, JSON]],
         "gemm",
         f"{outcome.case.precision} product {what}, {_place(entries[0])}; a repeat came out {_REPEAT_WORDS[repeat]}",
         gpu=ctx.uuid,
-        evidence=evidence,
+        details=details,
     )
 
 
@@ -67,7 +67,7 @@ def describe_probe(ctx: CheckContext, probe: BitProbe, errors: ProbeErrors) -> F
         f"a repeat came out {_REPEAT_WORDS[errors.repeat]}"
     )
     code = "GEMM_NONFINITE" if nonfinite else "GEMM_MISMATCH"
-    return entries, make_reason(code, "gemm", message, gpu=ctx.uuid, evidence=entries[0])
+    return entries, make_reason(code, "gemm", message, gpu=ctx.uuid, details=entries[0])
 
 
 def describe_unstable(
@@ -88,7 +88,7 @@ def describe_unstable(
         for i, j in first_places(got != again)
     ]
     entries = entries or [common]
-    evidence: dict[str, JSON] = {**entries[0], "first_digest": word_text(first), "digest": word_text(digest)}
+    details: dict[str, JSON] = {**entries[0], "first_digest": word_text(first), "digest": word_text(digest)}
     message = f"{unit.precision} product of random operands gave other bits than before, {_place(entries[0])}"
-    reason = make_reason("GEMM_UNSTABLE", "gemm", message, gpu=ctx.uuid, evidence=evidence)
+    reason = make_reason("GEMM_UNSTABLE", "gemm", message, gpu=ctx.uuid, details=details)
     return entries, reason

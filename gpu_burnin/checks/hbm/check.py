@@ -124,8 +124,8 @@ def _not_reached(gpu: str | None, ctx: CheckContext, scan: Scan, taken: Taken) -
         f"the time ended before {', '.join(missing)} had gone over all {taken.size_bytes} bytes of memory: "
         "give the run more time"
     )
-    evidence: dict[str, JSON] = {"missing": list(missing), "reached": dict(scan.reached)}
-    return (make_reason("COVERAGE_LOW", "hbm", message, gpu=gpu, evidence=evidence),)
+    details: dict[str, JSON] = {"missing": list(missing), "reached": dict(scan.reached)}
+    return (make_reason("COVERAGE_LOW", "hbm", message, gpu=gpu, details=details),)
 
 
 def _missing(ctx: CheckContext, scan: Scan) -> tuple[str, ...]:

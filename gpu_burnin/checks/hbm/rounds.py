@@ -158,11 +158,11 @@ def wrong_words(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
         f"memory gave back other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
         f"under {first['pattern']}: expected {first['expected']}, got {first['got']}; seen by {seen_by}"
     )
-    evidence = {
+    details = {
         **first,
         "wrong_words": damage.words,
         "wrong_reads": damage.total_reads,
         "shape_words": damage.shape(),
         "seen_by": list(damage.reads),
     }
-    return (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu, evidence=evidence),)
+    return (make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu, details=details),)

@@ -163,7 +163,7 @@ class _Found:
                 f"{len(self._members)} of {len(self._ctx.gpus)} GPUs took part; missing: "
                 f"{', '.join(gpu.label for gpu in missing)}: see their own reasons, and test again"
             )
-            yield make_reason("COVERAGE_LOW", Check.name, message, gpu=self._gpu.uuid, evidence={"missing": listed})
+            yield make_reason("COVERAGE_LOW", Check.name, message, gpu=self._gpu.uuid, details={"missing": listed})
 
 
 def _needed(ctx: CheckContext) -> tuple[Backend, Gpu]:

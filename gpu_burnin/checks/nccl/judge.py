@@ -55,14 +55,14 @@ def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None)
     if missing:
         where = "this GPU's worker" if gpu in missing else f"the worker of {', '.join(missing)}"
         message = f"no collective could be run, because {where} has no NCCL: {next(iter(missing.values()))}"
-        yield make_reason("NCCL_MISSING", CHECK, message, gpu=gpu, evidence={"missing": [*missing]})
+        yield make_reason("NCCL_MISSING", CHECK, message, gpu=gpu, details={"missing": [*missing]})
         return
     versions = {uuid: hello.version for uuid, hello in hellos.items()}
-    evidence: dict[str, JSON] = {"versions": dict(versions)}
+    details: dict[str, JSON] = {"versions": dict(versions)}
     if len(set(versions.values())) > 1:
         message = f"the workers have different versions of NCCL ({', '.join(sorted(set(map(str, versions.values()))))})"
         message += ": install one for all, and look for another libnccl.so.2 in LD_LIBRARY_PATH"
-        yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, evidence=evidence)
+        yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, details=details)
         return
     # Each rank judges all of them, so that all go on or none does.
     others = {
@@ -78,7 +78,7 @@ def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None)
             f"NCCL is {hellos[uuid].version}{where} and {why} {wanted}: install the version of the lock file, or set "
             "expect.nccl to the one that is meant"
         )
-        yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, evidence={**evidence, "expected": dict(others)})
+        yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, details={**details, "expected": dict(others)})
 
 
 # --- transports ---
@@ -118,11 +118,11 @@ def transport_reasons(
     """
     if ranks < 2:
         return
-    evidence: dict[str, JSON] = {"algorithm": algorithm, "transports": [*vias(transports)]}
+    details: dict[str, JSON] = {"algorithm": algorithm, "transports": [*vias(transports)]}
     # From 2.22 on rings are connected when they are used, which a communicator that is told to use NVLS does not do.
     if not transports.routes and not (algorithm == "nvls" and transports.multicast):
         message = f"NCCL did not say how the GPUs are connected ({algorithm}): what was tested is not known"
-        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence=evidence)
+        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details=details)
         return
     wrong = [
         route
@@ -134,18 +134,18 @@ def transport_reasons(
         listed: list[JSON] = [f"{route.rank} -> {route.peer} via {route.via}" for route in wrong[:8]]
         should = "NVLink" if nvlink else "PCIe or shared memory"
         message = f"NCCL goes from rank {first.rank} to {first.peer} via {first.via} and not over {should}: {_LOOK}"
-        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence={**evidence, "routes": listed})
+        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details={**details, "routes": listed})
     if nvlink and not wrong and transports.ring_path not in (None, *_NVLINK_PATHS):
         message = f"NCCL's rings go over PCIe or the host ({transports.ring_path}) and not over NVLink: {_LOOK}"
-        path: dict[str, JSON] = {**evidence, "ring_path": transports.ring_path}
-        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence=path)
+        path: dict[str, JSON] = {**details, "ring_path": transports.ring_path}
+        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details=path)
     if multicast and transports.multicast is not True:
         said = "did not say whether" if transports.multicast is None else "says that"
         message = (
             f"NCCL {said} NVLS multicast is {'there' if transports.multicast is None else 'not there'}, which this "
             "model has: check the fabric manager, and that all GPUs of the board are in this machine"
         )
-        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence={**evidence, "multicast": None})
+        yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details={**details, "multicast": None})
 
 
 def algorithm_reasons(gpu: str, algorithm: str, transports: Transports) -> Iterator[Reason]:
@@ -160,8 +160,8 @@ def algorithm_reasons(gpu: str, algorithm: str, transports: Transports) -> Itera
         f"NCCL was to use the algorithm {algorithm} and used {', '.join(used)}: look for NCCL_ALGO in /etc/nccl.conf "
         "and for a tuner plugin"
     )
-    evidence: dict[str, JSON] = {"algorithm": algorithm, "used": [*used]}
-    yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, evidence=evidence)
+    details: dict[str, JSON] = {"algorithm": algorithm, "used": [*used]}
+    yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details=details)
 
 
 def _direct(via: str) -> bool:
@@ -225,17 +225,17 @@ def data_reasons(
         message = f"{count} element{'s' if count > 1 else ''} came back wrong{example}; {verdict}"
     else:
         message = f"elements that this GPU gave were wrong on {', '.join(g for g, n in wrong.items() if n)}; {verdict}"
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         **(first or {}),
         "wrong_elements": count,
         "attributed": {"kind": found.kind, "gpus": [*found.gpus]},
     }
     if gpu.uuid in found.gpus:
-        yield make_reason("NCCL_DATA", CHECK, message, gpu=gpu.uuid, evidence=evidence)
+        yield make_reason("NCCL_DATA", CHECK, message, gpu=gpu.uuid, details=details)
         return
     # The data came wrong from another GPU, so nothing is known of this one.
     yield make_reason(
-        "NCCL_DATA", CHECK, message, gpu=gpu.uuid, evidence=evidence, action=Action.RETEST,
+        "NCCL_DATA", CHECK, message, gpu=gpu.uuid, details=details, action=Action.RETEST,
         severity=Verdict.INCONCLUSIVE,
     )  # fmt: skip
 
@@ -269,7 +269,7 @@ def broken_reason(
     stopped = {uuid: report for uuid, report in reports.items() if report.why is not None}
     if not lost and not stopped:
         return None
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         "lost": [*lost],
         "stopped": {uuid: report.why for uuid, report in stopped.items()},
         "operations_done": {uuid: report.done for uuid, report in reports.items()},
@@ -277,12 +277,12 @@ def broken_reason(
     if lost:
         missing = " and ".join(names.get(uuid, uuid) for uuid in lost)
         message = f"{missing} did not come back from {what}: the others gave it up and go on without the check"
-        return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, evidence={**evidence, "missing": [*lost]})
+        return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, details={**details, "missing": [*lost]})
     failed = {uuid: report for uuid, report in stopped.items() if not report.timed_out}
     if failed:
         uuid, report = next(iter(failed.items()))
         message = f"{what} failed on {names.get(uuid, uuid)}: {report.why}"
-        return make_reason("CHECK_ERROR", CHECK, message, gpu=gpu, evidence=evidence, severity=Verdict.INCONCLUSIVE)
+        return make_reason("CHECK_ERROR", CHECK, message, gpu=gpu, details=details, severity=Verdict.INCONCLUSIVE)
     least = min(report.done for report in reports.values())
     behind = [uuid for uuid, report in reports.items() if report.done == least]
     if len(behind) == len(reports):
@@ -291,7 +291,7 @@ def broken_reason(
         who = f"{' and '.join(names.get(uuid, uuid) for uuid in behind)} finished the fewest operations"
     message = f"{what} did not come to an end in time and was given up: {who}"
     behind_json: list[JSON] = [*(behind if len(behind) < len(reports) else ())]
-    return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, evidence={**evidence, "behind": behind_json})
+    return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, details={**details, "behind": behind_json})
 
 
 def late_rank(durations: Sequence[Mapping[str, float]]) -> str | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpu_burnin.checks import ROWS, CheckContext, needed_backend
+from gpu_burnin.checks import CHECKS, CheckContext, needed_backend
 from gpu_burnin.checks.nvlink import selftest as own_selftest
 from gpu_burnin.checks.nvlink.phases import Phases
 from gpu_burnin.checks.nvlink.port import (
@@ -36,7 +36,7 @@ NAME = "nvlink"
 # How often a copy of a slow link is repeated (fault injection).
 _SLOW_TIMES = 64
 # Share of the budget for the pairs in peace.
-_PEACE_SHARE = ROWS[NAME].in_turns
+_PEACE_SHARE = CHECKS[NAME].in_turns
 # Bytes per second of 16 lanes of PCIe 6.0 one way: what copies no faster may not have gone over NVLink.
 _PCIE_MOST = 128e9
 _NO_PAIR = "no pair of GPUs: one GPU has none to copy to"
@@ -113,9 +113,9 @@ def _alone(ctx: CheckContext, simulated: bool, seconds: float) -> CheckResult:
     assert ctx.gpu is not None
     total = len(ctx.gpus) - 1
     message = "no other GPU was in the check at the same time, so nothing was copied: test all GPUs together again"
-    evidence: dict[str, JSON] = {"pairs_total": total, "pairs_covered": 0}
-    reason = make_reason("COVERAGE_LOW", NAME, message, gpu=ctx.gpu.uuid, evidence=evidence)
-    coverage: dict[str, JSON] = {**evidence, "p2p": [], "nvlink_bytes_moved": 0, "simulated": simulated}
+    details: dict[str, JSON] = {"pairs_total": total, "pairs_covered": 0}
+    reason = make_reason("COVERAGE_LOW", NAME, message, gpu=ctx.gpu.uuid, details=details)
+    coverage: dict[str, JSON] = {**details, "p2p": [], "nvlink_bytes_moved": 0, "simulated": simulated}
     return CheckResult(NAME, ctx.gpu.uuid, reason.severity, seconds, (), coverage, (), (reason,))
 
 
@@ -239,7 +239,7 @@ def _refused(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
     if rows:
         message = f"copies with {len(rows)} other GPUs could not be tested, which is no fault of them: {rows[0].why}"
         peers: list[JSON] = [row.peer for row in rows]
-        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence={"peers": peers, "why": rows[0].why})
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, details={"peers": peers, "why": rows[0].why})
 
 
 def _unproven(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
@@ -251,8 +251,8 @@ def _unproven(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
             "not shown to work: see nvidia-smi nvlink -s and the fabric manager"
         )
         peers: list[JSON] = [row.peer for row in rows]
-        evidence: dict[str, JSON] = {"peers": peers, "best_bytes_per_s": best}
-        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, evidence=evidence)
+        details: dict[str, JSON] = {"peers": peers, "best_bytes_per_s": best}
+        yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, details=details)
 
 
 def _wrong_data(gpu: str, row: Row, errors: list[dict[str, JSON]]) -> Reason:
@@ -263,5 +263,5 @@ def _wrong_data(gpu: str, row: Row, errors: list[dict[str, JSON]]) -> Reason:
         f"{first.get('offset_bytes')}: expected {first.get('expected')}, got {first.get('got')}); the copies of all "
         "GPUs together tell whose fault it is"
     )
-    evidence: dict[str, JSON] = {**first, "peer": row.peer, "transfers_wrong": row.wrong_by_copier}
-    return make_reason("P2P_CORRUPTED", NAME, message, gpu=gpu, evidence=evidence, severity=Verdict.INCONCLUSIVE)
+    details: dict[str, JSON] = {**first, "peer": row.peer, "transfers_wrong": row.wrong_by_copier}
+    return make_reason("P2P_CORRUPTED", NAME, message, gpu=gpu, details=details, severity=Verdict.INCONCLUSIVE)

@@ -72,4 +72,4 @@ def _real(own: str, direction: Direction, wrong: tuple[PieceFault, ...]) -> Reas
         f"a copy of this GPU to itself came wrong in {len(wrong)} of its pieces ({first['kind']}, first at offset "
         f"{first['offset_bytes']}: expected {first['expected']}, got {first['got']})"
     )
-    return make_reason("P2P_CORRUPTED", "nvlink", message, gpu=own, evidence={**first, "direction": direction})
+    return make_reason("P2P_CORRUPTED", "nvlink", message, gpu=own, details={**first, "direction": direction})

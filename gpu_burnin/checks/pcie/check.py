@@ -99,13 +99,13 @@ def _reasons(gpu: str | None, tally: Tally) -> Iterator[Reason]:
         f"{first['copy']} {first['direction']} at offset {first['offset_bytes']}: expected {first['expected']}, "
         f"got {first['got']}"
     )
-    evidence: dict[str, JSON] = {
+    details: dict[str, JSON] = {
         **first,
         "wrong_copies": tally.wrong,
         "kinds": dict(tally.kinds),
         "directions": dict(tally.wrong_by_direction),
     }
-    yield make_reason("PCIE_DATA", "pcie", message, gpu=gpu, evidence=evidence)
+    yield make_reason("PCIE_DATA", "pcie", message, gpu=gpu, details=details)
 
 
 def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSON]:

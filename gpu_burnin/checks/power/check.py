@@ -151,7 +151,7 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
         link.finish()
         if before := link.verify().wrong:
             words = f"{len(before)} copies between host and GPU came wrong"
-            real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, evidence=before[0].to_json())
+            real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, details=before[0].to_json())
             return hindered(ctx, "power", "corrupted transfer", real)
         link.strike(Kind.CORRUPTED, ctx.seed)
         started = time.perf_counter()
@@ -178,7 +178,7 @@ def _mixed_low(ctx: CheckContext, mixed: Mixed, wrong_before: bool) -> list[Reas
         return []
     message = f"the mixed load ran without copies between host and GPU: {mixed.host.why}"
     gpu = ctx.uuid
-    return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, evidence={"pcie": mixed.host.to_json()})]
+    return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, details={"pcie": mixed.host.to_json()})]
 
 
 def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed: Mixed) -> dict[str, JSON]:

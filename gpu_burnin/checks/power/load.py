@@ -160,17 +160,17 @@ class Load:
             self.product_s = batch.seconds / products
         return Burst(products, batch.seconds, wrong, batch.changed_bits)
 
-    def reason(self, wrong: Wrong, where: str, evidence: dict[str, JSON]) -> tuple[list[dict[str, JSON]], Reason]:
+    def reason(self, wrong: Wrong, where: str, details: dict[str, JSON]) -> tuple[list[dict[str, JSON]], Reason]:
         """Locate a wrong product: entries for the list of errors and a POWER_MISMATCH that says `where` it was."""
         entries, found = describe(self.ctx, self.unit, wrong.pair, wrong.outcome)
         self._pairs = itertools.cycle(ROUND)  # C is empty now: any product may come next
-        numbers: dict[str, JSON] = {**evidence, "edge": wrong.edge}
+        numbers: dict[str, JSON] = {**details, "edge": wrong.edge}
         return [{**entry, **numbers} for entry in entries], make_reason(
             "POWER_MISMATCH",
             "power",
             f"{where}: {found.message}",
             gpu=found.gpu,
-            evidence={**found.evidence, **numbers},
+            details={**found.details, **numbers},
         )
 
 

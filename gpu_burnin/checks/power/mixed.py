@@ -248,7 +248,7 @@ class MixedLoad:
 
     def _wrong(self, code: str, entries: list[dict[str, JSON]], words: str) -> None:
         self.done.errors += entries[:_MOST_ERRORS]
-        self.done.reasons.append(make_reason(code, "power", words, gpu=self._group.uuid, evidence=entries[0]))
+        self.done.reasons.append(make_reason(code, "power", words, gpu=self._group.uuid, details=entries[0]))
 
     def _close(self, abandon: bool = False) -> None:
         """Give back; `abandon` after an error on the way, when another worker may still have the memory mapped."""

@@ -197,6 +197,6 @@ def low(ctx: CheckContext, done: Waves) -> list[Reason]:
         f"{record.wave.frequency_hz:g} Hz: {record.made} of {record.wave.periods} periods ({record.why_not})"
         for record in missing
     )
-    evidence: dict[str, JSON] = {"waves": [record.to_json() for record in missing]}
+    details: dict[str, JSON] = {"waves": [record.to_json() for record in missing]}
     message = f"power waves were not made as planned: {said}; free the host's CPUs and test again"
-    return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.uuid, evidence=evidence)]
+    return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.uuid, details=details)]

@@ -183,7 +183,7 @@ def _reasons(
     """Everything that is wrong in one run, with its entry among the errors."""
 
     def made(message: str, entry: dict[str, JSON], severity: Verdict | None = None) -> tuple[Reason, dict[str, JSON]]:
-        reason = make_reason("SM_MISMATCH", "sm", message, gpu=ctx.uuid, evidence=entry, severity=severity)
+        reason = make_reason("SM_MISMATCH", "sm", message, gpu=ctx.uuid, details=entry, severity=severity)
         return reason, entry
 
     for wrong in verdicts.wrong[:_MAX_EXAMINED]:
@@ -247,7 +247,7 @@ def _missing(ctx: CheckContext, backend: Backend, tally: _Tally) -> Iterator[Rea
             "sm",
             text,
             gpu=ctx.uuid,
-            evidence={"sms_total": total, "sms_covered": len(tally.sms)},
+            details={"sms_total": total, "sms_covered": len(tally.sms)},
         )
 
 

@@ -75,7 +75,7 @@ class Check:
         try:
             node = read_node()
         except NvmlUnavailableError as error:
-            reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), evidence={"nvml_error": error.code})
+            reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), details={"nvml_error": error.code})
             return _result(time.monotonic() - started, (reason,), {"gpus": 0}, ())
         # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
         on_bus = () if node.simulated else gpu_addresses()

@@ -37,9 +37,9 @@ def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     wanted = expected.gpu_count
     if wanted is not None and len(states) != wanted:
         message = f"{len(states)} GPUs are present, {wanted} are expected"
-        yield make_reason("GPU_COUNT", NAME, message, evidence={"present": len(states), "expected": wanted})
+        yield make_reason("GPU_COUNT", NAME, message, details={"present": len(states), "expected": wanted})
     elif not states:
-        yield make_reason("GPU_COUNT", NAME, "no GPU is present", evidence={"present": 0})
+        yield make_reason("GPU_COUNT", NAME, "no GPU is present", details={"present": 0})
     for uuid in sorted(expected.gpu_uuids - {state.uuid for state in states}):
         # A lost GPU without a name may be this one: it has its own reason.
         if not any(state.lost and not state.uuid for state in states):
@@ -55,8 +55,8 @@ def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
             named = " and ".join(f"GPU {twin.index} ({twin.pci_bus_id})" for twin in twins)
             message = f"{named} have the same UUID, so neither can be addressed alone: they were not tested"
             addresses: list[JSON] = [twin.pci_bus_id for twin in twins]
-            evidence: dict[str, JSON] = {"uuid": uuid, "pci_bus_ids": addresses}
-            yield make_reason("GPU_UUID_SHARED", NAME, message, evidence=evidence)
+            details: dict[str, JSON] = {"uuid": uuid, "pci_bus_ids": addresses}
+            yield make_reason("GPU_UUID_SHARED", NAME, message, details=details)
 
 
 def _unknown_sku(state: GpuState) -> Reason:
@@ -85,7 +85,7 @@ def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
             f"an odd number of cards has NVLinks, and bridges connect two or four: one of {', '.join(names)} has lost "
             "its bridge"
         )
-        yield make_reason("NVLINK_DOWN", NAME, message, evidence={"gpus": [*expected.links.odd]})
+        yield make_reason("NVLINK_DOWN", NAME, message, details={"gpus": [*expected.links.odd]})
 
 
 def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
@@ -116,9 +116,9 @@ def _unequal(
     gpu = odd[0].uuid or None if len(odd) == 1 and several else None
     expectation = f"; {wanted} is expected" if wanted else ""
     versions: list[JSON] = [*sorted(holders)]
-    evidence: dict[str, JSON] = {"versions": versions, "expected": wanted}
+    details: dict[str, JSON] = {"versions": versions, "expected": wanted}
     yield make_reason(
-        code, NAME, f"{what} versions are mixed or wrong: {listed}{expectation}", gpu=gpu, evidence=evidence
+        code, NAME, f"{what} versions are mixed or wrong: {listed}{expectation}", gpu=gpu, details=details
     )
 
 

@@ -44,7 +44,7 @@ def _missing(states: Sequence[GpuState], on_bus: Sequence[str]) -> Iterable[Reas
         if any(state.lost and not state.pci_bus_id for state in states):
             continue
         message = f"the GPU at {address} is on the PCI bus, but the driver does not list it"
-        yield make_reason("GPU_MISSING", NAME, message, evidence={"pci_bus_id": address})
+        yield make_reason("GPU_MISSING", NAME, message, details={"pci_bus_id": address})
 
 
 def _disagreement(state: GpuState, link: PciLink) -> Iterable[Reason]:
@@ -70,10 +70,10 @@ def _fatal(state: GpuState, link: PciLink) -> Iterable[Reason]:
     for address, where, count in places:
         if count:
             message = f"{state.label}: {count} fatal PCIe errors since boot by the kernel{where}"
-            evidence: dict[str, JSON] = {"fatal_errors": count, "pci_bus_id": address}
-            yield make_reason("PCIE_DEGRADED", NAME, message, gpu=state.uuid or None, evidence=evidence)
+            details: dict[str, JSON] = {"fatal_errors": count, "pci_bus_id": address}
+            yield make_reason("PCIE_DEGRADED", NAME, message, gpu=state.uuid or None, details=details)
 
 
 def _say(state: GpuState, code: str, message: str, nvml: int, kernel: int) -> Reason:
-    evidence: dict[str, JSON] = {"nvml": nvml, "kernel": kernel}
-    return make_reason(code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, evidence=evidence)
+    details: dict[str, JSON] = {"nvml": nvml, "kernel": kernel}
+    return make_reason(code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, details=details)

@@ -85,11 +85,9 @@ class Expected:
 Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
 
 
-def say(code: str, state: GpuState, message: str, action: Action | None = None, **evidence: JSON) -> Reason:
+def say(code: str, state: GpuState, message: str, action: Action | None = None, **details: JSON) -> Reason:
     """A reason about one GPU; its message starts with index, PCI address and UUID."""
-    return make_reason(
-        code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, evidence=evidence, action=action
-    )
+    return make_reason(code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, details=details, action=action)
 
 
 def unread_fields(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:

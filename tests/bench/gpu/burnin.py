@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.checks import ROWS, SELFTESTED, USUAL_CHECKS
+from gpu_burnin.checks import CHECKS, SELFTESTED, USUAL_CHECKS
 from gpu_burnin.system.children import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK_LIMIT_S = 60.0
-_ON_A_GPU = [name for name in USUAL_CHECKS if ROWS[name].scope.per_gpu]
+_ON_A_GPU = [name for name in USUAL_CHECKS if CHECKS[name].scope.per_gpu]
 # Files of a run that are kept, and what they are called beside those of other runs. Journals go into one.
 _KEPT = {"report.json": "{}.json", "report.html": "{}.html"}
 _JOURNAL, JOURNALS = "journal.jsonl", "journal.jsonl"

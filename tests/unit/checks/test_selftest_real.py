@@ -115,7 +115,7 @@ def test_what_is_wrong_without_a_fault_is_a_fault(found: tuple[str, tuple[Selfte
     real = [test.real for test in tests if test.real is not None]
     assert real, tests
     assert {(one.code, one.check, one.gpu, one.severity) for one in real} == {(code, name, gpu().uuid, Verdict.FAIL)}
-    assert all(one.evidence[place] is not None and one.evidence["phase"] == "self-test" for one in real)
+    assert all(one.details[place] is not None and one.details["phase"] == "self-test" for one in real)
     assert not any(test.injected for test in tests if test.real), "nothing could be injected into it"
 
 

@@ -21,7 +21,7 @@ from gpu_burnin.device.nvrtc import Nvrtc
 from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.worker import Worker
 from gpu_burnin.hardware.reasons import load_reasons
-from gpu_burnin.node.store import Run
+from gpu_burnin.node.store import RunDirectory
 from tests.support.engine_helpers import plan
 from tests.support.executor_helpers import Fake
 
@@ -245,7 +245,7 @@ def test_the_real_worker_gives_the_directory_to_the_backend(tmp_path: Path, monk
 
 
 def test_the_directory_is_the_run_s_own_and_goes_with_it(tmp_path: Path) -> None:
-    with run._kernel_dir(Run("run", 1, tmp_path)) as folder:
+    with run._kernel_dir(RunDirectory("run", 1, tmp_path)) as folder:
         assert folder.parent == tmp_path
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "left").write_text("over")
@@ -254,7 +254,7 @@ def test_the_directory_is_the_run_s_own_and_goes_with_it(tmp_path: Path) -> None
 
 def test_an_older_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
-    with pytest.raises(FileExistsError), run._kernel_dir(Run("run", 1, tmp_path)):
+    with pytest.raises(FileExistsError), run._kernel_dir(RunDirectory("run", 1, tmp_path)):
         pass
 
 

@@ -123,7 +123,7 @@ def test_a_worker_speaks_for_no_other_check_and_no_other_gpu(op: str, message: d
         ("check", explained(severity="BAD")),
         ("check", explained(action="pray")),
         ("check", explained(message=1)),
-        ("check", explained(evidence=[])),
+        ("check", explained(details=[])),
         ("check", explained(gpu="GPU-1")),
         ("check", result(series=[{"name": "x", "unit": "y", "t_s": [1], "values": []}])),
         ("check", result(series=[{"name": "x", "unit": "y", "t_s": [{}], "values": [1]}])),

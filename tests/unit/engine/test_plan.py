@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.checks import CHECK_NAMES, REGISTRY, ROWS, SELFTESTED, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS, Scope
 from gpu_burnin.engine.plan import (
     CLOSING_S,
     LEVELS,
@@ -166,10 +166,10 @@ def test_injections_hit_the_gpu_they_name() -> None:
 
 
 def test_every_check_has_its_row() -> None:
-    assert set(ROWS["gemm"].faults) == set(FAULTS)
+    assert set(CHECKS["gemm"].faults) == set(FAULTS)
     for name, check in REGISTRY.items():
-        assert (check.name, check.per_gpu) == (name, ROWS[name].scope.per_gpu)
-        assert (name in SELFTESTED) == ROWS[name].selftested
+        assert (check.name, check.per_gpu) == (name, CHECKS[name].scope.per_gpu)
+        assert (name in SELFTESTED) == CHECKS[name].selftested
 
 
 def test_every_level_times_every_check_in_the_order_of_a_run() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.device.backend import (
     STORAGE_OF,
     Collected,
@@ -207,7 +207,7 @@ def test_a_unit_refuses_what_would_hide_a_stale_result() -> None:
 
 def test_the_fault_lists_agree() -> None:
     assert set(SELFTEST_FAULTS) <= set(FAULTS)
-    assert set(ROWS["gemm"].faults) == set(FAULTS)
+    assert set(CHECKS["gemm"].faults) == set(FAULTS)
 
 
 @pytest.mark.parametrize("precision", exact.PRECISIONS)

@@ -80,7 +80,7 @@ def _told(matrix: Matrix) -> tuple[list[Any], list[Any]]:
 
 
 def _named(said: Reason | Notice) -> tuple[str, str, tuple[str, ...]]:
-    blame: Any = said.evidence["attributed"]
+    blame: Any = said.details["attributed"]
     return said.code, blame["kind"], tuple(blame["gpus"])
 
 
@@ -201,7 +201,7 @@ def test_a_gpu_that_reaches_no_other_is_named_and_not_its_links() -> None:
 def test_when_nothing_works_it_is_the_node() -> None:
     rates: dict[Transfer, float | None] = dict.fromkeys(_healthy(4, random.Random(1)), None)
     reasons, notices = attributed(Matrix(4, rates).results(), [gpu(index) for index in range(4)], simulated=False)
-    told: Any = reasons[0].evidence["attributed"]
+    told: Any = reasons[0].details["attributed"]
     assert (len(reasons), notices, reasons[0].gpu, told["kind"], len(told["gpus"])) == (1, (), None, "node", 4)
     assert "each of the 4 GPUs cannot copy with all others and should" in reasons[0].message
 
@@ -212,7 +212,7 @@ def test_pairs_that_need_not_reach_each_other_are_one_notice() -> None:
         Matrix(4, rates, expected=False).results(), [gpu(index) for index in range(4)], simulated=False
     )
     assert reasons == ()
-    assert notice.code == "P2P_UNAVAILABLE" and len(list(notice.evidence["pairs"])) == 6  # type: ignore[arg-type]
+    assert notice.code == "P2P_UNAVAILABLE" and len(list(notice.details["pairs"])) == 6  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_rate_under_a_measured_or_vendors_floor_is_slow(confidence: Confidence) 
 def test_rate_under_a_derived_floor_only_warns() -> None:
     reasons, notices = judge_floors(with_floors([result(679.0)], [GPU], skus=table(Confidence.DERIVED)))
     assert reasons == ()
-    assert [(n.code, n.gpu, n.evidence["floor"]) for n in notices] == [("SLOW", "GPU-0", 680.0)]
+    assert [(n.code, n.gpu, n.details["floor"]) for n in notices] == [("SLOW", "GPU-0", 680.0)]
 
 
 @pytest.mark.parametrize("value", [680.0, 900.0])

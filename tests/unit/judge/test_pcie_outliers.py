@@ -41,8 +41,8 @@ def test_a_link_of_half_the_rate_is_warned_of_with_both_figures(name: str) -> No
     (notice,) = pcie_notices(results(55, 54, 27, 55, name=name), GPUS)
     assert (notice.gpu, notice.check) == ("GPU-2", "pcie")
     assert f"{name} is 27 GB/s, under 80% of 55 GB/s, the median of the other 3 GPUs" in notice.message
-    assert notice.evidence["median_of_others"] == 55e9
-    assert notice.evidence["confidence"] == "derived"
+    assert notice.details["median_of_others"] == 55e9
+    assert notice.details["confidence"] == "derived"
 
 
 def test_the_limit_itself_is_not_slow() -> None:

@@ -144,7 +144,7 @@ def test_the_power_brake_fails_the_node_and_names_the_load(at: float, phase: str
     judged = judge(series(SICK, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))
     assert told(judged) == (["POWER_BRAKE"], [])
     assert f"the power brake was on during {phase} (seen in 1.0 s)" in judged.reasons[0].message
-    assert judged.reasons[0].evidence["observed"][0]["brake_seconds"] == 1.0  # type: ignore[index,call-overload]
+    assert judged.reasons[0].details["observed"][0]["brake_seconds"] == 1.0  # type: ignore[index,call-overload]
 
 
 @pytest.mark.parametrize("at", [105.0, 138.0])

@@ -93,7 +93,7 @@ def test_each_counter_rule_applies_above_its_limit_and_not_at_it(rule: CounterRu
     above = judge(findings(counters=(risen(name, limit + 1),)), result(**moved))
     assert told(above) == wanted(rule.meaning.weight, rule.meaning.code)
     (one,) = (*above[0], *above[1])
-    (observed,) = one.evidence["observed"]  # type: ignore[misc]
+    (observed,) = one.details["observed"]  # type: ignore[misc]
     assert (observed["counter"], observed["delta"], observed["unit"]) == (name, limit + 1, UNITS[name])  # type: ignore[call-overload, index]
     assert (observed["source"], observed["limit"]) == (rule.meaning.source, rule.limit)  # type: ignore[call-overload, index]
     assert f"GPU 1 ({SICK.pci_bus_id} {SICK.uuid})" in one.message
@@ -129,7 +129,7 @@ def test_one_reason_for_all_counters_of_a_code() -> None:
     (reason,), notices = judge(findings(counters=tuple(risen(name, 2) for name in names)))
     assert notices == ()
     assert all(name in reason.message for name in names)
-    assert len(reason.evidence["observed"]) == 2  # type: ignore[arg-type]
+    assert len(reason.details["observed"]) == 2  # type: ignore[arg-type]
 
 
 def test_links_that_counted_are_named() -> None:
@@ -192,7 +192,7 @@ def test_throttling_says_how_long_and_since_when() -> None:
     hot = replace(hot, columns={**hot.columns, "clocks_event_reasons": (4.0, 68.0)})
     (reason,), _ = judge(findings(hot))
     assert "thermal slowdown by hardware (clocks event reason 0x40) in 7 of 20 samples, about 0.7 s" in reason.message
-    (observed,) = reason.evidence["observed"]  # type: ignore[misc]
+    (observed,) = reason.details["observed"]  # type: ignore[misc]
     assert (observed["first_seen_monotonic_s"], observed["seconds"]) == (2.0, 0.7)  # type: ignore[call-overload, index]
 
 

@@ -82,7 +82,7 @@ def test_an_xid_that_cannot_be_read_holds_the_node() -> None:
 
 def test_gap_is_inconclusive() -> None:
     (reason,) = judge(gaps=3)
-    assert (reason.code, reason.severity, reason.evidence["gaps"]) == ("XID_GAP", Verdict.INCONCLUSIVE, 3)
+    assert (reason.code, reason.severity, reason.details["gaps"]) == ("XID_GAP", Verdict.INCONCLUSIVE, 3)
 
 
 def test_fatal_xid_fails_the_right_gpu() -> None:
@@ -113,7 +113,7 @@ def test_what_users_may_have_caused_is_told_and_does_not_count(code: int) -> Non
     old = xid(code)
     found = find(old, before=(old,), users_ran=True)
     assert found.reasons == ()
-    assert [(notice.gpu, notice.evidence["xid"]) for notice in found.notices] == [("GPU-b", code)]
+    assert [(notice.gpu, notice.details["xid"]) for notice in found.notices] == [("GPU-b", code)]
     # The same code once more during the run counts.
     assert judge(old, xid(code, at_us=5_000_000), before=(old,), users_ran=True) != ()
 
@@ -172,7 +172,7 @@ def test_own_kills_are_excused_only_for_what_a_kill_causes() -> None:
 
 def test_repeats_give_one_reason_for_each_gpu() -> None:
     reasons = judge(xid(79), xid(79), xid(79, bus="0000:1b:00.0"))
-    assert [(r.gpu, r.evidence["count"]) for r in reasons] == [("GPU-b", 2), ("GPU-a", 1)]
+    assert [(r.gpu, r.details["count"]) for r in reasons] == [("GPU-b", 2), ("GPU-a", 1)]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_nvlink5_recovery_follows_xid_154() -> None:
 def test_reports_of_nvml_count_once() -> None:
     logged, event = xid(79), xid(79, "NVML event: XID 79", at_us=51)
     (reason,) = judge(logged, reported=(event, event))
-    assert (reason.evidence["text"], reason.evidence["count"]) == (logged.text, 1)
+    assert (reason.details["text"], reason.details["count"]) == (logged.text, 1)
     # What the log does not have, or had only before the run, is NVML's to say.
     assert [r.gpu for r in judge(reported=(event,))] == ["GPU-b"]
     assert [r.code for r in judge(xid(31), before=(xid(31),), reported=(xid(31, "NVML", at_us=70),))] == ["XID_SUSPECT"]

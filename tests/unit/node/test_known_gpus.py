@@ -139,7 +139,7 @@ def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> No
     many = wanted_notice(tuple(replace(GPUS[0], index=index, serial=str(index)) for index in range(8)))
     assert many is not None
     assert many.message.startswith("8 GPUs (0, 1, 2, 3, 4, 5, 6, 7) have not been through")
-    assert "'serial': '7'" in str(many.evidence)
+    assert "'serial': '7'" in str(many.details)
 
 
 def test_a_new_gpu_makes_a_run_extended_where_the_host_wants_it_and_nobody_said_otherwise(tmp_path: Path) -> None:

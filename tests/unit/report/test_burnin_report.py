@@ -37,7 +37,7 @@ def sick() -> model.Report:
     seen = without(healthy(plan(inject=("gemm:nan",))), "hbm", "GPU-1")
     odd = replace(result("gemm", "GPU-0"), measurements=(Measurement("rate", float("nan"), "B/s"),))
     seen = exchanged(seen, odd)
-    lost = make_reason("GPU_LOST", "state", "GPU 1 is lost", gpu="GPU-1", evidence={"nvml": float("inf")})
+    lost = make_reason("GPU_LOST", "state", "GPU 1 is lost", gpu="GPU-1", details={"nvml": float("inf")})
     log = replace(seen.kernel_log, events=(event,))
     return report_of(replace(seen, extra=(lost,), kernel_log=log, left_out=("hbm",)))
 

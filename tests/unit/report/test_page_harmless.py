@@ -81,7 +81,7 @@ def hostile() -> Sample:
 
     def change(seen: Observations) -> Observations:
         uuid = seen.gpus[0].uuid
-        reason = make_reason("SLOW", "gemm", EVIL, gpu=uuid, evidence={EVIL: EVIL, "list": [EVIL]})
+        reason = make_reason("SLOW", "gemm", EVIL, gpu=uuid, details={EVIL: EVIL, "list": [EVIL]})
         event = XidEvent(31, seen.gpus[0].pci_bus_id, 1, EVIL, int(5100e6), False)
         results = tuple(
             replace(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpu_burnin.checks import CHECK_NAMES, ROWS, USUAL_CHECKS
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.cli.main import cli
 from gpu_burnin.engine.plan import LEVELS, Plan, make_plan, schedule
 from gpu_burnin.hardware.skus import load_skus
@@ -70,7 +70,7 @@ def test_the_json_follows_the_schedule_and_the_rule_of_three() -> None:
         assert check["begins_s"] == pytest.approx(step.begins_s, abs=1e-3)
         if step.check.per_gpu:
             # In turns on eight GPUs each waits for seven eighths of that part.
-            active_s += step.budget_s * (1 - ROWS[step.check.name].in_turns * 7 / 8)
+            active_s += step.budget_s * (1 - CHECKS[step.check.name].in_turns * 7 / 8)
             least_s = step.budget_s * least[step.check.name]
             assert check["missed_fault_rate_upper95_at_best_per_s"] == pytest.approx(RULE_OF_THREE / least_s)
         else:

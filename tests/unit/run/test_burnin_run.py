@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpu_burnin.checks import ROWS, SELFTESTED, USUAL_CHECKS
+from gpu_burnin.checks import CHECKS, SELFTESTED, USUAL_CHECKS
 from gpu_burnin.node import evidence
 from gpu_burnin.report import model
 from gpu_burnin.system import host
@@ -26,7 +26,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     assert "GPU 1: gemm PASS" in err
     assert report["simulated"] is True
     assert {(check["name"], check["gpu"] is None) for check in report["checks"]} == {
-        (name, not ROWS[name].scope.per_gpu) for name in USUAL_CHECKS
+        (name, not CHECKS[name].scope.per_gpu) for name in USUAL_CHECKS
     }
     # Its GPUs are new here, which is said and holds nothing back.
     assert "EXTENDED_WANTED" in {warning["code"] for warning in report["warnings"]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECKS, REGISTRY, USUAL_CHECKS, Scope
 from gpu_burnin.checks.dcgm import check
 from gpu_burnin.checks.dcgm import diagnostic as dcgm
 from gpu_burnin.judge.coverage import LEAST_SHARE
@@ -29,7 +29,7 @@ def judged(
 
 def test_it_has_to_be_asked_for_and_comes_after_the_workers() -> None:
     assert isinstance(REGISTRY["dcgm"], check.Check)
-    assert (ROWS["dcgm"].scope, ROWS["dcgm"].optional, ROWS["dcgm"].selftested) == (Scope.AFTER, True, False)
+    assert (CHECKS["dcgm"].scope, CHECKS["dcgm"].optional, CHECKS["dcgm"].selftested) == (Scope.AFTER, True, False)
     assert "dcgm" not in USUAL_CHECKS
     assert "dcgm" not in LEAST_SHARE
     assert dcgm.DIAG_LEVELS == {"quick": 1, "standard": 2, "extended": 3}
@@ -77,7 +77,7 @@ def test_a_failed_test_fails_its_gpu_by_serial_number() -> None:
     (reason,) = judged(document, NVVS_ERROR)
     assert (reason.code, reason.severity, reason.gpu) == ("DCGM_FAILED", Verdict.FAIL, "GPU-2")
     assert reason.message.endswith(f"the test memory failed on {GPUS[2].label}: Uncorrectable ECC error")
-    assert reason.evidence == {
+    assert reason.details == {
         "test": "memory", "category": "Hardware", "result": "Fail", "messages": ["Uncorrectable ECC error"],
     }  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_every_failing_gpu_and_test_is_told() -> None:
     for name in ("memory", "pcie"):
         for entity in (0, 2):
             spoil(document, name, entity, "Fail", ("broken", 2))
-    assert [(r.evidence["test"], r.gpu) for r in judged(document, 205)] == [
+    assert [(r.details["test"], r.gpu) for r in judged(document, 205)] == [
         ("memory", "GPU-2"), ("memory", "GPU-0"), ("pcie", "GPU-2"), ("pcie", "GPU-0"),
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.gemm import check as gemm
 from gpu_burnin.checks.gemm import phases as gemm_phases
 from gpu_burnin.checks.gemm.tally import Rate
@@ -102,7 +102,7 @@ def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
     assert all(first[p] != other[p] for p in operands.PRECISIONS)
 
 
-@pytest.mark.parametrize("fault", ROWS["gemm"].faults)
+@pytest.mark.parametrize("fault", CHECKS["gemm"].faults)
 def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
     sent: list[Any] = []
     ctx = replace(context(inject=(fault,)), progress=sent.append)
@@ -309,7 +309,7 @@ def test_gemm_admits_a_missing_precision_and_an_unknown_model() -> None:
     assert "fp8_e4m3 was not covered" in result.reasons[0].message
     assert _cover(result)["precisions_not_covered"] == ["fp8_e4m3"]
     unknown = _on_hopper(_Hopper(), sku="no such model")
-    assert unknown.reasons[0].evidence["not_proven"] == list(operands.PRECISIONS)
+    assert unknown.reasons[0].details["not_proven"] == list(operands.PRECISIONS)
 
 
 def test_a_precision_that_was_only_probed_is_not_covered() -> None:
@@ -333,7 +333,7 @@ def test_a_model_without_fp8_does_not_miss_it() -> None:
 def test_gemm_says_when_a_rate_is_that_of_another_path() -> None:
     result = _on_hopper(_Hopper({"bf16": 300.0}))
     (reason,) = result.reasons
-    assert reason.code == "COVERAGE_LOW" and reason.evidence["not_proven"] == ["bf16"]
+    assert reason.code == "COVERAGE_LOW" and reason.details["not_proven"] == ["bf16"]
 
 
 def test_a_library_that_reaches_little_of_a_data_sheet_proves_its_paths() -> None:

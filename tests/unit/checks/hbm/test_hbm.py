@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS, CheckContext
+from gpu_burnin.checks import CHECKS, CheckContext
 from gpu_burnin.checks.gemm import check as gemm
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.checks.hbm import rounds as hbm_patterns
@@ -136,7 +136,7 @@ def test_hbm_fails_on_every_injected_fault(fault: str, level: str, seed: int) ->
 
 
 def test_the_faults_of_the_row_are_those_that_strike() -> None:
-    assert ROWS["hbm"].faults == tuple(FAULTS)
+    assert CHECKS["hbm"].faults == tuple(FAULTS)
 
 
 _SHAPES = {

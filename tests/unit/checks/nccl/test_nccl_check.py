@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import ROWS
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.nccl.check import Check
 from gpu_burnin.checks.nccl.cpu import CpuCollectives
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS
@@ -104,9 +104,9 @@ def test_one_wrong_element_fails_its_gpu_and_no_other() -> None:
     (error,) = results[1].errors
     assert (error["collective"], error["rank"], error["kind"]) == ("all_reduce", 1, "corrupted")
     assert int(str(error["expected"]), 16) ^ int(str(error["got"]), 16) == 4
-    evidence = results[1].reasons[0].evidence
-    assert evidence["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
-    assert evidence["wrong_elements"] == 1
+    details = results[1].reasons[0].details
+    assert details["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
+    assert details["wrong_elements"] == 1
 
 
 def test_a_lost_operation_is_a_stale_result() -> None:
@@ -134,7 +134,7 @@ def test_a_gpu_that_gets_nothing_from_anybody_is_itself_at_fault() -> None:
         [], [], [("NCCL_DATA", Verdict.FAIL)],
     ]  # fmt: skip
     assert isinstance(found[2], CheckResult)
-    assert found[2].reasons[0].evidence["attributed"] == {"kind": "gpu", "gpus": ["GPU-2"]}
+    assert found[2].reasons[0].details["attributed"] == {"kind": "gpu", "gpus": ["GPU-2"]}
 
 
 class _Spoiled(CpuCollectives):
@@ -174,7 +174,7 @@ def test_the_gpu_that_sends_wrong_elements_is_named_by_all_that_get_them() -> No
         assert isinstance(result, CheckResult)
         sick = result.gpu == "GPU-1"
         assert told(result) == [("NCCL_DATA", Verdict.FAIL if sick else Verdict.INCONCLUSIVE)]
-        assert result.reasons[0].evidence["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
+        assert result.reasons[0].details["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
         assert "the fault lies with GPU 1" in result.reasons[0].message
         assert {error["source_gpu"] for error in result.errors} == {"GPU-1"}
     assert [r.reasons[0].action for r in found if isinstance(r, CheckResult)] == ["retest", "repair", "retest"]
@@ -186,7 +186,7 @@ def test_a_wrong_addend_is_seen_on_all_and_nobody_is_named_without_proof() -> No
     results = run_together(Check().run, _with_port(contexts(2, options=_PATIENT), 1, port))
     for result in results.values():
         assert isinstance(result, CheckResult)
-        assert result.reasons[0].evidence["attributed"] == {"kind": "unknown", "gpus": ["GPU-0", "GPU-1"]}
+        assert result.reasons[0].details["attributed"] == {"kind": "unknown", "gpus": ["GPU-0", "GPU-1"]}
         assert "cannot be told" in result.reasons[0].message
 
 
@@ -314,7 +314,7 @@ def test_a_rank_that_dies_in_an_operation_is_named_by_the_others() -> None:
     for uuid in ("GPU-0", "GPU-2"):
         assert told(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
         reason = found[uuid].reasons[0]
-        assert reason.evidence["missing"] == ["GPU-1"]
+        assert reason.details["missing"] == ["GPU-1"]
         assert "GPU 1" in reason.message and "did not come back from all_reduce" in reason.message
     assert all(gone(pid) for pid in result.worker_pids)
 
@@ -325,7 +325,7 @@ def test_a_rank_that_hangs_in_an_operation_does_not_hold_up_the_others_for_ever(
     found = _by_gpu(result)
     assert told(found["GPU-0"]) == [("HUNG", Verdict.FAIL)]
     assert told(found["GPU-1"]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
-    assert found["GPU-1"].reasons[0].evidence["missing"] == ["GPU-0"]
+    assert found["GPU-1"].reasons[0].details["missing"] == ["GPU-0"]
     assert all(gone(pid) for pid in result.worker_pids)
 
 
@@ -350,7 +350,7 @@ def test_a_worker_that_is_killed_or_stopped_from_outside_ends_the_check_for_all(
     found = _by_gpu(result)
     for uuid in ("GPU-0", "GPU-1"):
         assert told(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
-        assert found[uuid].reasons[0].evidence["missing"] == ["GPU-2"]
+        assert found[uuid].reasons[0].details["missing"] == ["GPU-2"]
     codes = [code for code, _ in told(found["GPU-2"])]
     # Killed: tried once more, alone, which covers nothing between GPUs. Stopped: its deadline passes.
     assert codes == (["WORKER_DIED", "COVERAGE_LOW"] if number is signal.SIGKILL else ["HUNG"])
@@ -358,4 +358,4 @@ def test_a_worker_that_is_killed_or_stopped_from_outside_ends_the_check_for_all(
 
 
 def test_the_row_knows_the_faults() -> None:
-    assert set(ROWS["nccl"].faults) == {"wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"}
+    assert set(CHECKS["nccl"].faults) == {"wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"}

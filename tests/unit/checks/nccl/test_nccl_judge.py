@@ -266,9 +266,9 @@ def test_the_missing_rank_is_named() -> None:
 def test_the_rank_that_is_behind_is_named_when_none_is_missing() -> None:
     late = {A: Report(5, "too late", True), B: Report(4, "too late", True), C: Report(5, "too late", True)}
     reason = _broken((), late)
-    assert reason is not None and reason.evidence["behind"] == [B]
+    assert reason is not None and reason.details["behind"] == [B]
     even = _broken((), {A: Report(5, "too late", True), B: Report(5, "too late", True)})
-    assert even is not None and "cannot be told" in even.message and even.evidence["behind"] == []
+    assert even is not None and "cannot be told" in even.message and even.details["behind"] == []
 
 
 def test_an_error_of_the_library_is_told_in_its_own_words() -> None:

@@ -129,7 +129,7 @@ def test_wrong_data_is_seen_where_it_arrives_and_blamed_on_the_link(fault: str) 
     reasons, _ = _judged(results, 4)
     (reason,) = reasons
     assert (reason.code, reason.severity, reason.gpu) == ("P2P_CORRUPTED", Verdict.FAIL, None)
-    told: Any = reason.evidence["attributed"]
+    told: Any = reason.details["attributed"]
     assert (told["kind"], told["gpus"], told["problem"]) == ("link", ["GPU-0", "GPU-1"], "wrong")
 
 
@@ -159,7 +159,7 @@ def test_a_dead_link_fails_and_is_named() -> None:
         assert row["write_bytes_per_s"] is None and row["verified"] is False and row["why"]
         assert (results[uuid].coverage["pairs_total"], results[uuid].coverage["pairs_covered"]) == (3, 2)
     (reason,) = _judged(results, 4)[0]
-    told: Any = reason.evidence["attributed"]
+    told: Any = reason.details["attributed"]
     assert (reason.code, reason.severity) == ("P2P_UNAVAILABLE", Verdict.FAIL)
     assert (told["kind"], told["gpus"], told["problem"]) == ("link", ["GPU-1", "GPU-2"], "dead")
 
@@ -168,7 +168,7 @@ def test_a_slow_link_is_a_warning_that_names_it() -> None:
     results = _run(_injected(4, "slow_link", on=2))
     reasons, notices = _judged(results, 4)
     assert reasons == ()
-    told: Any = [notice.evidence["attributed"] for notice in notices]
+    told: Any = [notice.details["attributed"] for notice in notices]
     assert [(one["kind"], one["gpus"], one["problem"]) for one in told] == [("link", ["GPU-2", "GPU-3"], "slow")]
 
 

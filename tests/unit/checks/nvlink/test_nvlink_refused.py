@@ -49,7 +49,7 @@ def test_gpus_that_cannot_and_need_not_reach_each_other_are_no_fail(monkeypatch:
     reasons, notices = _judged(results, 3)
     assert reasons == ()
     assert [notice.code for notice in notices] == ["P2P_UNAVAILABLE"]
-    assert "need not" in notices[0].message and len(list(notices[0].evidence["pairs"])) == 3  # type: ignore[arg-type]
+    assert "need not" in notices[0].message and len(list(notices[0].details["pairs"])) == 3  # type: ignore[arg-type]
 
 
 def test_models_with_nvlink_to_all_others_must_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_limit_of_every_gpu_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> No
     results = _run(contexts(3))
     assert {result.verdict for result in results.values()} == {Verdict.PASS}
     reasons, (notice,) = _judged(results, 3)
-    assert reasons == () and notice.evidence["pairs"] == [["GPU-0", "GPU-2"]]
+    assert reasons == () and notice.details["pairs"] == [["GPU-0", "GPU-2"]]
 
 
 @pytest.mark.parametrize(("path", "size_bytes"), [("pcie", 4096), ("nvswitch", 1 << 16)])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS, together
+from gpu_burnin.checks import CHECKS, REGISTRY, together
 from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
@@ -34,8 +34,8 @@ RATES = ("h2d", "d2h", "duplex", "h2d_all", "d2h_all")
 
 def test_the_check_is_one_of_gpus_together_with_a_self_test() -> None:
     assert isinstance(REGISTRY["pcie"], pcie.Check)
-    assert ROWS["pcie"].selftested
-    assert set(ROWS["pcie"].faults) == {str(fault) for fault in FAULTS}
+    assert CHECKS["pcie"].selftested
+    assert set(CHECKS["pcie"].faults) == {str(fault) for fault in FAULTS}
 
 
 def test_all_copies_of_a_run_without_a_budget_are_verified() -> None:
@@ -208,7 +208,7 @@ def test_each_injected_fault_fails_its_gpu_and_is_named(fault: str) -> None:
     assert (reason.code, reason.gpu) == ("PCIE_DATA", "GPU-1")
     count = 4 if fault == "reordered" else 2
     assert f"{count} {fault}; d2h and h2d" in reason.message
-    assert reason.evidence["kinds"] == {fault: count}
+    assert reason.details["kinds"] == {fault: count}
     assert {error["kind"] for error in broken.errors} == {fault}
     assert {error["direction"] for error in broken.errors} == {"h2d", "d2h"}
     assert broken.coverage["wrong_copies"] == count
@@ -233,7 +233,7 @@ def test_a_link_that_is_always_wrong_is_seen_wherever_it_is_used(way: str, large
     assert result.verdict is Verdict.FAIL
     expected = 1 + SLOTS * (2 + AT_ONCE_BATCHES) if large else 2 * 256
     assert result.coverage["wrong_copies"] == expected
-    assert result.reasons[0].evidence["directions"] == {way: expected}
+    assert result.reasons[0].details["directions"] == {way: expected}
     assert len(result.errors) == 16
 
 

@@ -130,8 +130,8 @@ def test_a_wrong_or_lost_product_is_named(level: str, fault: str, said: str) -> 
     where = "edge" if level == "standard" else "under mixed load"
     assert where in reason.message
     if level == "standard":
-        assert reason.evidence["frequency_hz"] in (5.0, 10.0)
-        assert reason.evidence["edge"] in (RISING, FALLING)
+        assert reason.details["frequency_hz"] in (5.0, 10.0)
+        assert reason.details["edge"] in (RISING, FALLING)
     assert sick.errors
     others = [found[uuid] for uuid in ("GPU-0", "GPU-2")]
     assert all(isinstance(one, CheckResult) and one.verdict is Verdict.PASS for one in others)

@@ -43,7 +43,7 @@ def test_the_edge_of_a_wrong_or_lost_product_is_found(load: Load, fault: str, ed
     entries, reason = load.reason(burst.wrong[0], "here", {"frequency_hz": 2.0})
     assert reason.code == "POWER_MISMATCH"
     assert reason.message.startswith("here: bf16 product")
-    assert (reason.evidence["edge"], reason.evidence["repeat"]) == (edge, "right")
+    assert (reason.details["edge"], reason.details["repeat"]) == (edge, "right")
     assert entries
     assert load.burst(4).wrong == ()
 

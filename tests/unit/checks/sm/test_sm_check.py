@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks import REGISTRY, ROWS
+from gpu_burnin.checks import CHECKS, REGISTRY
 from gpu_burnin.checks.sm import check as sm
 from gpu_burnin.checks.sm import cpu as sm_cpu
 from gpu_burnin.checks.sm.faults import FAULT_NAMES
@@ -43,8 +43,8 @@ def _with(change: Any) -> Any:
 
 def test_the_check_is_registered_with_its_faults() -> None:
     assert (REGISTRY["sm"].name, REGISTRY["sm"].per_gpu) == ("sm", True)
-    assert ROWS["sm"].faults == FAULT_NAMES
-    assert ROWS["sm"].selftested
+    assert CHECKS["sm"].faults == FAULT_NAMES
+    assert CHECKS["sm"].selftested
 
 
 def test_a_healthy_gpu_passes_and_says_what_was_covered() -> None:

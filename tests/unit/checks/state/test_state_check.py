@@ -121,7 +121,7 @@ def test_judged_value_that_cannot_be_read_is_inconclusive(name: str) -> None:
     reasons = judge_state([healthy(0, **{name: Unsupported("timeout")})], Expected())
     assert [reason.code for reason in reasons] == ["UNSUPPORTED_FIELD"]
     assert reasons[0].severity is Verdict.INCONCLUSIVE
-    assert reasons[0].evidence == {"fields": {name: "timeout"}}
+    assert reasons[0].details == {"fields": {name: "timeout"}}
 
 
 @pytest.mark.parametrize(
