@@ -8,6 +8,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.filter.addresses import addresses
 from ansible_collections.muster.fleet.plugins.filter.kubeconfig import kubeconfig
 from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
+from ansible_collections.muster.fleet.plugins.filter.wave_wait import wave_wait
 
 SUM = "a1" * 32
 HOSTVARS = {
@@ -65,3 +66,22 @@ def test_a_kubeconfig_may_name_its_certificate_otherwise_than_its_user() -> None
 def test_kubeconfig_refuses_a_server_without_tls() -> None:
     with pytest.raises(AnsibleFilterError, match="must begin with https://"):
         kubeconfig("http://198.18.7.41:6443", "lab", "admin", "/pki")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "forks", "wave_nodes", "extended_s", "expected_s"),
+    [
+        (1, 20, 1, 0, 1800),
+        (100, 20, 1, 0, 5 * 600 + 100 * 150),
+        (101, 20, 10, 0, 6 * 600 + 11 * 150),
+        # As docs/operations/power-waves.md says: up to two days.
+        (1000, 20, 1, 0, 180_000),
+        (4, 20, 2, 7200, 7800 + 2 * 1950),
+    ],
+)
+def test_a_node_waits_for_its_waves_until_all_others_had_theirs(
+    hosts: int, forks: int, wave_nodes: int, extended_s: int, expected_s: int
+) -> None:
+    found = wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s)
+    assert found == expected_s
+    assert wave_wait(10**6, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s) == 10**6

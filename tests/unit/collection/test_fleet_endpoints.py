@@ -46,6 +46,8 @@ VARIABLES = {
     "fleet_etcd_client_port": 12379,
     "fleet_etcd_peer_port": 12380,
     "fleet_etcd_metrics_port": 12381,
+    "gpu_burnin_retest": True,
+    "gpu_burnin_retest_level": "extended",
     "kube_binaries_checksums": {"kubelet": "0", "kube-proxy": "0"},
     "__pki_plan": {"signing": ["etcd", "kubelet", "new"], "authorities": [{"name": "new"}]},
 }
@@ -76,6 +78,7 @@ PLAYS: list[tuple[str, list[str], dict[str, str]]] = [
             "dns": "kubelet_cluster_dns",
             "proxy": "__kube_proxy_kubeconfig",
             "publish": "gpu_burnin_api_url",
+            "wave_wait_s": "__gpu_burnin_wave_wait_s",
         },
     ),
     (
@@ -153,6 +156,9 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     node = found["gpu-1"]
     assert node["bootstrap"] == node["publish"] == server(node["proxy"]) == "https://[2001:db8::41]:7443"
     assert sorted(node["dns"]) == ["198.18.7.32", "2001:db8::31"]
+
+    # One host, one turn: 600 s and the two hours of an extended run, and a quarter of both.
+    assert node["wave_wait_s"] == 9750
 
     controller = found["localhost"]
     assert controller["identities"][0] == {"name": "system-1", "addresses": "2001:db8::51"}

@@ -114,6 +114,11 @@ CASES: list[tuple[str, Spoil, str]] = [
         lambda d: d.fleet.update(fleet_etcd_client_port=2380),
         "fleet_etcd_peer_port is 2380, which fleet_etcd_client_port is too",
     ),
+    (
+        "API address with a port",
+        lambda d: d.fleet.update(fleet_api_address="192.0.2.41:6443"),
+        "fleet_api_address '192.0.2.41:6443' is neither an IP address nor a host name; write it alone",
+    ),
     ("no address", lambda d: d.addresses.update({"gpu-1": None}), "gpu-1: has no fleet_address"),
     ("name for address", lambda d: d.addresses.update({"gpu-1": "gpu-1.example"}), "'gpu-1.example' is no IP"),
     ("same address", lambda d: d.addresses.update({"gpu-1": "192.0.2.1"}), "have the same fleet_address 192.0.2.1"),

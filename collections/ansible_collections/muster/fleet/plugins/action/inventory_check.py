@@ -172,10 +172,8 @@ class ActionModule(ActionBase):
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         defaults = self._fleet_defaults(roots)
-        problems = [
-            *self._inventory_problems(plays, defaults),
-            *self._variable_problems(plays, specs),
-        ]
+        problems = self._inventory_problems(plays, defaults)
+        problems += self._variable_problems(plays, specs, problems)
         result["changed"] = False
         if problems:
             sources = ", ".join(str(source) for source in self._inventory._sources)
@@ -277,9 +275,15 @@ class ActionModule(ActionBase):
                     variables[host].origin(name),
                 )
 
-    def _variable_problems(self, plays: list[Any], specs: Mapping[str, RoleSpec]) -> list[Problem]:
-        """Names that no role knows, then what is wrong with those that one does."""
+    def _variable_problems(
+        self, plays: list[Any], specs: Mapping[str, RoleSpec], known: Iterable[Problem]
+    ) -> list[Problem]:
+        """Names that no role knows, then what is wrong with those that one does and does not follow from `known`."""
         findings = Findings()
+        everywhere = ["localhost", *(host.name for host in self._all_hosts())]
+        for problem in known:
+            for host in problem.hosts or everywhere:
+                findings.blame(host, problem.variable)
         self._check_names(plays, specs, findings)
         self._check_roles(plays, specs, findings)
         return findings.problems()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS
+from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS, EndpointError, endpoint
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -68,6 +68,7 @@ def check(inventory: Inventory) -> list[Problem]:
         host_names,
         fleet_ranges,
         fleet_ports,
+        api_address,
         host_addresses,
         pod_ranges,
         planned_nodes,
@@ -207,6 +208,17 @@ def fleet_ports(inventory: Inventory) -> Iterable[Problem]:
             elif port in taken:
                 yield Problem(f"{name} is {port}, which {taken[port]} is too", "give each its own port", variable=name)
             taken.setdefault(port, name)
+
+
+def api_address(inventory: Inventory) -> Iterable[Problem]:
+    """An address of the API that no URL can be made of."""
+    value = inventory.fleet.get("fleet_api_address")
+    try:
+        if isinstance(value, str):
+            endpoint(value, PORTS[0])
+    except EndpointError as error:
+        message, _, fix = str(error).partition("; ")
+        yield Problem(f"fleet_api_address {message}", fix, variable="fleet_api_address")
 
 
 def host_addresses(inventory: Inventory) -> Iterable[Problem]:

@@ -105,7 +105,7 @@ EXAMPLES = r"""
   muster.fleet.kube_health:
     unit: kube-apiserver.service
     restart_after: [/usr/local/bin/kube-apiserver, /etc/kubernetes/pki]
-    server: "https://{{ fleet_address }}:6443"
+    server: "{{ fleet_address | muster.fleet.endpoint(fleet_api_server_port) }}"
     ca: /etc/kubernetes/pki/ca.crt
     deadline_s: 120
   throttle: 1
