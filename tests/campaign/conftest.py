@@ -11,15 +11,15 @@ import pytest
 
 from tests.campaign.model import Row
 from tests.campaign.nvml_child import NvmlChild
-from tests.lab.fake_nvml.build import build
+from tests.lab.nvml import fake_nvml as nvml_library
 
 Record = Callable[[Row], None]
 
 
 @pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_nvml() -> Path:
     """Folder with the built fake NVML library."""
-    return build(tmp_path_factory.mktemp("nvml")).parent
+    return nvml_library().parent
 
 
 @pytest.fixture(scope="session")

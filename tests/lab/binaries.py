@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .machine import locked
 from .paths import REPOSITORY, cache_dir
 from .shell import LabError, run, succeeds
 
@@ -67,6 +68,11 @@ def ensure_binaries(say: Say = lambda line: print(line, file=sys.stderr)) -> Pat
     A directory whose sums do not fit is removed and filled again. Cold on 2 cores a build takes 9 minutes.
     Raises LabError when neither a download nor a build is possible.
     """
+    with locked(cache_dir() / "bin.lock"):
+        return _ensure_binaries(say)
+
+
+def _ensure_binaries(say: Say) -> Path:
     final = cache_dir() / "bin" / _cache_key()
     if final.exists() and not _sums_fit(final):
         say(f"the binaries in {final} do not match their checksums: they are made again")

@@ -5,27 +5,21 @@ Everything made carries the lab's name, and removal goes by it: nothing else on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import socket
-import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
+from . import machine
 from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
+from .nvml import fake_nvml
 from .paths import REPOSITORY, cache_dir
 from .shell import LabError, run, succeeds
 
 SSH_DEADLINE_S = 60
-INOTIFY_INSTANCES = "fs/inotify/max_user_instances"
-# Written by kubelet and by sysctl inside hosts with an unmasked /proc/sys, on the outer machine: put back at the end.
-OUTER_SYSCTLS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "vm/panic_on_oom", INOTIFY_INSTANCES)
-# systemd, kubelet, kube-proxy and containerd of all hosts share the outer machine's limit for root (128 by default).
-MIN_INOTIFY_INSTANCES = 4096
 
 
 def require_root() -> None:
@@ -37,10 +31,8 @@ def require_root() -> None:
 def up(lab: Lab) -> None:
     """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
     require_root()
-    lab.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    machine.enter(lab.state)
     rootfs = ensure_image()
-    _save_outer_sysctls(lab)
-    _raise_inotify_limit()
     _ensure_key(lab)
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
@@ -54,7 +46,7 @@ def up(lab: Lab) -> None:
 
 def down(lab: Lab) -> None:
     """Remove the hosts, network, loop devices, mounts and state of this lab; fine when there are none or only some."""
-    # By label: the inventory may have lost a host since, and a molecule scenario may follow another's broken run.
+    # By label: the inventory may have lost a host since.
     label = f"label=muster.lab={lab.name}"
     for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
         run(["podman", "rm", "--force", "--time", "0", container])
@@ -63,9 +55,7 @@ def down(lab: Lab) -> None:
     for host_dir in sorted((lab.state / "hosts").glob("*")):
         _release_disk(host_dir / "disk.img")
         _unmount_below(host_dir)
-    _restore_outer_sysctls(lab)
-    if lab.state.exists():
-        shutil.rmtree(lab.state)
+    machine.leave(lab.state)
 
 
 def reboot(lab: Lab, name: str) -> None:
@@ -176,7 +166,7 @@ def install_scenario(lab: Lab, name: str, scenario: str) -> None:
     if not source.exists():
         known = ", ".join(sorted(p.stem for p in source.parent.glob("*.scenario")))
         raise LabError(f"host {name}: there is no GPU scenario {scenario!r}: lab_gpu_scenario is one of {known}")
-    library = _fake_nvml()
+    library = fake_nvml()
     shutil.copyfile(library, merged / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
     target = merged / "etc/fake-nvml"
     target.mkdir(exist_ok=True)
@@ -186,18 +176,6 @@ def install_scenario(lab: Lab, name: str, scenario: str) -> None:
         shutil.copyfile(kernel_log, target / "kmsg")
     else:
         (target / "kmsg").unlink(missing_ok=True)
-
-
-def _fake_nvml() -> Path:
-    """The fake NVML library, built once for each state of its source."""
-    source = REPOSITORY / "tests/lab/fake_nvml"
-    content = b"".join(path.read_bytes() for path in sorted(source.glob("*.[ch]")))
-    out = cache_dir() / "fake-nvml" / hashlib.sha256(content).hexdigest()[:16]
-    library = out / "libnvidia-ml.so.1"
-    if not library.exists():
-        out.mkdir(parents=True, exist_ok=True)
-        run([sys.executable, source / "build.py", out])
-    return library
 
 
 def _start_mirror(lab: Lab, rootfs: Path) -> None:
@@ -260,27 +238,3 @@ def _wait_for_ssh(name: str, address: str) -> None:
 
 def _cgroup_v1() -> bool:
     return not Path("/sys/fs/cgroup/cgroup.controllers").exists()
-
-
-def _save_outer_sysctls(lab: Lab) -> None:
-    saved = lab.state / "outer-sysctls"
-    if not saved.exists():
-        _write_lines(saved, (f"{name} {(Path('/proc/sys') / name).read_text().strip()}" for name in OUTER_SYSCTLS))
-
-
-def _raise_inotify_limit() -> None:
-    limit = Path("/proc/sys") / INOTIFY_INSTANCES
-    if int(limit.read_text()) < MIN_INOTIFY_INSTANCES:
-        limit.write_text(str(MIN_INOTIFY_INSTANCES))
-
-
-def _restore_outer_sysctls(lab: Lab) -> None:
-    saved = lab.state / "outer-sysctls"
-    if saved.exists():
-        for line in saved.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            (Path("/proc/sys") / name).write_text(value)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines))

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from .machine import locked
 from .paths import cache_dir
 from .shell import LabError, run
 
@@ -26,8 +27,13 @@ def ensure_image() -> Path:
     suite = _suite()
     key = hashlib.sha256(repr((suite, PACKAGES, DISABLED_UNITS, _SETUP)).encode()).hexdigest()[:16]
     image = cache_dir() / "image" / f"{suite}-{key}"
-    if (image / ".complete").exists():
-        return image / "rootfs"
+    with locked(cache_dir() / "image.lock"):
+        if not (image / ".complete").exists():
+            _build(suite, image)
+    return image / "rootfs"
+
+
+def _build(suite: str, image: Path) -> None:
     for left_over in (image.parent).glob(f"{suite}-*.building"):
         shutil.rmtree(left_over)
     building = image.with_suffix(".building")
@@ -38,7 +44,6 @@ def ensure_image() -> Path:
     ])  # fmt: skip
     (building / ".complete").touch()
     building.rename(image)
-    return image / "rootfs"
 
 
 # No machine id, no host keys: each host makes its own at its first start, as after any cloning.

@@ -8,7 +8,6 @@ import ctypes
 import importlib
 import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,11 +89,11 @@ extern "C" void launch(void* kernel, unsigned grid, unsigned threads, const u64*
 _ASSEMBLY = 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));'
 
 
-def compile_product_kernels(folder: Path) -> ctypes.CDLL:
+def compile_product_kernels() -> ctypes.CDLL:
     """The kernels as a host library; the one PTX instruction becomes the compiler's own conversion to FP16."""
     assert SOURCE.count(_ASSEMBLY) == 1
     source = SOURCE.replace(_ASSEMBLY, "_Float16 half = (_Float16)f; std::memcpy(&h, &half, 2);")
-    return compile_for_host(folder, SHIM + with_host_threads(source) + LAUNCH, *THREADED)
+    return compile_for_host(SHIM + with_host_threads(source) + LAUNCH, *THREADED)
 
 
 # --- CuPy ---

@@ -35,21 +35,21 @@ def fake(tmp_path: Path) -> Fake:
 
 
 @pytest.fixture(scope="session")
-def product_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def product_kernels() -> ctypes.CDLL:
     """The kernels of products and their verification, compiled for the host."""
-    return compile_product_kernels(tmp_path_factory.mktemp("products"))
+    return compile_product_kernels()
 
 
 @pytest.fixture(scope="session")
-def peer_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def peer_kernels() -> ctypes.CDLL:
     """The kernels of the copies between GPUs, compiled for the host."""
-    return compile_peer_kernels(tmp_path_factory.mktemp("peer"))
+    return compile_peer_kernels()
 
 
 @pytest.fixture(scope="session")
-def collective_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def collective_kernels() -> ctypes.CDLL:
     """The kernels around the collectives, compiled for the host."""
-    return compile_collective_kernels(tmp_path_factory.mktemp("collectives"))
+    return compile_collective_kernels()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.device.cuda_words import THREADS
+from tests.lab.machine import locked
 
+LIBRARIES = Path(__file__).resolve().parents[2] / "build/host-kernels"
 # Threads of a block on the host: as many real threads.
 HOST_THREADS = 4
 THREADED = ("-std=c++20", "-w", "-pthread")
@@ -24,16 +27,25 @@ def with_host_threads(source: str) -> str:
     return source.replace(define.format(THREADS), define.format(HOST_THREADS))
 
 
-def compile_for_host(folder: Path, source: str, *options: str) -> ctypes.CDLL:
-    """The library made of this source; skips where no compiler can do it."""
+def compile_for_host(source: str, *options: str) -> ctypes.CDLL:
+    """The library made of this source, once for each source and compiler; skips where no compiler can do it."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
-    code, library = folder / "kernels.cpp", folder / "kernels.so"
+    command = [compiler, "-O1", *options, "-shared", "-fPIC"]
+    made_with = f"{command} {Path(compiler).resolve().stat().st_mtime_ns}\n{source}"
+    library = LIBRARIES / f"{hashlib.sha256(made_with.encode()).hexdigest()[:16]}.so"
+    with locked(library.with_suffix(".lock")):
+        if not library.exists():
+            _compile(command, source, library)
+    return ctypes.CDLL(str(library))
+
+
+def _compile(command: list[str], source: str, library: Path) -> None:
+    code, unfinished = library.with_suffix(".cpp"), library.with_suffix(".unfinished")
     code.write_text(source)
-    command = [compiler, "-O1", *options, "-shared", "-fPIC", "-o", str(library), str(code)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "-o", unfinished, code], capture_output=True, text=True, check=False)
     if "_Float16" in done.stderr:
         pytest.skip("needs a g++ that knows _Float16")
     assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    unfinished.replace(library)

@@ -4,7 +4,6 @@ host. None of it replaces a GPU."""
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ template <class T> static T link_min(T* to, T value) {
 """
 
 
-def compile_link_kernels(folder: Path) -> ctypes.CDLL:
+def compile_link_kernels() -> ctypes.CDLL:
     """The link's kernels as a host library with real threads."""
-    return compile_for_host(folder, SHIM + _MIN + with_host_threads(SOURCE) + LAUNCH, *THREADED)
+    return compile_for_host(SHIM + _MIN + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 
 
 class FakeStream:

@@ -5,7 +5,6 @@ kernels' logic and the host side; only a GPU proves a GPU.
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ template <class T> static T atomicOr(T* to, T value) { return __atomic_fetch_or(
 PIECES = (16 * 7 * 40, 16 * 7 * 5, 16 * 7)
 
 
-def compile_memory_kernels(folder: Path) -> ctypes.CDLL:
+def compile_memory_kernels() -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
-    return compile_for_host(folder, SHIM + _MORE + with_host_threads(SOURCE) + LAUNCH, *THREADED, *SANITIZED)
+    return compile_for_host(SHIM + _MORE + with_host_threads(SOURCE) + LAUNCH, *THREADED, *SANITIZED)
 
 
 class MemoryCupy(FakeCupy):

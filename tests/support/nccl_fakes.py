@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from pathlib import Path
 from typing import Any
 
 from gpu_burnin.checks.nccl.cuda import CudaCollectives
@@ -24,9 +23,9 @@ def join(port: CudaCollectives, ranks: int = 1, rank: int = 0, algorithm: str = 
     port.join(offers, rank, algorithm, LIMIT_S)
 
 
-def compile_collective_kernels(folder: Path) -> ctypes.CDLL:
+def compile_collective_kernels() -> ctypes.CDLL:
     """The kernels of the collectives as a host library."""
-    return compile_for_host(folder, SHIM + with_host_threads(SOURCE) + LAUNCH, *THREADED)
+    return compile_for_host(SHIM + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 
 
 class _Event(FakeEvent):

@@ -8,7 +8,6 @@ import ctypes
 import json
 import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,9 +176,9 @@ extern "C" void launch(void* kernel, unsigned grid, u64 a, u64 b, u64 c, u64 d) 
 """
 
 
-def compile_peer_kernels(folder: Path) -> ctypes.CDLL:
+def compile_peer_kernels() -> ctypes.CDLL:
     """The kernels as a host library."""
-    return compile_for_host(folder, _SHIM + with_host_threads(SOURCE) + _LAUNCH, *THREADED)
+    return compile_for_host(_SHIM + with_host_threads(SOURCE) + _LAUNCH, *THREADED)
 
 
 def make_cuda(kernels: ctypes.CDLL, shared: dict[bytes, Any]) -> tuple[Host, CudaPeers]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import types
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,10 +154,10 @@ extern "C" void launch(Kernel kernel, unsigned blocks, const unsigned* sms, cons
 """
 
 
-def compile_kernels(folder: Path) -> ctypes.CDLL:
+def compile_kernels() -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
     assert SOURCE == TYPES + PRIMITIVES + KERNELS
-    return compile_for_host(folder, TYPES + _SHIM + KERNELS + _RUNNER, "-std=c++17", "-ffp-contract=off", *SANITIZED)
+    return compile_for_host(TYPES + _SHIM + KERNELS + _RUNNER, "-std=c++17", "-ffp-contract=off", *SANITIZED)
 
 
 class HostArray:

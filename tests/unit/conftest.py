@@ -5,7 +5,6 @@ What several areas need is here: ansible-playbook and the lab's fake NVML.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.lab.nvml import fake_nvml as nvml_library
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "collections"))
@@ -29,16 +30,11 @@ Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_nvml() -> Path:
     """Folder with the built fake NVML library of the lab."""
     if not (os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")):
         pytest.skip("no C compiler for the fake NVML library")
-    spec = importlib.util.spec_from_file_location("fake_nvml_build", ROOT / "tests/lab/fake_nvml/build.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    library: Path = module.build(tmp_path_factory.mktemp("nvml"))
-    return library.parent
+    return nvml_library().parent
 
 
 @pytest.fixture

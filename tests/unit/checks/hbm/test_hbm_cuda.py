@@ -32,9 +32,9 @@ SIZE_BYTES = 2 * PIECES[0] + 3 * PIECES[1] + 4 * PIECES[2] + 48
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def kernels() -> ctypes.CDLL:
     """The kernels as a host library."""
-    return compile_memory_kernels(tmp_path_factory.mktemp("memory"))
+    return compile_memory_kernels()
 
 
 @pytest.fixture(autouse=True)

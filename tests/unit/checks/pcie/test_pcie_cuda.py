@@ -19,9 +19,9 @@ SIZE = 16 << 10
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def kernels() -> ctypes.CDLL:
     """The kernels, compiled for the host."""
-    return compile_link_kernels(tmp_path_factory.mktemp("link"))
+    return compile_link_kernels()
 
 
 @pytest.fixture

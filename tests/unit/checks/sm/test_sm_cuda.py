@@ -23,8 +23,8 @@ SEED = 0xBEEF
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compile_kernels(tmp_path_factory.mktemp("sm"))
+def library() -> ctypes.CDLL:
+    return compile_kernels()
 
 
 @pytest.fixture

@@ -1,0 +1,18 @@
+"""The fake NVML library of lab and tests."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from .fake_nvml.build import LIBRARY, SOURCES, build
+from .machine import locked
+from .paths import cache_dir
+
+
+def fake_nvml() -> Path:
+    """The library, built once for each state of its source. Raises BuildError without a compiler."""
+    content = b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.*")))
+    folder = cache_dir() / "fake-nvml" / hashlib.sha256(content).hexdigest()[:16]
+    with locked(folder.with_suffix(".lock")):
+        return folder / LIBRARY if (folder / LIBRARY).exists() else build(folder)
