@@ -7,6 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.module_utils import endpoints
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 DOCUMENTATION = r"""
 name: addresses
@@ -43,7 +44,7 @@ def addresses(hosts: Iterable[str], hostvars: Mapping[str, Any]) -> dict[str, st
     """`{host: address}` in the order given. Raises AnsibleFilterError for a host without an address."""
     try:
         return endpoints.addresses(hosts, hostvars)
-    except endpoints.EndpointError as error:
+    except FleetError as error:
         raise AnsibleFilterError(str(error)) from error
 
 

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.module_utils import endpoints
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 DOCUMENTATION = r"""
 name: endpoint
@@ -61,7 +62,7 @@ def endpoint(address: str | Mapping[str, str], port: int | str, scheme: str = "h
         if isinstance(address, Mapping):
             return endpoints.endpoints(address, port, scheme)
         return endpoints.endpoint(address, port, scheme)
-    except endpoints.EndpointError as error:
+    except FleetError as error:
         raise AnsibleFilterError(str(error)) from error
 
 

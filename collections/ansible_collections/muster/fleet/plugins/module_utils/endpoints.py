@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
 Hostvars = Mapping[str, Mapping[str, Any]]
 
 # A DNS name by RFC 1123. The last label is no number: 198.18.7.300 is a mistyped address.
@@ -19,14 +21,10 @@ PORTS = range(1, 65536)
 NAME_SERVERS_MAX = 3
 
 
-class EndpointError(Exception):
-    """An address or port that cannot be used; the message is one sentence that says what to do."""
-
-
 def endpoint(address: str, port: int | str, scheme: str = "https") -> str:
     """`https://ADDRESS:PORT`, or `ADDRESS:PORT` without a scheme; an IPv6 address is put into brackets.
 
-    Raises EndpointError for an address that is neither an IP address nor a name, and for a port that is none.
+    Raises FleetError for an address that is neither an IP address nor a name, and for a port that is none.
     """
     host, number = _url_host(str(address)), _port(port)
     return f"{scheme}://{host}:{number}" if scheme else f"{host}:{number}"
@@ -38,15 +36,15 @@ def endpoints(addresses: Mapping[str, str], port: int | str, scheme: str = "http
 
 
 def addresses(hosts: Iterable[str], hostvars: Hostvars) -> dict[str, str]:
-    """`{host: address}` in the order given. Raises EndpointError for a host without an address."""
+    """`{host: address}` in the order given. Raises FleetError for a host without an address."""
     found: dict[str, str] = {}
     for host in hosts:
         if host not in hostvars:
-            raise EndpointError(f"{host} is not in the inventory; add it, or correct the name")
+            raise FleetError(f"{host} is not in the inventory; add it, or correct the name")
         variables = hostvars[host]
         address = variables.get("fleet_address") or variables.get("ansible_host")
         if not address:
-            raise EndpointError(f"{host} has neither fleet_address nor ansible_host; set ansible_host")
+            raise FleetError(f"{host} has neither fleet_address nor ansible_host; set ansible_host")
         found[str(host)] = str(address)
     return found
 
@@ -80,13 +78,13 @@ def _url_host(address: str) -> str:
     except ValueError:
         if DNS_NAME.fullmatch(address):
             return address
-        raise EndpointError(
+        raise FleetError(
             f"{address!r} is neither an IP address nor a host name; write it alone, without scheme, brackets or port"
         ) from None
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
     if parsed.scope_id:
-        raise EndpointError(f"{address} names a link of one host, so others cannot use it; give a global address")
+        raise FleetError(f"{address} names a link of one host, so others cannot use it; give a global address")
     return f"[{parsed}]"
 
 
@@ -96,7 +94,7 @@ def _port(port: int | str) -> int:
     except ValueError:
         number = 0
     if number not in PORTS:
-        raise EndpointError(f"{port!r} is no port; give a number from {PORTS[0]} to {PORTS[-1]}")
+        raise FleetError(f"{port!r} is no port; give a number from {PORTS[0]} to {PORTS[-1]}")
     return number
 
 

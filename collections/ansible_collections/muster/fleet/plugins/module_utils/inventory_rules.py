@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS, EndpointError, endpoint
+from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS, endpoint
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -216,7 +217,7 @@ def api_address(inventory: Inventory) -> Iterable[Problem]:
     try:
         if isinstance(value, str):
             endpoint(value, PORTS[0])
-    except EndpointError as error:
+    except FleetError as error:
         message, _, fix = str(error).partition("; ")
         yield Problem(f"fleet_api_address {message}", fix, variable="fleet_api_address")
 
