@@ -29,7 +29,7 @@ campaign: setup ## The fault campaign of the burn-in: every fault seen, no healt
 	@python -m tests.campaign $(if $(SEED),--seed $(SEED))
 
 molecule: setup ## Molecule for every role, or one: make molecule ROLE=etcd
-	@tools/molecule.sh $(if $(ROLE),$(ROLE),$(ROLES))
+	@python tools/molecule.py $(if $(ROLE),$(ROLE),$(ROLES))
 
 test: setup ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (40 minutes)
 	@python tools/prove.py

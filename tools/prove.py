@@ -42,7 +42,7 @@ def main() -> int:
     stages: tuple[tuple[str, list[str], Callable[[int, str], Counts]], ...] = (
         ("check", ["tools/check.sh", "--all"], lambda rc, _: _from_junit("unit.xml", rc)),
         ("campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: _from_junit("campaign.xml", rc)),
-        ("molecule", ["tools/molecule.sh", *roles], lambda rc, out: _from_molecule(out, rc)),
+        ("molecule", [sys.executable, "tools/molecule.py", *roles], lambda rc, out: _from_molecule(out, rc)),
         ("lab", lab, lambda rc, _: _from_junit("lab.xml", rc)),
     )
     for name, command, count in stages:
