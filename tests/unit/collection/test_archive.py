@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -141,3 +144,89 @@ def test_the_archive_makes_the_same_wheelhouse_as_the_checkout(installed: Path) 
         return wheelhouse.build_key(root, wanted)
 
     assert key(installed) == key(ROOT)
+
+
+def names_of(kind: str) -> list[str]:
+    """The full names of all plugins of a kind."""
+    folder = ROOT / "collections/ansible_collections/muster/fleet/plugins" / kind
+    return [f"muster.fleet.{path.stem}" for path in sorted(folder.glob("*.py"))]
+
+
+def documentation(ansible: Command, kind: str, names: list[str]) -> dict[str, Any]:
+    """What `ansible-doc` lists of a kind, which are all of them, and what it tells of each."""
+    listed = ansible("ansible-doc", "-t", kind, "--list", "--json", "muster.fleet")
+    assert listed.returncode == 0, listed.stderr
+    assert sorted(json.loads(listed.stdout)) == sorted(names)
+    done = ansible("ansible-doc", "-t", kind, "--json", *names)
+    assert (done.returncode, done.stderr) == (0, "")
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert sorted(told) == sorted(names)
+    return told
+
+
+def documented(options: Mapping[str, Any], inner: str) -> Iterator[tuple[str, object]]:
+    """The options as (name, what AnsibleModule goes by), each with the description that it must have."""
+    for name, option in options.items():
+        assert option["description"], name
+        yield (
+            name,
+            {key: option.get(key) for key in ("elements", "default", "choices")}
+            | {
+                "type": option["type"],
+                "required": option.get("required", False),
+                "inner": dict(documented(option.get(inner) or {}, inner)),
+            },
+        )
+
+
+def taken(options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The same of an argument spec."""
+    for name, option in options.items():
+        yield (
+            name,
+            {key: option.get(key) for key in ("elements", "default", "choices")}
+            | {
+                "type": option["type"],
+                "required": option.get("required", False),
+                "inner": dict(taken(option.get("options") or {})),
+            },
+        )
+
+
+def tasks_of(examples: str, name: str) -> list[dict[str, Any]]:
+    """The arguments of each task that calls the module; examples are tasks or plays."""
+    items = yaml.safe_load(examples)
+    tasks = [task for item in items for task in item.get("tasks", [item])]
+    return [task[name] for task in tasks if name in task]
+
+
+def test_ansible_doc_tells_what_each_module_takes_and_gives(ansible: Command) -> None:
+    for name, told in documentation(ansible, "module", names_of("modules")).items():
+        doc = told["doc"]
+        module = importlib.import_module(f"ansible_collections.muster.fleet.plugins.modules.{doc['module']}")
+        options = dict(documented(doc["options"], "suboptions"))
+        assert options == dict(taken(module.ARGUMENT_SPEC)), name
+        assert doc["short_description"] and doc["description"] and doc["author"], name
+        assert doc["attributes"]["check_mode"]["support"] == "full", name
+        assert told["return"] and all({"description", "type", "returned"} <= set(v) for v in told["return"].values()), (
+            name
+        )
+        tasks = tasks_of(told["examples"], name)
+        assert tasks and all(set(task) <= set(options) for task in tasks), name
+
+
+def test_ansible_doc_tells_all_of_each_role(ansible: Command) -> None:
+    for name, told in documentation(ansible, "role", [f"muster.fleet.{role}" for role in ROLES]).items():
+        spec = yaml.safe_load((ROOT / "roles" / name.rpartition(".")[2] / "meta/argument_specs.yml").read_text())
+        entries = spec["argument_specs"]
+        assert set(told["entry_points"]) == set(entries), name
+        for entry, shown in told["entry_points"].items():
+            assert shown["short_description"], (name, entry)
+            options = dict(documented(shown.get("options") or {}, "options"))
+            assert options == dict(taken(entries[entry].get("options") or {})), (name, entry)
+
+
+def test_ansible_doc_tells_all_of_each_filter(ansible: Command) -> None:
+    for name, told in documentation(ansible, "filter", names_of("filter")).items():
+        assert told["doc"]["short_description"] and told["examples"] and told["return"], name
+        dict(documented(told["doc"]["options"], "suboptions"))

@@ -25,22 +25,13 @@ options:
     type: list
     elements: str
     required: true
-  url:
-    description: Where they are, without the name. http, https or file (a folder on the host).
-    type: str
-    required: true
-  checksums:
-    description: SHA-256 of each, by name.
-    type: dict
-    required: true
   directory:
     description: Where they go.
     type: path
     default: /usr/local/bin
-  timeout_s:
-    description: Give up when the mirror is silent for so long, in seconds.
-    type: float
-    default: 30
+extends_documentation_fragment:
+  - muster.fleet.mirror
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

@@ -34,22 +34,23 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: burnin
 short_description: Run the GPU burn-in unless this boot has a result already
+version_added: "0.1.0"
 description:
-  - Looks for evidence of the present boot under I(state_dir). A PASS stands when it is of the wanted level or
-    above and the host's own gate accepts it; a FAIL or INCONCLUSIVE stands until I(retest).
+  - Looks for evidence of the present boot under O(state_dir). A PASS stands when it is of the wanted level or
+    above and the host's own gate accepts it; a FAIL or INCONCLUSIVE stands until O(retest).
   - Otherwise starts C(gpu-burnin run) in a transient systemd unit, which goes on when the controller is lost,
     and waits for its end. A run found in progress (started by an earlier play or by the boot) is joined.
   - FAIL and INCONCLUSIVE are results, not failures of the task. It fails when the run cannot start, leaves no
-    evidence, or is still going on after I(timeout_s).
-  - With I(waves=granted) the run stops before the load of all GPUs swings together, and asks for a grant. So that few
-    nodes swing at once, a play has three tasks, with I(phase) run, waves and end, the middle one with C(throttle). A
-    run that is granted nothing goes on without waves after I(wave_wait_s).
+    evidence, or is still going on after O(timeout_s).
+  - With O(waves=granted) the run stops before the load of all GPUs swings together, and asks for a grant. So that few
+    nodes swing at once, a play has three tasks, with O(phase) run, waves and end, the middle one with C(throttle). A
+    run that is granted nothing goes on without waves after O(wave_wait_s).
   - In check mode nothing is started; C(changed) says whether a run would be.
 options:
   phase:
     description:
       - C(all) is the whole run; it grants power waves as soon as they are asked for, without regard to other hosts.
-      - C(run) ends with a result or when the run asks for power waves. C(waves) grants them and waits until they are
+      - C(run) ends with a result or when the run asks for power waves. O(waves) grants them and waits until they are
         over, if any are asked for. C(end) waits for the end of the run and returns its result.
     type: str
     choices: [all, run, waves, end]
@@ -68,7 +69,7 @@ options:
     type: int
     default: 7200
   timeout_s:
-    description: Longest time to wait in each phase, in seconds; I(extended_s) or the length of the waves come on top.
+    description: Longest time to wait in each phase, in seconds; O(extended_s) or the length of the waves come on top.
     type: int
     default: 1800
   extended_for_new:
@@ -86,7 +87,7 @@ options:
     description: Seconds that a run waits for a grant of its power waves; not set, as the host's configuration says.
     type: int
   after_sequence:
-    description: With I(phase=end), the number of the newest result before the run; a result that is not newer is none.
+    description: With O(phase=end), the number of the newest result before the run; a result that is not newer is none.
     type: int
     default: 0
   state_dir:
@@ -97,7 +98,10 @@ options:
     description: The gpu-burnin command.
     type: path
     default: /usr/local/bin/gpu-burnin
-author: [Muster (@muster)]
+extends_documentation_fragment:
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
 """
 
 EXAMPLES = r"""
@@ -113,7 +117,7 @@ waves:
   returned: success, but for check mode
   type: str
 sequence_before:
-  description: Number of the newest result before this run, for I(after_sequence).
+  description: Number of the newest result before this run, for O(after_sequence).
   returned: when the run asks for power waves
   type: int
 burnin_warnings:
@@ -169,7 +173,8 @@ BOOT_UNIT = "gpu-burnin-boot.service"
 PUBLISH_UNIT = "gpu-burnin-publish.service"
 POLL_S = 0.5
 # How much longer than they should power waves may take, from when they were granted.
-WAVES_SLACK_S, NEVER_S = 60.0, float("inf")
+WAVES_SLACK_S = 60.0
+NEVER_S = float("inf")
 
 
 class Host:

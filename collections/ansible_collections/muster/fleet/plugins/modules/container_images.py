@@ -25,18 +25,9 @@ options:
     description: Image name to the file name of its archive (docker or OCI format).
     type: dict
     required: true
-  url:
-    description: Where the archives are, without the name. http, https or file (a folder on the host).
-    type: str
-    required: true
-  checksums:
-    description: SHA-256 of each archive, by file name.
-    type: dict
-    required: true
-  timeout_s:
-    description: Give up when the mirror is silent for so long, in seconds.
-    type: float
-    default: 30
+extends_documentation_fragment:
+  - muster.fleet.mirror
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

@@ -30,9 +30,6 @@ description:
   - Requests that differ are left pending and reported with what differs. They are never denied, so that a corrected
     inventory is enough to let them pass.
   - Waits until each node in O(wait_for) has its serving certificate.
-  - Runs on the controller, with the Python of the Muster virtual environment.
-author:
-  - Muster (@muster)
 options:
   kubeconfig:
     description:
@@ -73,6 +70,11 @@ attributes:
   check_mode:
     support: full
     description: In check mode nothing is approved and nothing is waited for; RV(approved) says what would be.
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
 """
 
 EXAMPLES = r"""

@@ -55,6 +55,8 @@ options:
     description: Measure again even when a good result is known.
     type: bool
     default: false
+extends_documentation_fragment:
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

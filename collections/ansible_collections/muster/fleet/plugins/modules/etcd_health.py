@@ -23,18 +23,6 @@ options:
     description: The member's client URL.
     type: str
     required: true
-  ca:
-    description: Path of the CA certificate.
-    type: path
-    default: /etc/etcd/pki/ca.crt
-  cert:
-    description: Path of the client certificate.
-    type: path
-    default: /etc/etcd/pki/health.crt
-  key:
-    description: Path of the client key.
-    type: path
-    default: /etc/etcd/pki/health.key
   expect_members:
     description: Names of all members. Empty accepts any list.
     type: list
@@ -44,6 +32,9 @@ options:
     description: How long to wait, in seconds.
     type: float
     default: 60
+extends_documentation_fragment:
+  - muster.fleet.etcd_client
+  - muster.fleet.check_mode.looks
 author:
   - Muster (@muster)
 """

@@ -15,7 +15,7 @@ module: etcd_member
 short_description: Restart an etcd member when its files changed, and keep the quorum
 version_added: "0.1.0"
 description:
-  - Restarts the member only when its binary, its unit or one of C(restart_after) is newer than the running process, and
+  - Restarts the member only when its binary, its unit or one of O(restart_after) is newer than the running process, and
     only while the other members keep the quorum. A cluster that has lost its quorum already has nothing to lose, so
     there the restart goes ahead.
   - After a restart within a quorum it waits until the member is healthy, as M(muster.fleet.etcd_health) defines it. A
@@ -34,27 +34,14 @@ options:
     description: Client URL of every member by name, this one included.
     type: dict
     required: true
-  restart_after:
-    description: Files, or folders of files, that the member reads at start.
-    type: list
-    elements: path
-    default: []
-  ca:
-    description: Path of the CA certificate.
-    type: path
-    default: /etc/etcd/pki/ca.crt
-  cert:
-    description: Path of the client certificate.
-    type: path
-    default: /etc/etcd/pki/health.crt
-  key:
-    description: Path of the client key.
-    type: path
-    default: /etc/etcd/pki/health.key
   timeout_s:
     description: How long to wait for the quorum before, and for health after, in seconds.
     type: float
     default: 60
+extends_documentation_fragment:
+  - muster.fleet.etcd_client
+  - muster.fleet.restart_after
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

@@ -19,6 +19,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: file_set
 short_description: Place a set of files, directories and removals in one task
+version_added: "0.1.0"
 description:
   - Renders templates and reads sources on the controller, then makes one call on the host that compares
     content, mode and ownership, validates every new content, and only then places each file by rename.
@@ -41,7 +42,7 @@ options:
         type: str
       src:
         description:
-          - Name of a file in the role's C(files) folder, or a path on the controller. Copied byte for byte.
+          - Name of a file in the role's O(files) folder, or a path on the controller. Copied byte for byte.
         type: str
       content:
         description: The text itself.
@@ -94,6 +95,12 @@ options:
     type: list
     elements: str
     default: []
+attributes:
+  diff_mode:
+    support: full
+    description: Shows the change of each file, but of those that are O(files[].sensitive).
+extends_documentation_fragment:
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

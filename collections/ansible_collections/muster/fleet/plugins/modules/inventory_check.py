@@ -11,6 +11,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: inventory_check
 short_description: Check the whole inventory before anything is touched
+version_added: "0.1.0"
 description:
   - Reads the inventory and the playbook on the controller; connects to no host and needs no facts.
   - Checks the inventory's own rules (groups, sizes, names, addresses, ranges).
@@ -24,6 +25,8 @@ options:
     description: Path of the playbook whose plays say which role is for which host.
     type: path
     required: true
+extends_documentation_fragment:
+  - muster.fleet.check_mode.looks
 author:
   - Muster (@muster)
 """

@@ -24,9 +24,10 @@ from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import (
 DOCUMENTATION = r"""
 module: kube_health
 short_description: Wait until a Kubernetes component answers as it should
+version_added: "0.1.0"
 description:
   - Asks a server over HTTP(S) until every check passes in one round or the deadline is over.
-  - With C(unit) it first brings up a systemd unit, enabled, and restarts (or reloads) it when files that it read are
+  - With O(unit) it first brings up a systemd unit, enabled, and restarts (or reloads) it when files that it read are
     newer than what runs. Times are compared instead of notified, since a killed run loses its handlers. One task with
     C(throttle) 1 is then a rolling restart in which the next host waits for the health of the one before.
   - In check mode it changes nothing, asks once and never fails for an unhealthy answer.
@@ -47,11 +48,6 @@ options:
   unit:
     description: Systemd unit to enable, start and keep up to date first. Its own files always count for a restart.
     type: str
-  restart_after:
-    description: Files, or folders of files, whose change needs a restart.
-    type: list
-    elements: path
-    default: []
   reload_after:
     description: Files, or folders of files, whose change needs a reload only.
     type: list
@@ -96,6 +92,9 @@ options:
         description: What to do when the check does not pass; ends the error message.
         type: str
         default: ""
+extends_documentation_fragment:
+  - muster.fleet.restart_after
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """
@@ -125,6 +124,10 @@ actions:
   returned: success
   type: list
   elements: str
+log:
+  description: The unit's last lines of the journal.
+  returned: failure, with O(unit)
+  type: str
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {

@@ -14,6 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import 
 DOCUMENTATION = r"""
 module: kubelet_state
 short_description: Facts of a host that decide how its kubelet is set up
+version_added: "0.1.0"
 description:
   - Says whether the node has a client certificate that is still valid, which API server its kubeconfig names,
     whether the burn-in's gate is open, and which resolv.conf has the real name servers. Changes nothing.
@@ -31,6 +32,8 @@ options:
     type: list
     elements: str
     default: []
+extends_documentation_fragment:
+  - muster.fleet.check_mode.looks
 author:
   - Muster (@muster)
 """

@@ -47,6 +47,12 @@ options:
     description: Accept a loop device. For labs.
     type: bool
     default: false
+attributes:
+  diff_mode:
+    support: full
+    description: Shows what the disk held and what is made on it.
+extends_documentation_fragment:
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

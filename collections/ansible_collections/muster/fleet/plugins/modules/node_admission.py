@@ -31,9 +31,6 @@ description:
   - A held node is a result, not a failure. Only a node in O(expect) that has not registered or published evidence of
     its current boot within O(wait_s) fails the task.
   - Keeps the highest sequence seen of each node in O(ledger_dir), so that an old PASS cannot replace a newer FAIL.
-  - Runs on the controller, with the Python of the Muster virtual environment.
-author:
-  - Muster (@muster)
 options:
   kubeconfig:
     description:
@@ -99,6 +96,11 @@ attributes:
   check_mode:
     support: full
     description: In check mode nothing is written and nothing is waited for; the actions are those that would be taken.
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
 """
 
 EXAMPLES = r"""

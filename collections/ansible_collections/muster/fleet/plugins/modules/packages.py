@@ -12,6 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: packages
 short_description: Have Debian packages installed
+version_added: "0.1.0"
 description:
   - Asks dpkg, which takes 10 ms; only when something is missing are the package lists updated and apt-get
     called. ansible.builtin.apt opens the whole package cache each time (about 1 s of processor time).
@@ -26,6 +27,8 @@ options:
     description: How long to wait for another apt-get to let go of its lock, in seconds.
     type: int
     default: 300
+extends_documentation_fragment:
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

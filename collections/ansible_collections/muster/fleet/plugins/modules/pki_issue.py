@@ -45,6 +45,9 @@ options:
     description: Lifetime of a new CA in days.
     type: int
     required: true
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """

@@ -105,6 +105,13 @@ options:
     description: Issue anew when less than this is left.
     type: int
     default: 30
+attributes:
+  diff_mode:
+    support: full
+    description: Shows what would be issued, and why.
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """
@@ -155,7 +162,7 @@ needed:
   type: bool
   returned: always
 signing:
-  description: Names of the CAs whose key is needed for C(leaves).
+  description: Names of the CAs whose key is needed for O(leaves).
   type: list
   elements: str
   returned: always

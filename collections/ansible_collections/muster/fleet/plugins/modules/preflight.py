@@ -16,6 +16,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts impor
 DOCUMENTATION = r"""
 module: preflight
 short_description: Read a host's facts before it is touched
+version_added: "0.1.0"
 description:
   - Reads system, identity, clock, size, ports and, where asked, the disk of a host, and asks the mirror for one
     header. Changes nothing.
@@ -133,6 +134,8 @@ options:
         description: Whether a node may have cgroup v1.
         type: bool
         default: false
+extends_documentation_fragment:
+  - muster.fleet.check_mode.looks
 author:
   - Muster (@muster)
 """

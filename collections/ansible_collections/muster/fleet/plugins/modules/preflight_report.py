@@ -11,6 +11,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: preflight_report
 short_description: Judge the preflight facts of all hosts at once
+version_added: "0.1.0"
 description:
   - Runs on the controller, once for all hosts of the play.
   - Fails with every problem of every host, each with what to do, duplicates between hosts included.
@@ -24,6 +25,8 @@ options:
     type: list
     elements: str
     required: true
+extends_documentation_fragment:
+  - muster.fleet.check_mode.looks
 author:
   - Muster (@muster)
 """

@@ -30,9 +30,6 @@ description:
     the pinned key is an error and never accepted.
   - Host keys that several hosts share (cloned images) are an error.
   - Reports the problems of all hosts at once, each with what to do.
-  - Runs on the controller, with the Python of the Muster virtual environment.
-author:
-  - Muster (@muster)
 options:
   hosts:
     description: The hosts to probe.
@@ -83,6 +80,11 @@ attributes:
   check_mode:
     support: full
     description: In check mode nothing is written; C(changed) says whether keys would be pinned.
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
 """
 
 EXAMPLES = r"""

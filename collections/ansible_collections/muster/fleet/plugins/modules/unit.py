@@ -27,11 +27,6 @@ options:
     description: Start it at boot.
     type: bool
     default: true
-  restart_after:
-    description: Files, or folders of files, that are read at start.
-    type: list
-    elements: path
-    default: []
   restart:
     description: Restart when stale. False leaves that to another task.
     type: bool
@@ -40,6 +35,9 @@ options:
     description: Wait until systemd says that it is up.
     type: bool
     default: true
+extends_documentation_fragment:
+  - muster.fleet.restart_after
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """
@@ -62,6 +60,10 @@ stale:
   type: list
   elements: str
   returned: always
+log:
+  description: The unit's last lines of the journal.
+  returned: failure
+  type: str
 """
 
 

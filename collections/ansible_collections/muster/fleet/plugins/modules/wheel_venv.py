@@ -18,6 +18,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.wheel_venv import (
 DOCUMENTATION = r"""
 module: wheel_venv
 short_description: Install a wheelhouse archive as a versioned virtual environment
+version_added: "0.1.0"
 description:
   - Makes C(root/build) from a tar archive of wheels (pip among them, and a C(requirements.txt)), points
     C(root/current) and further links to it by rename, and keeps the build before it.
@@ -45,6 +46,8 @@ options:
     description: Symbolic links to make, path to target.
     type: dict
     default: {}
+extends_documentation_fragment:
+  - muster.fleet.check_mode
 author:
   - Muster (@muster)
 """
