@@ -190,7 +190,7 @@ def _new_run(store: Store) -> Iterator[_Begun]:
             shutil.rmtree(run.run.path, ignore_errors=True)
         code = EXIT_INCONCLUSIVE if run is not None and run.begun else EXIT_USAGE
         if (why := _why_given_up(error, store)) is not None:
-            raise GpuBurninError(f"{socket.gethostname()}: the run was given up, since {why}", code) from error
+            raise GpuBurninError(f"{socket.gethostname()}: the run gave up: {why}", code) from error
         if isinstance(error, GpuBurninError) and error.exit_code < code:
             raise GpuBurninError(str(error), code) from error
         raise
@@ -219,7 +219,7 @@ def _why_given_up(error: BaseException, store: Store) -> str | None:
         return None
     if error.errno in _NO_MORE:
         return f"the system has no more processes or files for it: {error.strerror}; raise its limits and run again"
-    return f"{store.root} cannot be written: {error.strerror or error}; make room or mend the disk and run again"
+    return f"{store.root} cannot be written: {error.strerror or error}; make room or repair the disk and run again"
 
 
 def _execute(
@@ -291,7 +291,7 @@ def _observe(
         unsigned = (*unsigned, NO_HISTORY)
     extra: tuple[Reason, ...] = ()
     if history.died is not None:
-        message = f"the host went down during the run before, while it ran: {history.died}"
+        message = f"the host went down during the previous run, while this ran: {history.died}"
         extra = (make_reason("DIED_DURING_CHECK", _check_of(history.died), message),)
     return Observations(
         plan=plan,

@@ -126,7 +126,7 @@ def host(
 ) -> None:
     """Run a burn-in on HOST ([USER@]ADDRESS[:PORT]) and bring its report and the page of it back.
 
-    All options that are not listed here are those of `gpu-burnin run` and are given to it, e.g. --level quick. The
+    Options that are not listed here go to `gpu-burnin run`, e.g. --level quick. The
     run is a systemd unit on the host: it survives this command, and calling the command again follows it. Exit codes
     are those of `run`: 0 PASS, 1 FAIL, 2 usage or configuration, 3 INCONCLUSIVE.
     """

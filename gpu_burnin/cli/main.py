@@ -97,11 +97,15 @@ def cli() -> None:
 @click.option(
     "--waves",
     type=click.Choice(["always", "granted", "never"]),
-    help="Whether all GPUs swing between idle and full load together: at once, when it is granted (gpu-burnin waves), "
-    "or not.  [default: always]",
+    help="Whether all GPUs swing between idle and full load together: always, when granted (gpu-burnin waves), or "
+    "never.  [default: always]",
 )
 @click.option(
-    "--wave-wait", "wave_wait_s", type=duration, metavar="DURATION", help="How long to wait for that.  [default: 30m]"
+    "--wave-wait",
+    "wave_wait_s",
+    type=duration,
+    metavar="DURATION",
+    help="How long to wait for the grant.  [default: 30m]",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
 @click.option(
@@ -115,7 +119,7 @@ def cli() -> None:
     multiple=True,
     metavar="CHECK:FAULT",
     help="Inject a fault, e.g. gemm:bitflip, or gemm:bitflip:gpu=0 on one GPU. Such a run never passes and is never "
-    "evidence. A wrong FAULT lists those there are.",
+    "evidence. A wrong FAULT lists the known ones.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON and nothing else on stdout.")
 @host_options

@@ -71,7 +71,7 @@ def gpu_names(text: str) -> tuple[str, ...] | None:
     if "all" not in found:
         return found
     if len(found) > 1:
-        raise click.BadParameter("all goes with no other GPU")
+        raise click.BadParameter("give either all or names of GPUs, not both")
     return None
 
 
@@ -99,7 +99,7 @@ def expect_option(function: _Function) -> _Function:
         callback=_expectations,
         shell_complete=_complete_expect,
         help="What this node should look like: gpus=8, nvlink_links=0 (no NVLink here), mig=true, power_limit_w=500, "
-        "driver_version=, vbios=, nccl=. What the configuration says otherwise keeps the run from a PASS.",
+        "driver_version=, vbios=, nccl=. A run that contradicts the configuration is no PASS.",
     )
     return option(function)
 

@@ -26,11 +26,11 @@ _FIXES = {
     "state check",
     220: "uncorrectable NVLink error (XID 74 or 144 to 150 in the kernel log): reset the GPU",
     226: "contained memory error (XID 94 in the kernel log): take the GPU out of use and reset it",
-    700: "see the kernel log for an XID; reset the GPU when it comes again",
-    702: "see the kernel log for an XID; reset the GPU when it comes again",
+    700: "see the kernel log for an XID; reset the GPU if it happens again",
+    702: "see the kernel log for an XID; reset the GPU if it happens again",
     714: "see the kernel log for an XID; reset the GPU",
-    716: "see the kernel log for an XID; reset the GPU when it comes again",
-    719: "see the kernel log for an XID; reset the GPU when it comes again",
+    716: "see the kernel log for an XID; reset the GPU if it happens again",
+    719: "see the kernel log for an XID; reset the GPU if it happens again",
     802: "start nvidia-fabricmanager and wait until the GPU's fabric state is completed",
     803: "reboot: the loaded driver module and the driver's libraries have different versions",
     804: "remove the CUDA compatibility package: this GPU does not support it",
@@ -70,7 +70,7 @@ def all_compared(what: str, compared: int, wanted: int, unit: str = "words") -> 
     """Raise BackendError where a kernel has not counted all it was to compare: its "nothing wrong" is no evidence."""
     if compared != wanted:
         raise BackendError(
-            f"the comparison of {what} looked at {compared} of {wanted} {unit}: a kernel did not run as it was "
+            f"the comparison of {what} looked at {compared} of {wanted} {unit}: a kernel did not run as "
             "launched; see the kernel log for an XID and run the state check"
         )
 
@@ -100,6 +100,6 @@ class DeviceErrors:
         except RuntimeError as error:  # of CuPy: a library that it cannot load, or NVRTC's own
             said = " ".join(str(error).split())[:300]
             raise BackendError(
-                f"CuPy failed while {what} ({said}): install gpu-burnin[cuda12] or [cuda13] with all that it "
-                "needs, NVRTC among them"
+                f"CuPy failed while {what} ({said}): install gpu-burnin[cuda12] or [cuda13] with all dependencies, "
+                "including NVRTC"
             ) from error

@@ -117,7 +117,7 @@ def read_image(path: Path, key: str) -> bytes:
     except ValueError:
         raise Refused("its first line cannot be read") from None
     if not isinstance(said, Mapping) or said.get("key") != key:
-        raise Refused("it was made from something else")
+        raise Refused("it was compiled from other sources")
     if said.get("sha256") != hashlib.sha256(image).hexdigest():
         raise Refused("its content is not what was written (SHA-256)")
     return image

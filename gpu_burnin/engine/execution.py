@@ -92,7 +92,7 @@ def shielded(display: AbstractContextManager[OnEvent]) -> Iterator[OnEvent]:
             tell = None
         except Exception:
             tell = None
-            _LOG.exception("the display failed and is not told of any more")
+            _LOG.exception("the display failed and gets no more events")
 
     try:
         yield show

@@ -83,7 +83,7 @@ class WorkerProcess:
         lines = bytes(self._buffer[:end]).split(b"\n")[:-1]
         del self._buffer[:end]
         if len(self._buffer) > _MAX_LINE_BYTES:
-            raise ProtocolError("a line without an end")
+            raise ProtocolError("an endless line")
         return [_message(line) for line in lines], ended
 
     def signal(self, number: signal.Signals) -> None:
@@ -124,7 +124,7 @@ def _message(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except ValueError:
-        raise ProtocolError(f"a line that is no JSON: {line[:80]!r}") from None
+        raise ProtocolError(f"a line that is not JSON: {line[:80]!r}") from None
     if not isinstance(message, dict) or "type" not in message:
-        raise ProtocolError(f"a line that is no message: {line[:80]!r}")
+        raise ProtocolError(f"a line that is not a message: {line[:80]!r}")
     return message

@@ -317,8 +317,8 @@ class WorkerSupervisor:
             self._steps.appendleft(self._step)
         spent_s, most_s = time.monotonic() - self.run.started_s, self._limits.run_s
         text = (
-            f"the run was given up after {spent_s:.0f} s, before this was done: one of this level ends within "
-            f"{most_s:.0f} s; the journal says what took the time, a longer level gives more"
+            f"the run gave up after {spent_s:.0f} s, before this was done: a run of this level ends within "
+            f"{most_s:.0f} s; the journal shows what took the time, and a longer level has more"
         )
         self._give_up("OUT_OF_TIME", text, Verdict.INCONCLUSIVE)
 

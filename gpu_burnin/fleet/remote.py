@@ -105,7 +105,7 @@ def start(
 ) -> None:
     """Start the unit, unless it is running already; raises GpuBurninError (exit 2) when systemd refuses."""
     if _running(_state(transport, target)):
-        on_line(f"{target.name}: a burn-in goes on there already; following it (its options stay as they are)")
+        on_line(f"{target.name}: a burn-in is already running there; following it (its options stay as they are)")
         return
     _forget(transport, target)
     command = [PROGRAM, "run", "--json", *arguments]

@@ -1,8 +1,8 @@
 """Which link or which GPU is it? From the copies between all GPUs of a node (the nvlink check). Pure.
 
 A transfer is (copier, other, direction): `copier` writes to `other` or reads from it, so that each ordered pair of
-GPUs has two. In peace each has a rate. A transfer is bad when it could not be made (dead), brought wrong data (wrong),
-or was slower than SLOW_SHARE of what transfers of its kind reach here, and by more than noise (slow). Kinds
+GPUs has two. In peace each has a rate. A transfer is bad when it could not be made (dead), delivered wrong data
+(wrong), or was slower than SLOW_SHARE of what transfers of its kind reach here, and by more than noise (slow). Kinds
 are compared with themselves only: direction and class (path, number of NVLinks, level on PCIe). "What they reach" is
 the upper quartile, which one GPU that is slow in everything cannot pull down even among three.
 
@@ -168,7 +168,7 @@ def _noise(usual: float, above: Sequence[float]) -> float:
 
 
 def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
-    """The matrix from the rows of all GPUs; what came wrong is put where it was copied."""
+    """The matrix from the rows of all GPUs; what arrived wrong is put where it was copied."""
     found: dict[Transfer, Cell] = {}
     wrong: dict[Transfer, int] = {}
     for result in results:
@@ -208,14 +208,14 @@ def attributed(
     copied = [t for t, cell in cells.items() if cell.rate is not None or cell.wrong]
     for one in blame(wrong, copied, classes):
         count = sum(cells[t].wrong for t in one.transfers)
-        message = f"{_who(one, labels)} brought wrong data in {count} transfers{_with(one, labels)}"
+        message = f"{_who(one, labels)} delivered wrong data in {count} transfers{_with(one, labels)}"
         reasons.append(_reason("P2P_CORRUPTED", one, "wrong", message, {"wrong_transfers": count}))
 
     dead = [t for t, cell in cells.items() if cell.rate is None and cell.why]
     needed = [t for t in dead if cells[t].expected]
     for one in blame(needed, [*copied, *needed], classes):
         why = cells[one.transfers[0]].why
-        message = f"{_who(one, labels)} cannot copy{_with(one, labels)} and should: {why}"
+        message = f"{_who(one, labels)} cannot copy{_with(one, labels)}, but should: {why}"
         reasons.append(_reason("P2P_UNAVAILABLE", one, "dead", message, {"why": why}))
     notices += _not_promised([t for t in dead if not cells[t].expected], cells, labels)
 
@@ -250,7 +250,7 @@ def _not_promised(
     for why, pairs in by_why.items():
         first = " and ".join(labels.get(uuid, uuid) for uuid in pairs[0])
         more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
-        message = f"{first}{more} cannot copy between each other, which they need not here: {why}"
+        message = f"{first}{more} cannot copy between each other, and need not here: {why}"
         yield Notice("P2P_UNAVAILABLE", CHECK, message, None, {"pairs": [[*pair] for pair in pairs], "why": why})
 
 

@@ -105,7 +105,7 @@ def _time(result: CheckResult) -> Iterator[Reason]:
     whole = LEAST_SHARE.get(result.name)
     nothing_to_test = whole is not None and whole.none_ok and result.coverage.get(whole.whole) == 0
     if result.gpu is not None and not nothing_to_test and verified_s(result) <= 0:
-        message = "no work of this GPU was verified for any time, so its result says nothing"
+        message = "the check verified no work of this GPU, so its result says nothing"
         details: dict[str, JSON] = {"seconds": result.seconds, TOTAL_KEY: result.coverage.get(TOTAL_KEY)}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
@@ -120,7 +120,7 @@ def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Rea
     covered, whole = (number_of(told, key) or 0 for key in (wanted.covered, wanted.whole))
     share = covered / whole if whole > 0 else 0.0
     if share < wanted.least:
-        message = f"{share:.1%} was {what}, at least {wanted.least:.0%} must be"
+        message = f"{share:.1%} was {what}, at least {wanted.least:.0%} is required"
         details: dict[str, JSON] = {**told, "least_share": wanted.least}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
@@ -130,7 +130,7 @@ def _patterns(result: CheckResult) -> Iterator[Reason]:
     told = result.coverage.get("patterns")
     patterns: list[JSON] = [*told] if isinstance(told, list | tuple) else []
     if len(patterns) < LEAST_PATTERNS:
-        message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are wanted"
+        message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are required"
         details: dict[str, JSON] = {"patterns": patterns, "least_patterns": LEAST_PATTERNS}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 

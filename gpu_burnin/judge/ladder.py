@@ -46,5 +46,5 @@ def escalated(reason: Reason, last: Iterable[Reason], restarted: bool) -> Reason
         return reason
     tried = worst_action((*known, reason))
     action = AFTER_RESTART.get(tried, tried)
-    note = f"{reason.message} (again, although the machine was restarted)"
+    note = f"{reason.message} (again, after a restart of the machine)"
     return reason if action is reason.action else replace(reason, action=action, message=note)

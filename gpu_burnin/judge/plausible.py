@@ -27,8 +27,8 @@ class Implausible:
         """The finding without the GPU."""
         rule = self.rule
         return (
-            f"{self.name} of {self.value:.12g} in {self.share:.0%} of what was read "
-            f"(a GPU has {rule.at_least:g} to {rule.at_most:g})"
+            f"{self.name} of {self.value:.12g} in {self.share:.0%} of the readings (a "
+            f"GPU has {rule.at_least:g} to {rule.at_most:g})"
         )
 
 

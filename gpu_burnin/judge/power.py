@@ -157,7 +157,7 @@ def _jumped(gpu: Gpu, seen: Mapping[str, Phase]) -> list[Notice]:
     whys = [f"{name}: {phase.energy.why}" for name, phase in seen.items() if phase.energy.jumped]
     if not whys:
         return []
-    message = f"{gpu.label}: its power is not known by its sum of energy ({'; '.join(whys)})"
+    message = f"{gpu.label}: its energy counter does not give its power ({'; '.join(whys)})"
     return [Notice("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, details={"why": list(whys)})]
 
 
@@ -166,7 +166,7 @@ def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
     for result in results:
         waves = result.coverage.get(WAVES)
         if isinstance(waves, Mapping) and waves.get("wanted") is True and waves.get("run") is not True:
-            message = f"power waves were not made: {waves.get('why')}"
+            message = f"power waves did not run: {waves.get('why')}"
             return [Notice("WAVES_NOT_RUN", CHECK, message, details={"why": waves.get("why")})]
     return []
 

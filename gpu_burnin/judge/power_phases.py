@@ -1,6 +1,6 @@
 """The phases of the power check on one GPU, out of what the samplers saw while they lasted: pure, no I/O.
 
-Power over a phase is the rise of the GPU's sum of energy by the time it took. NVML's own power is an average over a
+Power over a phase is the rise of the GPU's energy counter by the time it took. NVML's own power is an average over a
 second on most models: under the steady mixed load it may stand in for a sum that cannot be had, but it is never
 taken for evidence of waves.
 """
@@ -16,7 +16,7 @@ from gpu_burnin.telemetry.findings import GpuSeries
 from gpu_burnin.types import JSON
 
 WAVES, MIXED = "waves", "mixed"
-ENERGY_SOURCE = "sum of energy (NVML)"
+ENERGY_SOURCE = "energy counter (NVML)"
 POWER_SOURCE = "NVML power, on most models an average over a second"
 # Bits of the clocks event reasons (nvml.h).
 IDLE, POWER_CAP, SLOWDOWN, SW_THERMAL, HW_THERMAL, BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
@@ -160,7 +160,7 @@ def outside(series: GpuSeries, phase: Phase, bit: int) -> int:
 
 
 def energy_over(series: GpuSeries, start_s: float, end_s: float, limit_w: float) -> Energy:
-    """The rise of the sum of energy between the first and the last bucket that end within the phase.
+    """The rise of the energy counter between the first and the last bucket that end within the phase.
 
     A sum that fell, rose faster than a GPU can draw, or stood still says nothing.
     """
@@ -168,14 +168,14 @@ def energy_over(series: GpuSeries, start_s: float, end_s: float, limit_w: float)
     points = [(at, sums[n]) for n, at in enumerate(series.t_s) if start_s <= at <= end_s and n < len(sums) and sums[n]]
     known = [(at, value / 1000) for at, value in points if value is not None]
     if not sums:
-        return Energy(None, 0.0, "the GPU has no sum of energy")
+        return Energy(None, 0.0, "the GPU has no energy counter")
     if len(known) < 2:
-        return Energy(None, 0.0, "the phase was too short for two readings of the sum of energy")
+        return Energy(None, 0.0, "the phase was too short for two readings of the energy counter")
     for (before_s, before), (at_s, after) in pairwise(known):
         drawn_w = (after - before) / (at_s - before_s) if at_s > before_s else 0.0
         if not 0 <= drawn_w <= _MOST_OVER_LIMIT * limit_w:
-            return Energy(None, 0.0, f"the sum of energy jumped: {drawn_w:.0f} W for {at_s - before_s:.1f} s", True)
+            return Energy(None, 0.0, f"the energy counter jumped: {drawn_w:.0f} W for {at_s - before_s:.1f} s", True)
     joules, seconds = known[-1][1] - known[0][1], known[-1][0] - known[0][0]
     if joules == 0:
-        return Energy(None, seconds, "the sum of energy stood still")
+        return Energy(None, seconds, "the energy counter stood still")
     return Energy(joules, seconds)

@@ -275,7 +275,7 @@ def _run_reasons(seen: Observations) -> Iterator[Reason]:
     if seen.interrupted:
         yield make_reason("INTERRUPTED", "run", "the run was stopped by a signal before it was complete")
     if seen.simulated and not seen.allow_simulated:
-        message = "the run was on simulated hardware, which says nothing of real GPUs"
+        message = "the run was on simulated hardware, which says nothing about real GPUs"
         yield make_reason("SIMULATED", "run", message)
 
 

@@ -47,11 +47,11 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "EVIDENCE_SIGNATURE": (
         "The signature is not that of the pinned host key over these bytes",
-        "Find out who wrote the annotation; if the host was installed anew, pin its new host key and test it again.",
+        "Find out who wrote the annotation; if the host was reinstalled, pin its new host key and test it again.",
     ),
     "EVIDENCE_NODE": (
         "The evidence is of another node or machine",
-        "Find out who wrote the annotation; if the machine was exchanged, test the new one with gpu-burnin run.",
+        "Find out who wrote the annotation; if the machine was replaced, test the new one with gpu-burnin run.",
     ),
     "EVIDENCE_BOOT": (
         "The evidence is of another boot",

@@ -89,7 +89,7 @@ def ask(directory: Path, wait_s: float, waves_s: float, state: State = State.WAI
         _write(directory, request)
     except OSError as error:
         raise GpuBurninError(
-            f"{directory} cannot be written to ask for power waves: {error.strerror or error}; mend it and test again"
+            f"{directory} cannot be written to ask for power waves: {error.strerror or error}; fix it and test again"
         ) from error
     return request
 

@@ -72,7 +72,7 @@ class Prepared:
     record_problem: str = ""
 
 
-BUSY = "only the state check was run, since a foreign process uses a GPU"
+BUSY = "only the check state ran, because a foreign process uses a GPU"
 
 
 def check_surroundings(config: Config) -> None:
@@ -88,7 +88,7 @@ def check_surroundings(config: Config) -> None:
     open_kernel_log(config.kernel_log)
     log = Path(config.kernel_log)
     if config.kernel_log != "auto" and log.exists() and not log.is_file():
-        raise GpuBurninError(f"{host}: kernel_log {log} is no regular file; write auto to read this host's own log")
+        raise GpuBurninError(f"{host}: kernel_log {log} is not a regular file; write auto to read this host's own log")
     if config.metrics_file and not os.access(config.metrics_file.parent, os.W_OK | os.X_OK):
         raise GpuBurninError(
             f"{host}: metrics_file {config.metrics_file} cannot be written, since its directory is "
@@ -206,7 +206,7 @@ def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     waves = plan.options["power_waves"]
     planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)
     if planned_waves and options.config.power_waves == ALWAYS != waves:
-        yield f"power waves were {waves} to run, and this host's configuration asks for them always"
+        yield f"power waves are {waves} in this run, but this host's configuration says always"
     configured, asked_for = options.config.expect.to_json(), options.expect.to_json()
     for key in options.expect.contradictions(options.config.expect):
         yield f"the run expects {key} {asked_for[key]}, this host's configuration {configured[key]}"

@@ -73,7 +73,7 @@ def _request(config: Config, method: str, body: bytes | None = None) -> dict[str
         try:
             document = parse_json(content)
         except ValueError as error:
-            raise _NotYet(f"{config.publish.server} answered what is no JSON ({error})") from error
+            raise _NotYet(f"{config.publish.server} did not answer in JSON ({error})") from error
         if isinstance(document, dict):
             return document
     if response.status in _FINAL:
@@ -133,6 +133,6 @@ def publish(
                 raise PublishError(f"{config.node_name}: gave up after {deadline_s:.0f} s: {error}") from error
         sleep(_POLL_S)
     if missing is not None:
-        withdrawn = ", and what was published before is withdrawn" if changed else ""
+        withdrawn = ", and the evidence published before is withdrawn" if changed else ""
         raise PublishError(f"{config.node_name}: nothing to publish: {missing}{withdrawn}; run gpu-burnin run")
     return changed

@@ -90,25 +90,25 @@ def _tried(what: str, step: Callable[[], object]) -> list[str]:
     try:
         step()
     except OSError as error:
-        return [f"{socket.gethostname()}: {what}: {_why(error)}; make room or mend it"]
+        return [f"{socket.gethostname()}: {what}: {_why(error)}; make room or fix it"]
     return []
 
 
 def _unwritten(run: RunDirectory, failed: Mapping[str, str]) -> str:
     reasons = dict.fromkeys(failed.values())
     whys = (f"{', '.join(name for name in failed if failed[name] == why)} ({why})" for why in reasons)
-    return f"{socket.gethostname()}: not written in {run.path}: {'; '.join(whys)}; make room or mend the disk"
+    return f"{socket.gethostname()}: not written in {run.path}: {'; '.join(whys)}; make room or repair the disk"
 
 
 def _sign(finished: Finished, written: outputs.Written, config: Config) -> str | None:
     """Leave evidence once the report it speaks of is there; what came in between, and what that means."""
     run, report, verdict = finished.run, finished.report, finished.verdict
     means = (
-        "this PASS does not count and the gate stays closed; mend it and run gpu-burnin run again"
+        "this PASS does not count and the gate stays closed; fix it and run gpu-burnin run again"
         if verdict is Verdict.PASS
         else f"the {verdict} stands and the gate stays closed"
     )
-    problem = f"{REPORT}, which it speaks of, could not be written" if REPORT in written.failed else ""
+    problem = f"{REPORT}, which the evidence describes, could not be written" if REPORT in written.failed else ""
     if not problem:
         statement = evidence.Statement(
             node=report["node"],

@@ -133,12 +133,12 @@ class Store:
             return 0
         except OSError as error:
             raise GpuBurninError(
-                f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or mend it"
+                f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or repair it"
             ) from error
         if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
             raise GpuBurninError(
-                f"{socket.gethostname()}: {path} does not hold a number; write one into it that is not below "
-                "the highest sequence the cluster has seen of this node"
+                f"{socket.gethostname()}: {path} does not hold a number; write one into it, at least the highest "
+                "sequence that the cluster has seen of this node"
             )
         return int(text)
 

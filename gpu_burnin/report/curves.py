@@ -169,7 +169,7 @@ def _latest(report: Report, checks: list[dict[str, Any]]) -> str:
     found = list(dict.fromkeys(uuid for check in checks if (uuid := text_of(check["coverage"], "latest_gpu"))))
     if len(found) != 1:
         return ""
-    return f"The others wait for {gpu_name(report, found[0])}, which comes to the operations last."
+    return f"The others wait for {gpu_name(report, found[0])}, which reaches the operations last."
 
 
 def _missing(checks: list[dict[str, Any]]) -> list[str]:

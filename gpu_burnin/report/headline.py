@@ -44,9 +44,9 @@ def headline(report: Report, took: str) -> str:
     if report["verdict"] == "FAIL":
         return _failed(report, count)
     if not gpus:
-        return "No GPU was tested, so this run says nothing of the node."
+        return "No GPU was tested, so this run says nothing about the node."
     if {reason["code"] for reason in report["reasons"]} == {"INJECTED"}:
-        return f"Faults were injected on purpose, so this run says nothing of the {count}."
+        return f"Faults were injected on purpose, so this run says nothing about the {count}."
     unsure = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] != "PASS"]
     if not unsure:
         whom = f"the node, although its {count} passed"

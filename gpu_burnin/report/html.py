@@ -32,7 +32,7 @@ _MARK_WORDS: Mapping[str, str] = {
     "dead": "\u25a0 dead: no data came through",
     "none": "no P2P: not possible here",
     "missing": "no result: was not tested",
-    "unseen": "unseen: moved, but not looked at",
+    "unseen": "unseen: moved, but not compared",
 }
 
 

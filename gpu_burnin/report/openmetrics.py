@@ -68,13 +68,13 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     yield "measurement", "What a check measured, in the unit of the label.", _measurements(report, "value")
     yield "measurement_floor", "Floor that the measurement was judged by.", _measurements(report, "floor")
     yield "p2p_bytes_per_second", "Rate of copies from a GPU to a peer, or from the peer.", _p2p(report)
-    yield "p2p_wrong_transfers", "Transfers between two GPUs that brought wrong data.", _p2p_wrong(report)
+    yield "p2p_wrong_transfers", "Transfers between two GPUs that delivered wrong data.", _p2p_wrong(report)
     yield "collective_bytes_per_second", "Highest bus bandwidth of a collective operation.", _collectives(report)
     yield "memory_covered_bytes", "Memory that was tested.", _coverage(report, "hbm", "covered_bytes")
     yield "memory_unreachable_bytes", "Memory that could not be tested.", _coverage(report, "hbm", "unreachable_bytes")
     yield "memory_wrong_words", "Memory words that came back wrong.", _coverage(report, "hbm", "wrong_words")
-    yield "power_waves_run", "1 when the waves of load were made.", _waves_run(report)
-    yield "dcgm_tests", "How many tests of DCGM ended how.", _opinion(report)
+    yield "power_waves_run", "1 when the waves of load ran.", _waves_run(report)
+    yield "dcgm_tests", "Tests of DCGM by result.", _opinion(report)
     yield (
         "verified_seconds",
         "Work on the GPU of which every result was verified; no check: over all.",

@@ -75,8 +75,8 @@ def _page(report: model.Report, series: Mapping[str, Any]) -> str:
     except Exception:
         said = markupsafe.escape(
             f"{report['verdict']} {report['node']}, run {report['run_id']}: this page could not be made: a fault "
-            "of gpu-burnin itself and says nothing of a GPU. The whole report is in report.txt and report.json beside "
-            f"it. Please report this fault with these lines:\n\n{traceback.format_exc()}"
+            "of gpu-burnin itself and says nothing about a GPU. The whole report is in report.txt and report.json "
+            f"beside it. Please report this fault with these lines:\n\n{traceback.format_exc()}"
         )
         return f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>No page</title>\n<pre>{said}</pre>\n'
 

@@ -107,7 +107,7 @@ class Page:
         report = self.report
         injected = ", ".join(report["coverage"]["injected"])
         said = (
-            ("Simulated hardware: this proves nothing of real GPUs.", report["simulated"]),
+            ("Simulated hardware: this proves nothing about real GPUs.", report["simulated"]),
             ("The run was interrupted; this is what had been found until then.", report["interrupted"]),
             (f"Faults were injected on purpose: {injected}.", injected),
         )

@@ -23,7 +23,7 @@ _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitc
 class Pair:
     """One direction of a pair of GPUs (UUIDs): `gpu` writes to `peer`, or reads from it.
 
-    `bytes_per_s` is None where nothing was moved; `why` says why. `wrong` counts the transfers that brought wrong
+    `bytes_per_s` is None where nothing was moved; `why` says why. `wrong` counts the transfers that delivered wrong
     data, `verified` says that some were looked at and all were right.
     """
 
@@ -99,7 +99,7 @@ def pairs(report: Report) -> list[Pair]:
 
 
 def _pair(rows: Mapping[tuple[str, str], Mapping[str, Any]], gpu: str, peer: str, direction: str) -> Pair:
-    """The receiver sees what came wrong: of writes that is the peer."""
+    """The receiver sees what arrived wrong: of writes that is the peer."""
     row = rows[gpu, peer]
     seen_by = row if direction == "read" else rows.get((peer, gpu), {})
     wrong, looked_at = (
@@ -220,9 +220,9 @@ def _cell(report: Report, pair: Pair | None, blamed: Iterable[Blame], highest: f
     if not pair.bytes_per_s:
         mark = mark or ("none" if pair.why else "missing")
         return Cell("", None, _NO_NUMBER.get(mark, mark), f"{told}{why}", mark)
-    state = f", {pair.wrong:,} transfers brought wrong data" if pair.wrong else ""
+    state = f", {pair.wrong:,} transfers delivered wrong data" if pair.wrong else ""
     if not mark and not pair.verified:
-        mark, state = "unseen", ", the data was not looked at"
+        mark, state = "unseen", ", the data was not compared"
     step = min(int(pair.bytes_per_s / (highest or 1.0) * STEPS), STEPS - 1)
     number_text = number(_short(pair.bytes_per_s / GB))
     detail = f"{told}: {rate(pair.bytes_per_s, 'B/s')}{state}{why}"
@@ -257,7 +257,7 @@ def summary(report: Report) -> Iterator[str]:
     }
     told = f"All {wanted}" if len(good) == wanted else f"{len(good)} of {wanted}"
     plural = "directions" if wanted != 1 else "direction"
-    yield f"{told} {plural} between {count} GPUs moved data, and all that was looked at arrived right."
+    yield f"{told} {plural} between {count} GPUs moved data, and all that was compared arrived right."
     for path in dict.fromkeys(pair.path for pair in found):
         moved = [pair for pair in found if pair.path == path and pair.bytes_per_s]
         if not moved:

@@ -115,7 +115,7 @@ def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequenc
     lines = [f"Level {plan.level} on {gpus} GPU{'s' * (gpus != 1)} ({models}), backend {plan.backend}: "
              f"{duration(plan.total_s)} in all"]  # fmt: skip
     if why_simulated:
-        lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing of a real GPU.", WIDTH)
+        lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing about a real GPU.", WIDTH)
     for why in no_pass:
         lines += textwrap.wrap(f"Such a run could not pass: {why}.", WIDTH)
     rows = [("check", "on", "time", "missed faults", "covers")]

@@ -58,7 +58,7 @@ def _head(report: Report) -> list[str]:
     marks = [
         text
         for text, is_so in (
-            ("simulated hardware: proves nothing of real GPUs", report["simulated"]),
+            ("simulated hardware: proves nothing about real GPUs", report["simulated"]),
             ("interrupted", report["interrupted"]),
             (f"faults injected: {', '.join(report['coverage']['injected'])}", report["coverage"]["injected"]),
         )
@@ -80,7 +80,7 @@ def _action(report: Report) -> str:
     action: str = report["action"].replace("_", " ")
     if not report["coverage"]["injected"]:
         return action
-    return f"retest without --inject   ({action}, if what was found was not injected)"
+    return f"retest without --inject   ({action}, if the fault was not injected)"
 
 
 def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -36,7 +36,7 @@ def next_step(report: Report) -> str:
         order = f"{shared}. If that is sound: {order[:1].lower()}{order[1:]}"
     if not report["coverage"]["injected"]:
         return order
-    return f"Run again without --inject. Only if what was found was not injected: {order[:1].lower()}{order[1:]}"
+    return f"Run again without --inject. Only if the fault was not injected: {order[:1].lower()}{order[1:]}"
 
 
 def taken_for(report: Report) -> str:
@@ -148,7 +148,7 @@ def _data_paths(coverage: Mapping[str, JSON]) -> list[str]:
     how = f" ({', '.join(by_rate)} by rate)" if by_rate else ""
     return [
         *([f"data path proven for {len(proven)} of {len(asked)} precisions{how}"] if asked else []),
-        *([f"not asked of this model: {', '.join(others)}"] if others else []),
+        *([f"not required of this model: {', '.join(others)}"] if others else []),
     ]
 
 

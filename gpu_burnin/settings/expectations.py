@@ -53,9 +53,9 @@ class Expectations:
 
 
 def in_words(said: Mapping[str, JSON]) -> str:
-    """Expectations as to_json gives them, for people: "expected as told: gpus 8, mig on"."""
+    """Expectations as to_json gives them, for people: "expected as given: gpus 8, mig on"."""
     listed = ", ".join(f"{name} {_word(value)}" for name, value in said.items() if name in KEYS)
-    return f"expected as told: {listed}" if listed else ""
+    return f"expected as given: {listed}" if listed else ""
 
 
 def _word(value: JSON) -> str:
@@ -139,7 +139,7 @@ def parse_words(words: tuple[str, ...]) -> Expectations:
             raise ExpectationError(f"{word!r} is not KEY=VALUE; the keys are {', '.join(KEYS)}")
         kind = _kind(key)
         if key in section:
-            raise ExpectationError(f"{key} is said twice; say it once")
+            raise ExpectationError(f"{key} is given twice; give it once")
         try:
             section[key] = kind.from_text(text)
         except (ValueError, KeyError):

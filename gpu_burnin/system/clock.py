@@ -34,8 +34,8 @@ class Times:
             return ()
         way = "forward" if self.step_s > 0 else "back"
         message = (
-            f"the host's clock was set {way} by {abs(self.step_s):.1f} s during the run: its times are those of the "
-            "clock at the end, its durations those of a clock that nobody sets"
+            f"the host's clock was set {way} by {abs(self.step_s):.1f} s during the run: its times follow the clock at "
+            "the end, its durations a clock that nobody sets"
         )
         return (Notice(CODE, "run", message, None, {"step_s": round(self.step_s, 3)}),)
 

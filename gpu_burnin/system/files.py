@@ -34,7 +34,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES, *, follow: bool = True)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(found.st_mode) and not (stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         # Files of /proc have no size, and others may grow: what counts is what comes.
         parts, size_bytes = [], 0
         while size_bytes <= most_bytes and (part := os.read(fd, min(_CHUNK_BYTES, most_bytes + 1))):

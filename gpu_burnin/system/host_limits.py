@@ -193,7 +193,7 @@ def _killed(rose: list[str]) -> Shortage:
     if not limited:
         return Shortage(Scarce.MEMORY, "the kernel killed the worker for lack of memory: free host memory", False)
     text = (
-        f"the kernel killed the worker since its control group {limited[0].path} may use "
+        f"the kernel killed the worker because its control group {limited[0].path} may use "
         f"{_size(limited[0].memory_bytes or 0)}: raise memory.max (MemoryMax= of the unit, the memory of the container)"
     )
     return Shortage(Scarce.MEMORY, text, True)

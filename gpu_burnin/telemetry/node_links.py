@@ -118,7 +118,7 @@ def absent(links: NodeLinks, gpus: Iterable[Gpu], skus: SkuTable) -> Notice | No
     ]
     if links.source is not Source.SHAPE or not fewer:
         return None
-    message = f"{links.why}; nobody said so, and missing NVLinks would look the same: set expect.nvlink_links"
+    message = f"{links.why}; nobody confirmed it, and missing NVLinks would look the same: set expect.nvlink_links"
     return Notice("NVLINK_ABSENT", "state", message, details={"gpus": fewer, "why": links.why})
 
 
@@ -130,7 +130,7 @@ def decide(
     if expect.nvlink_links is not None:
         return _expected(models, expect.nvlink_links)
     if expect.mig:
-        why = "no NVLinks are wanted: MIG mode is expected, in which no GPU reaches another"
+        why = "no NVLinks are required: in the expected MIG mode no GPU reaches another"
         return NodeLinks(dict.fromkeys(models, GpuLinks()), Source.EXPECTATION, why)
     live = [(state, sku) for state in states if not state.lost and (sku := models.get(state.uuid)) is not None]
     board = [(state, sku) for state, sku in live if sku.fabric]

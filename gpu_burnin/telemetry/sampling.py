@@ -247,7 +247,7 @@ class Sampling:
             return
         *lines, process.buffer = (process.buffer + data).split(b"\n")
         if len(process.buffer) > _MAX_LINE_BYTES:
-            record.trouble("the sampler said a line without an end and was killed")
+            record.trouble("the sampler sent an endless line and was killed")
             process.buffer = b""
             process.signal(signal.SIGKILL)
         for line in lines:
@@ -257,14 +257,14 @@ class Sampling:
         try:
             shown = record.feed(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError):
-            record.trouble(f"the sampler said something that is no message: {line[:80]!r}")
+            record.trouble(f"the sampler sent something that is not a message: {line[:80]!r}")
             return
         if shown is not None:
             try:
                 self._on_event(shown)
             except Exception:
                 # A display that fails must not end the telemetry.
-                _LOG.exception("the display of samples failed and is not told of any more")
+                _LOG.exception("the display of samples failed and gets no more samples")
                 self._on_event = _nobody
 
 

@@ -10,7 +10,7 @@ from gpu_burnin.types import Verdict
 FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 # Watts of a limit of 700 over the time of a case, on top of the sum that the library starts with, in millijoules.
 _START_MJ, _LIMIT_W, _SECONDS = 123_456_789, 700, 60
-# All GPUs: full clock, no reason to hold it, warm, and a sum of energy that rises at the limit.
+# All GPUs: full clock, no reason to hold it, warm, and an energy counter that rises at the limit.
 WORKING: Mapping[str, object] = {
     "clock_graphics_mhz": 1900,
     "clocks_event_reasons": "0x0",
@@ -69,20 +69,20 @@ POWER_FAULTS: dict[str, PowerFault] = {
             "draws half of its limit", {"energy_mj@0.01s": _ramp(350)}, PASS, notices=frozenset({"POWER_LOW"})
         ),
         PowerFault(
-            "sum of energy falls", {"energy_mj": _START_MJ, "energy_mj@1.2s": 5}, INCONCLUSIVE,
+            "energy counter falls", {"energy_mj": _START_MJ, "energy_mj@1.2s": 5}, INCONCLUSIVE,
             frozenset({"COUNTER_LOST"}), frozenset({"COUNTER_LOST"}), without=_ENERGY,
         ),
         PowerFault(
-            "sum of energy jumps", {"energy_mj": _START_MJ, "energy_mj@1.2s": _START_MJ * 1000}, PASS,
+            "energy counter jumps", {"energy_mj": _START_MJ, "energy_mj@1.2s": _START_MJ * 1000}, PASS,
             notices=frozenset({"COUNTER_LOST"}), without=_ENERGY,
         ),
-        PowerFault("sum of energy stands still", {"energy_mj": _START_MJ}, PASS, without=_ENERGY),
+        PowerFault("energy counter stands still", {"energy_mj": _START_MJ}, PASS, without=_ENERGY),
         PowerFault(
-            "sum of energy not supported", {"error.nvmlDeviceGetTotalEnergyConsumption": "not_supported"}, PASS
+            "energy counter not supported", {"error.nvmlDeviceGetTotalEnergyConsumption": "not_supported"}, PASS
         ),
         PowerFault(
-            "sum of energy vanishes", {"error.nvmlDeviceGetTotalEnergyConsumption@1.2s": "not_supported"}, INCONCLUSIVE,
-            frozenset({"COUNTER_LOST"}),
+            "energy counter vanishes", {"error.nvmlDeviceGetTotalEnergyConsumption@1.2s": "not_supported"},
+            INCONCLUSIVE, frozenset({"COUNTER_LOST"}),
         ),
         PowerFault(
             "falls off the bus under load", {"lost@1.0s": "calls"}, FAIL, frozenset({"GPU_LOST"}),

@@ -299,7 +299,7 @@ def dead_link(rows: dict[tuple[str, str], dict[str, Any]], one: Gpu, other: Gpu)
 
 
 def wrong_data(rows: dict[tuple[str, str], dict[str, Any]], writer: Gpu, receiver: Gpu) -> None:
-    """Two transfers that one GPU wrote to another came wrong; the receiver sees it."""
+    """Two transfers that one GPU wrote to another arrived wrong; the receiver sees it."""
     rows[receiver.uuid, writer.uuid] |= {"verified": False, "transfers_wrong": {"write": 2, "read": 0}}
 
 

@@ -75,14 +75,14 @@ def parse(text: str) -> Opinion:
         document = json.loads(text)
     except ValueError:
         first = " ".join(text.split())[:_MESSAGE_CHARS] or "nothing"
-        raise DcgmUnknown(f"dcgmi answered no JSON but: {first}") from None
+        raise DcgmUnknown(f"dcgmi did not answer in JSON but: {first}") from None
     diagnostic = _get(document, "DCGM Diagnostic", dict, "the answer")
     if "runtime_error" in diagnostic:
         error = " ".join(str(diagnostic["runtime_error"]).split())[:_MESSAGE_CHARS]
         raise DcgmUnknown(f"the diagnostic did not run: {error}")
     release = _get(_get(document, "metadata", dict, "the answer"), "version", str, "metadata")
     if ".".join(release.split(".")[:2]) not in RELEASES:
-        raise DcgmUnknown(f"DCGM {release} is none of the releases whose answers are known ({', '.join(RELEASES)})")
+        raise DcgmUnknown(f"DCGM {release} is not one of the known releases ({', '.join(RELEASES)})")
     serials: dict[int, str] = {}
     for group in _get(document, "entity_groups", list, "the answer"):
         if _get(group, "entity_group_id", int, "an entity group") == _GROUP_GPU:

@@ -75,7 +75,7 @@ def judge_path(probe: BitProbe, rates: Mapping[str, float], peaks: Mapping[str, 
         return DataPath(probe.path, False, f"{probe.why}; the peak rates of this model are not known", rate)
     own = own_peak(probe.precision, peaks)
     if own is None:
-        why = f"{probe.why}; {probe.precision} is not asked of this model (skus.yaml)"
+        why = f"{probe.why}; {probe.precision} is not required of this model (skus.yaml)"
         return DataPath(probe.path, False, why, rate, asked=False)
     if not probe.seen:
         return DataPath(probe.path, False, probe.why, rate)

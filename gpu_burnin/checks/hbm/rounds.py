@@ -155,7 +155,7 @@ def wrong_words(gpu: str | None, scan: Scan) -> tuple[Reason, ...]:
     first = damage.errors()[0]
     seen_by = ", ".join(damage.reads)
     message = (
-        f"memory gave back other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
+        f"memory returned other bits than were written: {damage.shape()}; first at offset {first['offset_bytes']} "
         f"under {first['pattern']}: expected {first['expected']}, got {first['got']}; seen by {seen_by}"
     )
     details = {

@@ -283,7 +283,7 @@ class CpuCollectives:
         mine, looks = self._blocks[self._rank], 0
         while not ready():
             if mine.words[0]:
-                raise CollectiveTimeout("another rank has given the operation up")
+                raise CollectiveTimeout("another rank gave up the operation")
             if time.monotonic() > deadline_s:
                 raise CollectiveTimeout(f"rank {awaited} did not do its part before the deadline")
             looks += 1

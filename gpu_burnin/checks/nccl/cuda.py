@@ -227,7 +227,7 @@ class CudaCollectives:
         os.environ.pop("NCCL_ALGO", None)
         if self._nccl is not None and not self._nccl.given_up(_GIVE_UP_S):
             # Its kernel may still be on the device: what comes next would wait for it, or measure it.
-            self._end_process("NCCL does not come back from ncclCommAbort: this worker ends, a fresh one goes on")
+            self._end_process("NCCL does not return from ncclCommAbort: this worker ends, a fresh one goes on")
         if self._send is not None:
             self._send = self._recv = self._report = None
             self._kernels = {}

@@ -76,7 +76,7 @@ def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None)
         where = "" if len(others) == len(hellos) else f" on {uuid}"
         message = (
             f"NCCL is {hellos[uuid].version}{where} and {why} {wanted}: install the version of the lock file, or set "
-            "expect.nccl to the one that is meant"
+            "expect.nccl to the version you want"
         )
         yield make_reason("NCCL_VERSION", CHECK, message, gpu=gpu, details={**details, "expected": dict(others)})
 
@@ -121,7 +121,7 @@ def transport_reasons(
     details: dict[str, JSON] = {"algorithm": algorithm, "transports": [*vias(transports)]}
     # From 2.22 on rings are connected when they are used, which a communicator that is told to use NVLS does not do.
     if not transports.routes and not (algorithm == "nvls" and transports.multicast):
-        message = f"NCCL did not say how the GPUs are connected ({algorithm}): what was tested is not known"
+        message = f"NCCL did not report how the GPUs are connected ({algorithm}), so it is unknown what was tested"
         yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details=details)
         return
     wrong = [
@@ -212,7 +212,7 @@ def data_reasons(
     verdict = {
         "gpu": f"the fault lies with {at_fault}",
         "way": f"the fault lies on the way between {at_fault}",
-        "unknown": f"which GPU is at fault cannot be told; wrong results are on {at_fault}",
+        "unknown": f"it is unknown which GPU is at fault; wrong results are on {at_fault}",
     }[found.kind]
     count = wrong.get(gpu.uuid, 0)
     if count:
@@ -224,7 +224,7 @@ def data_reasons(
         )
         message = f"{count} element{'s' if count > 1 else ''} came back wrong{example}; {verdict}"
     else:
-        message = f"elements that this GPU gave were wrong on {', '.join(g for g, n in wrong.items() if n)}; {verdict}"
+        message = f"elements from this GPU were wrong on {', '.join(g for g, n in wrong.items() if n)}; {verdict}"
     details: dict[str, JSON] = {
         **(first or {}),
         "wrong_elements": count,
@@ -233,7 +233,7 @@ def data_reasons(
     if gpu.uuid in found.gpus:
         yield make_reason("NCCL_DATA", CHECK, message, gpu=gpu.uuid, details=details)
         return
-    # The data came wrong from another GPU, so nothing is known of this one.
+    # The data arrived wrong from another GPU, so nothing is known of this one.
     yield make_reason(
         "NCCL_DATA", CHECK, message, gpu=gpu.uuid, details=details, action=Action.RETEST,
         severity=Verdict.INCONCLUSIVE,
@@ -276,7 +276,7 @@ def broken_reason(
     }
     if lost:
         missing = " and ".join(names.get(uuid, uuid) for uuid in lost)
-        message = f"{missing} did not come back from {what}: the others gave it up and go on without the check"
+        message = f"{missing} did not return from {what}: the others gave up and go on without the check"
         return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, details={**details, "missing": [*lost]})
     failed = {uuid: report for uuid, report in stopped.items() if not report.timed_out}
     if failed:
@@ -286,10 +286,10 @@ def broken_reason(
     least = min(report.done for report in reports.values())
     behind = [uuid for uuid, report in reports.items() if report.done == least]
     if len(behind) == len(reports):
-        who = "no rank is behind the others, so it cannot be told which one holds it up"
+        who = "no rank is behind the others, so it is unknown which one holds it up"
     else:
         who = f"{' and '.join(names.get(uuid, uuid) for uuid in behind)} finished the fewest operations"
-    message = f"{what} did not come to an end in time and was given up: {who}"
+    message = f"{what} did not end in time and was given up: {who}"
     behind_json: list[JSON] = [*(behind if len(behind) < len(reports) else ())]
     return make_reason("NCCL_TIMEOUT", CHECK, message, gpu=gpu, details={**details, "behind": behind_json})
 

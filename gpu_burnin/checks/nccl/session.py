@@ -97,7 +97,7 @@ class Session:
         self.tally.left_out.update(dict.fromkeys(known[len(wanted) :], "not part of the level quick"))
         for index, algorithm in enumerate(wanted):
             if algorithm == "nvls" and not self._all_have_multicast():
-                self.tally.left_out[algorithm] = "NVLS multicast is not there on all GPUs"
+                self.tally.left_out[algorithm] = "not all GPUs have NVLS multicast"
                 continue
             self._join(algorithm)
             collectives = COLLECTIVES if index == 0 else ("all_reduce",) if algorithm == "nvls" else COLLECTIVES[:3]

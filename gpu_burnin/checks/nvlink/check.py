@@ -39,7 +39,7 @@ _SLOW_TIMES = 64
 _PEACE_SHARE = CHECKS[NAME].in_turns
 # Bytes per second of 16 lanes of PCIe 6.0 one way: what copies no faster may not have gone over NVLink.
 _PCIE_MOST = 128e9
-_NO_PAIR = "no pair of GPUs: one GPU has none to copy to"
+_NO_PAIR = "no pair of GPUs: one GPU has no other to copy to"
 
 
 class Check:
@@ -237,7 +237,7 @@ def _moved_with(mine: int, entries: JSON) -> int:
 def _refused(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
     """COVERAGE_LOW for all copies that the host does not let anybody make."""
     if rows:
-        message = f"copies with {len(rows)} other GPUs could not be tested, which is no fault of them: {rows[0].why}"
+        message = f"copies with {len(rows)} other GPUs could not be tested, which does not blame them: {rows[0].why}"
         peers: list[JSON] = [row.peer for row in rows]
         yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu, details={"peers": peers, "why": rows[0].why})
 
@@ -247,8 +247,8 @@ def _unproven(gpu: str, rows: Sequence[Row]) -> Iterator[Reason]:
     if rows:
         best = max(rate for row in rows for rate in row.rates.values())
         message = (
-            f"copies with {len(rows)} other GPUs reached {best / 1e9:.4g} GB/s, which PCIe carries too, so NVLink was "
-            "not shown to work: see nvidia-smi nvlink -s and the fabric manager"
+            f"copies with {len(rows)} other GPUs reached {best / 1e9:.4g} GB/s, which PCIe can carry too, so this "
+            "does not prove that NVLink works: see nvidia-smi nvlink -s and the fabric manager"
         )
         peers: list[JSON] = [row.peer for row in rows]
         details: dict[str, JSON] = {"peers": peers, "best_bytes_per_s": best}
@@ -259,7 +259,7 @@ def _wrong_data(gpu: str, row: Row, errors: list[dict[str, JSON]]) -> Reason:
     """What came in was wrong. Whose fault it is shows only beside the other GPUs' results: no FAIL of this GPU."""
     first = next((entry for entry in errors if entry["peer"] == row.peer), {})
     message = (
-        f"{sum(row.wrong.values())} transfers from {row.peer} came wrong ({first.get('kind')}, first at offset "
+        f"{sum(row.wrong.values())} transfers from {row.peer} arrived wrong ({first.get('kind')}, first at offset "
         f"{first.get('offset_bytes')}: expected {first.get('expected')}, got {first.get('got')}); the copies of all "
         "GPUs together tell whose fault it is"
     )

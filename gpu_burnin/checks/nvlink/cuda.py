@@ -43,7 +43,7 @@ _WHY: Mapping[int, str] = {
     205: "the memory cannot be mapped (error 205): check IOMMU and ACS, and that the GPUs have one address space",
     217: "the platform does not allow peer access (cudaErrorPeerAccessUnsupported): see the topology of the pair",
     304: "the system refuses the handle (cudaErrorOperatingSystem): give all workers one IPC and PID namespace",
-    400: "the handle is no longer good (cudaErrorInvalidResourceHandle): the worker of the other GPU died",
+    400: "the handle is no longer valid (cudaErrorInvalidResourceHandle): the worker of the other GPU died",
     704: "peer access is already in use in another way (cudaErrorPeerAccessAlreadyEnabled): start a fresh worker",
     711: "the GPU has all the peers it can have (cudaErrorTooManyPeers): test fewer GPUs at once",
     800: "it is not permitted (cudaErrorNotPermitted): run as root",

@@ -69,7 +69,7 @@ def _real(own: str, direction: Direction, wrong: tuple[PieceFault, ...]) -> Reas
     """No link and no other GPU has a part in these copies: the fault is this GPU's."""
     first = wrong[0].to_json()
     message = (
-        f"a copy of this GPU to itself came wrong in {len(wrong)} of its pieces ({first['kind']}, first at offset "
+        f"a copy of this GPU to itself arrived wrong in {len(wrong)} of its pieces ({first['kind']}, first at offset "
         f"{first['offset_bytes']}: expected {first['expected']}, got {first['got']})"
     )
     return make_reason("P2P_CORRUPTED", "nvlink", message, gpu=own, details={**first, "direction": direction})

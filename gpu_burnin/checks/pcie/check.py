@@ -95,8 +95,8 @@ def _reasons(gpu: str | None, tally: Tally) -> Iterator[Reason]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tally.kinds.items()))
     ways = " and ".join(sorted(tally.wrong_by_direction))
     message = (
-        f"{tally.wrong} of {tally.verified.copies} verified copies over PCIe came wrong ({kinds}; {ways}), first copy "
-        f"{first['copy']} {first['direction']} at offset {first['offset_bytes']}: expected {first['expected']}, "
+        f"{tally.wrong} of {tally.verified.copies} verified copies over PCIe arrived wrong ({kinds}; {ways}), first "
+        f"copy {first['copy']} {first['direction']} at offset {first['offset_bytes']}: expected {first['expected']}, "
         f"got {first['got']}"
     )
     details: dict[str, JSON] = {

@@ -6,7 +6,7 @@ verified. Only copies that are nothing but load (`load`) may overwrite each othe
 Each end holds a source, filled with the words of exact.random_words, and a ring of slots that copies land in. Copy
 number n moves size_bytes from window n % windows of the source, whose first word is STRIDE_BYTES / 8 further on than
 that of the window before, into slot n % slots at the other end. So every copy has its own data, in every word, without
-filling anything anew: a copy that did not come, came twice, came into another's place or came wrong is told apart
+filling anything anew: a copy that did not come, came twice, came into another's place or arrived wrong is told apart
 (host_link_ledger). Nothing of the filling and verifying is in the time of a batch.
 """
 

@@ -150,7 +150,7 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
         link.begin("duplex", 2)
         link.finish()
         if before := link.verify().wrong:
-            words = f"{len(before)} copies between host and GPU came wrong"
+            words = f"{len(before)} copies between host and GPU arrived wrong"
             real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, details=before[0].to_json())
             return hindered(ctx, "power", "corrupted transfer", real)
         link.strike(Kind.CORRUPTED, ctx.seed)

@@ -63,7 +63,7 @@ def ask(
     if mode == power_grant.ALWAYS:
         return _tell(group, directory, waves_s)
     if mode != power_grant.GRANTED or directory is None:
-        return Grant(False, "they were not asked for (--waves never, or power_waves: never in the configuration)")
+        return Grant(False, "nobody asked for them (--waves never, or power_waves: never in the configuration)")
     return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell, now)
 
 

@@ -229,7 +229,7 @@ class MixedLoad:
             self.done.host.verified, self.done.host.wrong = seen.copies - len(seen.wrong), len(seen.wrong)
             entries: list[dict[str, JSON]] = [{"phase": "mixed", **one.to_json()} for one in seen.wrong]
             if entries:
-                words = f"{len(entries)} of {seen.copies} copies between host and GPU came wrong under mixed load"
+                words = f"{len(entries)} of {seen.copies} copies between host and GPU arrived wrong under mixed load"
                 self._wrong("PCIE_DATA", entries, words)
         # A GPU that made no load wrote nothing; its neighbour cannot know, so all are asked.
         wrote = self._group.gather(not stopped and self._to is not None)
@@ -243,7 +243,7 @@ class MixedLoad:
         ]
         if found:
             self._wrong(
-                "TRANSFER_MISMATCH", found, f"what GPU {self._from} wrote into this GPU came wrong under mixed load"
+                "TRANSFER_MISMATCH", found, f"what GPU {self._from} wrote into this GPU arrived wrong under mixed load"
             )
 
     def _wrong(self, code: str, entries: list[dict[str, JSON]], words: str) -> None:

@@ -183,7 +183,7 @@ class WaveRecord:
             (self.too_little > 0, f"the GPU worked too little in {self.too_little} of {self.bursts} half periods"),
             (self.edges_missed > 0, f"edges were up to {self.worst_late_s * 1e3:.3g} ms late on the host"),
         )
-        return "; ".join(text for applies, text in whys if applies) or "not all periods were run"
+        return "; ".join(text for applies, text in whys if applies) or "not all periods ran"
 
     def to_json(self) -> dict[str, JSON]:
         """The wave as the report has it; `started_s` and `ended_s` are when it was due, on CLOCK_MONOTONIC."""

@@ -198,5 +198,5 @@ def low(ctx: CheckContext, done: Waves) -> list[Reason]:
         for record in missing
     )
     details: dict[str, JSON] = {"waves": [record.to_json() for record in missing]}
-    message = f"power waves were not made as planned: {said}; free the host's CPUs and test again"
+    message = f"power waves did not run as planned: {said}; free the host's CPUs and test again"
     return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.uuid, details=details)]

@@ -43,7 +43,7 @@ def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     for uuid in sorted(expected.gpu_uuids - {state.uuid for state in states}):
         # A lost GPU without a name may be this one: it has its own reason.
         if not any(state.lost and not state.uuid for state in states):
-            message = f"{uuid} was there when the run was planned and is gone"
+            message = f"{uuid} was present when the run was planned and is gone"
             yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
 
 

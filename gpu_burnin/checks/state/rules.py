@@ -143,7 +143,7 @@ def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     limit = expected.table.limits["sram_uncorrected_aggregate"]
     aggregate = known(state.ecc_aggregate_uncorrected_sram) or 0
     if state.sram_threshold_exceeded is True or aggregate > limit.value:
-        message = f"{aggregate} uncorrectable SRAM errors in its life, which is over the limit"
+        message = f"{aggregate} uncorrectable SRAM errors over its life, above the limit"
         yield say("ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate")
 
 

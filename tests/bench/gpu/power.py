@@ -1,6 +1,6 @@
 """Measurements of the power check on one GPU: power reached beside the limit, and how well waves keep their edges.
 
-Power is the rise of the GPU's sum of energy by the time it took, as the burn-in judges it. Figures of one run on one
+Power is the rise of the GPU's energy counter by the time it took, as the burn-in judges it. Figures of one run on one
 machine: printed, never asserted. Not yet run on hardware.
 """
 

@@ -100,7 +100,7 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
         (("run", "--colour"), "No such option"),
         (("run", "--level", "slow"), "Invalid value for '--level'"),
         (("run", "--gpus", ","), "no name given"),
-        (("run", "--gpus", "all,1"), "all goes with no other GPU"),
+        (("run", "--gpus", "all,1"), "give either all or names of GPUs, not both"),
         (("run", "--for", "soon"), "is not a duration"),
         (("run", "--backend", "tpu"), "Invalid value for '--backend'"),
         (("run", "--waves", "sometimes"), "Invalid value for '--waves'"),

@@ -95,7 +95,7 @@ def test_damaged_files_are_a_problem_not_a_crash(tmp_path: Path, name: str) -> N
         (evidence(), {}, False, "a pass of this boot exists"),
         (evidence(), {"retest": True}, True, "a retest was asked for"),
         (evidence(boot_id=OTHER_BOOT), {}, True, "started again"),
-        (evidence(level="quick"), {}, True, "of level quick, wanted is standard"),
+        (evidence(level="quick"), {}, True, "this boot passed at quick; standard is required"),
         (evidence(level="extended"), {}, False, "a pass of this boot exists"),
         (evidence(), {"gate_open": False}, True, "does not accept"),
         (evidence(), {"gate_open": False, "revoked": True}, False, "closed by hand or by the cluster"),

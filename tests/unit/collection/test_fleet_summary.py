@@ -78,7 +78,7 @@ def test_the_page_of_a_held_node_is_named_where_there_is_one() -> None:
 
 
 def test_hosts_with_new_gpus_are_named_with_the_command_unless_they_are_simulated() -> None:
-    warning = {"code": "EXTENDED_WANTED", "message": "GPU 0 (serial 1) has not been through an extended burn-in"}
+    warning = {"code": "EXTENDED_WANTED", "message": "GPU 0 (serial 1) has not passed an extended burn-in"}
     found = variables()
     assert "extended" not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
     found["gpu-1"]["__gpu_burnin_result"] |= {"burnin_warnings": [warning], "simulated": True}

@@ -117,7 +117,7 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
     expected = [
         ("", "etcd-1, etcd-2: the group etcd has 2 hosts"),
         ("inv/hosts.yml:", "etcd-1: is in the exclusive groups etcd and gpu_nodes; keep it in one of them"),
-        ("inv/hosts.yml:", "etcd-2: fleet_planned_nodes is not what it is on "),
+        ("inv/hosts.yml:", "etcd-2: fleet_planned_nodes differs from its value on "),
         ("inv/group_vars/all.yml:", "fleet_naem is not a variable of role fleet; did you mean fleet_name?"),
         ("inv/group_vars/all.yml:", "kubelet_never_heard is not a variable of role kubelet"),
         ("site.yml:", "role demo: argument 'demo_size' is of type str and we were unable to convert to int"),

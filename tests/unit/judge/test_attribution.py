@@ -203,7 +203,7 @@ def test_when_nothing_works_it_is_the_node() -> None:
     reasons, notices = attributed(Matrix(4, rates).results(), [gpu(index) for index in range(4)], simulated=False)
     told: Any = reasons[0].details["attributed"]
     assert (len(reasons), notices, reasons[0].gpu, told["kind"], len(told["gpus"])) == (1, (), None, "node", 4)
-    assert "each of the 4 GPUs cannot copy with all others and should" in reasons[0].message
+    assert "each of the 4 GPUs cannot copy with all others, but should" in reasons[0].message
 
 
 def test_pairs_that_need_not_reach_each_other_are_one_notice() -> None:

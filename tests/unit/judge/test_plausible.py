@@ -44,7 +44,7 @@ def test_a_healthy_gpu_is_believed() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("power_w", 4e6, "power_w of 4000000 in 100% of what was read (a GPU has 1 to 5000)"),
+        ("power_w", 4e6, "power_w of 4000000 in 100% of the readings (a GPU has 1 to 5000)"),
         ("power_w", 0, "power_w of 0 in 100%"),
         ("temperature_c", -5, "temperature_c of -5 in 100%"),
         ("temperature_c", 0, "temperature_c of 0 in 100%"),
@@ -66,7 +66,7 @@ def test_what_cannot_be_all_along_leaves_nothing_to_say_of_the_gpu(name: str, va
 def test_a_sample_that_cannot_be_is_a_warning_and_is_not_judged() -> None:
     (reasons, (notice,)) = judge(series(wrong=1, temperature_c=300.0, power_w=4e6))
     assert (reasons, notice.code) == ((), "SENSOR_IMPLAUSIBLE")
-    assert "temperature_c of 300 in 5% of what was read" in notice.message
+    assert "temperature_c of 300 in 5% of the readings" in notice.message
     assert "power_w of 4000000" in notice.message
     # The same heat, as far as a GPU can have it, does count.
     assert [one.code for one in judge(series(wrong=1, temperature_c=95.0))[0]] == ["TEMPERATURE_HIGH"]

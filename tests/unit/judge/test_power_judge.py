@@ -219,7 +219,7 @@ def test_heat_outside_of_the_mixed_load_and_small_differences_are_not_told() -> 
 
 
 def drawing(share: float) -> GpuSeries:
-    """Under mixed load this part of the limit, by the sum of energy."""
+    """Under mixed load this part of the limit, by the energy counter."""
     total, energy = 5e9, []
     for at in TIMES:
         total += LIMIT_W * (share if under(at) else load_of(at)) * 1000
@@ -255,7 +255,7 @@ def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_l
     assert told(judged) == ([], ["POWER_LOW"])
     phases = power_of(judged)["phases"]
     assert (phases[MIXED]["power_source"], phases[MIXED]["energy_j"]) == (POWER_SOURCE, None)
-    assert phases[MIXED]["energy_why"] == "the GPU has no sum of energy"
+    assert phases[MIXED]["energy_why"] == "the GPU has no energy counter"
     # An average over a second says nothing of waves.
     assert (phases[WAVES]["mean_power_w"], phases[WAVES]["power_source"]) == (None, None)
 
@@ -276,7 +276,7 @@ def test_a_sum_of_energy_that_jumps_is_not_believed_and_told(jump: float, why: s
 def test_a_sum_of_energy_that_stands_still_says_nothing() -> None:
     still = series(SICK, energy_mj=lambda t, _: 123456789.0)
     found = energy_over(still, MIXED_AT, END_AT, LIMIT_W)
-    assert (found.joules, found.why, found.jumped) == (None, "the sum of energy stood still", False)
+    assert (found.joules, found.why, found.jumped) == (None, "the energy counter stood still", False)
 
 
 def test_a_hole_in_the_sum_of_energy_is_bridged() -> None:

@@ -347,9 +347,9 @@ def test_a_bound_speaks_of_verified_time_only(coverage: dict[str, JSON], rate_pe
 @pytest.mark.parametrize(
     ("coverage", "words"),
     [
-        ({"verified_s": 0.0}, "no work of this GPU was verified for any time"),
-        ({"verified_s": None}, "no work of this GPU was verified for any time"),
-        ({"copies_verified": 89}, "98.9% was verified, at least 100% must be"),
+        ({"verified_s": 0.0}, "verified no work of this GPU"),
+        ({"verified_s": None}, "verified no work of this GPU"),
+        ({"copies_verified": 89}, "98.9% was verified, at least 100% is required"),
         ({"copies_moved": None}, "0.0% was verified"),
     ],
 )

@@ -124,7 +124,7 @@ def test_only_a_whole_extended_run_makes_a_gpu_known() -> None:
 def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> None:
     notice = wanted_notice(GPUS, 5400.0)
     assert notice is not None
-    assert "GPU 0 (serial 1650), GPU 1 (serial 1651) have not been through" in notice.message
+    assert "GPU 0 (serial 1650), GPU 1 (serial 1651) have not passed" in notice.message
     assert notice.message.endswith("gpu-burnin run --level extended --for 90m")
     assert notice.code in load_reasons()
     judged, without = (judge(replace(healthy(), notices=found), load_xids()) for found in ((notice,), ()))
@@ -133,12 +133,12 @@ def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> No
     one = wanted_notice((replace(GPUS[0], serial=""),))
     assert one is not None
     assert (one.gpu, one.code) == ("GPU-0", CODE)
-    assert "GPU 0 (GPU-0) has not been through" in one.message
+    assert "GPU 0 (GPU-0) has not passed" in one.message
     assert "--for 2h" in one.message
     assert wanted_notice(()) is None
     many = wanted_notice(tuple(replace(GPUS[0], index=index, serial=str(index)) for index in range(8)))
     assert many is not None
-    assert many.message.startswith("8 GPUs (0, 1, 2, 3, 4, 5, 6, 7) have not been through")
+    assert many.message.startswith("8 GPUs (0, 1, 2, 3, 4, 5, 6, 7) have not passed")
     assert "'serial': '7'" in str(many.details)
 
 

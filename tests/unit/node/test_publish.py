@@ -200,7 +200,7 @@ def test_a_newer_run_without_evidence_withdraws_what_is_published(published: tup
     store = Store(config.state_dir)
     with store.locked():
         store.begin(store.new_run(NOW))
-    assert refused(config, "run 2 has begun and left no evidence.*what was published before is withdrawn") == 1
+    assert refused(config, "run 2 has begun and left no evidence.*the evidence published before is withdrawn") == 1
     assert api.node["metadata"]["annotations"] == {"other": "kept", "example.org/evidence": None}
     assert refused(config, "run 2 has begun and left no evidence") == 1
     assert api.requests == ["GET", "PATCH", "GET", "PATCH", "GET"], "once is enough"

@@ -93,7 +93,7 @@ def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...]
         (("gpus",), "'gpus' is not KEY=VALUE; the keys are gpus, nvlink_links"),
         (("=8",), "'=8' is not KEY=VALUE"),
         (("gpus=eight",), "gpus must be a whole number of 1 or more, not 'eight'"),
-        (("gpus=8", "gpus=4"), "gpus is said twice"),
+        (("gpus=8", "gpus=4"), "gpus is given twice"),
         (("mig=on",), "mig must be true or false, not 'on'"),
         (("power_limit_w=nan",), "power_limit_w must be watts above 0, such as 500, not 'nan'"),
         (("driver_version=",), "driver_version must be a version, such as '580.95.05', not ''"),
@@ -110,7 +110,7 @@ def test_each_key_is_an_option_of_the_role_and_has_words() -> None:
     assert tuple(specs["argument_specs"]["main"]["options"]["gpu_burnin_expect"]["options"]) == KEYS
     said = Expectations(8, 0, True, 600.5, "580.95.05", "96", "2.28.3").in_words()
     assert said == (
-        "expected as told: gpus 8, nvlink_links 0, mig on, power_limit_w 600.5, driver_version 580.95.05, vbios 96, "
+        "expected as given: gpus 8, nvlink_links 0, mig on, power_limit_w 600.5, driver_version 580.95.05, vbios 96, "
         "nccl 2.28.3"
     )
 

@@ -250,7 +250,7 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> Non
     shown = text.render(sick, advice)
     lines = shown.splitlines()
     assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
-    assert lines[1] == "ACTION   retest without --inject   (power cycle, if what was found was not injected)"
+    assert lines[1] == "ACTION   retest without --inject   (power cycle, if the fault was not injected)"
     assert "GPU_LOST" in shown
     assert "XID 79" in shown
     assert f"To do: {advice('GPU_LOST')}" in said(shown)

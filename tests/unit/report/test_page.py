@@ -106,7 +106,7 @@ def test_sentence_of_a_doubtful_run_names_what_it_cannot_vouch_for() -> None:
     report["gpus"][5]["verdict"] = "INCONCLUSIVE"
     assert "cannot vouch for GPU 5, out of 8 GPUs." in Page(report).sentence
     report["reasons"] = [{**report["reasons"][0], "code": "INJECTED"}]
-    assert Page(report).sentence == "Faults were injected on purpose, so this run says nothing of the 8 GPUs."
+    assert Page(report).sentence == "Faults were injected on purpose, so this run says nothing about the 8 GPUs."
 
 
 def test_failed_link_shows_on_the_tiles_and_in_the_tables_of_both_gpus() -> None:
@@ -219,7 +219,7 @@ def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
 def test_page_without_gpus_says_so() -> None:
     report, _ = SAMPLES["doubtful-8"]()
     report["gpus"] = []
-    assert Page(report).sentence == "No GPU was tested, so this run says nothing of the node."
+    assert Page(report).sentence == "No GPU was tested, so this run says nothing about the node."
 
 
 def test_check_that_is_missing_on_every_gpu_has_its_column() -> None:

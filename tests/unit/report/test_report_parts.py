@@ -181,7 +181,7 @@ def test_one_rank_is_no_bus_and_the_rank_that_is_waited_for_is_named() -> None:
     for check in checks_of(report, "nccl"):
         check["coverage"]["latest_gpu"] = report["gpus"][3]["uuid"]
     assert (section := curves(report)) is not None
-    assert section.latest == "The others wait for GPU 3, which comes to the operations last."
+    assert section.latest == "The others wait for GPU 3, which reaches the operations last."
 
 
 # --- waves of load ---

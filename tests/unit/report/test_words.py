@@ -95,7 +95,8 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
             "bytes_moved": 2**40,
         },
         "1,000 products in bf16, fp64, 4096 x 4096 x 4096, phases exact, random, "
-        "data path proven for 2 of 3 precisions (bf16 by rate), not asked of this model: int8, not: fp8, 1 TiB moved",
+        "data path proven for 2 of 3 precisions (bf16 by rate), not required of this model: int8, "
+        "not: fp8, 1 TiB moved",
     ),
     (
         "gemm",

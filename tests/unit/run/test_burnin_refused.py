@@ -46,7 +46,7 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "cannot read the host key /none (No such file or directory)")
     for wrong in ("/dev/null", "/proc"):
         node.configure(kernel_log=wrong)
-        refused(node, f"kernel_log {wrong} is no regular file")
+        refused(node, f"kernel_log {wrong} is not a regular file")
     node.configure(metrics_file="/none/gpu_burnin.prom")
     refused(node, "metrics_file /none/gpu_burnin.prom cannot be written")
     node.configure(colour="red")

@@ -123,7 +123,7 @@ def test_a_machine_without_nvlink_passes_and_says_what_it_was_taken_for(node: No
     code, report, _ = node.run()
     assert (code, report["reasons"]) == (0, [])
     assert "NVLINK_ABSENT" in {warning["code"] for warning in report["warnings"]}
-    said = "Expected as told: gpus 1. This machine has no NVLink: its one GPU has no active link"
+    said = "Expected as given: gpus 1. This machine has no NVLink: its one GPU has no active link"
     run = node.store.runs()[-1].path
     for name in ("report.txt", "report.html"):
         assert said in " ".join((run / name).read_text().split()), name
@@ -218,7 +218,7 @@ def test_a_gpu_in_use_is_named_and_nothing_else_is_started(node: Node) -> None:
         assert "gemm" not in err
         gap = {"check": "gemm", "gpu": None, "why": "a foreign process uses a GPU"}
         assert gap in report["coverage"]["not_run"]
-        assert "since a foreign process uses a GPU" in " ".join(reason["message"] for reason in report["reasons"])
+        assert "because a foreign process uses a GPU" in " ".join(reason["message"] for reason in report["reasons"])
     code, out, err = node.call("selftest")
     assert (code, out) == (3, "")
     assert "GPU 1" in err

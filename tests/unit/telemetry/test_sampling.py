@@ -291,9 +291,9 @@ def test_a_sampler_that_cannot_begin_says_why(
     ("command", "detail"),
     [
         (("/nonexistent/sampler",), "could not be started"),
-        ((sys.executable, "-c", "print('nonsense')"), "no message"),
-        ((sys.executable, "-c", 'print(\'{"type": "ready"}\')'), "no message"),
-        ((sys.executable, "-c", 'print(\'{"type": "sung"}\')'), "no message"),
+        ((sys.executable, "-c", "print('nonsense')"), "not a message"),
+        ((sys.executable, "-c", 'print(\'{"type": "ready"}\')'), "not a message"),
+        ((sys.executable, "-c", 'print(\'{"type": "sung"}\')'), "not a message"),
         ((sys.executable, "-c", "raise SystemExit('broken')"), "status 1: broken"),
     ],
 )

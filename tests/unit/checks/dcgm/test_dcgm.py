@@ -192,9 +192,9 @@ _TEST = ("DCGM Diagnostic", "test_categories", 0, "tests", 0)
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (_put("4.9.0", "metadata", "version"), "DCGM 4.9.0 is none of the releases"),
-        (_put("3.3.9", "metadata", "version"), "DCGM 3.3.9 is none of the releases"),
-        (_put("5", "metadata", "version"), "DCGM 5 is none of the releases"),
+        (_put("4.9.0", "metadata", "version"), "DCGM 4.9.0 is not one of the known releases"),
+        (_put("3.3.9", "metadata", "version"), "DCGM 3.3.9 is not one of the known releases"),
+        (_put("5", "metadata", "version"), "DCGM 5 is not one of the known releases"),
         (_drop("metadata"), "no 'metadata'"),
         (_drop("metadata", "version"), "metadata has no 'version'"),
         (_drop("DCGM Diagnostic"), "no 'DCGM Diagnostic'"),
@@ -223,7 +223,11 @@ def test_another_release_or_shape_is_no_answer(change: Callable[[Document], None
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("", "no JSON but: nothing"), ("ERROR: Invalid\nsubsystem", "ERROR: Invalid subsystem"), ("[]", "no 'DC")],
+    [
+        ("", "not answer in JSON but: nothing"),
+        ("ERROR: Invalid\nsubsystem", "ERROR: Invalid subsystem"),
+        ("[]", "no 'DC"),
+    ],
 )
 def test_no_json_is_no_answer(text: str, what: str) -> None:
     with pytest.raises(dcgm.DcgmUnknown, match=what):

@@ -94,7 +94,7 @@ def test_each_precision_that_a_model_is_asked_for_can_be_told(key: str) -> None:
 def test_a_precision_that_the_model_s_data_do_not_ask_for_holds_nothing() -> None:
     b300 = SKUS["b300-sxm"]
     path = judge_path(_probe(b300, "int8"), {"int8": 140.0}, b300.peaks)
-    assert (path.proven, path.asked) == (False, False) and "not asked of this model" in path.why
+    assert (path.proven, path.asked) == (False, False) and "not required of this model" in path.why
     assert path.to_json()["asked"] is False
 
 

@@ -372,7 +372,7 @@ def test_int8_of_a_model_whose_data_do_not_ask_for_it_holds_nothing() -> None:
     result = _on_hopper(_Hopper(rates), "b300-sxm")
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
     told = _cover(result)["data_path"]["int8"]
-    assert (told["proven"], told["asked"]) == (False, False) and "not asked of this model" in told["why"]
+    assert (told["proven"], told["asked"]) == (False, False) and "not required of this model" in told["why"]
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])

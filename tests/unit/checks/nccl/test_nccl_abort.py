@@ -61,7 +61,7 @@ def test_a_worker_whose_abort_never_ends_makes_room_for_a_fresh_one(
     port.open(SIZE_BYTES)
     join(port)
     nccl_library.abort_may_end.clear()
-    with pytest.raises(Ended, match="does not come back from ncclCommAbort"):
+    with pytest.raises(Ended, match="does not return from ncclCommAbort"):
         port.close()
     nccl_library.abort_may_end.set()
     assert "free_all_blocks" not in nccl_gpu.names(), "which would wait for the device"

@@ -397,7 +397,7 @@ def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: Fa
     assert run == [
         *(("default", name) for name in COLLECTIVES), *(("ring", name) for name in COLLECTIVES[:3]),
     ]  # fmt: skip
-    assert [curve["why"] for curve in curves if not curve["points"]] == ["NVLS multicast is not there on all GPUs"]
+    assert [curve["why"] for curve in curves if not curve["points"]] == ["not all GPUs have NVLS multicast"]
     assert nccl_library.names().count("ncclCommInitRankConfig") == nccl_library.names().count("ncclCommDestroy") == 2
     assert result.coverage["version"] == "2.32.3"
 

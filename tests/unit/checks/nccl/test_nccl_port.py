@@ -318,7 +318,7 @@ def test_who_gives_up_takes_the_others_along_at_once() -> None:
     answers = _ring(3, work)
     assert time.monotonic() - started < 10
     assert answers[0] == "given up"
-    assert [str(answer) for answer in answers[1:]] == ["another rank has given the operation up"] * 2
+    assert [str(answer) for answer in answers[1:]] == ["another rank gave up the operation"] * 2
 
 
 def test_a_worker_that_is_gone_cannot_be_joined() -> None:

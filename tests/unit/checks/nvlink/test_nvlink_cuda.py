@@ -72,7 +72,7 @@ def test_all_that_was_taken_is_given_back_in_order(peer_kernels: ctypes.CDLL) ->
     [
         (217, "does not allow peer access"),
         (205, "cannot be mapped"),
-        (400, "no longer good"),
+        (400, "no longer valid"),
         (704, "already in use"),
         (801, "no interprocess handles"),
         (999, "CUDA says an error"),

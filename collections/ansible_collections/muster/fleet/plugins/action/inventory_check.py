@@ -270,7 +270,7 @@ class ActionModule(ActionBase):
             if value != usual:
                 findings.add(
                     host,
-                    f"{name} is not what it is on {model}, but it is one value for the whole fleet",
+                    f"{name} differs from its value on {model}, but the whole fleet has one value for it",
                     "set it once, in group_vars/all",
                     variables[host].origin(name),
                 )

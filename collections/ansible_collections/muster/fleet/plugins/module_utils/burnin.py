@@ -119,7 +119,7 @@ def decide(
     if level not in LEVELS or evidence.level not in LEVELS:
         raise ValueError(f"level {level!r} or {evidence.level!r} is none of {', '.join(LEVELS)}")
     if LEVELS.index(evidence.level) < LEVELS.index(level):
-        return Decision(True, f"the pass of this boot is of level {evidence.level}, wanted is {level}")
+        return Decision(True, f"this boot passed at {evidence.level}; {level} is required")
     if revoked:
         return Decision(False, "the gate was closed by hand or by the cluster; it opens after a retest")
     if not gate_open:
