@@ -24,9 +24,9 @@ from gpu_burnin.admission.node import (
     decide,
     machine_id,
 )
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.node.evidence import DEFAULT_TTL_S, EvidenceError, Expectation, parse_statement, verify
 from gpu_burnin.node.evidence import decode_annotation as decode
+from gpu_burnin.system import known_hosts as kh
 
 POLL_S = 2.0
 # Each conflict means that somebody else wrote the node in the milliseconds between; five in a row is a fight.

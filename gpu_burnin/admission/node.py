@@ -15,7 +15,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from gpu_burnin.admission.ledger import Admission, Entry
-from gpu_burnin.node.evidence import DEFAULT_TTL_S, Expectation, Statement, canonical_json, refusal
+from gpu_burnin.node.evidence import DEFAULT_TTL_S, Expectation, Statement, refusal
+from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.types import Verdict
 
 # A Node as the API server sends it, and a JSON Patch (RFC 6902).

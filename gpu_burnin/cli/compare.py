@@ -18,10 +18,10 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
     A and B are report files or directories of runs: of one node over time, or of two nodes. Exit code 0 whatever
     the verdicts are, 2 when a report cannot be read.
     """
+    from gpu_burnin.node import reports
     from gpu_burnin.report import compare as comparing
-    from gpu_burnin.report import model
 
-    found = comparing.compare(model.load(before), model.load(after))
+    found = comparing.compare(reports.load(before), reports.load(after))
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
     else:

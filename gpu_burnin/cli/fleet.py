@@ -148,10 +148,10 @@ def host(
 
 
 def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new: bool) -> RemoteRun:
-    from gpu_burnin.fleet import known_hosts as kh
     from gpu_burnin.fleet.model import SshError
     from gpu_burnin.fleet.remote import run_on_host
     from gpu_burnin.fleet.ssh import probe as probe_hosts
+    from gpu_burnin.system import known_hosts as kh
 
     if trust_new:
         probe_hosts([target], known_hosts, trust_new=True)

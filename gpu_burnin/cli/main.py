@@ -174,7 +174,7 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     Exit code 1, and no report, when it is not the one that its run signed.
     """
     from gpu_burnin.hardware import what_to_do
-    from gpu_burnin.node import authentic
+    from gpu_burnin.node import authentic, reports
     from gpu_burnin.node.store import Store
     from gpu_burnin.report import model, text
 
@@ -182,7 +182,7 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     host_key = None
     with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
         host_key = host_config(config_path, state_dir).host_key
-    chosen, data = model.find(path), model.read(path)
+    chosen, data = reports.find(path), reports.read(path)
     authentic.refuse_changed(chosen, data, host_key)
     found = model.parse(data, str(chosen))
     click.echo(data if as_json else text.render(found, what_to_do), nl=False)
@@ -199,15 +199,15 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
 
 def _tell(outcome: Outcome, as_json: bool) -> None:
     """The verdict first, then where its files are, then what could not be written."""
-    from gpu_burnin.node.store import REPORT
     from gpu_burnin.report import model, outputs
+    from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 
     click.echo(model.to_bytes(outcome.report) if as_json else outputs.as_text(outcome.report), nl=False)
     sys.stdout.flush()
     if (outcome.run_dir / REPORT).exists():
         click.echo(f"report: {outcome.run_dir}", err=True)
         if sys.stderr.isatty():
-            click.echo(f"page: {outcome.run_dir}/{outputs.REPORT_HTML}", err=True)
+            click.echo(f"page: {outcome.run_dir}/{REPORT_HTML}", err=True)
 
 
 @cli.command()

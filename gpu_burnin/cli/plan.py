@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from gpu_burnin.checks.power.grant_request import MODES
 from gpu_burnin.cli.options import complete_checks, duration, expect_option, gpu_names, host_config, host_options, names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.node.known_gpus import read_known
-from gpu_burnin.node.power_grant import MODES
 from gpu_burnin.node.prepare import RunOptions, planned
 from gpu_burnin.report.plan_view import document, render
 from gpu_burnin.settings.config import BACKENDS, LEVELS

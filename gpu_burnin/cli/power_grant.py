@@ -11,7 +11,7 @@ import click
 from gpu_burnin.cli.options import host_config, host_options
 
 if TYPE_CHECKING:
-    from gpu_burnin.node.power_grant import Request
+    from gpu_burnin.checks.power.grant_request import Request
 
 _WORDS = {
     "none": "no burn-in asks for power waves",
@@ -35,7 +35,7 @@ def waves(context: click.Context, config_path: Path | None, state_dir: Path | No
     directory = _directory(config_path, state_dir)
     context.obj = (directory, as_json)
     if context.invoked_subcommand is None:
-        from gpu_burnin.node.power_grant import state
+        from gpu_burnin.checks.power.grant_request import state
 
         _say(state(directory), as_json)
 
@@ -46,7 +46,7 @@ def waves(context: click.Context, config_path: Path | None, state_dir: Path | No
 @click.pass_obj
 def grant(before: tuple[Path, bool], config_path: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Grant the request that waits; exit code 2 when none does."""
-    from gpu_burnin.node import power_grant as requests
+    from gpu_burnin.checks.power import grant_request as requests
 
     # The options may stand before `grant` as well as behind it.
     directory, asked = before

@@ -11,8 +11,8 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.pkey import UnknownKeyType
 
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import Problem, ProblemCode, SshError, Target
+from gpu_burnin.system import known_hosts as kh
 from gpu_burnin.system.files import read_text
 
 _DEFAULT_IDENTITIES = ("id_ed25519", "id_ecdsa", "id_rsa")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gpu_burnin.fleet import known_hosts as kh
+from gpu_burnin.system import known_hosts as kh
 
 
 class ProblemCode(StrEnum):

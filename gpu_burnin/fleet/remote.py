@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import paramiko
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import ProblemCode, SshError, Target
 from gpu_burnin.fleet.ssh import connect
+from gpu_burnin.system import known_hosts as kh
 
 UNIT = "gpu-burnin-host.service"
 # On tmpfs and for root only: what the run prints. Its files are in a directory which its last line names.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import paramiko
 
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.login import log_in
 from gpu_burnin.fleet.model import ProbeResult, Problem, ProblemCode, SshError, Target
+from gpu_burnin.system import known_hosts as kh
 
 DEFAULT_TIMEOUT_S = 10.0
 DEFAULT_THREADS = 64

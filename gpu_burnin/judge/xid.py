@@ -10,14 +10,12 @@ from enum import Enum, auto
 from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
 from gpu_burnin.judge.ladder import driver_decides
 from gpu_burnin.judge.nvlink5 import decode, is_understated, worst_rule
-from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
+from gpu_burnin.telemetry.kmsg import SAME_LINE_US, UNREADABLE, XidEvent
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON, Action, Gpu, Notice, Reason
 
 CHECK = "kernel_log"
 RECOVERY_XID = 154
-# The journal stamps some kernel messages later than the kernel: the same text within this time is the same line.
-SAME_LINE_US = 1_000_000
 _NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
 

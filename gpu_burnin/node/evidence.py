@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import json
 import re
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -23,8 +21,9 @@ from pathlib import Path
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.node.store import EVIDENCE, SIGNATURE
+from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
-from gpu_burnin.types import JSON, Gpu, Verdict
+from gpu_burnin.types import JSON, Verdict
 
 SCHEMA = "muster-evidence/v1"
 NAMESPACE = "gpu-burnin"
@@ -143,26 +142,11 @@ class Expectation:
     allow_simulated: bool = False
 
 
-def canonical_json(value: object) -> bytes:
-    """The one encoding that is hashed and signed: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
-
-
 def parse_time(text: str) -> datetime:
     """An RFC 3339 time in UTC (`...Z`); raises ValueError for anything else."""
     if not text.endswith("Z"):
         raise ValueError(f"{text!r} is not a UTC time ending in Z")
     return datetime.fromisoformat(text[:-1]).replace(tzinfo=UTC)
-
-
-def hardware_sha256(gpus: Iterable[Gpu], driver: str, kernel: str) -> str:
-    """Hash of what was tested: GPU UUIDs, serials and VBIOS (in UUID order), driver and kernel release."""
-    identity = {
-        "gpus": sorted([gpu.uuid, gpu.serial, gpu.vbios] for gpu in gpus),
-        "driver": driver,
-        "kernel": kernel,
-    }
-    return hashlib.sha256(canonical_json(identity)).hexdigest()
 
 
 def public_key(line: str) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from gpu_burnin.engine.journal import died_during
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
-from gpu_burnin.node.store import EVIDENCE, REPORT, RunDirectory, Store
+from gpu_burnin.node import evidence, reports
+from gpu_burnin.node.store import EVIDENCE, RunDirectory, Store
 from gpu_burnin.report import model
+from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import read_bytes
 from gpu_burnin.types import Reason, Verdict
 
@@ -62,7 +63,7 @@ def _passed(runs: Iterable[RunDirectory], boot_id: str) -> bool:
 def _said(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
     """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
     try:
-        report = model.load(run.path)
+        report = reports.load(run.path)
         reasons = tuple(map(model.reason_from_report, report["reasons"]))
         boot_id = str(report["host"]["boot_id"])
     except (GpuBurninError, KeyError, TypeError, ValueError):

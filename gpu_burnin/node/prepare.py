@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
+from gpu_burnin.checks.power.grant_request import ALWAYS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
@@ -16,7 +17,6 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
-from gpu_burnin.node.power_grant import ALWAYS
 from gpu_burnin.node.store import WAVE_DIR
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import LEVELS, Config

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-from gpu_burnin.node.evidence import annotation_of, canonical_json
+from gpu_burnin.node.evidence import annotation_of
 from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json
 
 DEFAULT_DEADLINE_S = 120.0

@@ -17,8 +17,9 @@ from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
-from gpu_burnin.node.store import EVIDENCE, JOURNAL, REPORT, RunDirectory, Store
+from gpu_burnin.node.store import EVIDENCE, JOURNAL, RunDirectory, Store
 from gpu_burnin.report import model, outputs
+from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.system.host import Host

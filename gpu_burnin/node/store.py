@@ -23,8 +23,6 @@ from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink,
 
 ROOTS_STATE_DIR = Path("/var/lib/gpu-burnin")
 KEEP_RUNS = 50
-REPORT = "report.json"
-REPORT_TEXT = "report.txt"
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"

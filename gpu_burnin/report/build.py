@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ import gpu_burnin
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
 from gpu_burnin.judge.verdict import Judgement, Observations, killed_by_run
-from gpu_burnin.node.evidence import hardware_sha256
 from gpu_burnin.report import model
+from gpu_burnin.report.file_names import SERIES
 from gpu_burnin.report.words import covered
+from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.types import JSON, Gpu, Verdict, worst
@@ -116,7 +118,7 @@ def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
             }
             for event in seen.telemetry.events
         ],
-        "series_file": model.SERIES,
+        "series_file": SERIES,
     }
 
 
@@ -159,3 +161,13 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
     for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
             yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else unasked}
+
+
+def hardware_sha256(gpus: Iterable[Gpu], driver: str, kernel: str) -> str:
+    """Hash of what was tested: GPU UUIDs, serials and VBIOS (in UUID order), driver and kernel release."""
+    identity = {
+        "gpus": sorted([gpu.uuid, gpu.serial, gpu.vbios] for gpu in gpus),
+        "driver": driver,
+        "kernel": kernel,
+    }
+    return hashlib.sha256(canonical_json(identity)).hexdigest()

@@ -9,13 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypedDict
 
 from gpu_burnin.engine.wire import reason_from_json
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.store import REPORT, Store
-from gpu_burnin.system.files import parse_json, read_bytes
+from gpu_burnin.system.files import parse_json
 from gpu_burnin.telemetry.findings import Counter
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
 
@@ -24,9 +22,6 @@ NAME = "muster-report"
 MAJOR, MINOR = 1, 1
 SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
 _SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
-# Samples over time, beside the report.
-SERIES = "series.json"
-_MOST_BYTES = 64 << 20
 
 
 class ReportError(GpuBurninError):
@@ -166,36 +161,6 @@ def to_bytes(report: Report) -> bytes:
     """The report as it is written, checked against the schema first. Raises ReportError."""
     validate(report)
     return (json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def find(path: Path) -> Path:
-    """The report file for a file, a run's directory or a state directory; raises ReportError when there is none."""
-    try:
-        chosen = path / REPORT if path.is_dir() else path
-        newest = Store(path).latest / REPORT
-        if not chosen.exists() and newest.is_file():
-            chosen = newest
-        if not chosen.is_file():
-            raise ReportError(
-                f"{chosen}: there is no report; run gpu-burnin run, or give a report file or the directory of a run"
-            )
-    except OSError as error:  # a directory on the way that may not be looked into
-        raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
-    return chosen
-
-
-def read(path: Path) -> bytes:
-    """The file of a report as it is. Raises ReportError."""
-    chosen = find(path)
-    try:
-        return read_bytes(chosen, _MOST_BYTES)
-    except OSError as error:
-        raise ReportError(f"{chosen}: cannot be read as a report ({error.strerror})") from error
-
-
-def load(path: Path) -> Report:
-    """Read a report file: see parse. Raises ReportError (exit 2) that names the file and what is wrong with it."""
-    return parse(read(path), str(find(path)))
 
 
 def parse(data: bytes, chosen: str) -> Report:

@@ -13,13 +13,10 @@ from typing import Any
 import markupsafe
 
 from gpu_burnin.hardware import what_to_do
-from gpu_burnin.node.store import REPORT, REPORT_TEXT
 from gpu_burnin.report import html, junit, model, openmetrics, text
+from gpu_burnin.report.file_names import JUNIT, METRICS, REPORT, REPORT_HTML, REPORT_TEXT, SERIES
 from gpu_burnin.system.files import write_atomic
 
-REPORT_HTML = "report.html"
-JUNIT = "junit.xml"
-METRICS = "metrics.prom"
 _LOG = logging.getLogger(__name__)
 
 
@@ -39,7 +36,7 @@ def write(run_dir: Path, report: model.Report, series: Mapping[str, Any]) -> Wri
     """
     written = Written(model.to_bytes(report))
     forms: dict[str, Callable[[], bytes]] = {
-        model.SERIES: lambda: _json(series),
+        SERIES: lambda: _json(series),
         REPORT_TEXT: lambda: as_text(report).encode(),
         REPORT_HTML: lambda: _page(report, series).encode(),
         JUNIT: lambda: junit.to_junit(report),

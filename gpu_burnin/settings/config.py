@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_burnin.checks.power.grant_request import MODES
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.power_grant import MODES
 from gpu_burnin.node.store import default_state_dir
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.durations import FORM, parse_duration

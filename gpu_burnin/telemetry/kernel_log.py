@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.judge.xid import SAME_LINE_US, judge_xids
-from gpu_burnin.telemetry.kmsg import Record, XidEvent, count_gaps, parse_record, xid_event
-
-__all__ = ["FileLog", "KernelLog", "SystemLog", "XidEvent", "judge_xids", "open_kernel_log"]
+from gpu_burnin.telemetry.kmsg import SAME_LINE_US, Record, XidEvent, count_gaps, parse_record, xid_event
 
 AUTO = "auto"
 KMSG_DEVICE = Path("/dev/kmsg")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from gpu_burnin.telemetry.pci import normal_bus_id
 
 KERN_FACILITY = 0
+# The journal stamps some kernel messages later than the kernel: the same text within this time is the same line.
+SAME_LINE_US = 1_000_000
 # The code of a line that says XID or SXID and not which: NVIDIA gives this number to none.
 UNREADABLE = 0
 # "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', ..."; with MIG "(PCI:0000:91:00 GPU-I:05)".

@@ -88,7 +88,7 @@ directory = pathlib.Path("/var/lib/gpu-burnin/latest").resolve()
 statement = json.loads((directory / "evidence.json").read_text())
 statement.update(json.loads({json.dumps(json.dumps(changes))}))
 path = pathlib.Path("/run/forged.json")
-path.write_bytes(evidence.canonical_json(statement))
+path.write_bytes(canonical_json(statement))
 path.with_suffix(".json.sig").unlink(missing_ok=True)
 sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "gpu-burnin", "-f", {key!r}, str(path)]
 subprocess.run(sign, check=True, capture_output=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.checks.together import Group
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import power_grant
 from gpu_burnin.types import JSON
 
 Tell = Callable[[Mapping[str, JSON]], None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.fleet.known_hosts import HostKey, load, record
+from gpu_burnin.system.known_hosts import HostKey, load, record
 from tests.support.admission_helpers import Signer, new_host_key
 from tests.support.fake_api import FakeApi
 

@@ -11,7 +11,7 @@ import pytest
 from gpu_burnin.admission.admitter import Admitter, NodeReport, NodeSpec, Settings, admit
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import known_hosts as kh
+from gpu_burnin.system import known_hosts as kh
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, Signer, make_node, new_host_key
 from tests.support.fake_api import FakeApi, Refused

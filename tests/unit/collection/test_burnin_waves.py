@@ -1,6 +1,6 @@
 """Power waves of many hosts: the role grants so many at a time, through the module, to burn-ins that ask for them.
 
-Hosts are folders here, systemd is a script, and a burn-in is a process that asks with node.power_grant itself.
+Hosts are folders here, systemd is a script, and a burn-in is a process that asks by checks.power.grant_request itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ansible_collections.muster.fleet.plugins.module_utils import burnin
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import burnin as module
 
-from gpu_burnin.node import power_grant
+from gpu_burnin.checks.power import grant_request as power_grant
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,7 +42,7 @@ BURNIN = """\
 import hashlib, json, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from gpu_burnin.node import power_grant
+from gpu_burnin.checks.power import grant_request as power_grant
 host = Path(sys.argv[1])
 if not (host / "asks_nothing").exists():
     request = power_grant.ask(host / "state/waves", 60.0, 0.5)
@@ -346,7 +346,7 @@ def test_a_wrong_duration_is_named(tmp_path: Path) -> None:
 
 
 def request(directory: Path, **changes: Any) -> Path:
-    """The request of a burn-in that lives (this process), in the form of gpu_burnin.node.power_grant."""
+    """The request of a burn-in that lives (this process), in the form of gpu_burnin.checks.power.grant_request."""
     directory.mkdir(parents=True, exist_ok=True)
     fields = {
         "asked_at": "2026-08-01T12:00:00.000001Z", "boot_id": BOOT_ID, "pid": os.getpid(), "wait_s": 60.0,

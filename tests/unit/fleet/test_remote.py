@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import SshError, Target
 from gpu_burnin.fleet.remote import PROGRESS, REPORT, UNIT, RemoteRun, run_on_host
+from gpu_burnin.system import known_hosts as kh
 from tests.support.ssh_server import SshServer, StartServer, new_key
 
 RUN_FILES = "/srv/look here/runs/r1"

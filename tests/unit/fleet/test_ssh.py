@@ -10,9 +10,9 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from gpu_burnin.fleet import known_hosts as kh
 from gpu_burnin.fleet.model import ProbeResult, Target
 from gpu_burnin.fleet.ssh import probe
+from gpu_burnin.system import known_hosts as kh
 from tests.support.ssh_server import SshServer, StartServer, new_key
 
 

@@ -13,8 +13,9 @@ from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.authentic import refuse_changed
 from gpu_burnin.node.evidence import EvidenceError, Statement, write_evidence
-from gpu_burnin.node.store import EVIDENCE, REPORT, SIGNATURE
+from gpu_burnin.node.store import EVIDENCE, SIGNATURE
 from gpu_burnin.report import outputs
+from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system import host
 from tests.support.report_helpers import make_key
 from tests.support.sample_reports import healthy_1

@@ -13,6 +13,8 @@ import pytest
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.evidence import EvidenceError, Expectation, Statement
+from gpu_burnin.report.build import hardware_sha256
+from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.types import Gpu, Verdict
 from tests.support.report_helpers import BOOT, MACHINE, NOW, make_key
 
@@ -141,7 +143,7 @@ def _spaced(document: dict[str, object]) -> bytes:
 
 
 def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
-    return lambda document: evidence.canonical_json({**document, **change})
+    return lambda document: canonical_json({**document, **change})
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
         _with(report_sha256="A" * 64),
         _with(finished_at="2026-01-02T03:04:05+00:00"),
         _with(finished_at="yesterdayZ"),
-        lambda document: evidence.canonical_json({k: v for k, v in document.items() if k != "node"}),
+        lambda document: canonical_json({k: v for k, v in document.items() if k != "node"}),
         lambda _: b"[]",
     ],
 )
@@ -193,12 +195,12 @@ def test_missing_host_key_is_one_sentence(tmp_path: Path) -> None:
 def test_hardware_hash_depends_on_identity_only() -> None:
     gpu = Gpu(0, "GPU-a", "1", "0000:01:00.0", "name", "h200", 1, "96.00")
     other = replace(gpu, index=1, uuid="GPU-b")
-    both = evidence.hardware_sha256([gpu, other], "580.1", "6.1")
-    assert both == evidence.hardware_sha256([other, replace(gpu, index=3)], "580.1", "6.1")
+    both = hardware_sha256([gpu, other], "580.1", "6.1")
+    assert both == hardware_sha256([other, replace(gpu, index=3)], "580.1", "6.1")
     changed = [replace(gpu, serial="2"), replace(gpu, vbios="97.00"), replace(gpu, uuid="GPU-c")]
-    assert len({both, *(evidence.hardware_sha256([one, other], "580.1", "6.1") for one in changed)}) == 4
-    assert both != evidence.hardware_sha256([gpu, other], "580.2", "6.1")
-    assert both != evidence.hardware_sha256([gpu, other], "580.1", "6.2")
+    assert len({both, *(hardware_sha256([one, other], "580.1", "6.1") for one in changed)}) == 4
+    assert both != hardware_sha256([gpu, other], "580.2", "6.1")
+    assert both != hardware_sha256([gpu, other], "580.1", "6.2")
 
 
 def test_files_carry_the_annotation(statement: Statement, host_key: Path, public_line: str, tmp_path: Path) -> None:

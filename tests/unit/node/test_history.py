@@ -13,8 +13,9 @@ from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.history import History, read_history
-from gpu_burnin.node.store import EVIDENCE, REPORT, Store
+from gpu_burnin.node.store import EVIDENCE, Store
 from gpu_burnin.report import build, model
+from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.types import Verdict
 from tests.support.report_helpers import NOW

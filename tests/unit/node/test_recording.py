@@ -12,11 +12,11 @@ import pytest
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.hardware import load_xids
 from gpu_burnin.judge.verdict import judge
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence, reports
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, read_known
 from gpu_burnin.node.recording import Finished, Recorded, record
 from gpu_burnin.node.store import EVIDENCE, Store
-from gpu_burnin.report import build, model
+from gpu_burnin.report import build
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import files
 from gpu_burnin.system.host import Host
@@ -117,7 +117,7 @@ def test_evidence_that_cannot_be_signed_is_said(config: Config, tmp_path: Path) 
     found = recorded(config, done)
     assert found.lost
     assert "cannot sign with the host key" in found.problems[0]
-    assert model.load(Store(config.state_dir).latest)["verdict"] == "FAIL", "the report is there all the same"
+    assert reports.load(Store(config.state_dir).latest)["verdict"] == "FAIL", "the report is there all the same"
 
 
 def test_a_broken_journal_is_said_beside_the_verdict(config: Config) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from gpu_burnin.hardware import load_reasons, load_xids, make_reason
 from gpu_burnin.judge.verdict import Observations, judge
+from gpu_burnin.node import reports
 from gpu_burnin.report import build, model, text
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
@@ -59,8 +60,8 @@ def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
     report = report_of(healthy())
     path = tmp_path / "report.json"
     path.write_bytes(model.to_bytes(report))
-    assert model.load(path) == report
-    assert model.load(tmp_path) == report
+    assert reports.load(path) == report
+    assert reports.load(tmp_path) == report
     assert report["verdict"] == "PASS"
     assert report["software"]["cupy"] == "14.2.0"
     units = {(unit["check"], unit["gpu"]): unit for unit in report["coverage"]["units"]}
@@ -177,7 +178,7 @@ def as_version_1_0(report: model.Report) -> dict[str, Any]:
 
 def test_report_of_version_1_0_is_still_read_and_shown(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(as_version_1_0(report_of(healthy()))))
-    report = model.load(tmp_path)
+    report = reports.load(tmp_path)
     assert (report["warnings"], report["telemetry"]["sources"], report["coverage"]["gpus"]) == ([], [], [])
     assert text.render(report, advice).startswith("VERDICT  PASS")
 
@@ -185,7 +186,7 @@ def test_report_of_version_1_0_is_still_read_and_shown(tmp_path: Path) -> None:
 def load_changed(tmp_path: Path, **change: object) -> model.Report:
     path = tmp_path / "report.json"
     path.write_text(json.dumps({**report_of(healthy()), **change}))
-    return model.load(path)
+    return reports.load(path)
 
 
 def test_another_minor_version_is_read_as_far_as_known(tmp_path: Path) -> None:
@@ -216,9 +217,9 @@ def test_what_cannot_be_read_is_one_sentence(change: dict[str, object], says: st
 def test_no_report_at_all(content: str, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(content)
     with pytest.raises(model.ReportError):
-        model.load(tmp_path)
+        reports.load(tmp_path)
     with pytest.raises(model.ReportError, match="there is no report"):
-        model.load(tmp_path / "none")
+        reports.load(tmp_path / "none")
 
 
 def test_state_directory_stands_for_its_newest_report(tmp_path: Path) -> None:
@@ -226,9 +227,9 @@ def test_state_directory_stands_for_its_newest_report(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     (tmp_path / "latest").symlink_to("runs/1")
     with pytest.raises(model.ReportError, match="there is no report"):
-        model.find(tmp_path)
+        reports.find(tmp_path)
     (run / "report.json").write_text("{}")
-    assert model.find(tmp_path).samefile(run / "report.json")
+    assert reports.find(tmp_path).samefile(run / "report.json")
 
 
 def said(shown: str) -> str:

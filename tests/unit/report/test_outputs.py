@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_burnin.cli.main import cli
+from gpu_burnin.node.reports import load
 from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.system import files
 from tests.support.sample_nodes import power_brake_8
@@ -27,7 +28,7 @@ def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
     assert written.failed == {}
     assert {path.name for path in tmp_path.iterdir()} == FILES
     assert (tmp_path / "report.json").read_bytes() == written.report
-    assert model.load(tmp_path) == report
+    assert load(tmp_path) == report
     assert json.loads((tmp_path / report["telemetry"]["series_file"]).read_text()) == series
     assert (tmp_path / "metrics.prom").read_bytes() == outputs.metrics_bytes(report)
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
@@ -49,7 +50,7 @@ def test_page_that_cannot_be_made_loses_no_report(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(outputs.html, "render", broken)
     report, series = sick_8()
     outputs.write(tmp_path, report, series)
-    assert model.load(tmp_path) == report
+    assert load(tmp_path) == report
     page = (tmp_path / "report.html").read_text()
     assert "report.json" in page
     assert "&lt;no axis&gt;" in page
@@ -80,7 +81,7 @@ def test_a_form_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: 
     report, series = sick_8()
     failed = outputs.write(tmp_path, report, series).failed
     assert failed == {"junit.xml": "a fault of gpu-burnin itself: ValueError('no words')"}
-    assert model.load(tmp_path) == report
+    assert load(tmp_path) == report
     assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL\n")
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.admission.ledger import Ledger
+from gpu_burnin.checks.power.grant_request import REQUEST, state
 from gpu_burnin.engine.journal import Journal, read_journal
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import known_hosts
 from gpu_burnin.hardware import load_skus
+from gpu_burnin.node import reports
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, RecordError, read_known
-from gpu_burnin.node.power_grant import REQUEST, state
 from gpu_burnin.report import model
 from gpu_burnin.settings.config import load_config
+from gpu_burnin.system import known_hosts
 from gpu_burnin.system.files import parse_json, read_bytes, read_text
 from gpu_burnin.system.host import MACHINE_ID, machine_id
 
@@ -33,7 +34,7 @@ def as_data(path: Path) -> None:
 
 
 def as_report(path: Path) -> None:
-    model.load(path)
+    reports.load(path)
 
 
 def as_ledger(path: Path) -> None:
@@ -145,4 +146,4 @@ def test_a_report_in_a_closed_directory_is_one_sentence(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Path, "is_dir", closed)
     with pytest.raises(model.ReportError, match=r"cannot be read as a report \(Permission denied\)"):
-        model.load(tmp_path)
+        reports.load(tmp_path)

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power import grant as power_grant
+from gpu_burnin.checks.power import grant_request as waves
 from gpu_burnin.checks.power.grant import Grant
+from gpu_burnin.checks.power.grant_request import State
 from gpu_burnin.checks.together import Group
 from gpu_burnin.cli.power_grant import waves as command
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import power_grant as waves
-from gpu_burnin.node.power_grant import State
 from gpu_burnin.node.store import WAVE_DIR
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu

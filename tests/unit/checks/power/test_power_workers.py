@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks.power import grant_request as power_grant
+from gpu_burnin.checks.power.grant_request import State
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate, verified_s
-from gpu_burnin.node import power_grant
-from gpu_burnin.node.power_grant import State
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import SHAPES, gpu, limited
 from tests.support.executor_helpers import LIMITS, told

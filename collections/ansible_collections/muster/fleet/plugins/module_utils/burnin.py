@@ -139,7 +139,7 @@ def is_busy(properties: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class WaveRequest:
-    """What the host's burn-in says of its power waves (`gpu_burnin.node.power_grant` writes it).
+    """What the host's burn-in says of its power waves (`gpu_burnin.checks.power.grant_request` writes it).
 
     `state` is waiting, running, over or given_up; none when no burn-in that lives has asked. `waves_s` is how long
     the waves take, in seconds; times are RFC 3339 UTC, None before they come.

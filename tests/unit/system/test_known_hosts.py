@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import known_hosts as kh
+from gpu_burnin.system import known_hosts as kh
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE"
 RSA = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAAQ=="
