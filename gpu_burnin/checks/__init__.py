@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
 
 if TYPE_CHECKING:
-    from gpu_burnin.device.backend import Backend
+    from gpu_burnin.device.port import Device
 
 
 class Scope(StrEnum):
@@ -115,7 +115,7 @@ class CheckContext:
     gpus: tuple[Gpu, ...]
     late_s: float = 60.0
     gpu: Gpu | None = None
-    backend: Backend | None = None
+    device: Device | None = None
     shapes: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, JSON] = field(default_factory=dict)
     inject: tuple[str, ...] = ()
@@ -129,13 +129,13 @@ class CheckContext:
         return self.gpu.uuid if self.gpu else None
 
 
-def needed_backend(ctx: CheckContext, check: str) -> Backend:
-    """The backend, for a check that computes. Raises BackendError without one."""
-    if ctx.backend is None:
-        from gpu_burnin.device.backend import BackendError
+def needed_device(ctx: CheckContext, check: str) -> Device:
+    """The device, for a check that computes. Raises DeviceError without one."""
+    if ctx.device is None:
+        from gpu_burnin.device.port import DeviceError
 
-        raise BackendError(f"the {check} check needs a backend: this is a fault of the caller")
-    return ctx.backend
+        raise DeviceError(f"the {check} check needs a device: this is a fault of the caller")
+    return ctx.device
 
 
 def done_share(spent_s: float, budget_s: float) -> float:

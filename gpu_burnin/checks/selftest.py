@@ -20,7 +20,7 @@ def injected(
 ) -> SelftestResult:
     """The result of one injected fault. `fault` is its name, then after a space the part it struck ("nan bf16").
 
-    The scope says what a detection proves: on a simulated backend no more than the detector's logic.
+    The scope says what a detection proves: on a simulated device no more than the detector's logic.
     """
     return SelftestResult(
         fault=fault,
@@ -49,8 +49,8 @@ def hindered(ctx: CheckContext, check: str, fault: str, real: Reason) -> Selftes
 
 
 def _scope(ctx: CheckContext) -> str:
-    assert ctx.backend is not None
-    return SCOPE_CPU if ctx.backend.simulated else SCOPE_DEVICE
+    assert ctx.device is not None
+    return SCOPE_CPU if ctx.device.simulated else SCOPE_DEVICE
 
 
 @dataclass(frozen=True)

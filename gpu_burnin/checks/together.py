@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
 
@@ -18,7 +18,7 @@ def given_back(close: Callable[[], None], abandon: Callable[[], None]) -> Iterat
     try:
         yield
     except BaseException:
-        with contextlib.suppress(BackendError):
+        with contextlib.suppress(DeviceError):
             abandon()
         raise
     close()
@@ -29,12 +29,12 @@ class Group:
 
     Every member has to make the same calls in the same order: each is an exchange through the supervisor. One that
     dies or is ended falls out of `members` at the next call; the others go on. `members` are UUIDs in the order of
-    the plan. Raises BackendError when the members do not make the same calls.
+    the plan. Raises DeviceError when the members do not make the same calls.
     """
 
     def __init__(self, ctx: CheckContext) -> None:
         if ctx.gpu is None:
-            raise BackendError("a check of GPUs together needs a GPU: this is a fault of the caller")
+            raise DeviceError("a check of GPUs together needs a GPU: this is a fault of the caller")
         self._ctx, self._step = ctx, 0
         self.uuid = ctx.gpu.uuid
         self.members: tuple[str, ...] = tuple(gpu.uuid for gpu in ctx.gpus)
@@ -55,14 +55,14 @@ class Group:
         self._step += 1
         offers = self._ctx.exchange({"step": self._step, "data": data})
         if self.uuid not in offers:
-            raise BackendError(f"{self.uuid} has no part in this exchange: this is a fault of the caller")
+            raise DeviceError(f"{self.uuid} has no part in this exchange: this is a fault of the caller")
         found: dict[str, JSON] = {}
         for uuid in self.members:
             offer = offers.get(uuid)
             if offer is None:
                 continue
             if not isinstance(offer, Mapping) or offer.get("step") != self._step:
-                raise BackendError(
+                raise DeviceError(
                     f"{self.uuid} and {uuid} are out of step with each other: this is a fault of the check"
                 )
             found[uuid] = offer["data"]

@@ -1,23 +1,23 @@
-"""The backend by its name; only the one that is asked for is imported."""
+"""The device by its name; only the one that is asked for is imported."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_burnin.device.backend import Backend, BackendError
+from gpu_burnin.device.port import Device, DeviceError
 
 
-def make_backend(name: str, kernel_dir: Path | None = None) -> Backend:
-    """The backend "cpu" or "cuda", not yet opened. Raises BackendError for another name.
+def make_device(name: str, kernel_dir: Path | None = None) -> Device:
+    """The device "cpu" or "cuda", not yet opened. Raises DeviceError for another name.
 
     Processes with the same `kernel_dir` share compiled kernels.
     """
     if name == "cpu":
-        from gpu_burnin.device.cpu import CpuBackend
+        from gpu_burnin.device.cpu import CpuDevice
 
-        return CpuBackend()
+        return CpuDevice()
     if name == "cuda":
-        from gpu_burnin.device.cuda import CudaBackend
+        from gpu_burnin.device.cuda import CudaDevice
 
-        return CudaBackend(kernel_dir)
-    raise BackendError(f"unknown backend {name!r}: choose cpu or cuda")
+        return CudaDevice(kernel_dir)
+    raise DeviceError(f"unknown backend {name!r}: choose cpu or cuda")

@@ -1,4 +1,4 @@
-"""CPU backend on NumPy. It exercises the detectors' logic and host memory only, no GPU: `simulated` is True.
+"""CPU device on NumPy. It exercises the detectors' logic and host memory only, no GPU: `simulated` is True.
 
 BF16, FP16, TF32 and FP8 operands are held in their own format (ml_dtypes, NumPy) and multiplied as FP32
 after an exact conversion; INT8 products are made in FP64, where they are exact, and stored as INT32. "On
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import (
+from gpu_burnin.device.port import (
     STORAGE,
-    BackendError,
     Buffer,
     Collected,
+    DeviceError,
     Observed,
     raw_from_integers,
     to_logical,
@@ -42,8 +42,8 @@ _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
 _REMEMBERED_KEYS = 1 << 22
 
 
-class CpuBackend:
-    """The Backend protocol on host memory."""
+class CpuDevice:
+    """The Device protocol on host memory."""
 
     name = "cpu"
     simulated = True
@@ -80,7 +80,7 @@ class CpuBackend:
         try:
             data = np.zeros((cols, rows) if transposed else (rows, cols), dtype=f"u{kind.size_bytes}")
         except MemoryError:
-            raise BackendError(f"no memory for a {rows} x {cols} {storage} matrix: use smaller shapes") from None
+            raise DeviceError(f"no memory for a {rows} x {cols} {storage} matrix: use smaller shapes") from None
         return Buffer(kind, rows, cols, data, transposed)
 
     def fill(self, buffer: Buffer, operand: Operand) -> None:
@@ -127,7 +127,7 @@ class CpuBackend:
 
     def kept_matrix(self, c: Buffer) -> NDArray[Any]:
         if self._kept is None:
-            raise BackendError("no result was kept: this is a fault of the caller")
+            raise DeviceError("no result was kept: this is a fault of the caller")
         return self._kept.reshape(c.rows, c.cols).copy()
 
     def forget_kept(self) -> None:

@@ -1,6 +1,6 @@
 """cublasLt through ctypes: products of every precision, FP8 included, which CuPy's cuBLAS binding does not offer.
 
-Only what the cuda backend needs. Values are those of cublasLt.h, cublas_api.h (cuBLAS 13.10) and
+Only what the cuda device needs. Values are those of cublasLt.h, cublas_api.h (cuBLAS 13.10) and
 library_types.h (CUDA 13); the names used here are the same in cuBLAS 12. Descriptors were made and set
 against both libraries without a GPU; products have not yet been run on hardware.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.device.backend import STORAGE_OF, BackendError
+from gpu_burnin.device.port import STORAGE_OF, DeviceError
 from gpu_burnin.device.wheels import open_first, wheel_files
 
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
@@ -105,12 +105,12 @@ def wheel_libraries() -> Iterator[str]:
 
 
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """libcublasLt from the nvidia wheels, else from the loader's path. Raises BackendError when there is none."""
+    """libcublasLt from the nvidia wheels, else from the loader's path. Raises DeviceError when there is none."""
     others = {"cublasLtGetVersion": (_SIZE, ()), "cublasLtGetStatusName": (ctypes.c_char_p, (_INT,))}
     try:
         return open_first((*wheel_libraries(), *SONAMES), _SIGNATURES, others, open_library)
     except OSError as error:
-        raise BackendError(f"cublasLt cannot be loaded ({error}): install gpu-burnin[cuda12] or [cuda13]") from error
+        raise DeviceError(f"cublasLt cannot be loaded ({error}): install gpu-burnin[cuda12] or [cuda13]") from error
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class CublasLt:
     def __init__(self, library: Any, workspace: int, one: int) -> None:
         """`workspace`: device address of WORKSPACE_BYTES; `one`: device address of an FP32 1, the scale of FP8.
 
-        Raises BackendError when the library finds no usable GPU.
+        Raises DeviceError when the library finds no usable GPU.
         """
         self._library = library
         self._workspace = workspace
@@ -172,11 +172,11 @@ class CublasLt:
         return int(self._library.cublasLtGetVersion())
 
     def algorithm(self, problem: Problem) -> str:
-        """The algorithm that the library chose for a problem: 64 bytes in hex. Raises BackendError."""
+        """The algorithm that the library chose for a problem: 64 bytes in hex. Raises DeviceError."""
         return self._plan(problem).algorithm.hex()
 
     def matmul(self, problem: Problem, a: int, b: int, c: int, stream: int) -> None:
-        """Launch one product on a stream; `a`, `b`, `c` are device addresses. Raises BackendError."""
+        """Launch one product on a stream; `a`, `b`, `c` are device addresses. Raises DeviceError."""
         plan = self._plan(problem)
         first, second, result = plan.layouts
         self._call(
@@ -266,7 +266,7 @@ class CublasLt:
         )
         self._call("cublasLtMatmulPreferenceDestroy", preference)
         if count.value < 1:
-            raise BackendError(f"cublasLtMatmulAlgoGetHeuristic: no algorithm for {problem}: {_FIXES[15]}")
+            raise DeviceError(f"cublasLtMatmulAlgoGetHeuristic: no algorithm for {problem}: {_FIXES[15]}")
         self._check("cublasLtMatmulAlgoGetHeuristic", found.state, str(problem))
         algorithm: Algorithm = found.algo
         return algorithm
@@ -280,4 +280,4 @@ class CublasLt:
         said = self._library.cublasLtGetStatusName(status)
         text = said.decode() if said else "unknown status"
         what = f"{name} for {about}" if about else name
-        raise BackendError(f"{what}: status {status} ({text}): {_FIXES.get(status, 'see the cuBLAS documentation')}")
+        raise DeviceError(f"{what}: status {status} ({text}): {_FIXES.get(status, 'see the cuBLAS documentation')}")

@@ -1,4 +1,4 @@
-"""CUDA backend: products by cublasLt, everything else by own kernels through CuPy.
+"""CUDA device: products by cublasLt, everything else by own kernels through CuPy.
 
 Not yet run on hardware: tests drive it against a recording fake of the CuPy and ctypes surfaces (order and
 arguments of calls), and its kernels, compiled for the host, are compared with exact.py. CuPy is imported only
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from gpu_burnin.checks.gemm.cuda_source import SOURCE, STORAGE_CODE, UNROLL
 from gpu_burnin.device import cublaslt
-from gpu_burnin.device.backend import STORAGE, BackendError, Buffer, Collected, Observed, to_logical
-from gpu_burnin.device.cuda_device import NEEDED_CAPABILITY, Device, few_blocks, import_cupy, open_device
+from gpu_burnin.device.cuda_device import NEEDED_CAPABILITY, GpuProperties, few_blocks, import_cupy, open_gpu
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import open_loader
+from gpu_burnin.device.port import STORAGE, Buffer, Collected, DeviceError, Observed, to_logical
 from gpu_burnin.exact.operands import FORMATS, PRIME, U64, Digest, Operand, Scale
 from gpu_burnin.types import JSON, Gpu
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Blocks of a kernel for each SM: 8 of 256 threads are all that an SM holds.
 _BLOCKS_PER_SM = 8
-# Checks between two looks at their results; more make the backend look earlier by itself.
+# Checks between two looks at their results; more make the device look earlier by itself.
 RING_SLOTS = 1024
 _LOAD_BYTES = 16
 _KERNELS = (
@@ -61,8 +61,8 @@ def _loads(size_bytes: int) -> int:
     return -(-size_bytes // _LOAD_BYTES)
 
 
-class CudaBackend:
-    """The Backend protocol on one NVIDIA GPU: the only one that CUDA_VISIBLE_DEVICES shows.
+class CudaDevice:
+    """The Device protocol on one NVIDIA GPU: the only one that CUDA_VISIBLE_DEVICES shows.
 
     Compiled kernels are shared with the processes that have the same `kernel_dir`; with None they are compiled here.
     """
@@ -76,7 +76,7 @@ class CudaBackend:
         self._cupy: Any = None
         self.loader: Any = None
         self._errors: Any = None
-        self._device = Device("", (0, 0), 0)
+        self._gpu = GpuProperties("", (0, 0), 0)
         self._sms: Any = None
         self._library: cublaslt.CublasLt | None = None
         self._kernels: dict[str, Any] = {}
@@ -92,14 +92,14 @@ class CudaBackend:
         self._removed = cublaslt.clean_environment()
         self._cupy = import_cupy()
         self._errors = DeviceErrors(self._cupy)
-        self._device = open_device(self._cupy, self._errors, gpu)
-        self.precisions = self._device.precisions
+        self._gpu = open_gpu(self._cupy, self._errors, gpu)
+        self.precisions = self._gpu.precisions
         with self._errors("taking the GPU"):
             self._state = self._cupy.zeros(4, dtype=np.uint64)
             self._ring = self._cupy.zeros((RING_SLOTS, 4), dtype=np.uint64)
             self._workspace = self._cupy.empty(cublaslt.WORKSPACE_BYTES, dtype=np.uint8)
             self._one = self._cupy.asarray(np.ones(1, dtype=np.float32))
-            self.loader = open_loader(self._cupy, self._device.capability, self._kernel_dir)
+            self.loader = open_loader(self._cupy, self._gpu.capability, self._kernel_dir)
             self._kernels = self.loader.load(SOURCE, _KERNELS)
         self._library = cublaslt.CublasLt(cublaslt.load_library(), self._workspace.data.ptr, self._one.data.ptr)
         from gpu_burnin.checks.sm.cuda import SmRunner  # only where a GPU is in use
@@ -121,9 +121,9 @@ class CudaBackend:
         runtime = self._cupy.cuda.runtime
         return {
             "backend": "cuda",
-            "device": self._device.name,
-            "compute_capability": "{}.{}".format(*self._device.capability),
-            "multiprocessors": self._device.multiprocessors,
+            "device": self._gpu.name,
+            "compute_capability": "{}.{}".format(*self._gpu.capability),
+            "multiprocessors": self._gpu.multiprocessors,
             "cupy": str(self._cupy.__version__),
             "cuda_runtime": int(runtime.runtimeGetVersion()),
             "cuda_driver": int(runtime.driverGetVersion()),
@@ -133,7 +133,7 @@ class CudaBackend:
         }
 
     def multiprocessors(self) -> int:
-        return self._device.multiprocessors
+        return self._gpu.multiprocessors
 
     def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Buffer:
         kind = STORAGE[storage]
@@ -191,7 +191,7 @@ class CudaBackend:
         problem = self._problem(precision, a, b, c)
         try:
             self._lt().matmul(problem, a.data.data.ptr, b.data.data.ptr, c.data.data.ptr, stream)
-        except BackendError:
+        except DeviceError:
             self.synchronize()  # cublasLt says that it failed, the device itself may say why
             raise
         with self._errors("counting a product"):
@@ -227,7 +227,7 @@ class CudaBackend:
 
     def kept_matrix(self, c: Buffer) -> NDArray[Any]:
         if self._kept is None or int(self._state_words()[_KEPT]) == 0:
-            raise BackendError("no result is kept: ask after a collection that names one")
+            raise DeviceError("no result is kept: ask after a collection that names one")
         with self._errors("reading a kept result"):
             words = self._kept[: _loads(c.size_bytes) * 2].get()
         return to_logical(c, words.view(np.dtype(f"u{c.storage.size_bytes}"))[: c.elements])
@@ -276,7 +276,7 @@ class CudaBackend:
     def collectives(self) -> Collectives:
         from gpu_burnin.checks.nccl.cuda import CudaCollectives
 
-        return CudaCollectives(self._cupy, self._errors, self.loader, self._device.multiprocessors)
+        return CudaCollectives(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         with self._errors("reading device memory"):
@@ -291,26 +291,26 @@ class CudaBackend:
         from gpu_burnin.checks.hbm.cuda import CudaMemory
 
         if self._library is None:
-            raise BackendError("the cuda backend is not open: call open first")
+            raise DeviceError("the cuda device is not open: call open first")
         self.forget_kept()
         self._kept = None
         self._scales.clear()
-        return CudaMemory(self._cupy, self._errors, self.loader, self._device.multiprocessors)
+        return CudaMemory(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
 
     def _lt(self) -> cublaslt.CublasLt:
         if self._library is None:
-            raise BackendError("the cuda backend is not open: call open first")
+            raise DeviceError("the cuda device is not open: call open first")
         return self._library
 
     def _problem(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> cublaslt.Problem:
         if precision not in self.precisions:
             major, minor = NEEDED_CAPABILITY[precision]
-            raise BackendError(
-                f"{self._device.name} does not compute {precision} (needs compute capability {major}.{minor}): "
+            raise DeviceError(
+                f"{self._gpu.name} does not compute {precision} (needs compute capability {major}.{minor}): "
                 "leave the precision out"
             )
         if not b.transposed or a.transposed or c.transposed:
-            raise BackendError("a product needs A and C stored row by row and B column by column: allocate them so")
+            raise DeviceError("a product needs A and C stored row by row and B column by column: allocate them so")
         return cublaslt.Problem(precision, c.rows, c.cols, a.cols)
 
     def _digest(
@@ -318,7 +318,7 @@ class CudaBackend:
     ) -> None:
         per_load = _LOAD_BYTES // c.storage.size_bytes
         if scale is not None and c.cols % per_load != 0:
-            raise BackendError(f"a scaled result needs a multiple of {per_load} columns, not {c.cols}: use such shapes")
+            raise DeviceError(f"a scaled result needs a multiple of {per_load} columns, not {c.cols}: use such shapes")
         magic, shift = divider(max(1, c.cols // per_load))
         blocks = min(self._all_blocks, few_blocks(-(-c.elements // per_load), THREADS, UNROLL))
         rows, cols = self._exponents(scale)
@@ -392,7 +392,7 @@ class CudaBackend:
     @property
     def _all_blocks(self) -> int:
         """As many blocks as the device holds at a time."""
-        return self._device.multiprocessors * _BLOCKS_PER_SM
+        return self._gpu.multiprocessors * _BLOCKS_PER_SM
 
     def _launch(self, kernel: str, *arguments: Any, blocks: int | None = None) -> None:
         with self._errors(f"launching {kernel}"):

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cuda_errors import NO_DEVICE, DeviceErrors
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Gpu
 
 # Lowest compute capability with a tensor core (or plain unit) for the precision: CUDA C++ Programming Guide, table
@@ -31,7 +31,7 @@ def few_blocks(accesses: int, threads: int, unroll: int) -> int:
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuProperties:
     """The GPU in use."""
 
     name: str
@@ -47,36 +47,36 @@ class Device:
 def import_cupy() -> Any:
     """CuPy, told to keep compiled kernels in memory: nothing that was on disk before is run.
 
-    Raises BackendError when it is not installed.
+    Raises DeviceError when it is not installed.
     """
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
         text = " ".join(str(error).split())
-        raise BackendError(f"CuPy is missing ({text[:200]}): install gpu-burnin[cuda12] or [cuda13]") from error
+        raise DeviceError(f"CuPy is missing ({text[:200]}): install gpu-burnin[cuda12] or [cuda13]") from error
 
 
-def open_device(cupy: Any, errors: DeviceErrors, gpu: Gpu | None) -> Device:
-    """Use the first GPU that CUDA_VISIBLE_DEVICES shows. Raises BackendError when it cannot be used or is not `gpu`."""
+def open_gpu(cupy: Any, errors: DeviceErrors, gpu: Gpu | None) -> GpuProperties:
+    """Use the first GPU that CUDA_VISIBLE_DEVICES shows. Raises DeviceError when it cannot be used or is not `gpu`."""
     runtime = cupy.cuda.runtime
     with errors("looking for the GPU"):
         if runtime.getDeviceCount() < 1:
-            raise BackendError(NO_DEVICE)
+            raise DeviceError(NO_DEVICE)
         cupy.cuda.Device(0).use()
         properties = runtime.getDeviceProperties(0)
         address = str(runtime.deviceGetPCIBusId(0))
     name = properties["name"]
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
     if " MIG " in text:
-        raise BackendError(f"{text} is a MIG instance: the burn-in tests whole GPUs, so switch MIG mode off")
+        raise DeviceError(f"{text} is a MIG instance: the burn-in tests whole GPUs, so switch MIG mode off")
     if gpu is not None and _pci(address) != _pci(gpu.pci_bus_id):
-        raise BackendError(
+        raise DeviceError(
             f"CUDA opened the GPU at {address} and not {gpu.uuid} at {gpu.pci_bus_id}: "
             "set CUDA_VISIBLE_DEVICES to the UUID of the GPU under test"
         )
     capability = (int(properties["major"]), int(properties["minor"]))
-    return Device(text, capability, int(properties["multiProcessorCount"]))
+    return GpuProperties(text, capability, int(properties["multiProcessorCount"]))
 
 
 def _pci(address: str) -> tuple[int, ...]:
@@ -84,4 +84,4 @@ def _pci(address: str) -> tuple[int, ...]:
     try:
         return tuple(int(part, 16) for part in address.strip("\0").replace(".", ":").split(":"))
     except ValueError:
-        raise BackendError(f"{address!r} is no PCI address such as 0000:91:00.0: report this") from None
+        raise DeviceError(f"{address!r} is no PCI address such as 0000:91:00.0: report this") from None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_burnin.device.backend import BackendError, DeviceFault
+from gpu_burnin.device.port import DeviceError, DeviceFault
 
 NO_DEVICE = (
     "CUDA finds no GPU: check the driver with nvidia-smi, and that MIG mode is off (the parent of MIG instances "
@@ -67,16 +67,16 @@ def _version(number: int) -> str:
 
 
 def all_compared(what: str, compared: int, wanted: int, unit: str = "words") -> None:
-    """Raise BackendError where a kernel has not counted all it was to compare: its "nothing wrong" is no evidence."""
+    """Raise DeviceError where a kernel has not counted all it was to compare: its "nothing wrong" is no evidence."""
     if compared != wanted:
-        raise BackendError(
+        raise DeviceError(
             f"the comparison of {what} looked at {compared} of {wanted} {unit}: a kernel did not run as "
             "launched; see the kernel log for an XID and run the state check"
         )
 
 
 class DeviceErrors:
-    """Turns what CuPy raises into BackendError, and into DeviceFault where the GPU itself is what is wrong."""
+    """Turns what CuPy raises into DeviceError, and into DeviceFault where the GPU itself is what is wrong."""
 
     def __init__(self, cupy: Any) -> None:
         self._runtime = cupy.cuda.runtime
@@ -93,13 +93,13 @@ class DeviceErrors:
         try:
             yield
         except self._memory as error:
-            raise BackendError(f"no GPU memory while {what}: free the GPU or use smaller shapes") from error
+            raise DeviceError(f"no GPU memory while {what}: free the GPU or use smaller shapes") from error
         except self._device as error:
             text, code = explain(error, what, self._runtime), _FAULTS.get(getattr(error, "status", None) or 0)
-            raise (BackendError(text) if code is None else DeviceFault(text, code)) from error
+            raise (DeviceError(text) if code is None else DeviceFault(text, code)) from error
         except RuntimeError as error:  # of CuPy: a library that it cannot load, or NVRTC's own
             said = " ".join(str(error).split())[:300]
-            raise BackendError(
+            raise DeviceError(
                 f"CuPy failed while {what} ({said}): install gpu-burnin[cuda12] or [cuda13] with all dependencies, "
                 "including NVRTC"
             ) from error

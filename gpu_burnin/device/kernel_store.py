@@ -51,7 +51,7 @@ class KernelStore:
             self.image(source)
 
     def image(self, source: str) -> bytes:
-        """Machine code of a source. Raises BackendError when it cannot be compiled."""
+        """Machine code of a source. Raises DeviceError when it cannot be compiled."""
         if not self._take(source, self._wait_s):
             self._make(source)
         return self._images[self.key(source)]

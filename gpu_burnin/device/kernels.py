@@ -41,7 +41,7 @@ class KernelLoader:
         self._cupy, self._store = cupy, store
 
     def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
-        """See Loader. Raises BackendError when the source cannot be compiled, and what CuPy raises."""
+        """See Loader. Raises DeviceError when the source cannot be compiled, and what CuPy raises."""
         module = self._cupy.cuda.function.Module()
         module.load(self._store.image(source))
         functions = {name: module.get_function(name) for name in names}
@@ -66,10 +66,10 @@ class KernelLoader:
 
 
 def open_loader(cupy: Any, capability: tuple[int, int], folder: Path | None) -> KernelLoader:
-    """A loader with every kernel of the backend compiled, shared with other processes through `folder`.
+    """A loader with every kernel of the device compiled, shared with other processes through `folder`.
 
     The compiler is that of CuPy's version of CUDA, so that the driver which serves CuPy takes its machine code.
-    Raises BackendError.
+    Raises DeviceError.
     """
     compiler = nvrtc.Nvrtc(nvrtc.load_library(int(cupy.cuda.runtime.runtimeGetVersion()) // 1000))
     target = nvrtc.target_for(capability, compiler.architectures)

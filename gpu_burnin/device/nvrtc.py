@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.device.wheels import open_first, wheel_files
 
 # The one place of the options that every kernel is compiled with, beside the target. What decides how numbers are
@@ -49,24 +49,24 @@ def library_paths(cuda_major: int) -> tuple[str, ...]:
 
 
 def load_library(cuda_major: int, open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """libnvrtc of this major version of CUDA. Raises BackendError when there is none."""
+    """libnvrtc of this major version of CUDA. Raises DeviceError when there is none."""
     texts = {"nvrtcGetErrorString": (ctypes.c_char_p, (_INT,))}
     try:
         return open_first(library_paths(cuda_major), _SIGNATURES, texts, open_library)
     except OSError as error:
-        raise BackendError(f"NVRTC cannot be loaded ({error}): install gpu-burnin[cuda{cuda_major}]") from error
+        raise DeviceError(f"NVRTC cannot be loaded ({error}): install gpu-burnin[cuda{cuda_major}]") from error
 
 
 def target_for(capability: tuple[int, int], known: Sequence[int]) -> str:
     """What to compile for: "sm_90" is machine code for 9.0, which later minor versions run as well; "compute_90" is
     PTX, where the library knows no architecture of this major version and the driver has to translate.
 
-    `known` are the library's architectures as 10 x major + minor. Raises BackendError when all are newer.
+    `known` are the library's architectures as 10 x major + minor. Raises DeviceError when all are newer.
     """
     own = 10 * capability[0] + capability[1]
     usable = [arch for arch in known if arch <= own]
     if not usable:
-        raise BackendError(
+        raise DeviceError(
             f"NVRTC compiles for no compute capability as old as {capability[0]}.{capability[1]}: install "
             "gpu-burnin[cuda12], or take a GPU that CUDA 13 supports"
         )
@@ -88,7 +88,7 @@ class Nvrtc:
         self.architectures: tuple[int, ...] = tuple(known)
 
     def compile(self, source: str, target: str) -> bytes:
-        """Machine code, or PTX for a target "compute_...". Raises BackendError with what the compiler said."""
+        """Machine code, or PTX for a target "compute_...". Raises DeviceError with what the compiler said."""
         return self.compile_and_tell(source, target)[0]
 
     def compile_and_tell(self, source: str, target: str) -> tuple[bytes, str]:
@@ -102,7 +102,7 @@ class Nvrtc:
             )
             said = " ".join(self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").split())
             if status != 0:
-                raise BackendError(
+                raise DeviceError(
                     f"NVRTC {self.version} cannot compile the kernels for {target} ({self._error(status)}: "
                     f"{said[:_LOG_CHARACTERS]}): install the versions of requirements/, or report this"
                 )
@@ -120,7 +120,7 @@ class Nvrtc:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
-            raise BackendError(
+            raise DeviceError(
                 f"{name} of NVRTC failed ({self._error(status)}): install gpu-burnin[cuda12] or [cuda13] again"
             )
 

@@ -53,7 +53,7 @@ class Progress:
 
 
 class Worker:
-    """State of one worker process: plan, GPU and, once a check of a GPU asks for it, the opened backend."""
+    """State of one worker process: plan, GPU and, once a check of a GPU asks for it, the opened device."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class Worker:
         self._kernel_dir = kernel_dir
         self._plan, self._send, self._receive = plan, send, receive
         self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
-        self._backend: Any = None
+        self._device: Any = None
         self._waited_s = 0.0  # of the check under way, in exchanges
 
     def open(self) -> Mapping[str, JSON]:
-        """Open the backend for the GPU; the node's worker needs none. Raises BackendError."""
+        """Open the device for the GPU; the node's worker needs none. Raises DeviceError."""
         if self._gpu is None:
             return {}
-        from gpu_burnin.device.choose import make_backend
+        from gpu_burnin.device.choose import make_device
 
-        self._backend = make_backend(self._plan.backend, self._kernel_dir)
-        self._backend.open(self._gpu)
-        facts: Mapping[str, JSON] = self._backend.facts()
+        self._device = make_device(self._plan.backend, self._kernel_dir)
+        self._device.open(self._gpu)
+        facts: Mapping[str, JSON] = self._device.facts()
         return facts
 
     def handle(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class Worker:
             late_s=self._plan.deadlines.check_s(budget_s) - budget_s,
             gpus=self._plan.gpus,
             gpu=self._gpu,
-            backend=self._backend,
+            device=self._device,
             shapes=self._plan.shapes,
             options=self._plan.options,
             inject=inject,

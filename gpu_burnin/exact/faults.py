@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import Backend, Buffer, raw_from_integers, read_matrix, values_from_raw, write_matrix
+from gpu_burnin.device.port import Buffer, Device, raw_from_integers, read_matrix, values_from_raw, write_matrix
 from gpu_burnin.exact.digest import to_integers
 from gpu_burnin.exact.operands import random_words
 
@@ -29,7 +29,7 @@ class Target:
     `changed_bits` counts the bits that differ after each change.
     """
 
-    backend: Backend
+    device: Device
     a: Buffer
     b: Buffer
     c: Buffer
@@ -43,23 +43,23 @@ class Target:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         """All bits of a buffer as a matrix."""
-        return read_matrix(self.backend, buffer)
+        return read_matrix(self.device, buffer)
 
     def write(self, buffer: Buffer, bits: NDArray[Any]) -> None:
         """Overwrite a whole buffer with as many elements."""
         bits = np.ascontiguousarray(bits).reshape(buffer.rows, buffer.cols)
         self.changed_bits += int(np.bitwise_count(self.read(buffer) ^ bits).sum(dtype=np.int64))
-        write_matrix(self.backend, buffer, bits)
+        write_matrix(self.device, buffer, bits)
 
     def poke(self, buffer: Buffer, row: int, col: int, change: Callable[[int], int]) -> None:
         """Replace the bits of one element."""
         position = col * buffer.rows + row if buffer.transposed else row * buffer.cols + col
-        bits = self.backend.read_raw(buffer, position, 1)
+        bits = self.device.read_raw(buffer, position, 1)
         before = int(bits[0])
         after = change(before) & ((1 << 8 * bits.itemsize) - 1)
         bits[0] = after
         self.changed_bits += (before ^ after).bit_count()
-        self.backend.write_raw(buffer, position, bits)
+        self.device.write_raw(buffer, position, bits)
 
     def poke_result(self, position: int, change: Callable[[int], int]) -> None:
         """Replace the bits of the element of C at a flat position."""

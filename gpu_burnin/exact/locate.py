@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import Backend, Buffer, raw_from_integers, values_from_raw
+from gpu_burnin.device.port import Buffer, Device, raw_from_integers, values_from_raw
 from gpu_burnin.exact import freivalds, operands
 from gpu_burnin.exact.digest import integers_of
 from gpu_burnin.exact.integer import integer_product
@@ -41,8 +41,8 @@ def locate(unit: ProductUnit, pair: Pair, outcome: Outcome) -> list[dict[str, JS
     """
     case = outcome.case
     a, b = case.host_operands()
-    entries = _operand_errors(unit.backend, case, unit.a[pair[0]], a, "a")
-    entries += _operand_errors(unit.backend, case, unit.b[pair[1]], b, "b")
+    entries = _operand_errors(unit.device, case, unit.a[pair[0]], a, "a")
+    entries += _operand_errors(unit.device, case, unit.b[pair[1]], b, "b")
     if outcome.evidence is None:
         return entries
     return entries + _result_errors(outcome.evidence, case, a, b, unit.c.storage.name)
@@ -124,7 +124,7 @@ def _compare(
     return [{**entry, "wrong_elements_seen": count} for entry in found]
 
 
-def _operand_errors(backend: Backend, case: Case, buffer: Buffer, integers: I64, name: str) -> list[dict[str, JSON]]:
+def _operand_errors(device: Device, case: Case, buffer: Buffer, integers: I64, name: str) -> list[dict[str, JSON]]:
     """Entries for elements of an operand that are not what was filled in; a line is a row of A or a column of B."""
     lines = integers.T if buffer.transposed else integers
     exponents = case.operand(name).exponents
@@ -133,7 +133,7 @@ def _operand_errors(backend: Backend, case: Case, buffer: Buffer, integers: I64,
     step = max(1, _BLOCK // width)
     for line in range(0, count, step):
         part = slice(line, min(line + step, count))
-        got = backend.read_raw(buffer, line * width, (part.stop - line) * width).reshape(-1, width)
+        got = device.read_raw(buffer, line * width, (part.stop - line) * width).reshape(-1, width)
         powers = None if exponents is None else exponents[part, None]
         expected = raw_from_integers(lines[part], buffer.storage.name, powers)
         for i, j in first_places(got != expected)[: MAX_ELEMENTS - len(found)]:

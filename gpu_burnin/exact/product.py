@@ -1,4 +1,4 @@
-"""Exact products on a backend and their verification: the detector that check and self-test share."""
+"""Exact products on a device and their verification: the detector that check and self-test share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import STORAGE, STORAGE_OF, Backend, Buffer, Collected, read_matrix
+from gpu_burnin.device.port import STORAGE, STORAGE_OF, Buffer, Collected, Device, read_matrix
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.faults import Fault, Target
 from gpu_burnin.exact.golden import DIGEST_KEY, GOLDEN_SEEDS
@@ -120,26 +120,26 @@ class Batch:
 
 
 class Stream:
-    """The backend's one stream of work. Every product goes through it, so that each launch is accounted for."""
+    """The device's one stream of work. Every product goes through it, so that each launch is accounted for."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, device: Device) -> None:
+        self.device = device
         self._asked = 0
         self._wanted: list[int] = []
-        backend.collect()
-        backend.forget_kept()
-        backend.enqueue_check(backend.allocate("int32", 16, 16), DIGEST_KEY, None, None)
-        self._counted = backend.collect().observed[0].launches
+        device.collect()
+        device.forget_kept()
+        device.enqueue_check(device.allocate("int32", 16, 16), DIGEST_KEY, None, None)
+        self._counted = device.collect().observed[0].launches
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer, skip: bool = False) -> None:
         """Enqueue a product; `skip` is a launch that gets lost on its way (fault injection)."""
         self._asked += 1
         if not skip:
-            self.backend.gemm(precision, a, b, c)
+            self.device.gemm(precision, a, b, c)
 
     def begin(self) -> None:
         """Device time counts from here: what was enqueued before, by others than run, is none of the next batch's."""
-        self.backend.collect()
+        self.device.collect()
 
     def timed(self, precision: str, a: Buffer, b: Buffer, c: Buffer, count: int) -> float:
         """Device seconds of `count` products one after the other, which nothing verifies; their launches are counted
@@ -147,17 +147,17 @@ class Stream:
         self.begin()
         for _ in range(count):
             self.gemm(precision, a, b, c)
-        return self.backend.collect().seconds
+        return self.device.collect().seconds
 
     def check(self, c: Buffer, scale: Scale | None, expected: int | None) -> None:
         """Enqueue the digest of C with the number of launches so far."""
-        self.backend.enqueue_check(c, DIGEST_KEY, scale, expected)
+        self.device.enqueue_check(c, DIGEST_KEY, scale, expected)
         self._wanted.append(self._asked)
         self._asked = 0
 
     def collect(self) -> tuple[Collected, tuple[bool, ...]]:
         """Wait for all checks; with each, whether as many products were launched before it as were asked for."""
-        collected = self.backend.collect()
+        collected = self.device.collect()
         launched = []
         for seen, wanted in zip(collected.observed, self._wanted, strict=True):
             launched.append(seen.launches - self._counted == wanted)
@@ -175,8 +175,8 @@ class ProductUnit:
 
     def __init__(self, stream: Stream, precision: str, shape: Shape) -> None:
         operand, result = STORAGE_OF[precision]
-        self.stream, self.backend, self.precision, self.shape = stream, stream.backend, precision, shape
-        allocate = self.backend.allocate
+        self.stream, self.device, self.precision, self.shape = stream, stream.device, precision, shape
+        allocate = self.device.allocate
         self.a: tuple[Buffer, Buffer] = (allocate(operand, shape.m, shape.k), allocate(operand, shape.m, shape.k))
         self.b: tuple[Buffer, Buffer] = (
             allocate(operand, shape.k, shape.n, transposed=True),
@@ -206,8 +206,8 @@ class ProductUnit:
     def reload(self) -> None:
         """Fill all operands again with what was loaded last."""
         for i in (0, 1):
-            self.backend.fill(self.a[i], self._cases[i, 0].operand("a"))
-            self.backend.fill(self.b[i], self._cases[0, i].operand("b"))
+            self.device.fill(self.a[i], self._cases[i, 0].operand("a"))
+            self.device.fill(self.b[i], self._cases[0, i].operand("b"))
 
     def case(self, pair: Pair) -> Case:
         """The product of A[pair[0]] and B[pair[1]] as loaded."""
@@ -236,7 +236,7 @@ class ProductUnit:
             self.stream.check(self.c, self._scales[pair], want.digest)
             waiting.append((case, want))
             if want.w is not None and want.v is not None:  # the result is needed before the next one replaces it
-                value = self.backend.bilinear(self.c, want.w, want.v, self._scales[pair])
+                value = self.device.bilinear(self.c, want.w, want.v, self._scales[pair])
                 seconds += self._collect(waiting, outcomes, value)
         seconds += self._collect(waiting, outcomes, None)
         return Batch(tuple(outcomes), seconds, changed)
@@ -246,14 +246,14 @@ class ProductUnit:
         collected, launched = self.stream.collect()
         kept = None
         if collected.kept is not None:
-            kept = self.backend.kept_matrix(self.c)
-            self.backend.forget_kept()
+            kept = self.device.kept_matrix(self.c)
+            self.device.forget_kept()
         for index, (case, want) in enumerate(waiting):
             digest = collected.observed[index].digest
             problems = self._problems(want, digest, bilinear, launched[index])
             evidence = kept if index == collected.kept else None
             if problems and want.bilinear is not None:
-                evidence = read_matrix(self.backend, self.c)
+                evidence = read_matrix(self.device, self.c)
             outcomes.append(Outcome(case, want, digest, problems, evidence))
             self._last_digest = digest.value
         waiting.clear()
@@ -270,7 +270,7 @@ class ProductUnit:
     def clear(self) -> None:
         """Overwrite C with random bits, others each time: what is not written afterwards never repeats either."""
         self._cleared += 1
-        self.backend.fill_random(self.c, exact.stream_key(self._cleared, "clear"))
+        self.device.fill_random(self.c, exact.stream_key(self._cleared, "clear"))
         self._last, self._last_digest = None, None
 
     def _launch(self, pair: Pair, fault: Fault | None, fault_seed: int) -> int | None:
@@ -279,7 +279,7 @@ class ProductUnit:
         if fault is None:
             self.stream.gemm(self.precision, a, b, self.c)
             return None
-        target = Target(self.backend, a, b, self.c, fault_seed)
+        target = Target(self.device, a, b, self.c, fault_seed)
         fault.prepare(target)
         fault.on_operands(target)
         self.stream.gemm(self.precision, a, b, self.c, skip=fault.skips_launch)

@@ -1,6 +1,6 @@
 """What verification costs, as ratios measured in one run on this machine. Run: python -m tests.bench.engine
 
-Compute on the CPU backend, in a process with one BLAS thread like that of a worker: the verified rate of FP32
+Compute on the CPU device, in a process with one BLAS thread like that of a worker: the verified rate of FP32
 products against the plain one, at 2048 x 2048 x 4096; fresh seeds against golden ones; the time from a planted
 fault to its detection; copies and collectives beside the comparison of every one. Then the machinery (machinery.py).
 Exits with 1 when a figure misses its target.
@@ -22,7 +22,7 @@ from gpu_burnin.checks.nccl.cpu import CpuCollectives
 from gpu_burnin.checks.nccl.operations import operation
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
 from gpu_burnin.checks.pcie.port import Direction
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.fresh import make_set
@@ -63,7 +63,7 @@ class Figure:
 def verification() -> list[Figure]:
     """Plain, verified and Freivalds products in turn, so that all see the same machine. The least processor time of
     each counts: with one thread it is the time on an idle machine, and other work only adds to it."""
-    stream = Stream(CpuBackend())
+    stream = Stream(CpuDevice())
     golden_unit, fresh_unit = (ProductUnit(stream, "fp32", SHAPE) for _ in range(2))
     operands = exact.RANGES["square"]
     golden_unit.load(operands)
@@ -95,7 +95,7 @@ def verification() -> list[Figure]:
 def _plain(unit: ProductUnit, pair: Pair) -> float:
     started = time.process_time()
     unit.stream.gemm(unit.precision, unit.a[pair[0]], unit.b[pair[1]], unit.c)
-    unit.backend.synchronize()
+    unit.device.synchronize()
     return time.process_time() - started
 
 
@@ -107,7 +107,7 @@ def _verified(unit: ProductUnit, pair: Pair, expected: Expected) -> float:
     return seconds
 
 
-class _Watched(CpuBackend):
+class _Watched(CpuDevice):
     """Notes when a fault is written into a buffer."""
 
     def __init__(self) -> None:
@@ -131,15 +131,15 @@ def _detect(fault: str, since: str) -> Figure:
         if message["errors"]:
             seen.append(time.perf_counter())
 
-    backend = _Watched()
+    device = _Watched()
     gpu = Gpu(0, "GPU-0", "S0", "0000:01:00.0", "Bench", "bench", 1 << 30, "1.0")
     ctx = CheckContext(
-        seed=1, level="quick", budget_s=0.0, gpus=(gpu,), gpu=gpu, backend=backend,
+        seed=1, level="quick", budget_s=0.0, gpus=(gpu,), gpu=gpu, device=device,
         shapes={"gemm_m": 256, "gemm_n": 256, "gemm_k": 256}, inject=(fault,), progress=note,
     )  # fmt: skip
     started = time.perf_counter()
     assert gemm.Check().run(ctx).reasons and seen
-    begun = backend.planted_s if since == "the fault" and backend.planted_s is not None else started
+    begun = device.planted_s if since == "the fault" and device.planted_s is not None else started
     return Figure(f"first detection of {fault}, from {since}", seen[0] - begun, "s", 2.0, at_most=True)
 
 

@@ -1,6 +1,6 @@
 """What the burn-in's machinery costs: start, memory, supervision, and how soon a planted fault is told.
 
-Everything runs on this machine's CPU backend and the lab's fake NVML: the figures are of the machinery, not of a GPU.
+Everything runs on this machine's CPU device and the lab's fake NVML: the figures are of the machinery, not of a GPU.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_burnin.checks.hbm.cpu import CpuMemory
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
 from gpu_burnin.checks.hbm.port import MemoryTester
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from tests.campaign.cells import SICK, AddressLine, Cells, Fading, RowBurst
 
@@ -102,7 +102,7 @@ class _SickTester(CpuMemory):
         return super()._load(start_word, count)
 
 
-class SickBackend(CpuBackend):
+class SickDevice(CpuDevice):
     """A device whose memory is of these cells."""
 
     def __init__(self, cells: Cells) -> None:

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.device.backend import Backend
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Device
 from gpu_burnin.engine.plan import Plan, make_plan
 from gpu_burnin.hardware import load_skus, load_xids
 from gpu_burnin.judge.verdict import Judgement, KernelLogFindings, Observations, judge
@@ -42,7 +42,7 @@ def made_up_gpus(count: int) -> tuple[Gpu, ...]:
 
 
 def plan_of(gpus: tuple[Gpu, ...], *checks: str, seed: int = 1, **more: Any) -> Plan:
-    """A quick plan on the CPU backend with small shapes."""
+    """A quick plan on the CPU device with small shapes."""
     return make_plan("quick", backend="cpu", gpus=gpus, checks=checks, seed=seed, shapes=SHAPES, **more)
 
 
@@ -108,7 +108,7 @@ def observe(
 
 @cache
 def _clean(check: str, precisions: tuple[str, ...] | None) -> tuple[CheckResult, tuple[SelftestResult, ...]]:
-    """One real run of a check and its self-test on the CPU backend, with nothing wrong."""
+    """One real run of a check and its self-test on the CPU device, with nothing wrong."""
     context = context_of(made_up_gpus(1), 0, seed=11, precisions=precisions)
     return REGISTRY[check].run(context), REGISTRY[check].selftest(context)
 
@@ -126,7 +126,7 @@ def context_of(
     index: int,
     *,
     seed: int,
-    backend: Backend | None = None,
+    device: Device | None = None,
     precisions: tuple[str, ...] | None = None,
     inject: tuple[str, ...] = (),
     shapes: Mapping[str, int] = SHAPES,
@@ -134,16 +134,16 @@ def context_of(
     options: Mapping[str, JSON] | None = None,
     budget_s: float = 0.0,
 ) -> CheckContext:
-    """What the worker of one GPU gives to a check: one round on the CPU backend, or on the backend given.
+    """What the worker of one GPU gives to a check: one round on the CPU device, or on the device given.
 
     An exchange has no other members; together.py gives it some.
     """
-    chosen = backend or CpuBackend()
+    chosen = device or CpuDevice()
     chosen.open(gpus[index])
     if precisions is not None:
         chosen.precisions = precisions
     return CheckContext(
-        seed=seed, level=level, budget_s=budget_s, gpus=gpus, gpu=gpus[index], backend=chosen, shapes=shapes,
+        seed=seed, level=level, budget_s=budget_s, gpus=gpus, gpu=gpus[index], device=chosen, shapes=shapes,
         inject=inject, options=options or {}, exchange=lambda data: {gpus[index].uuid: data},
     )  # fmt: skip
 

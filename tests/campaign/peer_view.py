@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import STORAGE_OF, Buffer, read_matrix, values_from_raw, write_matrix
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import STORAGE_OF, Buffer, read_matrix, values_from_raw, write_matrix
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.faults import Fault, Target
 from gpu_burnin.exact.product import Case, Shape
@@ -55,10 +55,10 @@ def _view(fault: Fault, precision: str, seed: int, always: bool, tested: frozens
     return SEEN if found else MISSED
 
 
-_Buffers = tuple[CpuBackend, str, Buffer, Buffer, Buffer]
+_Buffers = tuple[CpuDevice, str, Buffer, Buffer, Buffer]
 
 
-class _HalfResults(CpuBackend):
+class _HalfResults(CpuDevice):
     """FP16 products with FP16 results, as cublasHgemm's."""
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
@@ -69,20 +69,20 @@ class _HalfResults(CpuBackend):
 
 def _buffers(precision: str, k: int) -> _Buffers:
     operand, result = STORAGE_OF[precision]
-    backend = CpuBackend()
+    device = CpuDevice()
     if precision == "fp16":
-        backend, result = _HalfResults(), "fp16"
-    a, b = backend.allocate(operand, _ROWS, k), backend.allocate(operand, k, _ROWS, transposed=True)
-    return backend, precision, a, b, backend.allocate(result, _ROWS, _ROWS)
+        device, result = _HalfResults(), "fp16"
+    a, b = device.allocate(operand, _ROWS, k), device.allocate(operand, k, _ROWS, transposed=True)
+    return device, precision, a, b, device.allocate(result, _ROWS, _ROWS)
 
 
 def _exact_operands(precision: str, seed: int) -> _Buffers:
     """This project's product: small integers, exact."""
     made = _buffers(precision, _ROWS)
-    backend, _, a, b, _ = made
+    device, _, a, b, _ = made
     case = Case(precision, operands.ranges_for(precision)[0], Shape(_ROWS, _ROWS, _ROWS), seed, seed + 1)
-    backend.fill(a, case.operand("a"))
-    backend.fill(b, case.operand("b"))
+    device.fill(a, case.operand("a"))
+    device.fill(b, case.operand("b"))
     return made
 
 
@@ -105,27 +105,27 @@ def _tool_values(precision: str, seed: int, k: int) -> tuple[NDArray[Any], NDArr
 
 
 def _slots(
-    fault: Fault, backend: CpuBackend, precision: str, a: Buffer, b: Buffer, c: Buffer, seed: int, always: bool
+    fault: Fault, device: CpuDevice, precision: str, a: Buffer, b: Buffer, c: Buffer, seed: int, always: bool
 ) -> list[NDArray[Any]]:
     """The results in memory after a pass, the right ones of the pass before in them before it."""
-    backend.gemm(precision, a, b, c)  # the pass before: the same operands, so the same right result in every slot
-    right = read_matrix(backend, c)
-    target = Target(backend, a, b, c, seed)
+    device.gemm(precision, a, b, c)  # the pass before: the same operands, so the same right result in every slot
+    right = read_matrix(device, c)
+    target = Target(device, a, b, c, seed)
     if always:
         fault.on_operands(target)  # corrupted once, at the upload
     out = []
     for slot in range(_SLOTS):
         struck = always or slot == 1
-        write_matrix(backend, c, right)
+        write_matrix(device, c, right)
         if struck:
             fault.prepare(target)
             if not always:
                 fault.on_operands(target)
         if not (struck and fault.skips_launch):
-            backend.gemm(precision, a, b, c)
+            device.gemm(precision, a, b, c)
         if struck:
             _strike(fault, target)
-        out.append(values_from_raw(backend.read_raw(c, 0, c.elements), c.storage.name).copy())
+        out.append(values_from_raw(device.read_raw(c, 0, c.elements), c.storage.name).copy())
     return out
 
 

@@ -1,4 +1,4 @@
-"""CPU backends whose copies go over sick wires (wires.py): below the checks' filling and verifying."""
+"""CPU devices whose copies go over sick wires (wires.py): below the checks' filling and verifying."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_burnin.checks.nvlink.port import PIECES, PeerPort, PeerUnavailable
 from gpu_burnin.checks.nvlink.port import Direction as PeerDirection
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
 from gpu_burnin.checks.pcie.port import WAYS, Direction, HostLink
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.types import JSON
 from tests.campaign.wires import Wire
@@ -49,14 +49,14 @@ class _NoPinnedMemory(CpuHostLink):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
-class NoPinnedBackend(CpuBackend):
+class NoPinnedDevice(CpuDevice):
     """A host that pins no memory for this GPU's worker."""
 
     def host_link(self) -> HostLink:
         return _NoPinnedMemory()
 
 
-class SickLinkBackend(CpuBackend):
+class SickLinkDevice(CpuDevice):
     """A device at the end of sick wires: `wires` by the way of a copy, "h2d" or "d2h". The link that is asked for
     first has them, which is the one for large copies."""
 
@@ -107,7 +107,7 @@ class SickPeers(CpuPeers):
             super()._copy(uuid, direction, place, target, source)
 
 
-class SickPeersBackend(CpuBackend):
+class SickPeersDevice(CpuDevice):
     """A device with sick links to other GPUs, as SickPeers has them."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Ranks of the CPU backend's ring that are sick: what they send, keep or do is wrong, below the nccl check."""
+"""Ranks of the CPU device's ring that are sick: what they send, keep or do is wrong, below the nccl check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpu_burnin.checks.nccl.cpu import CpuCollectives
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nccl.port import Collectives, CollectivesMissing
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import mix
 
 # Operations that pass before a single fault strikes: the first ones connect and warm up.
@@ -184,7 +184,7 @@ class NoLibrary(SickRing):
         raise CollectivesMissing("libnccl.so.2 was not found: install nvidia-nccl-cu13 or add it to the library path")
 
 
-class RingBackend(CpuBackend):
+class RingDevice(CpuDevice):
     """A device whose collectives are these."""
 
     def __init__(self, ring: Collectives) -> None:

@@ -1,16 +1,16 @@
-"""CPU backends that are sick: they strike products, operands or memory as broken hardware would, below the checks."""
+"""CPU devices that are sick: they strike products, operands or memory as broken hardware would, below the checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gpu_burnin.device.backend import Buffer, read_matrix, write_matrix
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Buffer, read_matrix, write_matrix
 from gpu_burnin.exact.faults import Fault, Target
 from gpu_burnin.exact.operands import Operand
 
-# When a product is struck: its number since the backend was opened, and whether its operands are random.
+# When a product is struck: its number since the device was opened, and whether its operands are random.
 When = Callable[[int, bool], bool]
 
 
@@ -39,7 +39,7 @@ def every_random(_: int, random: bool) -> bool:
     return random
 
 
-class StrikingBackend(CpuBackend):
+class StrikingDevice(CpuDevice):
     """Puts a fault of gpu_burnin.exact.faults into the products that `when` names, at a place the seed says."""
 
     def __init__(self, fault: Fault, when: When, seed: int) -> None:
@@ -73,7 +73,7 @@ class StrikingBackend(CpuBackend):
         fault.on_result(target)
 
 
-class AliasingBackend(CpuBackend):
+class AliasingDevice(CpuDevice):
     """The second of two operand buffers of one shape lies at the first one's address: a broken address line."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from tests.campaign import sick_ring
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import made_up_gpus
-from tests.campaign.sick_ring import RingBackend, SickRing
+from tests.campaign.sick_ring import RingDevice, SickRing
 from tests.campaign.struck_workers import STRIKES, run_struck
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.campaign.traces import Traces
@@ -77,7 +77,7 @@ def test_sick_rank(name: str, index: int, record: Record) -> None:
     fault, seed = RING_FAULTS[name], case_seed("collectives", name, index)
     gpus, sick = node_of("nccl", name, index, least=3, most=5)
     ring = fault.make(seed, fault.once)
-    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(ring)})
+    results = run_group("nccl", gpus, seed, devices={sick: RingDevice(ring)})
     judged = judge_group("nccl", gpus, seed, results)
     record(row("collectives", name, seed, judged, variant=f"{len(gpus)} GPUs", peers=_ONCE if fault.once else _ALWAYS))
     note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {ring.struck} times"
@@ -100,7 +100,7 @@ def test_one_wrong_result_in_a_timed_row(index: int, record: Record, monkeypatch
     gpus, sick = node_of("nccl", name, index)
     ring = sick_ring.WrongInRow(seed)
     monkeypatch.setattr(nccl_session, "_CURVES_SHARE", 1e12)  # rows as long as they may be, whatever the host
-    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(ring)}, budget_s=1e-9)
+    results = run_group("nccl", gpus, seed, devices={sick: RingDevice(ring)}, budget_s=1e-9)
     judged = judge_group("nccl", gpus, seed, results)
     record(row("collectives", name, seed, judged, variant=f"{len(gpus)} GPUs", peers=_ONCE))
     note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {ring.struck} times"
@@ -116,8 +116,8 @@ def test_rank_named_by_the_check(name: str, record: Record) -> None:
     seed = case_seed("collectives", name)
     gpus, sick = node_of("nccl", name, least=3, most=4)
     inject = {sick: (name.removeprefix("injected: "),)} if name.startswith("injected") else None
-    backends = None if inject else {sick: RingBackend(sick_ring.SlowRank(seed, once=False))}
-    results = run_group("nccl", gpus, seed, backends=backends, inject=inject)
+    devices = None if inject else {sick: RingDevice(sick_ring.SlowRank(seed, once=False))}
+    results = run_group("nccl", gpus, seed, devices=devices, inject=inject)
     judged = judge_group("nccl", gpus, seed, results)
     slow = "slow" in name
     record(row("collectives", name, seed, judged, peers=_ONCE))
@@ -140,7 +140,7 @@ def test_library_is_not_the_right_one(name: str, record: Record) -> None:
     """No GPU's fault, and no PASS: all say which worker has what."""
     (make, code), seed = _LIBRARIES[name], case_seed("collectives", name)
     gpus, sick = node_of("nccl", name, least=2, most=4)
-    results = run_group("nccl", gpus, seed, backends={sick: RingBackend(make(seed))})
+    results = run_group("nccl", gpus, seed, devices={sick: RingDevice(make(seed))})
     judged = judge_group("nccl", gpus, seed, results)
     record(row("collectives", name, seed, judged))
     assert judged.verdict is INCONCLUSIVE

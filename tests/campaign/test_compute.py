@@ -10,7 +10,7 @@ import pytest
 from gpu_burnin.checks import REGISTRY
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
-from gpu_burnin.device.backend import Backend
+from gpu_burnin.device.port import Device
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.judge.verdict import Judgement
@@ -30,8 +30,8 @@ from tests.campaign.model import (
 from tests.campaign.node import SHAPES, clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.peer_view import peer_view
 from tests.campaign.striking import (
-    AliasingBackend,
-    StrikingBackend,
+    AliasingDevice,
+    StrikingDevice,
     When,
     always,
     each,
@@ -101,10 +101,10 @@ _EACH = {name: each(7) for name in ("bitflip", "low_mantissa", "warp_run", "nan"
     ("kind", "name"), [*(("always", name) for name in _ALWAYS), *(("each 7th product", name) for name in _EACH)]
 )
 def test_sick_products(kind: str, name: str, precision: str, index: int, record: Record) -> None:
-    """Hardware that is wrong in every product, or in each seventh: struck below the check, in the backend."""
+    """Hardware that is wrong in every product, or in each seventh: struck below the check, in the device."""
     seed = case_seed("compute", kind, name, precision, index)
     when: When = _ALWAYS[name] if kind == "always" else _EACH[name]
-    judged, gpus, sick, shapes = _struck(StrikingBackend(FAULTS[name], when, seed), seed, precision, kind, name, index)
+    judged, gpus, sick, shapes = _struck(StrikingDevice(FAULTS[name], when, seed), seed, precision, kind, name, index)
     seen_by = peer_view(FAULTS[name], precision, seed, always=kind == "always")
     record(row("compute", f"gemm, {kind}: {name}", seed, judged, variant=precision, peers=seen_by))
     # Random products of a sick GPU differ too; NaN comes as such where it comes into exact products.
@@ -119,8 +119,8 @@ def test_sick_products(kind: str, name: str, precision: str, index: int, record:
 def test_products_wrong_under_random_operands_only(name: str, precision: str, index: int, record: Record) -> None:
     """Nothing is wrong with exact products: the bits of a repeat tell."""
     seed = case_seed("compute", "random", name, precision, index)
-    backend = StrikingBackend(FAULTS[name], random_only, seed)
-    judged, gpus, sick, shapes = _struck(backend, seed, precision, "random", name, index)
+    device = StrikingDevice(FAULTS[name], random_only, seed)
+    judged, gpus, sick, shapes = _struck(device, seed, precision, "random", name, index)
     seen_by = peer_view(FAULTS[name], precision, seed, always=False)
     record(row("compute", f"gemm, random operands: {name}", seed, judged, variant=precision, peers=seen_by))
     expect = Expect(frozenset({"GEMM_UNSTABLE"}), FAIL, frozenset({sick}))
@@ -135,10 +135,10 @@ def test_random_products_always_wrong_in_the_same_way(precision: str, index: int
     source = case_random("place", "rounding", precision, index)
     gpus = made_up_gpus(source.randint(3, 8))
     sick, shapes = source.randrange(len(gpus)), _shapes(precision, "rounding", index)
-    backends = (StrikingBackend(FAULTS[name], every_random, seed), None)
+    devices = (StrikingDevice(FAULTS[name], every_random, seed), None)
     bad, good = (
-        REGISTRY["gemm"].run(context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend, shapes=shapes))
-        for backend in backends
+        REGISTRY["gemm"].run(context_of(gpus, sick, seed=seed, precisions=(precision,), device=device, shapes=shapes))
+        for device in devices
     )
     results = [replace(bad if gpu.index == sick else good, gpu=gpu.uuid) for gpu in gpus]
     tests = [test for gpu in gpus for test in clean("gemm", gpu, (precision,))[1]]
@@ -154,7 +154,7 @@ def test_random_products_always_wrong_in_the_same_way(precision: str, index: int
 def test_operand_buffers_at_one_address(precision: str, index: int, record: Record) -> None:
     """An address line that is stuck. The tools keep equal data in all slots, so a wrong slot reads right."""
     seed = case_seed("compute", "alias", precision, index)
-    judged, gpus, sick, _ = _struck(AliasingBackend(), seed, precision, "alias", precision, index)
+    judged, gpus, sick, _ = _struck(AliasingDevice(), seed, precision, "alias", precision, index)
     looked = {"gpu-burn": peers.GPU_BURN_PRECISIONS, "dcgm": peers.DCGM_PRECISIONS}
     seen_by = {tool: MISSED if precision in tested else NOT_TESTED for tool, tested in looked.items()}
     record(row("compute", "gemm, always: address line", seed, judged, variant=precision, peers=seen_by))
@@ -163,11 +163,11 @@ def test_operand_buffers_at_one_address(precision: str, index: int, record: Reco
 
 
 def _struck(
-    backend: Backend, seed: int, precision: str, *case: object
+    device: Device, seed: int, precision: str, *case: object
 ) -> tuple[Judgement, tuple[Gpu, ...], int, Mapping[str, int]]:
     gpus, sick = _place(precision, *case)
     shapes = _shapes(precision, *case)
-    context = context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend, shapes=shapes)
+    context = context_of(gpus, sick, seed=seed, precisions=(precision,), device=device, shapes=shapes)
     return _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,)), gpus, sick, shapes
 
 
@@ -178,8 +178,8 @@ def test_a_probe_of_known_bits_that_is_wrong(name: str, precision: str, index: i
     """The first product of the check is wrong and nothing afterwards: the probe of its data path."""
     seed = case_seed("compute", "probe", name, precision, index)
     gpus, sick = _place("probe", name, precision, index)
-    backend = StrikingBackend(FAULTS[name], only_first, seed)
-    context = context_of(gpus, sick, seed=seed, precisions=(precision,), backend=backend)
+    device = StrikingDevice(FAULTS[name], only_first, seed)
+    context = context_of(gpus, sick, seed=seed, precisions=(precision,), device=device)
     judged = _judge("gemm", gpus, sick, REGISTRY["gemm"].run(context), (precision,))
     record(row("compute", f"gemm, probe only: {name}", seed, judged, variant=precision, peers=NO_PEERS))
     expect = Expect(_gemm_codes(name, precision), FAIL, frozenset({sick}))
@@ -194,7 +194,7 @@ def test_a_product_that_is_wrong_in_the_selftest_only(check: str, name: str, ind
     seed = case_seed("compute", "first", check, name, index)
     gpus, sick = _place("first", check, name, index)
     context = context_of(
-        gpus, sick, seed=seed, precisions=("bf16",), backend=StrikingBackend(FAULTS[name], only_first, seed)
+        gpus, sick, seed=seed, precisions=("bf16",), device=StrikingDevice(FAULTS[name], only_first, seed)
     )
     found = {gpu.index: clean(check, gpu, ("bf16",)) for gpu in gpus}
     tests = [test for gpu in gpus if gpu.index != sick for test in found[gpu.index][1]]
@@ -235,8 +235,8 @@ def test_sick_memory(name: str, index: int, record: Record) -> None:
     seed = case_seed("compute", "hbm", name, index)
     gpus, sick = _place("hbm", name, index)
     inject = (name.removeprefix("inject "),) if name.startswith("inject ") else ()
-    backend = None if inject else SickMemory(name, seed)
-    context = context_of(gpus, sick, seed=seed, inject=inject, backend=backend)
+    device = None if inject else SickMemory(name, seed)
+    context = context_of(gpus, sick, seed=seed, inject=inject, device=device)
     judged = _judge("hbm", gpus, sick, REGISTRY["hbm"].run(context))
     record(row("compute", f"hbm: {name}", seed, judged, peers=NO_PEERS))
     demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({sick})), judged, gpus, f"seed {seed:#x}")

@@ -10,7 +10,7 @@ from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict
 from tests.campaign.cells import SICK, Cells, Fading
 from tests.campaign.conftest import Record
-from tests.campaign.memory_faults import MEMORY_FAULTS, WORDS, SickBackend, wrong_words
+from tests.campaign.memory_faults import MEMORY_FAULTS, WORDS, SickDevice, wrong_words
 from tests.campaign.memory_view import dcgm_memory_sees, gpu_burn_sees, memory_view
 from tests.campaign.model import NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
@@ -42,7 +42,7 @@ def test_sick_cells(name: str, index: int, record: Record, monkeypatch: pytest.M
     monkeypatch.setattr(hbm.Check, "retention_s", _RETENTION_S)
     gpus, sick = _place("memory", name, index)
     cells = fault.make(WORDS, seed)
-    context = context_of(gpus, sick, seed=seed, backend=SickBackend(cells), shapes=_SHAPES, level=fault.level)
+    context = context_of(gpus, sick, seed=seed, device=SickDevice(cells), shapes=_SHAPES, level=fault.level)
     result = REGISTRY["hbm"].run(context)
     judged = _judge(gpus, sick, result)
     peers = memory_view(fault.make(WORDS, seed), fault.make(WORDS, seed))
@@ -72,7 +72,7 @@ def test_injected_memory_faults(name: str, index: int, record: Record, monkeypat
 def test_healthy_cells_pass_and_no_peer_sees_anything() -> None:
     """What the faults above are measured against: the same way through memory, with cells that keep what they hold."""
     gpus = made_up_gpus(2)
-    context = context_of(gpus, 1, seed=5, backend=SickBackend(Cells(WORDS, 5)), shapes=_SHAPES)
+    context = context_of(gpus, 1, seed=5, device=SickDevice(Cells(WORDS, 5)), shapes=_SHAPES)
     demand(Expect(frozenset(), Verdict.PASS), _judge(gpus, 1, REGISTRY["hbm"].run(context)), gpus, "healthy cells")
     assert not gpu_burn_sees(Cells(WORDS, 5))
     assert not dcgm_memory_sees(Cells(WORDS, 5))

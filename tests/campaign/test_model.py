@@ -18,8 +18,8 @@ from gpu_burnin.checks.nccl.port import Collectives
 from gpu_burnin.checks.nvlink.port import PeerPort, PieceFault
 from gpu_burnin.checks.pcie.port import HostLink, Verified
 from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
-from gpu_burnin.device.backend import Buffer
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import Judgement
@@ -33,7 +33,7 @@ from tests.campaign.power_faults import POWER_FAULTS
 from tests.campaign.sick_link import SickHostLink, SickPeers
 from tests.campaign.sick_ring import WrongElement
 from tests.campaign.state_faults import STATE_FAULTS
-from tests.campaign.striking import StrikingBackend, always
+from tests.campaign.striking import StrikingDevice, always
 from tests.campaign.test_collectives import RING_FAULTS
 from tests.campaign.test_opinion import OPINIONS
 from tests.campaign.test_transfers import PEER_FAULTS
@@ -84,7 +84,7 @@ def test_a_reason_of_the_node_must_be_of_the_node() -> None:
     assert problems(expect, replace(_judged(_reason("XID_GAP")), gpus={}), GPUS)
 
 
-class _Blind(StrikingBackend):
+class _Blind(StrikingDevice):
     """Wrong results lie in memory, but whatever verifies them reads the right ones."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Blind(StrikingBackend):
         self._right: dict[int, Any] = {}
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
-        CpuBackend.gemm(self, precision, a, b, c)
+        CpuDevice.gemm(self, precision, a, b, c)
         right = c.data.copy()
         self._launches -= 1
         super().gemm(precision, a, b, c)
@@ -114,11 +114,11 @@ class _Blind(StrikingBackend):
         return super().read_raw(self._honest(buffer), *more)
 
 
-@pytest.mark.parametrize(("backend", "missed"), [(_Blind(), True), (None, False)])
-def test_a_blind_detector_fails_a_case(backend: CpuBackend | None, missed: bool) -> None:
-    sick = backend or StrikingBackend(FAULTS["low_mantissa"], always, 1)
+@pytest.mark.parametrize(("device", "missed"), [(_Blind(), True), (None, False)])
+def test_a_blind_detector_fails_a_case(device: CpuDevice | None, missed: bool) -> None:
+    sick = device or StrikingDevice(FAULTS["low_mantissa"], always, 1)
     found = [clean("gemm", gpu, ("fp32",)) for gpu in GPUS]
-    result = REGISTRY["gemm"].run(context_of(GPUS, 1, seed=1, precisions=("fp32",), backend=sick))
+    result = REGISTRY["gemm"].run(context_of(GPUS, 1, seed=1, precisions=("fp32",), device=sick))
     tests = [test for _, own in found for test in own]
     judged = verdict(observe(plan_of(GPUS, "gemm"), [found[0][0], result, found[2][0]], tests))
     assert any("not seen: GEMM_MISMATCH" in problem for problem in problems(EXPECT, judged, GPUS)) is missed
@@ -145,7 +145,7 @@ class _BlindMemory(CpuMemory):
         return MemoryFaults()
 
 
-class _BlindBackend(CpuBackend):
+class _BlindDevice(CpuDevice):
     """Sick in everything, and nothing that verifies says so."""
 
     def host_link(self) -> HostLink:
@@ -161,7 +161,7 @@ class _BlindBackend(CpuBackend):
         return _BlindMemory()
 
 
-class _SickBackend(_BlindBackend):
+class _SickDevice(_BlindDevice):
     """As sick, and seen."""
 
     def host_link(self) -> HostLink:
@@ -175,16 +175,16 @@ class _SickBackend(_BlindBackend):
 
 
 @pytest.mark.parametrize("check", ["pcie", "nvlink", "nccl"])
-@pytest.mark.parametrize(("backend", "missed"), [(_BlindBackend, True), (_SickBackend, False)])
-def test_a_blind_detector_of_checks_together_fails_a_case(check: str, backend: type[CpuBackend], missed: bool) -> None:
-    judged = judge_group(check, GPUS, 1, run_group(check, GPUS, 1, backends={1: backend()}))
+@pytest.mark.parametrize(("device", "missed"), [(_BlindDevice, True), (_SickDevice, False)])
+def test_a_blind_detector_of_checks_together_fails_a_case(check: str, device: type[CpuDevice], missed: bool) -> None:
+    judged = judge_group(check, GPUS, 1, run_group(check, GPUS, 1, devices={1: device()}))
     assert (judged.verdict is Verdict.PASS) is missed
 
 
 def test_a_blind_selftest_is_told() -> None:
-    """The self-tests of a backend that verifies nothing: none of them may have seen its fault."""
+    """The self-tests of a device that verifies nothing: none of them may have seen its fault."""
     for check in ("hbm", "pcie", "nvlink", "nccl"):
-        tests = REGISTRY[check].selftest(context_of(GPUS, 1, seed=1, backend=_BlindBackend()))
+        tests = REGISTRY[check].selftest(context_of(GPUS, 1, seed=1, device=_BlindDevice()))
         assert tests and not any(test.detected for test in tests), check
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import CHECKS
-from gpu_burnin.device.backend import Buffer
+from gpu_burnin.device.port import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling import Sampling
@@ -20,8 +20,8 @@ from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_random, case_s
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import SCENARIO_VARIABLE, NvmlChild
 from tests.campaign.power_faults import POWER_FAULTS, PowerFault
-from tests.campaign.sick_link import SickLinkBackend, SickPeersBackend
-from tests.campaign.striking import StrikingBackend, always, each
+from tests.campaign.sick_link import SickLinkDevice, SickPeersDevice
+from tests.campaign.striking import StrikingDevice, always, each
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.campaign.wires import SICK_WIRES
 
@@ -35,7 +35,7 @@ _BUDGET_S = 2.2
 _WAVES = {True: {"power_waves": "always"}, False: {"power_waves": "never"}}
 
 
-class _WrongOnEdge(StrikingBackend):
+class _WrongOnEdge(StrikingDevice):
     """Only the first product after a rest is wrong: what gives way when the current rises."""
 
     def __init__(self, seed: int) -> None:
@@ -58,8 +58,8 @@ class _WrongOnEdge(StrikingBackend):
 
 
 _SICK_PRODUCTS = {
-    "every product": lambda seed: StrikingBackend(FAULTS["low_mantissa"], always, seed),
-    "each seventh product": lambda seed: StrikingBackend(FAULTS["bitflip"], each(7), seed),
+    "every product": lambda seed: StrikingDevice(FAULTS["low_mantissa"], always, seed),
+    "each seventh product": lambda seed: StrikingDevice(FAULTS["bitflip"], each(7), seed),
     "first product after a rest": _WrongOnEdge,
 }
 
@@ -70,7 +70,7 @@ def test_wrong_products_under_swinging_load(name: str, waves: bool, record: Reco
     seed = case_seed("power", name, waves)
     gpus, sick = node_of("power", name, waves, least=2, most=3)
     results = run_group(
-        "power", gpus, seed, backends={sick: _SICK_PRODUCTS[name](seed)}, level="standard", options=_WAVES[waves]
+        "power", gpus, seed, devices={sick: _SICK_PRODUCTS[name](seed)}, level="standard", options=_WAVES[waves]
     )
     judged = judge_group("power", gpus, seed, results)
     record(row("power", f"wrong: {name}", seed, judged, variant="waves" if waves else "mixed", peers=_NO_PEERS))
@@ -95,14 +95,14 @@ def test_wrong_copies_under_mixed_load(record: Record) -> None:
     """The wires go bad only while everything else works too."""
     seed = case_seed("power", "copies")
     gpus, sick = node_of("power", "copies", least=3, most=3)
-    to_host = SickLinkBackend({"h2d": SICK_WIRES["data line stuck"](seed)})
+    to_host = SickLinkDevice({"h2d": SICK_WIRES["data line stuck"](seed)})
     ahead = gpus[(sick + 1) % len(gpus)]
     wire = SICK_WIRES["data line stuck"](seed)
-    for name, backend, code, blamed in (
+    for name, device, code, blamed in (
         ("host", to_host, "PCIE_DATA", sick),
-        ("peer", SickPeersBackend({(ahead.uuid, "write"): wire}), "TRANSFER_MISMATCH", ahead.index),
+        ("peer", SickPeersDevice({(ahead.uuid, "write"): wire}), "TRANSFER_MISMATCH", ahead.index),
     ):
-        judged = judge_group("power", gpus, seed, run_group("power", gpus, seed, backends={sick: backend}))
+        judged = judge_group("power", gpus, seed, run_group("power", gpus, seed, devices={sick: device}))
         record(row("power", f"mixed load: wrong copies, {name}", seed, judged, peers=_NO_PEERS))
         assert judged.verdict is not PASS, name
         told = [(reason.code, reason.gpu) for reason in judged.reasons]

@@ -11,14 +11,14 @@ import pytest
 
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.nvlink import check as nvlink
-from gpu_burnin.device.backend import Backend
+from gpu_burnin.device.port import Device
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import Gpu, Notice, Reason, Verdict
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_seed, demand, row
 from tests.campaign.node import SHAPES
-from tests.campaign.sick_link import NoPinnedBackend, SickLinkBackend, SickPeersBackend
+from tests.campaign.sick_link import NoPinnedDevice, SickLinkDevice, SickPeersDevice
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.campaign.wire_view import host_view, peer_gpu_view, slow_view
 from tests.campaign.wires import SICK_WIRES, Wire
@@ -49,7 +49,7 @@ def test_sick_wire_to_the_host(name: str, way: str, index: int, record: Record) 
     gpus, sick = node_of("pcie", name, way, index)
     wire = SICK_WIRES[name](seed)
     wire.when = _BATCHES[seed % len(_BATCHES)]
-    results = run_group("pcie", gpus, seed, backends={sick: SickLinkBackend({way: wire})})
+    results = run_group("pcie", gpus, seed, devices={sick: SickLinkDevice({way: wire})})
     judged = judge_group("pcie", gpus, seed, results)
     record(row("transfers", f"pcie {way}: {name}", seed, judged, peers=host_view(SICK_WIRES[name](seed))))
     note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {wire.struck} times"
@@ -74,7 +74,7 @@ def test_pinned_memory_refused(record: Record) -> None:
     """RLIMIT_MEMLOCK: a matter of the host's settings, said with the fix; never a FAIL of the GPU."""
     seed = case_seed("transfers", "memlock")
     gpus, sick = node_of("memlock")
-    judged = judge_group("pcie", gpus, seed, run_group("pcie", gpus, seed, backends={sick: NoPinnedBackend()}))
+    judged = judge_group("pcie", gpus, seed, run_group("pcie", gpus, seed, devices={sick: NoPinnedDevice()}))
     record(row("transfers", "pcie: pinned memory refused", seed, judged))
     expect = Expect(frozenset({"CHECK_ERROR"}), INCONCLUSIVE, frozenset({sick}))
     demand(expect, judged, gpus, f"seed {seed:#x}")
@@ -118,14 +118,14 @@ PEER_FAULTS = {fault.name: fault for fault in _peer_faults()}
 
 def _sick_peers(
     fault: PeerFault, gpus: tuple[Gpu, ...], sick: int, other: int, seed: int
-) -> tuple[dict[int, Backend], list[Wire]]:
-    """Backends of which the copies between two GPUs, or of one with all, are sick at both ends."""
+) -> tuple[dict[int, Device], list[Wire]]:
+    """Devices of which the copies between two GPUs, or of one with all, are sick at both ends."""
     pairs = [(sick, gpu.index) for gpu in gpus if gpu.index != sick] if fault.whole_gpu else [(sick, other)]
     far: dict[int, set[int]] = defaultdict(set)
     for one, two in pairs:
         far[one].add(two)
         far[two].add(one)
-    made: dict[int, Backend] = {}
+    made: dict[int, Device] = {}
     wires: list[Wire] = []
     for index, others in far.items():
         uuids = {gpus[other].uuid for other in others}
@@ -139,7 +139,7 @@ def _sick_peers(
         wires += over.values()
         slow = frozenset(uuids if fault.problem == "slow" else ())
         dead = dict.fromkeys(uuids, fault.dead) if fault.dead else {}
-        made[index] = SickPeersBackend(over, slow, dead)
+        made[index] = SickPeersDevice(over, slow, dead)
     return made, wires
 
 
@@ -150,9 +150,9 @@ def test_sick_copies_between_gpus(name: str, index: int, record: Record) -> None
     fault, seed = PEER_FAULTS[name], case_seed("transfers", "nvlink", name, index)
     gpus, sick = node_of("nvlink", name, index, least=4, most=6)
     other = (sick + 1 + seed % (len(gpus) - 1)) % len(gpus)
-    backends, wires = _sick_peers(fault, gpus, sick, other, seed)
+    devices, wires = _sick_peers(fault, gpus, sick, other, seed)
     shapes = {**SHAPES, "transfer_bytes": 1 << 18} if fault.problem == "slow" else SHAPES
-    judged = judge_group("nvlink", gpus, seed, run_group("nvlink", gpus, seed, backends=backends, shapes=shapes))
+    judged = judge_group("nvlink", gpus, seed, run_group("nvlink", gpus, seed, devices=devices, shapes=shapes))
     peers = slow_view()
     if fault.make is not None:
         peers = peer_gpu_view(fault.make(seed), fault.make(seed))
@@ -250,10 +250,10 @@ def test_no_way_between_gpus(name: str, sku: str, record: Record, monkeypatch: p
 
     monkeypatch.setattr(nvlink, "read_topology", topology)
     others = {gpu.uuid: _REFUSED for gpu in gpus if gpu.index != sick}
-    backends: dict[int, Backend] = {
-        gpu.index: SickPeersBackend(dead=others if gpu.index == sick else {own: _REFUSED}) for gpu in gpus
+    devices: dict[int, Device] = {
+        gpu.index: SickPeersDevice(dead=others if gpu.index == sick else {own: _REFUSED}) for gpu in gpus
     }
-    judged = judge_group("nvlink", gpus, seed, run_group("nvlink", gpus, seed, backends=backends))
+    judged = judge_group("nvlink", gpus, seed, run_group("nvlink", gpus, seed, devices=devices))
     promised = sku == "h200-sxm" or pair.possible is True
     none = {"gpu-burn": NOT_TESTED, "dcgm": MISSED, "nvbandwidth": MISSED}
     record(row("transfers", f"no way between gpus: {name}", seed, judged, variant=sku, peers=none))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_burnin.checks import CHECKS, REGISTRY, CheckContext
-from gpu_burnin.device.backend import Backend, BackendError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
@@ -26,7 +26,7 @@ def run_group(
     gpus: tuple[Gpu, ...],
     seed: int,
     *,
-    backends: Mapping[int, Backend] | None = None,
+    devices: Mapping[int, Device] | None = None,
     inject: Mapping[int, tuple[str, ...]] | None = None,
     shapes: Mapping[str, int] = SHAPES,
     level: str = "quick",
@@ -34,13 +34,13 @@ def run_group(
     budget_s: float = 0.0,
     run: Callable[[CheckContext], CheckResult] | None = None,
 ) -> list[CheckResult]:
-    """The results of one check on all GPUs. `backends` and `inject` are of single GPUs, by index.
+    """The results of one check on all GPUs. `devices` and `inject` are of single GPUs, by index.
 
-    An error of a backend becomes what the executor makes of it. `run` replaces the check's own.
+    An error of a device becomes what the executor makes of it. `run` replaces the check's own.
     """
     made = [
         context_of(
-            gpus, gpu.index, seed=seed, backend=(backends or {}).get(gpu.index),
+            gpus, gpu.index, seed=seed, device=(devices or {}).get(gpu.index),
             inject=(inject or {}).get(gpu.index, ()), shapes=shapes, level=level, options=options, budget_s=budget_s,
         )
         for gpu in gpus
@@ -52,14 +52,14 @@ def run_group(
 def _as_result(check: str, gpu: Gpu, outcome: CheckResult | Exception) -> CheckResult:
     if isinstance(outcome, CheckResult):
         return outcome
-    if not isinstance(outcome, BackendError):
+    if not isinstance(outcome, DeviceError):
         raise outcome
     reason = make_reason("CHECK_ERROR", check, f"{check} could not run: {outcome}", gpu=gpu.uuid)
     return CheckResult(check, gpu.uuid, reason.severity, 0.0, reasons=(reason,))
 
 
 def selftests(check: str, gpus: Sequence[Gpu], seed: int) -> list[SelftestResult]:
-    """What the self-test of each GPU gave, on healthy backends; none where the check has no detector of its own."""
+    """What the self-test of each GPU gave, on healthy devices; none where the check has no detector of its own."""
     if not CHECKS[check].selftested:
         return []
     return [

@@ -1,6 +1,6 @@
 """Tests on a real GPU: `pytest -m gpu tests/gpu`.
 
-Without one they are skipped with the reason; with one, a backend that cannot be opened fails them. They need CuPy
+Without one they are skipped with the reason; with one, a device that cannot be opened fails them. They need CuPy
 (gpu-burnin[cuda12] or [cuda13]) and no other process on the GPU.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 
 HERE = Path(__file__).resolve().parent
 pytest.register_assert_rewrite("tests.support.cuda_cases", "tests.support.memory_cases")
@@ -41,18 +41,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def open_backend() -> Iterator[CudaBackend]:
+def opened_device() -> Iterator[CudaDevice]:
     """The first GPU that CUDA shows, opened once. MUSTER_GPU_TESTS_KERNELS: where sessions share compiled kernels."""
     shared = os.environ.get("MUSTER_GPU_TESTS_KERNELS")
-    backend = CudaBackend(Path(shared) if shared else None)
-    backend.open(None)
-    yield backend
-    backend.close()
+    device = CudaDevice(Path(shared) if shared else None)
+    device.open(None)
+    yield device
+    device.close()
 
 
 @pytest.fixture
-def backend(open_backend: CudaBackend) -> CudaBackend:
+def device(opened_device: CudaDevice) -> CudaDevice:
     """The same without anything that an earlier test left."""
-    open_backend.collect()
-    open_backend.forget_kept()
-    return open_backend
+    opened_device.collect()
+    opened_device.forget_kept()
+    return opened_device

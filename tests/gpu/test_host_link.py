@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.checks.pcie.check import Check
 from gpu_burnin.checks.pcie.port import FAULTS, Direction, HostLink, Kind, Verified
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 
@@ -18,9 +18,9 @@ _SIZES = (4096, 1 << 20, 256 << 20)
 
 
 @pytest.fixture(params=_SIZES)
-def link(request: pytest.FixtureRequest, backend: CudaBackend) -> Iterator[HostLink]:
+def link(request: pytest.FixtureRequest, device: CudaDevice) -> Iterator[HostLink]:
     """An open, filled link with copies of each size."""
-    with closing(backend.host_link()) as made:
+    with closing(device.host_link()) as made:
         made.open(request.param)
         made.fill(7)
         yield made
@@ -50,24 +50,24 @@ def test_each_fault_is_told_by_its_kind(link: HostLink, fault: Kind, direction: 
     assert not batch(link, direction, 2).wrong
 
 
-def test_the_check_passes_and_its_selftest_sees_everything(backend: CudaBackend) -> None:
+def test_the_check_passes_and_its_selftest_sees_everything(device: CudaDevice) -> None:
     base = context(budget_s=2.0, transfer_bytes=256 << 20)
-    result = Check().run(replace(base, backend=backend))
+    result = Check().run(replace(base, device=device))
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
     assert all(measurement.value > 0 for measurement in result.measurements)
-    tests = Check().selftest(replace(base, backend=backend, selftest_full=True))
+    tests = Check().selftest(replace(base, device=device, selftest_full=True))
     assert len(tests) == 2 * len(FAULTS)
     assert [test.fault for test in tests if not (test.injected and test.detected)] == []
 
 
-def test_all_memory_is_given_back(backend: CudaBackend) -> None:
+def test_all_memory_is_given_back(device: CudaDevice) -> None:
     import cupy
 
-    with closing(backend.host_link()) as link:
+    with closing(device.host_link()) as link:
         link.open(1 << 20)  # kernels and streams take memory once
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()
-    with closing(backend.host_link()) as link:
+    with closing(device.host_link()) as link:
         link.open(256 << 20)
         assert cupy.cuda.runtime.memGetInfo()[0] <= free - (512 << 20)
     assert cupy.cuda.runtime.memGetInfo()[0] >= free - (2 << 20)

@@ -11,7 +11,7 @@ from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.port import MemoryTester
 from gpu_burnin.checks.hbm.rounds import CORE
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 from tests.support.memory_cases import MemoryCases
@@ -26,18 +26,18 @@ class TestKernels(MemoryCases):
         return (22 << 20) + 48
 
     @pytest.fixture
-    def memory(self, backend: CudaBackend, size_bytes: int) -> Iterator[MemoryTester]:
+    def memory(self, device: CudaDevice, size_bytes: int) -> Iterator[MemoryTester]:
         """Memory in five pieces."""
-        made = backend.memory()
+        made = device.memory()
         assert len(made.take(size_bytes).regions) == 5
         yield made
         made.give_back()
 
 
-def test_nearly_all_of_the_memory_is_taken_and_given_back(backend: CudaBackend) -> None:
+def test_nearly_all_of_the_memory_is_taken_and_given_back(device: CudaDevice) -> None:
     import cupy
 
-    memory = backend.memory()
+    memory = device.memory()
     before = cupy.cuda.runtime.memGetInfo()[0]
     try:
         taken = memory.take(0)
@@ -47,18 +47,18 @@ def test_nearly_all_of_the_memory_is_taken_and_given_back(backend: CudaBackend) 
     assert cupy.cuda.runtime.memGetInfo()[0] >= before - (64 << 20)
 
 
-def test_all_of_the_memory_passes_in_one_round(backend: CudaBackend) -> None:
-    result = Check().run(replace(context(hbm_bytes=0), backend=backend))
+def test_all_of_the_memory_passes_in_one_round(device: CudaDevice) -> None:
+    result = Check().run(replace(context(hbm_bytes=0), device=device))
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
     assert result.coverage["patterns"] == list(CORE)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_all_of_the_memory_is_found(backend: CudaBackend, fault: str) -> None:
-    result = Check().run(replace(context(inject=(fault,), hbm_bytes=0), backend=backend))
+def test_a_fault_in_all_of_the_memory_is_found(device: CudaDevice, fault: str) -> None:
+    result = Check().run(replace(context(inject=(fault,), hbm_bytes=0), device=device))
     assert [reason.code for reason in result.reasons] == ["HBM_BIT_ERROR"]
 
 
-def test_the_selftest_sees_the_whole_table(backend: CudaBackend) -> None:
-    results = Check().selftest(replace(context(hbm_bytes=0), backend=backend, selftest_full=True))
+def test_the_selftest_sees_the_whole_table(device: CudaDevice) -> None:
+    results = Check().selftest(replace(context(hbm_bytes=0), device=device, selftest_full=True))
     assert [(r.fault.split(" ")[0], r.injected and r.detected) for r in results] == [(name, True) for name in FAULTS]

@@ -27,7 +27,7 @@ from gpu_burnin.checks.nccl.operations import (
     operation,
     sent_bits,
 )
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 
@@ -35,9 +35,9 @@ _SIZE, _LIMIT_S = 16 << 20, 60.0
 
 
 @pytest.fixture
-def port(backend: CudaBackend) -> Iterator[CudaCollectives]:
+def port(device: CudaDevice) -> Iterator[CudaCollectives]:
     """A port with open buffers."""
-    made = backend.collectives()
+    made = device.collectives()
     assert isinstance(made, CudaCollectives)
     made.open(_SIZE)
     yield made
@@ -80,10 +80,10 @@ def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kin
 # An abort that does not come back ends the process it is in, as it should end a worker: not that of the tests.
 _NEVER_COMES = """
 from gpu_burnin.checks.nccl.port import CollectiveTimeout
-from gpu_burnin.device.cuda import CudaBackend
-backend = CudaBackend()
-backend.open(None)
-port = backend.collectives()
+from gpu_burnin.device.cuda import CudaDevice
+device = CudaDevice()
+device.open(None)
+port = device.collectives()
 port.open(16 << 20)
 try:
     port.join([port.offer(0, 2), None], 0, "default", 3.0)
@@ -112,16 +112,16 @@ def test_the_library_is_that_of_its_package(port: CudaCollectives) -> None:
 
 
 @pytest.mark.parametrize("fault", ["", "wrong_element", "stale"])
-def test_the_check_passes_alone_and_sees_planted_faults(backend: CudaBackend, fault: str) -> None:
+def test_the_check_passes_alone_and_sees_planted_faults(device: CudaDevice, fault: str) -> None:
     inject = (fault,) if fault else ()
-    ctx = replace(context(inject, collective_bytes=64 << 20), backend=backend, level="standard")
+    ctx = replace(context(inject, collective_bytes=64 << 20), device=device, level="standard")
     result = Check().run(ctx)
     assert result.verdict is (Verdict.FAIL if fault else Verdict.PASS)
     assert {reason.code for reason in result.reasons} == ({"NCCL_DATA"} if fault else set())
 
 
-def test_the_selftest_sees_everything(backend: CudaBackend) -> None:
-    results = Check().selftest(replace(context(), backend=backend, selftest_full=True))
+def test_the_selftest_sees_everything(device: CudaDevice) -> None:
+    results = Check().selftest(replace(context(), device=device, selftest_full=True))
     assert len(results) == 32 and all(test.detected for test in results)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, PIECES, Direction, transfer_key
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 
@@ -25,11 +25,11 @@ _SIZE = 8 << 20
 _ROOT = Path(__file__).resolve().parents[2]
 _OTHER = f"""
 import json, sys
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.checks.nvlink.port import transfer_key
-backend = CudaBackend()
-backend.open(None)
-port = backend.peers()
+device = CudaDevice()
+device.open(None)
+port = device.peers()
 handle = port.export("GPU-b", ["GPU-a"], {_SIZE})
 port.fill("GPU-a", transfer_key(7, "GPU-b", "GPU-a", 1))
 port.clear("GPU-a")
@@ -38,7 +38,7 @@ for line in sys.stdin:
     found = port.verify("GPU-a", transfer_key(7, "GPU-a", "GPU-b", 1))
     print(json.dumps([fault.kind for fault in found]), flush=True)
 port.close()
-backend.close()
+device.close()
 """
 
 
@@ -75,8 +75,8 @@ def _ask(process: subprocess.Popen[str]) -> Any:
     return _line(process)
 
 
-def test_memory_of_another_process_is_written_and_read(backend: CudaBackend, other: subprocess.Popen[str]) -> None:
-    port = backend.peers()
+def test_memory_of_another_process_is_written_and_read(device: CudaDevice, other: subprocess.Popen[str]) -> None:
+    port = device.peers()
     try:
         port.export("GPU-a", ["GPU-b"], _SIZE)
         port.attach("GPU-b", _line(other))
@@ -95,8 +95,8 @@ def test_memory_of_another_process_is_written_and_read(backend: CudaBackend, oth
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("fault", DATA_FAULTS)
-def test_each_fault_is_seen_on_the_device(backend: CudaBackend, direction: Direction, fault: str) -> None:
-    port, key = backend.peers(), transfer_key(7, "GPU-a", "GPU-a", 1)
+def test_each_fault_is_seen_on_the_device(device: CudaDevice, direction: Direction, fault: str) -> None:
+    port, key = device.peers(), transfer_key(7, "GPU-a", "GPU-a", 1)
     try:
         port.attach("GPU-a", port.export("GPU-a", ["GPU-a"], _SIZE))
         port.fill("GPU-a", key)
@@ -113,8 +113,8 @@ def test_each_fault_is_seen_on_the_device(backend: CudaBackend, direction: Direc
         port.close()
 
 
-def test_the_check_has_no_pair_on_one_gpu_and_its_selftest_sees_everything(backend: CudaBackend) -> None:
-    ctx = replace(context(transfer_bytes=_SIZE), backend=backend, selftest_full=True)
+def test_the_check_has_no_pair_on_one_gpu_and_its_selftest_sees_everything(device: CudaDevice) -> None:
+    ctx = replace(context(transfer_bytes=_SIZE), device=device, selftest_full=True)
     result = Check().run(ctx)
     assert (result.verdict, result.coverage["pairs_total"]) == (Verdict.PASS, 0)
     tests = Check().selftest(ctx)
@@ -138,10 +138,10 @@ def test_all_pairs_of_the_node_are_covered(tmp_path: Path) -> None:
         assert check["coverage"]["pairs_covered"] == check["coverage"]["pairs_total"]
 
 
-def test_all_memory_is_given_back(backend: CudaBackend) -> None:
+def test_all_memory_is_given_back(device: CudaDevice) -> None:
     import cupy
 
-    port = backend.peers()
+    port = device.peers()
     port.export("GPU-a", ["GPU-b"], _SIZE)
     port.close()
     free = cupy.cuda.runtime.memGetInfo()[0]
@@ -151,10 +151,10 @@ def test_all_memory_is_given_back(backend: CudaBackend) -> None:
     assert cupy.cuda.runtime.memGetInfo()[0] >= free
 
 
-def test_what_another_may_have_mapped_is_not_freed_when_it_goes_wrong(backend: CudaBackend) -> None:
+def test_what_another_may_have_mapped_is_not_freed_when_it_goes_wrong(device: CudaDevice) -> None:
     import cupy
 
-    port = backend.peers()
+    port = device.peers()
     port.export("GPU-a", ["GPU-b"], _SIZE)
     free = cupy.cuda.runtime.memGetInfo()[0]
     port.abandon()

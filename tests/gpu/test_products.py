@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks.gemm.probe import probe_bits
-from gpu_burnin.device.backend import STORAGE, STORAGE_OF
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.device.port import STORAGE, STORAGE_OF
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, Target, flip_bit
@@ -20,16 +20,16 @@ SMALL = Shape(256, 256, 256)
 _SEED = 11
 
 
-def _supported(backend: CudaBackend, precision: str) -> None:
-    if precision not in backend.precisions:
-        pytest.skip(f"{backend.facts()['device']} does not compute {precision}")
+def _supported(device: CudaDevice, precision: str) -> None:
+    if precision not in device.precisions:
+        pytest.skip(f"{device.facts()['device']} does not compute {precision}")
 
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
-def test_every_product_has_its_golden_digest(backend: CudaBackend, precision: str, scaled: bool) -> None:
-    _supported(backend, precision)
-    stream, checked = Stream(backend), 0
+def test_every_product_has_its_golden_digest(device: CudaDevice, precision: str, scaled: bool) -> None:
+    _supported(device, precision)
+    stream, checked = Stream(device), 0
     for m, n, k in shipped_shapes():
         unit = ProductUnit(stream, precision, Shape(m, n, k))
         for operands in exact.ranges_for(precision):
@@ -48,9 +48,9 @@ def test_every_product_has_its_golden_digest(backend: CudaBackend, precision: st
 
 
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
-def test_fresh_seeds_pass_freivalds(backend: CudaBackend, precision: str) -> None:
-    _supported(backend, precision)
-    unit = ProductUnit(Stream(backend), precision, SMALL)
+def test_fresh_seeds_pass_freivalds(device: CudaDevice, precision: str) -> None:
+    _supported(device, precision)
+    unit = ProductUnit(Stream(device), precision, SMALL)
     operands = exact.ranges_for(precision)[0]
     made = make_set(operands, SMALL, fresh_seeds(_SEED))
     assert made is not None
@@ -60,17 +60,17 @@ def test_fresh_seeds_pass_freivalds(backend: CudaBackend, precision: str) -> Non
 
 
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
-def test_the_probe_sees_the_precision_s_own_data_path(backend: CudaBackend, precision: str) -> None:
-    _supported(backend, precision)
-    probe = probe_bits(ProductUnit(Stream(backend), precision, Shape(512, 512, 4096)), _SEED)
+def test_the_probe_sees_the_precision_s_own_data_path(device: CudaDevice, precision: str) -> None:
+    _supported(device, precision)
+    probe = probe_bits(ProductUnit(Stream(device), precision, Shape(512, 512, 4096)), _SEED)
     assert (probe.seen, probe.acts_as, probe.errors) == (True, precision, None), (probe.path, probe.why)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
-def test_planted_faults_are_detected(backend: CudaBackend, precision: str, name: str) -> None:
-    _supported(backend, precision)
-    unit = ProductUnit(Stream(backend), precision, SMALL)
+def test_planted_faults_are_detected(device: CudaDevice, precision: str, name: str) -> None:
+    _supported(device, precision)
+    unit = ProductUnit(Stream(device), precision, SMALL)
     unit.load(exact.ranges_for(precision)[0])
     expected = expected_digests({pair: unit.case(pair) for pair in ROUND})
     pairs = ROUND[:2]
@@ -80,37 +80,37 @@ def test_planted_faults_are_detected(backend: CudaBackend, precision: str, name:
 
 
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
-def test_a_flipped_bit_is_located(backend: CudaBackend, precision: str) -> None:
-    _supported(backend, precision)
-    unit = ProductUnit(Stream(backend), precision, SMALL)
+def test_a_flipped_bit_is_located(device: CudaDevice, precision: str) -> None:
+    _supported(device, precision)
+    unit = ProductUnit(Stream(device), precision, SMALL)
     unit.load(exact.ranges_for(precision)[0])
     expected = expected_digests({pair: unit.case(pair) for pair in ROUND})
     for bit in range(0, 8 * STORAGE[STORAGE_OF[precision][1]].size_bytes, 5):
         unit.clear()
         outcome = unit.run(ROUND[:1], [expected[ROUND[0]]], flip_bit(bit), _SEED + bit).outcomes[0]
         entries = locate(unit, ROUND[0], outcome)
-        place = Target(backend, unit.a[0], unit.b[0], unit.c, _SEED + bit).place(unit.c.elements)
+        place = Target(device, unit.a[0], unit.b[0], unit.c, _SEED + bit).place(unit.c.elements)
         assert [(e["matrix"], e["row"], e["col"], e["flipped_bits"]) for e in entries] == [
             ("c", *divmod(place, unit.c.cols), [bit])
         ]
 
 
-def test_random_products_repeat_bit_for_bit(backend: CudaBackend) -> None:
-    for precision in backend.precisions:
-        unit = ProductUnit(Stream(backend), precision, Shape(512, 512, 1024))
+def test_random_products_repeat_bit_for_bit(device: CudaDevice) -> None:
+    for precision in device.precisions:
+        unit = ProductUnit(Stream(device), precision, Shape(512, 512, 1024))
         digests = set()
         for _ in range(8):
-            backend.fill_random(unit.a[0], 1)
-            backend.fill_random(unit.b[0], 2)
-            backend.write_raw(unit.c, 0, np.zeros(unit.c.elements, dtype=f"u{unit.c.storage.size_bytes}"))
-            backend.gemm(precision, unit.a[0], unit.b[0], unit.c)
-            digests.add(backend.digest_bits(unit.c, 3))
+            device.fill_random(unit.a[0], 1)
+            device.fill_random(unit.b[0], 2)
+            device.write_raw(unit.c, 0, np.zeros(unit.c.elements, dtype=f"u{unit.c.storage.size_bytes}"))
+            device.gemm(precision, unit.a[0], unit.b[0], unit.c)
+            digests.add(device.digest_bits(unit.c, 3))
         assert len(digests) == 1, precision
 
 
-def test_the_algorithm_is_reported_for_every_precision(backend: CudaBackend) -> None:
-    for precision in backend.precisions:
-        unit = ProductUnit(Stream(backend), precision, SMALL)
-        algorithm = backend.algorithm(precision, unit.a[0], unit.b[0], unit.c)
+def test_the_algorithm_is_reported_for_every_precision(device: CudaDevice) -> None:
+    for precision in device.precisions:
+        unit = ProductUnit(Stream(device), precision, SMALL)
+        algorithm = device.algorithm(precision, unit.a[0], unit.b[0], unit.c)
         assert len(bytes.fromhex(algorithm)) == 64
         assert int(algorithm, 16) != 0

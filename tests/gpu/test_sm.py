@@ -10,7 +10,7 @@ from gpu_burnin.checks.sm import golden as sm_golden
 from gpu_burnin.checks.sm import judge as sm_judge
 from gpu_burnin.checks.sm.check import ROUNDS, Check
 from gpu_burnin.checks.sm.kernels import KERNELS
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 
@@ -18,15 +18,15 @@ _SEED = 7
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_sm_gives_the_expected_words(backend: CudaBackend, kernel: str) -> None:
-    run = backend.run_on_sms(kernel, _SEED, ROUNDS[kernel])
+def test_every_sm_gives_the_expected_words(device: CudaDevice, kernel: str) -> None:
+    run = device.run_on_sms(kernel, _SEED, ROUNDS[kernel])
     verdicts = sm_judge.judge(run, sm_golden.expected(kernel, _SEED, ROUNDS[kernel]))
     assert verdicts.clean
-    assert len(verdicts.covered) == backend.multiprocessors()
+    assert len(verdicts.covered) == device.multiprocessors()
 
 
-def test_the_check_passes_and_its_selftest_sees_everything(backend: CudaBackend) -> None:
-    ctx = replace(context(budget_s=5.0), backend=backend, selftest_full=True)
+def test_the_check_passes_and_its_selftest_sees_everything(device: CudaDevice) -> None:
+    ctx = replace(context(budget_s=5.0), device=device, selftest_full=True)
     result = Check().run(ctx)
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
     tests = Check().selftest(ctx)

@@ -1,5 +1,5 @@
 """Stand-ins for CuPy and libcublasLt. They record every call; with the kernels compiled for the host they also compute,
-so that the backend's host side and its kernels can be compared with the CPU backend. None of it replaces a GPU.
+so that the device's host side and its kernels can be compared with the CPU device. None of it replaces a GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 
 from gpu_burnin.checks.gemm.cuda_source import SOURCE
 from gpu_burnin.device import cublaslt, cuda, cuda_device
-from gpu_burnin.device.backend import values_from_raw
 from gpu_burnin.device.cublaslt import CUDA_TYPE, HeuristicResult
+from gpu_burnin.device.port import values_from_raw
 from tests.support.host_kernels import HOST_THREADS, THREADED, compile_for_host, with_host_threads
 
 STREAM = 0x7
@@ -116,7 +116,7 @@ class FakePointer:
 
 
 class FakeArray:
-    """A device array: only what the backend may touch, on host memory."""
+    """A device array: only what the device may touch, on host memory."""
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values = values
@@ -168,7 +168,7 @@ class FakeEvent:
 
 
 def use_fakes(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, library: FakeLt | None = None) -> None:
-    """A CudaBackend that is opened now gets these: CuPy, which loads kernels too, and libcublasLt."""
+    """A CudaDevice that is opened now gets these: CuPy, which loads kernels too, and libcublasLt."""
     monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
     real = importlib.import_module
     monkeypatch.setattr(cuda_device.importlib, "import_module", lambda name: cupy if name == "cupy" else real(name))

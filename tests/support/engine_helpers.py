@@ -1,11 +1,11 @@
-"""Things the engine's tests share: made-up GPUs, small plans, a check context on the CPU backend."""
+"""Things the engine's tests share: made-up GPUs, small plans, a check context on the CPU device."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.engine.plan import Plan, make_plan
 from gpu_burnin.types import Gpu
 
@@ -21,11 +21,11 @@ def gpu(index: int = 0) -> Gpu:
 
 
 def context(inject: tuple[str, ...] = (), budget_s: float = 0.0, **shapes: int) -> CheckContext:
-    """A context for one GPU on the CPU backend; budget 0 means exactly one round."""
-    backend = CpuBackend()
-    backend.open(gpu())
+    """A context for one GPU on the CPU device; budget 0 means exactly one round."""
+    device = CpuDevice()
+    device.open(gpu())
     return CheckContext(
-        seed=7, level="quick", budget_s=budget_s, gpus=(gpu(),), gpu=gpu(), backend=backend,
+        seed=7, level="quick", budget_s=budget_s, gpus=(gpu(),), gpu=gpu(), device=device,
         shapes={**SHAPES, **shapes}, inject=inject, exchange=lambda data: {gpu().uuid: data},
     )  # fmt: skip
 

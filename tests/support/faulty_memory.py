@@ -1,4 +1,4 @@
-"""A CPU backend whose memory is sick, as broken hardware would be: below the checks."""
+"""A CPU device whose memory is sick, as broken hardware would be: below the checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from gpu_burnin.checks.hbm.cpu import CpuMemory
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 
 
-class SickMemory(CpuBackend):
+class SickMemory(CpuDevice):
     """Memory with one hardware fault, applied after every write."""
 
     KINDS = ("stuck at 0", "stuck at 1", "address line", "joined data lines", "neighbour disturb")

@@ -1,4 +1,4 @@
-"""A node of its own for whole runs through the command line, on the CPU backend and the lab's fake NVML."""
+"""A node of its own for whole runs through the command line, on the CPU device and the lab's fake NVML."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from gpu_burnin.checks.pcie.check import Check
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
 from gpu_burnin.checks.pcie.port import HostLink
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.types import CheckResult
 from tests.support.together_helpers import contexts, run_together
 
 
-class Backend(CpuBackend):
+class Device(CpuDevice):
     """Gives links of a class of the test."""
 
     def __init__(self, kind: type[CpuHostLink]) -> None:
@@ -24,7 +24,7 @@ class Backend(CpuBackend):
 
 
 def run(count: int = 1, kind: type[CpuHostLink] = CpuHostLink, **changes: object) -> dict[str, CheckResult | Exception]:
-    made = [replace(ctx, backend=Backend(kind)) for ctx in contexts(count, **changes)]  # type: ignore[arg-type]
+    made = [replace(ctx, device=Device(kind)) for ctx in contexts(count, **changes)]  # type: ignore[arg-type]
     return run_together(Check().run, made)
 
 

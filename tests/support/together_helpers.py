@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.types import CheckResult
 from tests.support.engine_helpers import SHAPES, gpu
 from tests.support.exchange_barrier import run_together
@@ -25,12 +25,12 @@ def results_together(run: Callable[[CheckContext], CheckResult], made: list[Chec
 
 
 def contexts(count: int, budget_s: float = 0.0, **changes: object) -> list[CheckContext]:
-    """Contexts of `count` made-up GPUs on CPU backends of their own; the exchange is set by run_together."""
+    """Contexts of `count` made-up GPUs on CPU devices of their own; the exchange is set by run_together."""
     gpus = tuple(gpu(index) for index in range(count))
     found = []
     for one in gpus:
-        backend = CpuBackend()
-        backend.open(one)
-        ctx = CheckContext(seed=7, level="quick", budget_s=budget_s, gpus=gpus, gpu=one, backend=backend, shapes=SHAPES)
+        device = CpuDevice()
+        device.open(one)
+        ctx = CheckContext(seed=7, level="quick", budget_s=budget_s, gpus=gpus, gpu=one, device=device, shapes=SHAPES)
         found.append(replace(ctx, **changes))  # type: ignore[arg-type]
     return found

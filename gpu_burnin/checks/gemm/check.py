@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_burnin.checks import CheckContext, needed_backend
+from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.gemm import selftest as gemm_selftest
 from gpu_burnin.checks.gemm.data_path import DataPath, judge_path, simulated_path
 from gpu_burnin.checks.gemm.phases import Session
@@ -19,17 +19,17 @@ class Check:
     per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
-        """Every phase at least once, then more while time is left. Raises BackendError without a backend."""
-        backend = needed_backend(ctx, self.name)
-        session = Session(ctx, backend)
+        """Every phase at least once, then more while time is left. Raises DeviceError without a device."""
+        device = needed_device(ctx, self.name)
+        session = Session(ctx, device)
         session.run()
-        sku = None if backend.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
+        sku = None if device.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
         paths = data_paths(session, sku)
         wanted = operands.PRECISIONS if sku is None else sku.precisions
         # A probe alone covers nothing: its product is not verified.
         missing = [precision for precision in wanted if precision not in session.tally.ranges]
         reasons = [*session.tally.reasons]
-        if not backend.simulated:
+        if not device.simulated:
             reasons += _coverage_reasons(ctx, paths, missing)
         return CheckResult(
             name=self.name,
@@ -51,7 +51,7 @@ class Check:
 def data_paths(session: Session, sku: Sku | None) -> dict[str, DataPath]:
     """The data path of each precision, by the probes' bits and the best rates measured."""
     rates, peaks = session.tally.best_rates(), None if sku is None else sku.peaks
-    if session.backend.simulated:
+    if session.device.simulated:
         return {precision: simulated_path(precision, rates.get(precision)) for precision in session.probes}
     return {precision: judge_path(probe, rates, peaks) for precision, probe in session.probes.items()}
 
@@ -86,5 +86,5 @@ def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) 
         "algorithms": dict(tally.algorithms),
         "bytes_moved": tally.bytes_moved,
         **tally.time.to_json(),
-        "simulated": session.backend.simulated,
+        "simulated": session.device.simulated,
     }

@@ -1,4 +1,4 @@
-"""CUDA C of the cuda backend: what all kernels share, filling of operands, launch counter. Not yet run on hardware.
+"""CUDA C of the cuda device: what all kernels share, filling of operands, launch counter. Not yet run on hardware.
 
 Compiled at run time by NVRTC; needs no CUDA headers. Each kernel does what the function of the same
 meaning in exact.py does, integer for integer.

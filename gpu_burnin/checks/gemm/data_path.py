@@ -110,5 +110,5 @@ def _held_back(rates: Mapping[str, float], peaks: Mapping[str, float]) -> float:
 
 
 def simulated_path(precision: str, rate: float | None) -> DataPath:
-    """On the CPU backend there is no data path of a GPU to prove."""
+    """On the CPU device there is no data path of a GPU to prove."""
     return DataPath("numpy", False, f"no GPU made these {precision} products", rate)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm.probe import BitProbe
 from gpu_burnin.checks.gemm.probe_errors import ProbeErrors
-from gpu_burnin.device.backend import read_matrix
+from gpu_burnin.device.port import read_matrix
 from gpu_burnin.exact.locate import bit_entry, case_entry, first_places, locate
 from gpu_burnin.exact.product import Outcome, Pair, ProductUnit
 from gpu_burnin.hardware.reasons import make_reason
@@ -74,7 +74,7 @@ def describe_unstable(
     ctx: CheckContext, unit: ProductUnit, got: NDArray[Any], first: int, digest: int, digest_again: int
 ) -> Found:
     """A product of random operands whose bits changed: `got` are the deviating ones, C holds one more repeat."""
-    again = read_matrix(unit.backend, unit.c)
+    again = read_matrix(unit.device, unit.c)
     repeat = "right" if digest_again == first else "same" if digest_again == digest else "other"
     common: dict[str, JSON] = {
         "precision": unit.precision,

@@ -11,7 +11,7 @@ from gpu_burnin.checks.gemm.errors import Found, describe, describe_probe, descr
 from gpu_burnin.checks.gemm.probe import BitProbe, probe_bits
 from gpu_burnin.checks.gemm.tally import Tally, rate_unit
 from gpu_burnin.checks.verified import VerifiedTime
-from gpu_burnin.device.backend import Backend, read_matrix
+from gpu_burnin.device.port import Device, read_matrix
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, Fault
@@ -61,11 +61,11 @@ def fresh_order(precisions: Sequence[str], k: int) -> tuple[OperandRange, ...]:
 class Session:
     """One run of the check on one GPU. `tally` holds what was seen so far."""
 
-    def __init__(self, ctx: CheckContext, backend: Backend) -> None:
-        self.ctx, self.backend, self.shape = ctx, backend, shape_of(ctx)
-        self.tally = Tally(time=VerifiedTime.of(backend.precisions))
+    def __init__(self, ctx: CheckContext, device: Device) -> None:
+        self.ctx, self.device, self.shape = ctx, device, shape_of(ctx)
+        self.tally = Tally(time=VerifiedTime.of(device.precisions))
         self.probes: dict[str, BitProbe] = {}
-        self._stream = Stream(backend)
+        self._stream = Stream(device)
         self._units: dict[tuple[str, Shape], ProductUnit] = {}
         self._cost_s: dict[str, float] = {}
         self._fault: Fault | None = next((FAULTS[name] for name in ctx.inject if name in FAULTS), None)
@@ -81,7 +81,7 @@ class Session:
 
     def run(self) -> None:
         """Every phase at least once, then cycles of them until the budget is spent or enough was found."""
-        with FreshSupply(fresh_order(self.backend.precisions, self.shape.k), self.shape, self.ctx.seed) as supply:
+        with FreshSupply(fresh_order(self.device.precisions, self.shape.k), self.shape, self.ctx.seed) as supply:
             self._probe()
             self._cold(supply)
             self._once()
@@ -110,11 +110,11 @@ class Session:
 
     def _probe(self) -> None:
         """Which data path each precision takes; a precision on another path keeps to what that path can hold."""
-        for precision in self.backend.precisions:
+        for precision in self.device.precisions:
             unit = self._unit(precision)
             self._show(f"{precision} probe")
             probe = self.probes[precision] = probe_bits(unit, self.ctx.seed)
-            self.tally.algorithms[precision] = self.backend.algorithm(precision, unit.a[0], unit.b[0], unit.c)
+            self.tally.algorithms[precision] = self.device.algorithm(precision, unit.a[0], unit.b[0], unit.c)
             self.tally.made("probe", unit, 1)
             if probe.errors is not None:
                 self.tally.wrong += 1
@@ -126,14 +126,14 @@ class Session:
 
         While the host has no fresh set ready, the GPU goes on with the rotation.
         """
-        for precision in self.backend.precisions:
+        for precision in self.device.precisions:
             until = time.monotonic() + _COLD_S
             for number, (operands, scaled) in enumerate(self._loads(precision)):
                 if self._enough or (number > 0 and time.monotonic() >= until):
                     break
                 if self._has_golden or operands.rounds_to is not None:
                     self._golden("cold", precision, operands, scaled, ROUND)
-        missing = {key for p in self.backend.precisions for r in self._ranges(p) if (key := self._fresh_key(p, r))}
+        missing = {key for p in self.device.precisions for r in self._ranges(p) if (key := self._fresh_key(p, r))}
         while missing and not self._enough:
             made = supply.take(wait=not self._has_golden)
             if made is not None:
@@ -151,7 +151,7 @@ class Session:
         """One step of the rotation. After each round of golden ones comes a fresh set, if the host has one ready."""
         self._turn += 1
         made = None
-        if not self._has_golden or self._turn % (1 + len(self.backend.precisions)) == 0:
+        if not self._has_golden or self._turn % (1 + len(self.device.precisions)) == 0:
             made = supply.take(wait=not self._has_golden)
         if made is not None:
             self._fresh(phase, made, least=False)
@@ -171,7 +171,7 @@ class Session:
         They are verified by Freivalds' check; after that their digests are known, and more of them follow.
         """
         done = []
-        for precision in self.backend.precisions:
+        for precision in self.device.precisions:
             if made.operands not in self._ranges(precision):
                 continue
             done.append(precision)
@@ -188,13 +188,13 @@ class Session:
 
     def _random(self, least: bool = False) -> None:
         """Random operands in every precision: two products in turn, each the same bits each time."""
-        for precision in self.backend.precisions:
+        for precision in self.device.precisions:
             if self._enough:
                 return
             unit = self._unit(precision)
             for side, buffers in (("a", unit.a), ("b", unit.b)):
                 for i, buffer in enumerate(buffers):
-                    self.backend.fill_random(buffer, exact.stream_key(self.ctx.seed, f"random {side}{i}"))
+                    self.device.fill_random(buffer, exact.stream_key(self.ctx.seed, f"random {side}{i}"))
             self._random_products(unit, 0.0 if least else _BATCH_S)
 
     def _random_products(self, unit: ProductUnit, seconds: float) -> None:
@@ -208,7 +208,7 @@ class Session:
             digest = self._random_product(unit, which)
             if digest != known.setdefault(which, digest) or known.get(1 - which) == digest:
                 self.tally.wrong += 1
-                got = read_matrix(self.backend, unit.c)
+                got = read_matrix(self.device, unit.c)
                 unit.clear()
                 again = self._random_product(unit, which)
                 self._found(describe_unstable(self.ctx, unit, got, known[which], digest, again))
@@ -219,7 +219,7 @@ class Session:
         """The digest of one product; the host waits for it, so its clock has the time that the GPU was at work."""
         started = time.monotonic()
         self._stream.gemm(unit.precision, unit.a[which], unit.b[which], unit.c)
-        digest = self.backend.digest_bits(unit.c, DIGEST_KEY)
+        digest = self.device.digest_bits(unit.c, DIGEST_KEY)
         self.tally.made("random", unit, 1)
         self.tally.time.add(time.monotonic() - started, unit.precision)
         return digest
@@ -236,7 +236,7 @@ class Session:
             if self._enough:
                 return
             unit, count = self._unit(precision), 1
-            if not self.backend.simulated:
+            if not self.device.simulated:
                 count = max(1, min(_MAX_BATCH, int(_PLAIN_S / max(self._cost_s.get(precision, _PLAIN_S), 1e-6))))
             seconds = self._stream.timed(precision, unit.a[0], unit.b[0], unit.c, count)
             self.tally.timed_plain(unit, count, seconds)
@@ -245,9 +245,9 @@ class Session:
     def _light(self) -> None:
         """Small products one by one, with a pause before each."""
         least = min(self.shape.m, self.shape.n, self.shape.k)
-        sizes = [s for s in _LIGHT_SIZES if not self.backend.simulated or s <= _LIGHT_SIZE_SIMULATED]
+        sizes = [s for s in _LIGHT_SIZES if not self.device.simulated or s <= _LIGHT_SIZE_SIMULATED]
         size = next((s for s in sizes if s <= least), least)
-        for precision in self.backend.precisions:
+        for precision in self.device.precisions:
             unit = self._unit(precision, Shape(size, size, size))
             unit.load(self._ranges(precision)[0])
             expected = expected_digests({pair: unit.case(pair) for pair in ROUND})
@@ -320,9 +320,9 @@ class Session:
 
         A counter and not a generator: one that the session keeps would keep the session, and with it device memory.
         """
-        index, which = divmod(self._next_load, len(self.backend.precisions))
+        index, which = divmod(self._next_load, len(self.device.precisions))
         self._next_load += 1
-        precision = self.backend.precisions[which]
+        precision = self.device.precisions[which]
         loads = self._loads(precision)
         operands, scaled = loads[index % len(loads)]
         return precision, operands, scaled

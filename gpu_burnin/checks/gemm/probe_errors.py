@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import values_from_raw
+from gpu_burnin.device.port import values_from_raw
 from gpu_burnin.exact.locate import bit_entry, first_places
 from gpu_burnin.exact.product import ProductUnit
 from gpu_burnin.types import JSON
@@ -38,7 +38,7 @@ def first_product(unit: ProductUnit, rows: int, cols: int) -> NDArray[Any]:
     """Multiply the first operands into an empty C; bits of its first rows and columns."""
     unit.clear()
     unit.stream.gemm(unit.precision, unit.a[0], unit.b[0], unit.c)
-    bits = unit.backend.read_raw(unit.c, 0, rows * unit.shape.n).reshape(rows, unit.shape.n)
+    bits = unit.device.read_raw(unit.c, 0, rows * unit.shape.n).reshape(rows, unit.shape.n)
     return np.ascontiguousarray(bits[:, :cols])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm.errors import describe
 from gpu_burnin.checks.selftest import hindered, injected
-from gpu_burnin.device.backend import STORAGE, STORAGE_OF
+from gpu_burnin.device.port import STORAGE, STORAGE_OF
 from gpu_burnin.exact import golden
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
@@ -26,13 +26,13 @@ _MEANT = {"stale": "stale", "skipped_launch": "not_launched", "nan": "nonfinite"
 
 def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
     """The few faults of a run, or with ctx.selftest_full all: every fault and every single bit, with golden
-    digests (also of results with powers of two) and with fresh seeds. Nothing without a backend."""
-    if ctx.backend is None:
+    digests (also of results with powers of two) and with fresh seeds. Nothing without a device."""
+    if ctx.device is None:
         return ()
-    limit = _LIMIT_SIMULATED if ctx.backend.simulated else _LIMIT_DEVICE
+    limit = _LIMIT_SIMULATED if ctx.device.simulated else _LIMIT_DEVICE
     shape = Shape(*(min(ctx.shapes[key], limit) for key in ("gemm_m", "gemm_n", "gemm_k")))
-    stream = Stream(ctx.backend)
-    return tuple(result for p in ctx.backend.precisions for result in _precision(ctx, stream, p, shape))
+    stream = Stream(ctx.device)
+    return tuple(result for p in ctx.device.precisions for result in _precision(ctx, stream, p, shape))
 
 
 def _precision(ctx: CheckContext, stream: Stream, precision: str, shape: Shape) -> Iterator[SelftestResult]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from gpu_burnin.checks import CheckContext, done_share, needed_backend
+from gpu_burnin.checks import CheckContext, done_share, needed_device
 from gpu_burnin.checks.hbm import selftest as hbm_selftest
 from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
@@ -36,10 +36,10 @@ class Check:
     retention_s = 60.0
 
     def run(self, ctx: CheckContext) -> CheckResult:
-        """Raises BackendError without a backend or without memory for the test."""
-        backend = needed_backend(ctx, self.name)
+        """Raises DeviceError without a device or without memory for the test."""
+        device = needed_device(ctx, self.name)
         started = time.monotonic()
-        memory = backend.memory()
+        memory = device.memory()
         try:
             taken = memory.take(ctx.shapes["hbm_bytes"])
             scan = Scan(_with_faults(ctx, memory, taken), taken.size_bytes)
@@ -136,7 +136,7 @@ def _missing(ctx: CheckContext, scan: Scan) -> tuple[str, ...]:
 
 
 def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float) -> dict[str, JSON]:
-    simulated = ctx.backend is None or ctx.backend.simulated
+    simulated = ctx.device is None or ctx.device.simulated
     total = ctx.gpu.memory_bytes if ctx.gpu else None
     where = "host memory, no GPU memory" if simulated else "device memory"
     if taken.size_bytes < _LEAST_CACHES * taken.cache_bytes:

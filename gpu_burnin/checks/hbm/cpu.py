@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, compare, together
 from gpu_burnin.checks.hbm.port import Taken, words_in
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
 
 _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
@@ -28,7 +28,7 @@ class CpuMemory:
         try:
             self._words = np.zeros(words_in(size), dtype=np.uint64)
         except MemoryError:
-            raise BackendError(f"no host memory for a test of {size} bytes: lower shapes.hbm_bytes") from None
+            raise DeviceError(f"no host memory for a test of {size} bytes: lower shapes.hbm_bytes") from None
         return Taken(size, (size,), size, 0, 0)
 
     def write(self, pattern: Pattern) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 from gpu_burnin.checks.hbm import source
 from gpu_burnin.checks.hbm.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, WrongWord
 from gpu_burnin.checks.hbm.port import Taken
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cuda_device import few_blocks
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.kernels import Loader
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, U64
 
 # Left free for what the driver takes while kernels run (local memory, modules).
@@ -76,7 +76,7 @@ class CudaMemory:
             self._take_pieces(wanted, exactly=size_bytes > 0)
             taken = sum(piece.size_bytes for piece in self._pieces)
             if taken == 0 or (size_bytes and taken < size_bytes):
-                raise BackendError(
+                raise DeviceError(
                     f"no GPU memory for the memory test: {taken} of {wanted} bytes were to be had, {free} of {total} "
                     "are free; see with nvidia-smi what else uses the GPU, or lower shapes.hbm_bytes"
                 )

@@ -28,7 +28,7 @@ class Taken:
 
 
 class MemoryTester(Protocol):
-    """One device's memory. Only one may be in use at a time. Errors of the device are raised as BackendError.
+    """One device's memory. Only one may be in use at a time. Errors of the device are raised as DeviceError.
 
     All calls wait until they are done.
     """
@@ -41,7 +41,7 @@ class MemoryTester(Protocol):
     def take(self, size_bytes: int) -> Taken:
         """Take memory: a multiple of 4096 bytes, or 0 for all that is free but a small reserve.
 
-        Raises BackendError when there is not as much; what was taken until then is given back.
+        Raises DeviceError when there is not as much; what was taken until then is given back.
         """
         ...
 

@@ -9,7 +9,7 @@ from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import Pattern
 from gpu_burnin.checks.hbm.rounds import Scan, Step, address_in_cell, moving_inversions, retention, wrong_words
 from gpu_burnin.checks.selftest import hindered, injected
-from gpu_burnin.device.backend import Backend
+from gpu_burnin.device.port import Device
 from gpu_burnin.types import SelftestResult
 
 # A comparison sees a wrong word the same way in little memory.
@@ -21,15 +21,15 @@ _ONE = ("bitflip",)
 
 def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
     """One flipped bit in a run of checks, all of memory_faults.FAULTS when the whole table is asked for."""
-    if ctx.backend is None:
+    if ctx.device is None:
         return ()
     names = tuple(FAULTS) if ctx.selftest_full else _ONE
-    return tuple(_strike(ctx, ctx.backend, name) for name in names)
+    return tuple(_strike(ctx, ctx.device, name) for name in names)
 
 
-def _strike(ctx: CheckContext, backend: Backend, name: str) -> SelftestResult:
+def _strike(ctx: CheckContext, device: Device, name: str) -> SelftestResult:
     size_bytes = min(ctx.shapes["hbm_bytes"] or _MOST_BYTES, _MOST_BYTES)
-    memory = backend.memory()
+    memory = device.memory()
     fault = FAULTS[name](max(size_bytes, _LEAST_BYTES), ctx.seed, waits=True)
     try:
         memory.take(max(size_bytes, _LEAST_BYTES))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from gpu_burnin.checks import CheckContext, needed_backend
+from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.nccl.judge import (
     Blame,
     algorithm_reasons,
@@ -31,7 +31,7 @@ from gpu_burnin.checks.nccl.session import Session, Stopped, settled, wrong_elem
 from gpu_burnin.checks.nccl.tally import Tally
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group, given_back
-from gpu_burnin.device.backend import Backend, BackendError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.settings.expectations import expectations_of
@@ -52,10 +52,10 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """All ranks run the same operations; each compares its own results and tells the others how it went."""
-        backend, gpu = _needed(ctx)
+        device, gpu = _needed(ctx)
         started = time.monotonic()
         group = Group(ctx)
-        port = backend.collectives()
+        port = device.collectives()
         session = Session(ctx, group, port)
         members, version, found = group.members, "", _Found(ctx, gpu, group.members)
         with given_back(port.close, port.close):
@@ -80,7 +80,7 @@ class Check:
                 "no_floor_why": found.no_floor_why or why_no_floor(len(members), session.largest_bytes),
                 "version": version,
                 "lost": [*group.lost],
-                "simulated": backend.simulated,
+                "simulated": device.simulated,
             },
             errors=tuple(session.tally.errors),
             reasons=tuple(found.reasons),
@@ -88,8 +88,8 @@ class Check:
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong element and a lost result in a buffer of this GPU; no library and no other rank takes part."""
-        backend, gpu = _needed(ctx)
-        port = backend.collectives()
+        device, gpu = _needed(ctx)
+        port = device.collectives()
         results: list[SelftestResult] = []
         try:
             for index, (part, op) in enumerate(settled(port, _SELFTEST_BYTES, ctx.seed)):
@@ -144,7 +144,7 @@ class _Found:
         self.reasons += self._coverage()
 
     def _transport(self, algorithm: str, transports: Transports) -> Iterator[Reason]:
-        if self._ctx.backend is None or self._ctx.backend.simulated:
+        if self._ctx.device is None or self._ctx.device.simulated:
             return
         ranks = len(self._members)
         # Only the first communicator is of NCCL's own choosing.
@@ -166,11 +166,11 @@ class _Found:
             yield make_reason("COVERAGE_LOW", Check.name, message, gpu=self._gpu.uuid, details={"missing": listed})
 
 
-def _needed(ctx: CheckContext) -> tuple[Backend, Gpu]:
-    backend = needed_backend(ctx, Check.name)
+def _needed(ctx: CheckContext) -> tuple[Device, Gpu]:
+    device = needed_device(ctx, Check.name)
     if ctx.gpu is None:
-        raise BackendError("the nccl check needs a GPU: this is a fault of the caller")
-    return backend, ctx.gpu
+        raise DeviceError("the nccl check needs a GPU: this is a fault of the caller")
+    return device, ctx.gpu
 
 
 def _real(gpu: Gpu, op: Operation, found: Outcome) -> Reason:

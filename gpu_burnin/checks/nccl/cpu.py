@@ -1,4 +1,4 @@
-"""Collectives of the CPU backend: a ring of worker processes over shared memory, sums by NumPy. No GPU takes part.
+"""Collectives of the CPU device: a ring of worker processes over shared memory, sums by NumPy. No GPU takes part.
 
 Each rank has one block of shared memory. It holds a word that says "given up", and for each sender a mailbox: two
 counters of pieces (written by the sender, taken by the owner) and room for two pieces. Every wait has a deadline, so
@@ -33,7 +33,7 @@ from gpu_burnin.checks.nccl.operations import (
 )
 from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout, Route, Transports
 from gpu_burnin.device import shared_memory
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
 Bytes = NDArray[np.uint8]
@@ -105,15 +105,15 @@ class CpuCollectives:
         try:
             self._send, self._recv = (np.zeros(size_bytes, dtype=np.uint8) for _ in range(2))
         except MemoryError:
-            raise BackendError(f"no memory for {size_bytes} bytes: lower shapes.collective_bytes") from None
+            raise DeviceError(f"no memory for {size_bytes} bytes: lower shapes.collective_bytes") from None
 
     def offer(self, rank: int, ranks: int) -> JSON:
         if ranks > MOST_RANKS:
-            raise BackendError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
+            raise DeviceError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
         try:
             self._fd = shared_memory.create("ring", block_bytes(ranks))
         except OSError as error:
-            raise BackendError(f"no memory for a ring of {ranks} ranks ({error.strerror}): free memory") from error
+            raise DeviceError(f"no memory for a ring of {ranks} ranks ({error.strerror}): free memory") from error
         return shared_memory.handle(self._fd)
 
     def join(self, offers: Sequence[JSON], rank: int, algorithm: str, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Collectives of the CUDA backend: NCCL moves and adds, own kernels fill and compare. Not yet run on hardware."""
+"""Collectives of the CUDA device: NCCL moves and adds, own kernels fill and compare. Not yet run on hardware."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gpu_burnin.checks.nccl.operations import (
 )
 from gpu_burnin.checks.nccl.port import CollectivesMissing, Transports
 from gpu_burnin.checks.nccl.source import KIND_CODE, SOURCE
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import Loader
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
 _BLOCKS_PER_SM = 8
@@ -44,7 +44,7 @@ _SOURCES = _RECORDS + 2 * MOST_RECORDED
 class CudaCollectives:
     """The Collectives protocol on the current GPU.
 
-    `cupy` and `errors` are those of the backend, `multiprocessors` the SMs of the GPU; `end_process` is told why this
+    `cupy` and `errors` are those of the device, `multiprocessors` the SMs of the GPU; `end_process` is told why this
     process cannot go on, which it does not. Everything goes in the current
     stream; nothing here waits for the device without a deadline while a communicator is in use.
     """
@@ -92,7 +92,7 @@ class CudaCollectives:
 
     def offer(self, rank: int, ranks: int) -> JSON:
         if ranks > MOST_RANKS:
-            raise BackendError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
+            raise DeviceError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
         return self._library().unique_id() if rank == 0 else None
 
     def join(self, offers: Sequence[JSON], rank: int, algorithm: str, timeout_s: float) -> None:
@@ -212,7 +212,7 @@ class CudaCollectives:
         comm, self._comm = self._joined(), None
         try:
             comm.leave(time.monotonic() + timeout_s)
-        except BackendError:
+        except DeviceError:
             comm.abort()
             raise
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import I64, MASK64, U64, random_words
 
 # NaN in the floating point types, -1 in the integers.
@@ -67,10 +67,10 @@ def rank_key(key: int, rank: int) -> int:
 
 
 def value_shift(kind: str, ranks: int) -> int:
-    """The right shift that leaves addends of which `ranks` add up exactly. Raises BackendError when there is none."""
+    """The right shift that leaves addends of which `ranks` add up exactly. Raises DeviceError when there is none."""
     bits = KINDS[kind].exact_bits - (ranks - 1).bit_length()
     if bits < 0:
-        raise BackendError(f"sums of {ranks} ranks are not exact in {kind}: this is a fault of the caller")
+        raise DeviceError(f"sums of {ranks} ranks are not exact in {kind}: this is a fault of the caller")
     return 63 - bits
 
 

@@ -1,4 +1,4 @@
-"""Collective operations of one rank: what a backend offers for them, how it may fail, and what it tells of its ways."""
+"""Collective operations of one rank: what a device offers for them, how it may fail, and what it tells of its ways."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_burnin.checks.nccl.operations import Operation, Outcome
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
 
-class CollectivesMissing(BackendError):
+class CollectivesMissing(DeviceError):
     """There is no library for collective operations on this host; the message says what to install."""
 
 
-class CollectiveTimeout(BackendError):
+class CollectiveTimeout(DeviceError):
     """An operation did not come to an end before its deadline, or another rank has given it up."""
 
 
-class CollectiveFailed(BackendError):
+class CollectiveFailed(DeviceError):
     """The library refused an operation or reports an error of it."""
 
 
@@ -53,7 +53,7 @@ class Collectives(Protocol):
 
     A communicator is made of what every rank offers: offer(), exchange the offers, join(). Operations work on one send
     and one receive buffer, made by open(). Errors: CollectivesMissing, CollectiveTimeout, CollectiveFailed, all
-    BackendError. After a timeout or failure only abort() and close() may be called.
+    DeviceError. After a timeout or failure only abort() and close() may be called.
     """
 
     algorithms: tuple[str, ...]
@@ -71,7 +71,7 @@ class Collectives(Protocol):
         ...
 
     def open(self, size_bytes: int) -> None:
-        """Make both buffers. Raises BackendError when memory does not suffice."""
+        """Make both buffers. Raises DeviceError when memory does not suffice."""
 
     def offer(self, rank: int, ranks: int) -> JSON:
         """What the other ranks need to know of this one to join."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpu_burnin.checks import CHECKS, CheckContext, needed_backend
+from gpu_burnin.checks import CHECKS, CheckContext, needed_device
 from gpu_burnin.checks.nvlink import selftest as own_selftest
 from gpu_burnin.checks.nvlink.phases import Phases
 from gpu_burnin.checks.nvlink.port import (
@@ -26,7 +26,7 @@ from gpu_burnin.checks.nvlink.port import (
 )
 from gpu_burnin.checks.nvlink.rows import Row, expected, measurements, moved_bytes
 from gpu_burnin.checks.together import Group, given_back
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.hardware import load_skus, make_reason
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
@@ -50,25 +50,25 @@ class Check:
     per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
-        """Raises BackendError without a backend, without memory, or when the device fails."""
-        backend = needed_backend(ctx, NAME)
+        """Raises DeviceError without a device, without memory, or when the device fails."""
+        device = needed_device(ctx, NAME)
         if ctx.gpu is None:
-            raise BackendError("the nvlink check needs a GPU: this is a fault of the caller")
+            raise DeviceError("the nvlink check needs a GPU: this is a fault of the caller")
         started = time.monotonic()
         if len(ctx.gpus) < 2:
             facts: dict[str, JSON] = {"p2p": [], "pairs_total": 0, "pairs_covered": 0, "why": _NO_PAIR}
             return CheckResult(
                 NAME, ctx.gpu.uuid, Verdict.PASS, time.monotonic() - started,
-                coverage={**facts, "nvlink_bytes_moved": 0, "simulated": backend.simulated},
+                coverage={**facts, "nvlink_bytes_moved": 0, "simulated": device.simulated},
             )  # fmt: skip
         group = Group(ctx)
         if len(group.members) < 2:
-            return _alone(ctx, backend.simulated, time.monotonic() - started)
-        port = backend.peers()
+            return _alone(ctx, device.simulated, time.monotonic() - started)
+        port = device.peers()
         with given_back(port.close, port.abandon):
-            rows = _rows(ctx, backend.simulated)
+            rows = _rows(ctx, device.simulated)
             size_bytes = _size_bytes(ctx, group, rows)
-            attached = _attach(ctx, group, port, rows, size_bytes, backend.simulated)
+            attached = _attach(ctx, group, port, rows, size_bytes, device.simulated)
             for fault in DATA_FAULTS:
                 if fault in ctx.inject:
                     port.strike(_victim(ctx), fault)
@@ -97,7 +97,7 @@ class Check:
                 "no_floor_why": node_links_of(ctx.options).why_no_floor(
                     ctx.gpu.uuid, load_skus().skus.get(ctx.gpu.sku)
                 ),
-                "simulated": backend.simulated,
+                "simulated": device.simulated,
             },
             errors=tuple(phases.errors),
             reasons=reasons,

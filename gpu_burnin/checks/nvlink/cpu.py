@@ -23,7 +23,7 @@ from gpu_burnin.checks.nvlink.port import (
 from gpu_burnin.checks.nvlink.windows import WindowedPort
 from gpu_burnin.checks.pcie.port import Kind, Moved
 from gpu_burnin.device import shared_memory
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64, random_words
 from gpu_burnin.types import JSON
 
@@ -49,7 +49,7 @@ class CpuPeers(WindowedPort[U64]):
             self._memory[own] = np.frombuffer(shared_memory.attach(handle, window.total_bytes), dtype=np.uint64)
         except OSError as error:
             self.close()
-            raise BackendError(
+            raise DeviceError(
                 f"no memory for {window.total_bytes} bytes of copies ({error.strerror}): use smaller shapes"
             ) from error
         self._own, self._window = own, window

@@ -1,4 +1,4 @@
-"""Copies between the GPUs of a node: what a backend offers for them, and the data by which they are verified.
+"""Copies between the GPUs of a node: what a device offers for them, and the data by which they are verified.
 
 Each GPU exports one window of memory, with an outbox and an inbox of `size_bytes` for each other GPU. A write
 copies my outbox for a GPU into its inbox for me; a read copies its outbox for me into my inbox for it. Both ways
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from gpu_burnin.checks.pcie.port import Kind, Moved
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import mix, stream_key
 from gpu_burnin.types import COPY_DIRECTIONS, JSON, CopyDirection, word_text
 
@@ -33,8 +33,8 @@ DATA_FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.DROPPED, Kind.DUPLICATED, 
 STRUCK = 5
 
 
-class PeerUnavailable(BackendError):
-    """This GPU cannot reach the memory of that one. `code` is the CUDA error, None on the CPU backend.
+class PeerUnavailable(DeviceError):
+    """This GPU cannot reach the memory of that one. `code` is the CUDA error, None on the CPU device.
 
     `by_host`: the host, its driver or its container refuses, so that nothing is known of the way between the two.
     """
@@ -83,7 +83,7 @@ class LinkFaults:
 
 
 class PeerPort(Protocol):
-    """One GPU's end of the copies. Errors of the device are raised as BackendError.
+    """One GPU's end of the copies. Errors of the device are raised as DeviceError.
 
     Order: export, then give the handle to the others, attach theirs; fill and clear; then begin and finish.
     """
@@ -106,7 +106,7 @@ class PeerPort(Protocol):
 
     def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:
         """Enqueue a copy of `size_bytes` to or from an attached GPU, on a stream of its own; returns at once (on the
-        CPU backend the copies run in a thread). More than one are load: each comes over the one before, so that verify
+        CPU device the copies run in a thread). More than one are load: each comes over the one before, so that verify
         sees the last only."""
 
     def finish(self) -> Moved:

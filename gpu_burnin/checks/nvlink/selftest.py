@@ -20,10 +20,10 @@ _MOST_BYTES = 1 << 20
 
 
 def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
-    """Two faults, or with ctx.selftest_full every kind in both directions. Nothing without a backend."""
-    if ctx.backend is None or ctx.gpu is None:
+    """Two faults, or with ctx.selftest_full every kind in both directions. Nothing without a device."""
+    if ctx.device is None or ctx.gpu is None:
         return ()
-    port, own = ctx.backend.peers(), ctx.gpu.uuid
+    port, own = ctx.device.peers(), ctx.gpu.uuid
     size_bytes = min(ctx.shapes["transfer_bytes"], _MOST_BYTES)
     try:
         return tuple(_faults(ctx, port, own, size_bytes))

@@ -1,4 +1,4 @@
-"""What the peer ports of all backends do alike: windows, faults on purpose, and the naming of wrong pieces."""
+"""What the peer ports of all devices do alike: windows, faults on purpose, and the naming of wrong pieces."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpu_burnin.checks.nvlink.port import (
     kind_of,
     piece_key,
 )
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import random_words
 from gpu_burnin.types import JSON
 
-# How a backend names an outbox or inbox: words, or their address.
+# How a device names an outbox or inbox: words, or their address.
 Box = TypeVar("Box")
 
 
@@ -48,7 +48,7 @@ class Window:
         return (len(self.peers) + self.peers.index(peer)) * self.size_bytes
 
     def to_json(self) -> dict[str, JSON]:
-        """The part of a handle that all backends share."""
+        """The part of a handle that all devices share."""
         return {
             "peers": [*self.peers], "size_bytes": self.size_bytes,
             "slow": dict(self.faults.slow), "dead": [*self.faults.dead],
@@ -62,7 +62,7 @@ class Window:
 
 
 class WindowedPort(ABC, Generic[Box]):
-    """The part of PeerPort that is the same for all backends, on five operations of one of them."""
+    """The part of PeerPort that is the same for all devices, on five operations of one of them."""
 
     def __init__(self) -> None:
         self._own = ""
@@ -102,9 +102,9 @@ class WindowedPort(ABC, Generic[Box]):
         return tuple(found)
 
     def _new_window(self, peers: Sequence[str], size_bytes: int, faults: LinkFaults | None) -> Window:
-        """The window to export. Raises BackendError for a size that cannot be cut into pieces of words."""
+        """The window to export. Raises DeviceError for a size that cannot be cut into pieces of words."""
         if size_bytes <= 0 or size_bytes % (PIECES * WORD_BYTES):
-            raise BackendError(f"{size_bytes} bytes are no multiple of {PIECES * WORD_BYTES}: change transfer_bytes")
+            raise DeviceError(f"{size_bytes} bytes are no multiple of {PIECES * WORD_BYTES}: change transfer_bytes")
         return Window(tuple(peers), size_bytes, faults or LinkFaults())
 
     def _window_of(self, uuid: str, handle: JSON) -> tuple[Window, Mapping[str, JSON]]:
@@ -123,14 +123,14 @@ class WindowedPort(ABC, Generic[Box]):
     def _planned(self, uuid: str, direction: Direction, copies: int) -> tuple[Box, Box, int]:
         """Source and target of copies with an attached GPU, and how many to make: a slow link takes more for each."""
         if uuid not in self._windows:
-            raise BackendError(f"{uuid} is not attached: this is a fault of the caller")
+            raise DeviceError(f"{uuid} is not attached: this is a fault of the caller")
         slow = (self._windows[uuid].faults.slow.get(self._own, 1), self._mine().faults.slow.get(uuid, 1))
         giver, taker = (self._own, uuid) if direction == "write" else (uuid, self._own)
         return self._outbox(giver, taker), self._inbox(taker, giver), copies * max(slow)
 
     def _mine(self) -> Window:
         if self._window is None:
-            raise BackendError("no memory is exported for copies: this is a fault of the caller")
+            raise DeviceError("no memory is exported for copies: this is a fault of the caller")
         return self._window
 
     def _outbox(self, owner: str, other: str) -> Box:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from gpu_burnin.checks import CheckContext, needed_backend
+from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.pcie.numa import is_virtual, numa_nodes
 from gpu_burnin.checks.pcie.phases import SMALL_BYTES, Session, Tally
 from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, HostLink, Kind, Verified
@@ -29,11 +29,11 @@ class Check:
     per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
-        """One round at least. Raises BackendError without a backend, or when (pinned) memory is refused."""
-        backend = needed_backend(ctx, self.name)
+        """One round at least. Raises DeviceError without a device, or when (pinned) memory is refused."""
+        device = needed_device(ctx, self.name)
         started = time.monotonic()
         group = Group(ctx)
-        with closing(backend.host_link()) as link, closing(backend.host_link()) as small:
+        with closing(device.host_link()) as link, closing(device.host_link()) as small:
             geometry = link.open(min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES))
             small.open(SMALL_BYTES)
             session = Session(ctx, group, link, small)
@@ -55,9 +55,9 @@ class Check:
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Spoil one copy in each direction with each fault, which has to be seen and told by its kind."""
-        if ctx.backend is None:
+        if ctx.device is None:
             return ()
-        with closing(ctx.backend.host_link()) as link:
+        with closing(ctx.device.host_link()) as link:
             slots = link.open(_SELFTEST_BYTES).slots
             return tuple(_selftest(ctx, link, slots))
 

@@ -1,4 +1,4 @@
-"""The CPU backend's link: copies between two parts of host memory, with the logic of a real one. Simulated."""
+"""The CPU device's link: copies between two parts of host memory, with the logic of a real one. Simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64, stream_key
 from gpu_burnin.types import JSON
 
@@ -55,10 +55,10 @@ class CpuHostLink:
                 self._ways[way] = _Way(Ledger(way, made), source, ring)
         except OSError as error:
             self.close()
-            raise BackendError(refused(made.ring_bytes, error)) from error
+            raise DeviceError(refused(made.ring_bytes, error)) from error
         except MemoryError:
             self.close()
-            raise BackendError(
+            raise DeviceError(
                 f"no memory for copies of {size_bytes} bytes: lower shapes.transfer_bytes or free memory"
             ) from None
         return made
@@ -79,7 +79,7 @@ class CpuHostLink:
 
     def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         if self._batch is not None:
-            raise BackendError("a batch of copies is under way: this is a fault of the caller")
+            raise DeviceError("a batch of copies is under way: this is a fault of the caller")
         ways = [self._way(name) for name in WAYS[direction]]
         planned = [(way, way.ledger.batch(copies, load)) for way in ways]
         started = time.perf_counter()
@@ -96,7 +96,7 @@ class CpuHostLink:
 
     def finish(self) -> Moved:
         if self._batch is None:
-            raise BackendError("no batch of copies is under way: this is a fault of the caller")
+            raise DeviceError("no batch of copies is under way: this is a fault of the caller")
         moved, self._batch = self._batch, None
         return moved
 
@@ -121,5 +121,5 @@ class CpuHostLink:
 
     def _way(self, name: str) -> _Way:
         if name not in self._ways:
-            raise BackendError("the link is not open: this is a fault of the caller")
+            raise DeviceError("the link is not open: this is a fault of the caller")
         return self._ways[name]

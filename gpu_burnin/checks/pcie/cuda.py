@@ -31,10 +31,10 @@ from gpu_burnin.checks.pcie.port import (
 )
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
 from gpu_burnin.checks.pcie.source import KERNELS, OLD_NONE, OLD_POISON, OLD_WORDS, SOURCE
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import Loader
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, U64, stream_key
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON
@@ -94,7 +94,7 @@ class CudaHostLink:
                 for way in WAYS["duplex"]:
                     self._streams[way] = self._cupy.cuda.Stream(non_blocking=True)
                 self._kernels = self._loader.load(SOURCE, KERNELS)
-        except BackendError:
+        except DeviceError:
             self.close()
             raise
         self._ledgers = {way: Ledger(way, made) for way in WAYS["duplex"]}
@@ -127,7 +127,7 @@ class CudaHostLink:
     def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         made, ways = self._opened(), WAYS[direction]
         if self._batch is not None:
-            raise BackendError("a batch of copies is under way: this is a fault of the caller")
+            raise DeviceError("a batch of copies is under way: this is a fault of the caller")
         planned = [(way, self._ledgers[way].batch(copies, load)) for way in ways]
         with self._errors(f"starting {direction} copies"):
             start, ends = self._cupy.cuda.Event(), []
@@ -144,7 +144,7 @@ class CudaHostLink:
 
     def finish(self) -> Moved:
         if self._batch is None:
-            raise BackendError("no batch of copies is under way: this is a fault of the caller")
+            raise DeviceError("no batch of copies is under way: this is a fault of the caller")
         batch, self._batch = self._batch, None
         with self._errors("waiting for copies"):
             for end in batch.ends:
@@ -166,7 +166,7 @@ class CudaHostLink:
 
     def _opened(self) -> Geometry:
         if self._geometry is None:
-            raise BackendError("the link is not open: this is a fault of the caller")
+            raise DeviceError("the link is not open: this is a fault of the caller")
         return self._geometry
 
     def _pin(self, size_bytes: int) -> None:
@@ -177,7 +177,7 @@ class CudaHostLink:
             except runtime.CUDARuntimeError as error:
                 if getattr(error, "status", None) not in _REFUSED:
                     raise
-                raise BackendError(refused(size_bytes, error)) from error
+                raise DeviceError(refused(size_bytes, error)) from error
         memory = (ctypes.c_uint64 * (size_bytes // WORD_BYTES)).from_address(address)
         self._pinned.append(_Pinned(address, np.ctypeslib.as_array(memory)))
 

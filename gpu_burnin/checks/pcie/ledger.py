@@ -1,6 +1,6 @@
 """Which copy belongs where, and what a slot that does not hold its copy tells. Pure; one ledger for each way.
 
-A backend asks for the steps of a batch, makes them, and lets each slot that was written be judged. Faults are made
+A device asks for the steps of a batch, makes them, and lets each slot that was written be judged. Faults are made
 here too, in the steps: what is judged knows nothing of them.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpu_burnin.checks.pcie.port import POISON_WORD, STRIDE_BYTES, WORD_BYTES, Geometry, Kind, Verified, WrongCopy
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import mix, random_words
 
 # Wrong copies that are looked into in one verification; the others are counted with the kind of the last of these.
@@ -84,11 +84,11 @@ class Ledger:
         self._faults.append((fault, seed))
 
     def batch(self, copies: int, load: bool = False) -> Steps:
-        """The steps of the next `copies` copies. Raises BackendError where one would come over a copy that was not
+        """The steps of the next `copies` copies. Raises DeviceError where one would come over a copy that was not
         judged, unless they are only `load`, and for a fault that needs more copies."""
         made = self._geometry
         if not load and copies + len(self._due) > made.slots:
-            raise BackendError(
+            raise DeviceError(
                 f"{copies} copies have no room beside {len(self._due)} that were not verified: this is a fault of the "
                 "caller"
             )
@@ -169,7 +169,7 @@ def _spoiled(steps: list[Step], fault: Kind, seed: int, made: Geometry) -> Steps
         steps[victim] = replace(hit, size_bytes=half)
     else:
         if last < 2:
-            raise BackendError(f"a {fault} copy needs a batch of two at least: this is a fault of the caller")
+            raise DeviceError(f"a {fault} copy needs a batch of two at least: this is a fault of the caller")
         other = victim - 1 if victim > len(steps) - last else victim + 1
         steps[victim] = replace(hit, offset_bytes=steps[other].offset_bytes)
         if fault is Kind.REORDERED:

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device, verified word by word: what a check asks of a backend's link.
+"""Copies between the host's memory and a device, verified word by word: what a check asks of a device's link.
 
 A batch is no longer than the ring of slots, so that each copy of it can be looked at where it came: what is moved is
 verified. Only copies that are nothing but load (`load`) may overwrite each other.
@@ -146,7 +146,7 @@ def geometry(size_bytes: int) -> Geometry:
 
 
 class HostLink(Protocol):
-    """Copies between host memory and one device. Device errors are raised as BackendError.
+    """Copies between host memory and one device. Device errors are raised as DeviceError.
 
     open, fill, then any number of (begin, finish, verify), then close. At most one batch is under way.
     """
@@ -155,7 +155,7 @@ class HostLink(Protocol):
 
     def open(self, size_bytes: int) -> Geometry:
         """Take pinned host memory, on the GPU's own NUMA node where it is known, and device memory, for copies of
-        `size_bytes` (a multiple of 8). Raises BackendError, for pinned memory that is refused with the fix."""
+        `size_bytes` (a multiple of 8). Raises DeviceError, for pinned memory that is refused with the fix."""
         ...
 
     def close(self) -> None:
@@ -172,11 +172,11 @@ class HostLink(Protocol):
     def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         """Start a batch of `copies` copies each way, asynchronously, in streams of its own, timed on the device.
 
-        Raises BackendError where a copy would come over one that was not verified. `load`: copies that only keep the
+        Raises DeviceError where a copy would come over one that was not verified. `load`: copies that only keep the
         link busy may do so; they need no verify, which then sees the last of them only."""
 
     def finish(self) -> Moved:
-        """Wait for the batch. Raises BackendError when none is under way."""
+        """Wait for the batch. Raises DeviceError when none is under way."""
         ...
 
     def verify(self) -> Verified:

@@ -1,4 +1,4 @@
-"""The host's end of a link: filling its memory and looking into its slots, on NumPy. Used by both backends."""
+"""The host's end of a link: filling its memory and looking into its slots, on NumPy. Used by both devices."""
 
 from __future__ import annotations
 

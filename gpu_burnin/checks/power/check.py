@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from gpu_burnin.checks import CheckContext, needed_backend
+from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.pcie.port import Kind
 from gpu_burnin.checks.power import grant as power_grant
 from gpu_burnin.checks.power import waves as power_waves
@@ -49,22 +49,22 @@ class Check:
         self._clock = clock or Clock()
 
     def run(self, ctx: CheckContext) -> CheckResult:
-        """Raises BackendError without a backend, or when the GPUs fall out of step."""
-        backend = needed_backend(ctx, self.name)
+        """Raises DeviceError without a device, or when the GPUs fall out of step."""
+        device = needed_device(ctx, self.name)
         began_s = time.monotonic()
         group = Group(ctx)
-        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, backend.simulated)
-        load = Load(ctx, backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, device.simulated)
+        load = Load(ctx, device, ON_DEVICE.fill * _SHORTEST_HALF_S)
         early = _early(load)
         prepared_s = time.monotonic() - began_s
         waves, grant = self._waves(ctx, group, load, wanted)
         # The time of waiting for the grant is not of the budget.
         spent_s = prepared_s + (waves.ended_s - waves.started_s if waves else 0.0)
-        mixed_s = _mixed_s(ctx.level, backend.simulated, group.budget_s - spent_s)
+        mixed_s = _mixed_s(ctx.level, device.simulated, group.budget_s - spent_s)
         # The members began to prepare at different moments, but have to end together.
         mixed_s = group.least(mixed_s)
         wrong_before = bool(early or (waves and waves.reasons))
-        mixed = MixedLoad(ctx, group, backend, load, self._clock).run(mixed_s, wrong_before)
+        mixed = MixedLoad(ctx, group, device, load, self._clock).run(mixed_s, wrong_before)
         reasons = [*[reason for _, reason in early], *(waves.reasons if waves else ()), *mixed.reasons]
         reasons += power_waves.low(ctx, waves) if waves else []
         reasons += _mixed_low(ctx, mixed, wrong_before)
@@ -96,10 +96,10 @@ class Check:
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong product on either edge, a launch that gets lost, a copy that comes wrong: each has to be seen."""
-        if ctx.backend is None:
+        if ctx.device is None:
             return ()
         sizes = {**ctx.shapes, **{key: min(ctx.shapes[key], _SELFTEST_SIDE) for key in ("gemm_m", "gemm_n", "gemm_k")}}
-        load = Load(replace(ctx, shapes=sizes), ctx.backend, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        load = Load(replace(ctx, shapes=sizes), ctx.device, ON_DEVICE.fill * _SHORTEST_HALF_S)
         strikes = (("bitflip", RISING), ("bitflip", FALLING), ("skipped_launch", FALLING))
         results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
         for fault, edge in strikes:
@@ -142,8 +142,8 @@ def _only(burst: Burst, edge: str, fault: str) -> bool:
 
 def _transfer_seen(ctx: CheckContext) -> SelftestResult:
     """A copy of two that comes wrong, after two that came right."""
-    assert ctx.backend is not None
-    link = ctx.backend.host_link()
+    assert ctx.device is not None
+    link = ctx.device.host_link()
     link.open(min(ctx.shapes["transfer_bytes"], 1 << 16))
     try:
         link.fill(ctx.seed)
@@ -194,7 +194,7 @@ def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed
         "bytes_moved": load.bytes_moved,
         "pcie_bytes_moved": mixed.host.bytes,
         "peer_bytes_moved": mixed.peer.bytes,
-        "simulated": load.backend.simulated,
+        "simulated": load.device.simulated,
         **load.time.to_json(),
         # What is waited in exchanges, the worker adds.
         **({"waited_s": round(grant.looked_s, 3)} if grant.looked_s else {}),

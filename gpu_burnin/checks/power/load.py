@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm.errors import describe
 from gpu_burnin.checks.verified import VerifiedTime
-from gpu_burnin.device.backend import Backend
+from gpu_burnin.device.port import Device
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, Fault
@@ -54,14 +54,14 @@ class Burst:
     changed_bits: int | None = None
 
 
-def shapes_for(ctx: CheckContext, backend: Backend) -> tuple[Shape, ...]:
+def shapes_for(ctx: CheckContext, device: Device) -> tuple[Shape, ...]:
     """Shapes to choose from, largest first: those with shipped digests up to the plan's.
 
     Digests of another shape cost whole products on the host, so the plan's own shape is taken only when it is
     smaller than all shipped ones.
     """
     plan = Shape(ctx.shapes["gemm_m"], ctx.shapes["gemm_n"], ctx.shapes["gemm_k"])
-    side = _SIDE_SIMULATED if backend.simulated else max(plan.m, plan.n, plan.k)
+    side = _SIDE_SIMULATED if device.simulated else max(plan.m, plan.n, plan.k)
     fitting = [
         Shape(m, n, k)
         for m, n, k in shipped_shapes()
@@ -77,20 +77,20 @@ class Load:
     digest, and every launch is counted on the device, so that a lost one is seen as a wrong product.
     """
 
-    def __init__(self, ctx: CheckContext, backend: Backend, longest_s: float) -> None:
-        self.ctx, self.backend = ctx, backend
-        self.precision = next(name for name in _PREFERRED if name in backend.precisions)
+    def __init__(self, ctx: CheckContext, device: Device, longest_s: float) -> None:
+        self.ctx, self.device = ctx, device
+        self.precision = next(name for name in _PREFERRED if name in device.precisions)
         self.bytes_moved = self.products = self.wrong = 0
         self.product_s = 0.0
         self.time = VerifiedTime()
         self.first = Burst(0, 0.0, ())
-        self._stream = Stream(backend)
-        for shape in shapes_for(ctx, backend):
+        self._stream = Stream(device)
+        for shape in shapes_for(ctx, device):
             self._use(shape)
             if self.product_s * LEAST_PRODUCTS <= longest_s:
                 break
         if not self.first.wrong:
-            self.first = self._run(self.count_for(_WARM_SIMULATED_S if backend.simulated else _WARM_S))
+            self.first = self._run(self.count_for(_WARM_SIMULATED_S if device.simulated else _WARM_S))
 
     def _use(self, shape: Shape) -> None:
         self.unit = ProductUnit(self._stream, self.precision, shape)

@@ -16,7 +16,7 @@ from gpu_burnin.checks.pcie.port import HostLink, Kind, Moved
 from gpu_burnin.checks.power.load import Load
 from gpu_burnin.checks.power.wave import Clock
 from gpu_burnin.checks.together import Group, given_back
-from gpu_burnin.device.backend import Backend, BackendError, DeviceFault
+from gpu_burnin.device.port import Device, DeviceError, DeviceFault
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
 
@@ -97,10 +97,10 @@ class Mixed:
 class MixedLoad:
     """Runs the mixed load of one GPU; every member of the group has to make the same calls."""
 
-    def __init__(self, ctx: CheckContext, group: Group, backend: Backend, load: Load, clock: Clock) -> None:
-        self._ctx, self._group, self._backend, self._load, self._clock = ctx, group, backend, load, clock
+    def __init__(self, ctx: CheckContext, group: Group, device: Device, load: Load, clock: Clock) -> None:
+        self._ctx, self._group, self._device, self._load, self._clock = ctx, group, device, load, clock
         self._size_bytes = min(ctx.shapes["transfer_bytes"], _MOST_BYTES)
-        self._round_s = _ROUND_SIMULATED_S if backend.simulated else _ROUND_S
+        self._round_s = _ROUND_SIMULATED_S if device.simulated else _ROUND_S
         self._link: HostLink | None = None
         self._port: PeerPort | None = None
         self._to: str | None = None
@@ -126,12 +126,12 @@ class MixedLoad:
 
     def _open(self) -> None:
         try:
-            self._link = self._backend.host_link()
+            self._link = self._device.host_link()
             self._link.open(self._size_bytes)
             self._link.fill(self._ctx.seed)
         except DeviceFault:
             raise  # the GPU itself: no reason to go on without copies
-        except BackendError as error:
+        except DeviceError as error:
             self._no_link(str(error))
         self._open_peers()
 
@@ -149,11 +149,11 @@ class MixedLoad:
         handle: JSON = None
         if len(members) > 1:
             try:
-                self._port = self._backend.peers()
+                self._port = self._device.peers()
                 handle = self._port.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
             except DeviceFault:
                 raise
-            except BackendError as error:
+            except DeviceError as error:
                 self.done.peer.why = str(error)
         handles = self._group.gather(handle)
         ready = False

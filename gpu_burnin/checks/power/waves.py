@@ -52,9 +52,9 @@ class Waves:
 def run_waves(ctx: CheckContext, group: Group, load: Load, waves: Sequence[Wave], clock: Clock) -> Waves:
     """All waves from a common start. A GPU that made a wrong product makes no more waves, and stays in the group."""
     done = Waves()
-    done.started_s = group.start_s(_LEAD_SIMULATED_S if load.backend.simulated else _LEAD_S)
+    done.started_s = group.start_s(_LEAD_SIMULATED_S if load.device.simulated else _LEAD_S)
     at_s = starts(waves, done.started_s)
-    limits = WITHOUT_DEVICE if load.backend.simulated else ON_DEVICE
+    limits = WITHOUT_DEVICE if load.device.simulated else ON_DEVICE
     with _no_collection():
         for index, (wave, start_s) in enumerate(zip(waves, at_s, strict=True)):
             record = WaveRecord(wave, start_s, limits, stopped=bool(done.reasons))
@@ -186,7 +186,7 @@ def low(ctx: CheckContext, done: Waves) -> list[Reason]:
     """
     if done.reasons or not done.records:
         return []
-    simulated = ctx.backend is None or ctx.backend.simulated
+    simulated = ctx.device is None or ctx.device.simulated
     if simulated:
         missing = [] if any(record.made for record in done.records) else done.records
     else:

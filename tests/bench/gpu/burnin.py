@@ -46,14 +46,14 @@ class Ran:
         return sorted({f"{reason['code']} ({reason['check']})" for reason in found})
 
 
-def burn_in(*arguments: str, keep: Path | None = None, name: str = "run", backend: str = "cuda") -> Ran:
+def burn_in(*arguments: str, keep: Path | None = None, name: str = "run", device: str = "cuda") -> Ran:
     """`gpu-burnin run` with more arguments. Nothing of it is left on the machine but what goes to `keep`."""
     with tempfile.TemporaryDirectory() as folder:
         key, config = Path(folder) / "host_key", Path(folder) / "config.yaml"
         config.write_text(json.dumps({"host_key": str(key), "state_dir": str(Path(folder) / "state")}))
         if shutil.which("ssh-keygen"):  # without it a run by hand is not signed, and says so
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-        command = [sys.executable, "-m", "gpu_burnin", "run", "--backend", backend, "--config", str(config), *arguments]
+        command = [sys.executable, "-m", "gpu_burnin", "run", "--backend", device, "--config", str(config), *arguments]
         started = time.monotonic()
         # It must not outlive this process, which may be killed: it would keep the GPU busy.
         process = subprocess.Popen(

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, HostLink
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 
 _LEAST_S = 1.0
@@ -15,7 +15,7 @@ _SMALL_BYTES, _SMALL_COPIES = 4096, 256
 _DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h", "duplex")
 
 
-def measure_host_link(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
+def measure_host_link(device: CudaDevice, cupy: Any) -> dict[str, Any]:
     """Bytes per second by direction: of the link (batches of the check, verified outside of the time) and plain.
 
     `copying_share` is the part of the time of a direction that its copies take: the rest is what verifying all of them
@@ -29,7 +29,7 @@ def measure_host_link(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
         "copying_share": {},
         "small_copy_s": {},
     }
-    with closing(backend.host_link()) as link:
+    with closing(device.host_link()) as link:
         slots = link.open(size_bytes).slots
         link.fill(3)
         moved_copies = verified_copies = wrong = 0
@@ -48,7 +48,7 @@ def measure_host_link(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
             found["link"][direction] = size / seconds
             found["copying_share"][direction] = seconds / (time.perf_counter() - began_s)
         found |= {"verified_share": verified_copies / moved_copies, "wrong_copies": wrong, "place": dict(link.facts())}
-    with closing(backend.host_link()) as link:
+    with closing(device.host_link()) as link:
         link.open(_SMALL_BYTES)
         link.fill(4)
         for direction in _DIRECTIONS[:2]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.device.backend import STORAGE, STORAGE_OF, Backend, Buffer
 from gpu_burnin.device.cublaslt import COMPUTE_TYPE, CUDA_TYPE, SCALE_TYPE
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.device.port import STORAGE, STORAGE_OF, Buffer, Device
 from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.exact import operands
@@ -68,7 +68,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Detection:
-    """Seconds of the host's clock from planting a fault in device memory until the backend's caller knew of it."""
+    """Seconds of the host's clock from planting a fault in device memory until the device's caller knew of it."""
 
     precision: str
     worst_s: float
@@ -92,38 +92,38 @@ def seconds_each(cupy: Any, launch: Callable[[int], None], least_s: float = _LEA
     return timed(count) / count
 
 
-def read_bandwidth(cupy: Any, backend: CudaBackend) -> float:
+def read_bandwidth(cupy: Any, device: CudaDevice) -> float:
     """Bytes per second of a kernel that does nothing but read: the best of five."""
     data = cupy.zeros(_READ_BYTES // 8, dtype=np.uint64)
     out = cupy.zeros(1, dtype=np.uint32)
-    kernel = backend.loader.load(_READ, ("read_all",))["read_all"]
+    kernel = device.loader.load(_READ, ("read_all",))["read_all"]
     arguments = (data, np.uint64(_READ_BYTES // 16), out)
-    grid = (backend.multiprocessors() * 8,)
+    grid = (device.multiprocessors() * 8,)
     best = min(seconds_each(cupy, lambda _: kernel(grid, (256,), arguments), 0.2) for _ in range(5))
     return _READ_BYTES / best
 
 
-def digest_shares(backend: CudaBackend, cupy: Any, bandwidth: float) -> dict[str, float]:
+def digest_shares(device: CudaDevice, cupy: Any, bandwidth: float) -> dict[str, float]:
     """Read rate of the digest kernel over the read bandwidth, for each type of result."""
     shares = {}
     for storage, scaled in (("fp32", False), ("fp32", True), ("fp64", False), ("int32", False)):
         cols = 16384
         rows = _DIGEST_BYTES // cols // STORAGE[storage].size_bytes
-        c = backend.allocate(storage, rows, cols)
+        c = device.allocate(storage, rows, cols)
         c.data.data.memset_async(0, c.size_bytes)
         zero = Scale(np.zeros(rows, np.int16), np.zeros(cols, np.int16)) if scaled else None
-        each = seconds_each(cupy, _checker(backend, c, zero), 0.5)
-        backend.collect()
+        each = seconds_each(cupy, _checker(device, c, zero), 0.5)
+        device.collect()
         shares[storage + (" scaled" if scaled else "")] = c.size_bytes / each / bandwidth
     return shares
 
 
-def _checker(backend: Backend, c: Buffer, scale: Scale | None) -> Callable[[int], None]:
-    return lambda _: backend.enqueue_check(c, DIGEST_KEY, scale, None)
+def _checker(device: Device, c: Buffer, scale: Scale | None) -> Callable[[int], None]:
+    return lambda _: device.enqueue_check(c, DIGEST_KEY, scale, None)
 
 
-def _loaded(backend: CudaBackend, precision: str, shape: Shape) -> ProductUnit:
-    unit = ProductUnit(Stream(backend), precision, shape)
+def _loaded(device: CudaDevice, precision: str, shape: Shape) -> ProductUnit:
+    unit = ProductUnit(Stream(device), precision, shape)
     unit.load(operands.ranges_for(precision)[0], _SEEDS, _SEEDS)
     return unit
 
@@ -131,23 +131,23 @@ def _loaded(backend: CudaBackend, precision: str, shape: Shape) -> ProductUnit:
 def _digests(unit: ProductUnit) -> dict[Pair, int]:
     """What the four products give, on this GPU: the measurement needs a value to compare with, not a proof."""
     for i, j in ROUND:
-        unit.backend.gemm(unit.precision, unit.a[i], unit.b[j], unit.c)
-        unit.backend.enqueue_check(unit.c, DIGEST_KEY, None, None)
-    return {pair: seen.digest.value for pair, seen in zip(ROUND, unit.backend.collect().observed, strict=True)}
+        unit.device.gemm(unit.precision, unit.a[i], unit.b[j], unit.c)
+        unit.device.enqueue_check(unit.c, DIGEST_KEY, None, None)
+    return {pair: seen.digest.value for pair, seen in zip(ROUND, unit.device.collect().observed, strict=True)}
 
 
-def rate(backend: CudaBackend, cupy: Any, precision: str, bandwidth: float, shape: Shape = RATE_SHAPE) -> Rate:
+def rate(device: CudaDevice, cupy: Any, precision: str, bandwidth: float, shape: Shape = RATE_SHAPE) -> Rate:
     """Plain and verified rate of one precision, one after the other on the same operands."""
-    unit = _loaded(backend, precision, shape)
+    unit = _loaded(device, precision, shape)
     expected = _digests(unit)
 
     def plain(number: int) -> None:
         i, j = ROUND[number % 4]
-        backend.gemm(precision, unit.a[i], unit.b[j], unit.c)
+        device.gemm(precision, unit.a[i], unit.b[j], unit.c)
 
     def verified(number: int) -> None:
         plain(number)
-        backend.enqueue_check(unit.c, DIGEST_KEY, None, expected[ROUND[number % 4]])
+        device.enqueue_check(unit.c, DIGEST_KEY, None, expected[ROUND[number % 4]])
 
     def teraflops(seconds: float) -> float:
         return shape.operations / seconds / 1e12
@@ -155,7 +155,7 @@ def rate(backend: CudaBackend, cupy: Any, precision: str, bandwidth: float, shap
     cublas = None if precision == "fp8_e4m3" else teraflops(_gemm_ex(cupy, unit))
     unverified = teraflops(seconds_each(cupy, plain))
     checked = teraflops(seconds_each(cupy, verified))
-    collected = backend.collect()
+    collected = device.collect()
     wrong = sum(1 for seen in collected.observed if seen.digest.value not in expected.values())
     if wrong:
         raise GpuBurninError(f"{precision}: {wrong} of {len(collected.observed)} products were wrong: run the burn-in")
@@ -189,16 +189,16 @@ def _gemm_ex(cupy: Any, unit: ProductUnit) -> float:
         cublas.destroy(handle)
 
 
-def detection(backend: CudaBackend, cupy: Any, precision: str) -> Detection:
+def detection(device: CudaDevice, cupy: Any, precision: str) -> Detection:
     """Plant a flipped sign in an operand while verified products run in batches, as in the check, and wait.
 
     The fault is put in at another place of the batch each time, and taken out after it.
     """
-    unit = _loaded(backend, precision, RATE_SHAPE)
+    unit = _loaded(device, precision, RATE_SHAPE)
     expected = _digests(unit)
-    each = seconds_each(cupy, lambda _: backend.gemm(precision, unit.a[0], unit.b[0], unit.c), 0.1)
+    each = seconds_each(cupy, lambda _: device.gemm(precision, unit.a[0], unit.b[0], unit.c), 0.1)
     batch = max(8, math.ceil(_BATCH_S / each))
-    place, good, bad = _sign_flip(backend, unit.a[0])
+    place, good, bad = _sign_flip(device, unit.a[0])
     worst = 0.0
     for plant in range(_PLANTS):
         at, started = batch * plant // _PLANTS, 0.0
@@ -206,24 +206,24 @@ def detection(backend: CudaBackend, cupy: Any, precision: str) -> Detection:
             i, j = ROUND[number % 4]
             if number == at:
                 started = time.perf_counter()
-                backend.write_raw(unit.a[0], place, bad)
-            backend.gemm(precision, unit.a[i], unit.b[j], unit.c)
-            backend.enqueue_check(unit.c, DIGEST_KEY, None, expected[i, j])
-        seen = backend.collect().observed
+                device.write_raw(unit.a[0], place, bad)
+            device.gemm(precision, unit.a[i], unit.b[j], unit.c)
+            device.enqueue_check(unit.c, DIGEST_KEY, None, expected[i, j])
+        seen = device.collect().observed
         worst = max(worst, time.perf_counter() - started)
         wrong = [k for k, o in enumerate(seen) if o.digest.value != expected[ROUND[k % 4]]]
         if not wrong or wrong[0] < at:
             raise GpuBurninError(
                 f"{precision}: the planted fault was not seen where it was planted ({wrong[:3]}, {at})"
             )
-        backend.write_raw(unit.a[0], place, good)
-        backend.forget_kept()
+        device.write_raw(unit.a[0], place, good)
+        device.forget_kept()
     return Detection(precision, worst, _PLANTS)
 
 
-def _sign_flip(backend: CudaBackend, buffer: Buffer) -> tuple[int, Any, Any]:
+def _sign_flip(device: CudaDevice, buffer: Buffer) -> tuple[int, Any, Any]:
     """Place of the first element that is not zero, its bits, and those with another sign (INT8: all bits flipped)."""
-    bits = backend.read_raw(buffer, 0, min(buffer.elements, 1 << 16))
+    bits = device.read_raw(buffer, 0, min(buffer.elements, 1 << 16))
     place = int(np.flatnonzero(bits)[0])
     size = 8 * buffer.storage.size_bytes
     mask = (1 << size) - 1 if buffer.storage.integer else 1 << (size - 1)

@@ -13,7 +13,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
 from gpu_burnin.checks.hbm.port import MemoryTester
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 
 _COPY_BYTES = 4 << 30
@@ -22,13 +22,13 @@ _TIMES = 5
 _SEED = 21
 
 
-def measure_memory(backend: CudaBackend, cupy: Any, save: Callable[..., None]) -> None:
+def measure_memory(device: CudaDevice, cupy: Any, save: Callable[..., None]) -> None:
     """Tell of copy bandwidth in B/s, read plus written; the kernels' shares of it; seconds and coverage of a sweep."""
     copy = _copy_bandwidth(cupy)
     save(copy_bandwidth=copy)
     cupy.get_default_memory_pool().free_all_blocks()
-    save(**_sweep(backend))
-    save(shares=_shares(backend, copy))
+    save(**_sweep(device))
+    save(shares=_shares(device, copy))
 
 
 def _copy_bandwidth(cupy: Any) -> float:
@@ -47,9 +47,9 @@ def _copy_bandwidth(cupy: Any) -> float:
     return best
 
 
-def _shares(backend: CudaBackend, copy: float) -> dict[str, float]:
+def _shares(device: CudaDevice, copy: float) -> dict[str, float]:
     """Rate of each kernel over all of the memory, as a share of the copy bandwidth: the best of five."""
-    memory = backend.memory()
+    memory = device.memory()
     try:
         size = memory.take(0).size_bytes
         shares = {}
@@ -80,10 +80,10 @@ def _best(memory: MemoryTester, acts: Sequence[Callable[[], object]]) -> float:
     return min(spent)
 
 
-def _sweep(backend: CudaBackend) -> dict[str, Any]:
+def _sweep(device: CudaDevice) -> dict[str, Any]:
     """One round of the level standard over all of the memory."""
-    ctx = CheckContext(seed=_SEED, level="standard", budget_s=0.0, gpus=(), backend=backend, shapes=CUDA_SHAPES)
-    memory = backend.memory()
+    ctx = CheckContext(seed=_SEED, level="standard", budget_s=0.0, gpus=(), device=device, shapes=CUDA_SHAPES)
+    memory = device.memory()
     try:
         total = memory.take(0).total_bytes
     finally:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS, operation
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.errors import GpuBurninError
 from tests.bench.gpu.burnin import burn_in
 
@@ -18,9 +18,9 @@ _BYTES = 1 << 30
 _TIMES, _LIMIT_S = 20, 120.0
 
 
-def measure_one_rank(backend: CudaBackend) -> dict[str, Any]:
+def measure_one_rank(device: CudaDevice) -> dict[str, Any]:
     """Version; bytes per second of each collective of one rank; seconds to make a communicator; share of compares."""
-    port = backend.collectives()
+    port = device.collectives()
     try:
         port.open(_BYTES)
         started = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power.check import Check
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.power import judge_power
@@ -23,7 +23,7 @@ _BUDGET_S = 30.0
 _SEED = 21
 
 
-def measure_power(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
+def measure_power(device: CudaDevice, cupy: Any) -> dict[str, Any]:
     """The check of the level standard, with the sampler beside it: its coverage, and what the GPU drew.
 
     The sampler is that of the GPU which CUDA calls 0 here, found by its UUID.
@@ -32,7 +32,7 @@ def measure_power(backend: CudaBackend, cupy: Any) -> dict[str, Any]:
     uuid = bytes(cupy.cuda.runtime.getDeviceProperties(0)["uuid"]).hex()
     gpu = next((one for one in gpus if one.uuid.removeprefix("GPU-").replace("-", "") == uuid), gpus[0])
     ctx = CheckContext(
-        seed=_SEED, level="standard", budget_s=_BUDGET_S, gpus=(gpu,), gpu=gpu, backend=backend,
+        seed=_SEED, level="standard", budget_s=_BUDGET_S, gpus=(gpu,), gpu=gpu, device=device,
         shapes={key: value for key, value in CUDA_SHAPES.items() if value}, options={"power_waves": "always"},
         exchange=lambda data: {gpu.uuid: data},
     )  # fmt: skip

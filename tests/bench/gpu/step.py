@@ -28,7 +28,7 @@ from gpu_burnin.system.files import write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpu_burnin.device.cuda import CudaBackend
+    from gpu_burnin.device.cuda import CudaDevice
 
 _SMI_LIMIT_S = 15.0
 
@@ -146,22 +146,22 @@ def bandwidth(report: Report) -> None:
     """Read bandwidth, and the digest kernels beside it."""
     from tests.bench.gpu import measure
 
-    with _opened(report) as (backend, cupy):
-        read = measure.read_bandwidth(cupy, backend)
+    with _opened(report) as (device, cupy):
+        read = measure.read_bandwidth(cupy, device)
         report.save(read_bandwidth=read)
-        report.save(digest_shares=measure.digest_shares(backend, cupy, read))
+        report.save(digest_shares=measure.digest_shares(device, cupy, read))
 
 
 def rates(report: Report) -> None:
     """Rates of products, plain and verified."""
     from tests.bench.gpu import measure
 
-    with _opened(report) as (backend, cupy):
-        read = measure.read_bandwidth(cupy, backend)
+    with _opened(report) as (device, cupy):
+        read = measure.read_bandwidth(cupy, device)
         report.save(shape=asdict(measure.RATE_SHAPE), rates=[])
         found = []
-        for precision in backend.precisions:
-            rate = measure.rate(backend, cupy, precision, read)
+        for precision in device.precisions:
+            rate = measure.rate(device, cupy, precision, read)
             found.append({**asdict(rate), "ratio": rate.ratio})
             report.save(rates=found)
             cupy.get_default_memory_pool().free_all_blocks()
@@ -171,10 +171,10 @@ def detection(report: Report) -> None:
     """Time from a planted fault to its detection."""
     from tests.bench.gpu import measure
 
-    with _opened(report) as (backend, cupy):
+    with _opened(report) as (device, cupy):
         found = []
-        for precision in backend.precisions:
-            found.append(asdict(measure.detection(backend, cupy, precision)))
+        for precision in device.precisions:
+            found.append(asdict(measure.detection(device, cupy, precision)))
             report.save(detection=found)
             cupy.get_default_memory_pool().free_all_blocks()
 
@@ -183,48 +183,48 @@ def memory(report: Report) -> None:
     """Memory kernels beside a plain copy, and a round over all memory."""
     from tests.bench.gpu.memory import measure_memory
 
-    with _opened(report) as (backend, cupy):
-        measure_memory(backend, cupy, report.save)
+    with _opened(report) as (device, cupy):
+        measure_memory(device, cupy, report.save)
 
 
 def host_link(report: Report) -> None:
     """PCIe."""
     from tests.bench.gpu.host_link import measure_host_link
 
-    with _opened(report) as (backend, cupy):
-        report.save(**measure_host_link(backend, cupy))
+    with _opened(report) as (device, cupy):
+        report.save(**measure_host_link(device, cupy))
 
 
 def nccl(report: Report) -> None:
     """Collectives of one GPU."""
     from tests.bench.gpu.nccl import measure_one_rank
 
-    with _opened(report) as (backend, _):
-        report.save(**measure_one_rank(backend))
+    with _opened(report) as (device, _):
+        report.save(**measure_one_rank(device))
 
 
 def power(report: Report) -> None:
     """Waves and mixed load."""
     from tests.bench.gpu.power import measure_power
 
-    with _opened(report) as (backend, cupy):
-        report.save(**measure_power(backend, cupy))
+    with _opened(report) as (device, cupy):
+        report.save(**measure_power(device, cupy))
 
 
 @contextmanager
-def _opened(report: Report) -> Iterator[tuple[CudaBackend, Any]]:
+def _opened(report: Report) -> Iterator[tuple[CudaDevice, Any]]:
     """The first GPU that CUDA shows."""
-    from gpu_burnin.device.cuda import CudaBackend
+    from gpu_burnin.device.cuda import CudaDevice
 
-    backend = CudaBackend(report.kernel_dir)
-    backend.open(None)
+    device = CudaDevice(report.kernel_dir)
+    device.open(None)
     try:
         import cupy
 
-        report.save(facts=dict(backend.facts()))
-        yield backend, cupy
+        report.save(facts=dict(device.facts()))
+        yield device, cupy
     finally:
-        backend.close()
+        device.close()
 
 
 _STEPS: dict[str, Callable[[Report], None]] = {

@@ -222,7 +222,7 @@ def _node(steps: Mapping[str, Any]) -> Figures:
 
 
 def _facts(steps: Mapping[str, Any]) -> Figures:
-    """What the backend said of itself in the first step that opened it."""
+    """What the device said of itself in the first step that opened it."""
     found = (_figures(steps, name).get("facts") for name in steps)
     return next((facts for facts in found if facts), {})
 

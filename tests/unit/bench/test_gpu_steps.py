@@ -235,14 +235,14 @@ def test_steps_share_compiled_kernels_in_the_session_s_own_folder(
 ) -> None:
     made: list[Path] = []
 
-    class Backend:
+    class Device:
         def __init__(self, kernel_dir: Path) -> None:
             made.append(kernel_dir)
 
         def open(self, _: None) -> None:
             raise GpuBurninError("no GPU")
 
-    monkeypatch.setattr("gpu_burnin.device.cuda.CudaBackend", Backend)
+    monkeypatch.setattr("gpu_burnin.device.cuda.CudaDevice", Device)
     for name in ("rates", "memory"):
         assert do(name, Report(tmp_path / f"{name}.json", tmp_path)) == 1
     assert made == [tmp_path / "kernels"] * 2

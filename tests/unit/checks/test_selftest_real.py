@@ -15,7 +15,7 @@ from gpu_burnin.checks.nccl.cpu import CpuCollectives
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nvlink.cpu import CpuPeers
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact import product
 from gpu_burnin.types import SelftestResult, Verdict
 from tests.support.engine_helpers import context, gpu, plan
@@ -30,24 +30,24 @@ def _bits(where: Any, index: int = 5) -> None:
 
 
 def _break_products(patch: pytest.MonkeyPatch) -> None:
-    multiply = CpuBackend.gemm
+    multiply = CpuDevice.gemm
 
-    def gemm(self: CpuBackend, precision: str, a: Any, b: Any, c: Any) -> None:
+    def gemm(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
         multiply(self, precision, a, b, c)
         _bits(c.data, -1)
 
-    patch.setattr(CpuBackend, "gemm", gemm)
+    patch.setattr(CpuDevice, "gemm", gemm)
 
 
 def _break_sms(patch: pytest.MonkeyPatch) -> None:
-    run = CpuBackend.run_on_sms
+    run = CpuDevice.run_on_sms
 
-    def on_sms(self: CpuBackend, *args: Any) -> Any:
+    def on_sms(self: CpuDevice, *args: Any) -> Any:
         found = run(self, *args)
         found.values[found.smid == 1, 0] ^= np.uint64(1)
         return found
 
-    patch.setattr(CpuBackend, "run_on_sms", on_sms)
+    patch.setattr(CpuDevice, "run_on_sms", on_sms)
 
 
 def _break_memory(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.together import Group
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import context
 from tests.support.together_helpers import contexts, run_together
@@ -99,7 +99,7 @@ def test_members_out_of_step_are_refused() -> None:
     ctx = context()
     group = Group(ctx)
     group.barrier()
-    with pytest.raises(BackendError, match="out of step"):
+    with pytest.raises(DeviceError, match="out of step"):
         Group(replace(ctx, exchange=lambda _: {"GPU-0": {"step": 9, "data": None}}))
-    with pytest.raises(BackendError, match="no part"):
+    with pytest.raises(DeviceError, match="no part"):
         Group(replace(ctx, exchange=lambda _: {}))

@@ -1,4 +1,4 @@
-"""The cuda backend without a GPU: its host side against recording stand-ins (order and arguments of calls, errors)."""
+"""The cuda device without a GPU: its host side against recording stand-ins (order and arguments of calls, errors)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from gpu_burnin.checks.gemm.cuda_source import STORAGE_CODE
 from gpu_burnin.device import cublaslt, cuda, cuda_device
-from gpu_burnin.device.backend import BackendError, Buffer
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.device.port import Buffer, DeviceError
 from gpu_burnin.exact import freivalds, operands
 from gpu_burnin.exact.operands import Operand, Scale
 from tests.support.cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt, use_fakes
@@ -38,20 +38,20 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
 
 
 @pytest.fixture
-def backend(fake: FakeCupy, library: FakeLt) -> CudaBackend:
-    """An open backend; the calls of opening are forgotten."""
-    made = CudaBackend()
+def device(fake: FakeCupy, library: FakeLt) -> CudaDevice:
+    """An open device; the calls of opening are forgotten."""
+    made = CudaDevice()
     made.open(gpu())
     fake.calls.clear()
     library.calls.clear()
     return made
 
 
-def _product(backend: CudaBackend, storage: str = "bf16", result: str = "fp32") -> tuple[Buffer, Buffer, Buffer]:
+def _product(device: CudaDevice, storage: str = "bf16", result: str = "fp32") -> tuple[Buffer, Buffer, Buffer]:
     return (
-        backend.allocate(storage, 32, 48),
-        backend.allocate(storage, 48, 16, transposed=True),
-        backend.allocate(result, 32, 16),
+        device.allocate(storage, 32, 48),
+        device.allocate(storage, 48, 16, transposed=True),
+        device.allocate(result, 32, 16),
     )
 
 
@@ -66,17 +66,17 @@ def test_small_results_are_read_in_both_ways_of_large_ones(elements: int, per_lo
 
 
 def test_a_large_result_is_read_by_the_whole_device_and_a_small_one_by_few_blocks(
-    backend: CudaBackend, fake: FakeCupy
+    device: CudaDevice, fake: FakeCupy
 ) -> None:
     for rows, blocks in ((16, 1), (512, 8)):  # one SM holds 8
-        backend.enqueue_check(backend.allocate("fp32", rows, rows), 1, None, None)
+        device.enqueue_check(device.allocate("fp32", rows, rows), 1, None, None)
         assert fake.calls[-1][0] == "digest_fp32" and fake.calls[-1][1][0] == (blocks,)
 
 
 # --- open and close ---
 
 
-def test_importing_the_backend_does_not_import_cupy() -> None:
+def test_importing_the_device_does_not_import_cupy() -> None:
     code = "import sys, gpu_burnin.device.cuda; sys.exit('cupy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
 
@@ -86,20 +86,20 @@ def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
 ) -> None:
     monkeypatch.setenv("CUBLAS_EMULATE_SINGLE_PRECISION", "1")
     monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
-    backend = CudaBackend()
-    backend.open(gpu())
+    device = CudaDevice()
+    device.open(gpu())
     assert fake.names() == ["getDeviceCount", "use", "getDeviceProperties", "empty", "load"]
     assert library.names() == ["Create"]
-    assert backend.simulated is False
-    facts = backend.facts()
+    assert device.simulated is False
+    facts = device.facts()
     assert facts["cublaslt"] == 131000
     assert facts["compute_capability"] == "9.0"
     assert facts["environment_removed"] == ["CUBLAS_EMULATE_SINGLE_PRECISION"]
-    backend.close()
-    backend.close()
+    device.close()
+    device.close()
     assert library.names() == ["Create", "Destroy"]
     assert fake.names().count("free_all_blocks") == 1
-    assert not [name for name, value in vars(backend).items() if isinstance(value, FakeArray)], "nothing is held"
+    assert not [name for name, value in vars(device).items() if isinstance(value, FakeArray)], "nothing is held"
 
 
 def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> N
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(cuda_device.importlib, "import_module", missing)
-    with pytest.raises(BackendError, match=r"CuPy is missing .*gpu-burnin\[cuda12\]"):
-        CudaBackend().open(gpu())
+    with pytest.raises(DeviceError, match=r"CuPy is missing .*gpu-burnin\[cuda12\]"):
+        CudaDevice().open(gpu())
 
 
 def _driver(fake: FakeCupy, version: int) -> None:
@@ -125,7 +125,7 @@ def _fabric(fake: FakeCupy) -> None:
 
 
 def _compiler(fake: FakeCupy) -> None:
-    fake.failures["load"] = BackendError("NVRTC 13.5 cannot compile")
+    fake.failures["load"] = DeviceError("NVRTC 13.5 cannot compile")
 
 
 def _memory(fake: FakeCupy) -> None:
@@ -157,16 +157,16 @@ def test_what_keeps_a_gpu_from_being_used_is_one_sentence_with_a_fix(
     fake: FakeCupy, library: FakeLt, spoil: Callable[[FakeCupy], Any], sentence: str
 ) -> None:
     spoil(fake)
-    with pytest.raises(BackendError, match=sentence) as caught:
-        CudaBackend().open(gpu())
+    with pytest.raises(DeviceError, match=sentence) as caught:
+        CudaDevice().open(gpu())
     assert "\n" not in str(caught.value)
 
 
 def test_nvml_s_longer_pci_address_is_the_same_gpu(fake: FakeCupy, library: FakeLt) -> None:
     fake.runtime.deviceGetPCIBusId = lambda device: "00000000:01:00.0"
-    backend = CudaBackend()
-    backend.open(gpu())
-    assert backend.multiprocessors() == 1
+    device = CudaDevice()
+    device.open(gpu())
+    assert device.multiprocessors() == 1
 
 
 @pytest.mark.parametrize(
@@ -178,26 +178,26 @@ def test_precisions_follow_the_compute_capability(
 ) -> None:
     made = FakeCupy(capability=capability)
     use_fakes(monkeypatch, made)
-    backend = CudaBackend()
-    backend.open(gpu())
-    assert set(operands.PRECISIONS) - set(backend.precisions) == missing
+    device = CudaDevice()
+    device.open(gpu())
+    assert set(operands.PRECISIONS) - set(device.precisions) == missing
     for precision in missing:
-        with pytest.raises(BackendError, match=f"does not compute {precision} .*leave the precision out"):
-            backend.gemm(precision, *_product(backend))
+        with pytest.raises(DeviceError, match=f"does not compute {precision} .*leave the precision out"):
+            device.gemm(precision, *_product(device))
 
 
-def test_a_backend_that_is_not_open_says_so() -> None:
-    with pytest.raises(BackendError, match="not open"):
-        CudaBackend()._lt()
+def test_a_device_that_is_not_open_says_so() -> None:
+    with pytest.raises(DeviceError, match="not open"):
+        CudaDevice()._lt()
 
 
 # --- operands ---
 
 
-def test_fill_passes_typed_arguments(fake: FakeCupy, backend: CudaBackend) -> None:
-    buffer = backend.allocate("fp32", 4, 8, transposed=True)
+def test_fill_passes_typed_arguments(fake: FakeCupy, device: CudaDevice) -> None:
+    buffer = device.allocate("fp32", 4, 8, transposed=True)
     exponents = np.arange(8, dtype=np.int16)
-    backend.fill(buffer, Operand(123, 63, True, 4096, 5, exponents, "cols"))
+    device.fill(buffer, Operand(123, 63, True, 4096, 5, exponents, "cols"))
     name, (grid, block, data, *arguments) = fake.calls[-1]
     assert (name, grid, block) == ("fill", (8,), (256,))
     assert data.data.ptr == buffer.data.data.ptr
@@ -209,8 +209,8 @@ def test_fill_passes_typed_arguments(fake: FakeCupy, backend: CudaBackend) -> No
     ]  # fmt: skip
 
 
-def test_no_exponents_are_a_null_pointer(fake: FakeCupy, backend: CudaBackend) -> None:
-    backend.fill(backend.allocate("fp32", 4, 8), Operand(1, 63, False))
+def test_no_exponents_are_a_null_pointer(fake: FakeCupy, device: CudaDevice) -> None:
+    device.fill(device.allocate("fp32", 4, 8), Operand(1, 63, False))
     assert fake.calls[-1][1][-2:] == (np.uint64(0), np.int32(0))
 
 
@@ -225,9 +225,9 @@ def test_no_exponents_are_a_null_pointer(fake: FakeCupy, backend: CudaBackend) -
     ],
 )
 def test_fill_random_describes_the_format(
-    fake: FakeCupy, backend: CudaBackend, storage: str, positive: bool, expected: tuple[int, ...]
+    fake: FakeCupy, device: CudaDevice, storage: str, positive: bool, expected: tuple[int, ...]
 ) -> None:
-    backend.fill_random(backend.allocate(storage, 16, 16), 9, positive)
+    device.fill_random(device.allocate(storage, 16, 16), 9, positive)
     name, (_, _, _, size, rows, cols, transposed, key, *rest) = fake.calls[-1]
     assert (name, int(rows), int(cols), int(transposed), int(key)) == ("fill_random", 16, 16, 0, 9)
     assert (int(size), *(int(x) for x in rest)) == expected
@@ -237,11 +237,11 @@ def test_fill_random_describes_the_format(
 
 
 def test_a_product_goes_to_the_current_stream_then_the_counter(
-    fake: FakeCupy, library: FakeLt, backend: CudaBackend
+    fake: FakeCupy, library: FakeLt, device: CudaDevice
 ) -> None:
-    a, b, c = _product(backend)
+    a, b, c = _product(device)
     fake.calls.clear()
-    backend.gemm("bf16", a, b, c)
+    device.gemm("bf16", a, b, c)
     assert library.names()[-1] == "Matmul"
     matmul = library.calls[-1][1]
     assert (matmul[3], matmul[5], matmul[8], matmul[10]) == (
@@ -253,19 +253,19 @@ def test_a_product_goes_to_the_current_stream_then_the_counter(
 
 
 @pytest.mark.parametrize("wrong", ["a", "b", "c"])
-def test_the_layout_of_a_product_is_checked(backend: CudaBackend, wrong: str) -> None:
+def test_the_layout_of_a_product_is_checked(device: CudaDevice, wrong: str) -> None:
     sides = {
-        side: backend.allocate("fp32", 16, 16, transposed=(side == "b") != (side == wrong)) for side in ("a", "b", "c")
+        side: device.allocate("fp32", 16, 16, transposed=(side == "b") != (side == wrong)) for side in ("a", "b", "c")
     }
-    with pytest.raises(BackendError, match="B column by column"):
-        backend.gemm("fp32", sides["a"], sides["b"], sides["c"])
+    with pytest.raises(DeviceError, match="B column by column"):
+        device.gemm("fp32", sides["a"], sides["b"], sides["c"])
 
 
-def test_a_check_is_one_kernel_with_a_slot_of_its_own_and_room_for_a_copy(fake: FakeCupy, backend: CudaBackend) -> None:
-    c = backend.allocate("fp32", 16, 16)
+def test_a_check_is_one_kernel_with_a_slot_of_its_own_and_room_for_a_copy(fake: FakeCupy, device: CudaDevice) -> None:
+    c = device.allocate("fp32", 16, 16)
     fake.calls.clear()
     for expected in (0xFFFFFFFFFFFFFFFF, None):
-        backend.enqueue_check(c, 0x1_0000_0005, None, expected)
+        device.enqueue_check(c, 0x1_0000_0005, None, expected)
     assert fake.names() == ["record", "empty", "digest_fp32", "digest_fp32"]
     slots = []
     for call, number, expected in ((2, 0, 0xFFFFFFFFFFFFFFFF), (3, 1, None)):
@@ -282,64 +282,64 @@ def test_a_check_is_one_kernel_with_a_slot_of_its_own_and_room_for_a_copy(fake: 
     assert slots[1] - slots[0] == 32
 
 
-def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, backend: CudaBackend) -> None:
-    c = backend.allocate("fp64", 16, 16)
+def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, device: CudaDevice) -> None:
+    c = device.allocate("fp64", 16, 16)
     scale = Scale(np.arange(16, dtype=np.int16), np.arange(16, dtype=np.int16))
     fake.calls.clear()
-    backend.enqueue_check(c, 5, scale, None)
-    backend.enqueue_check(c, 5, scale, None)
+    device.enqueue_check(c, 5, scale, None)
+    device.enqueue_check(c, 5, scale, None)
     first, second = (arguments for name, arguments in fake.calls if name == "digest_fp64_scaled")
     assert first[5].data.ptr == second[5].data.ptr
     assert first[6].values.dtype == np.int16
     for _ in range(20):
-        backend.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
-    assert len(backend._scales) <= 16
+        device.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
+    assert len(device._scales) <= 16
 
 
-def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, backend: CudaBackend) -> None:
-    a, b, c = _product(backend, "fp32")
+def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, device: CudaDevice) -> None:
+    a, b, c = _product(device, "fp32")
     fake.calls.clear()
-    backend.gemm("fp32", a, b, c)
-    backend.enqueue_check(c, 1, None, None)
-    collected = backend.collect()
+    device.gemm("fp32", a, b, c)
+    device.enqueue_check(c, 1, None, None)
+    collected = device.collect()
     assert fake.names() == ["record", "count_launch", "digest_fp32", "record", "wait"]
     assert collected.seconds == pytest.approx(0.001)
     assert len(collected.observed) == 1
-    empty = backend.collect()
+    empty = device.collect()
     assert (empty.observed, empty.kept, empty.seconds) == ((), None, 0.0)
 
 
-def test_digest_of_bits_and_bilinear_use_the_kernel_of_their_type(fake: FakeCupy, backend: CudaBackend) -> None:
+def test_digest_of_bits_and_bilinear_use_the_kernel_of_their_type(fake: FakeCupy, device: CudaDevice) -> None:
     w, v = freivalds.challenge(1, 4, 8)
     for storage, bits, bilinear in (
         ("fp32", "digest_int32", "bilinear_fp32"),
         ("int32", "digest_int32", "bilinear_int32"),
         ("fp64", "digest_raw64", "bilinear_fp64"),
     ):
-        buffer = backend.allocate(storage, 4, 8)
+        buffer = device.allocate(storage, 4, 8)
         fake.calls.clear()
-        assert backend.digest_bits(buffer, 5) == 0
-        assert backend.bilinear(buffer, w, v, None) == 0
+        assert device.digest_bits(buffer, 5) == 0
+        assert device.bilinear(buffer, w, v, None) == 0
         assert fake.names() == [bits, bilinear]
         left, right = fake.calls[-1][1][7:9]
         assert (left.values.dtype, left.values.tolist()) == (np.uint32, w.tolist())
         assert (right.values.dtype, right.values.tolist()) == (np.uint32, v.tolist())
 
 
-def test_raw_access_moves_single_elements_in_storage_order(backend: CudaBackend) -> None:
-    buffer = backend.allocate("fp32", 4, 8)
-    backend.write_raw(buffer, 0, np.zeros(32, dtype=np.uint32))
-    backend.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
-    assert backend.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
+def test_raw_access_moves_single_elements_in_storage_order(device: CudaDevice) -> None:
+    buffer = device.allocate("fp32", 4, 8)
+    device.write_raw(buffer, 0, np.zeros(32, dtype=np.uint32))
+    device.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
+    assert device.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
 
 
 # --- errors of the device ---
 
 
-def test_out_of_memory_names_the_matrix(fake: FakeCupy, backend: CudaBackend) -> None:
+def test_out_of_memory_names_the_matrix(fake: FakeCupy, device: CudaDevice) -> None:
     _memory(fake)
-    with pytest.raises(BackendError, match="no GPU memory while allocating a 8 x 16 fp64 matrix: free the GPU"):
-        backend.allocate("fp64", 8, 16)
+    with pytest.raises(DeviceError, match="no GPU memory while allocating a 8 x 16 fp64 matrix: free the GPU"):
+        device.allocate("fp64", 8, 16)
 
 
 @pytest.mark.parametrize(
@@ -351,46 +351,46 @@ def test_out_of_memory_names_the_matrix(fake: FakeCupy, backend: CudaBackend) ->
     ],
 )
 def test_errors_while_computing_name_the_error_and_a_fix(
-    fake: FakeCupy, backend: CudaBackend, status: int, text: str, fix: str
+    fake: FakeCupy, device: CudaDevice, status: int, text: str, fix: str
 ) -> None:
     fake.failures["deviceSynchronize"] = CudaError(status, text)
-    with pytest.raises(BackendError, match=f"CUDA failed while waiting for the device .*{text}.*{fix}"):
-        backend.synchronize()
+    with pytest.raises(DeviceError, match=f"CUDA failed while waiting for the device .*{text}.*{fix}"):
+        device.synchronize()
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(214, "ECC_UNCORRECTED"), (220, "NVLINK_ERRORS"), (226, "ECC_UNCORRECTED"), (719, None)]
 )
 def test_damage_that_the_gpu_reports_is_a_fault_and_no_lack(
-    fake: FakeCupy, backend: CudaBackend, status: int, code: str | None
+    fake: FakeCupy, device: CudaDevice, status: int, code: str | None
 ) -> None:
     fake.failures["deviceSynchronize"] = CudaError(status, "an error")
-    with pytest.raises(BackendError, match="XID") as raised:
-        backend.synchronize()
+    with pytest.raises(DeviceError, match="XID") as raised:
+        device.synchronize()
     assert raised.value.reason_code == code
 
 
-def test_a_product_that_fails_of_damage_is_told_by_the_device(fake: FakeCupy, backend: CudaBackend) -> None:
+def test_a_product_that_fails_of_damage_is_told_by_the_device(fake: FakeCupy, device: CudaDevice) -> None:
     """cublasLt gives one status for all errors of the device (CUBLAS_STATUS_EXECUTION_FAILED, 13)."""
-    a, b = backend.allocate("fp32", 16, 16), backend.allocate("fp32", 16, 16, transposed=True)
-    c = backend.allocate("fp32", 16, 16)
-    backend._lt()._library.statuses["cublasLtMatmul"] = 13
-    with pytest.raises(BackendError, match="cublasLtMatmul for fp32 16 x 16 x 16: status 13") as raised:
-        backend.gemm("fp32", a, b, c)
+    a, b = device.allocate("fp32", 16, 16), device.allocate("fp32", 16, 16, transposed=True)
+    c = device.allocate("fp32", 16, 16)
+    device._lt()._library.statuses["cublasLtMatmul"] = 13
+    with pytest.raises(DeviceError, match="cublasLtMatmul for fp32 16 x 16 x 16: status 13") as raised:
+        device.gemm("fp32", a, b, c)
     assert raised.value.reason_code is None
     fake.failures["deviceSynchronize"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error")
-    with pytest.raises(BackendError, match="uncorrectable ECC error") as raised:
-        backend.gemm("fp32", a, b, c)
+    with pytest.raises(DeviceError, match="uncorrectable ECC error") as raised:
+        device.gemm("fp32", a, b, c)
     assert raised.value.reason_code == "ECC_UNCORRECTED"
 
 
-def test_a_library_that_cupy_cannot_load_names_what_to_install(fake: FakeCupy, backend: CudaBackend) -> None:
+def test_a_library_that_cupy_cannot_load_names_what_to_install(fake: FakeCupy, device: CudaDevice) -> None:
     fake.failures["deviceSynchronize"] = RuntimeError("CuPy failed to load libnvrtc.so.13: OSError: no such file")
-    with pytest.raises(BackendError, match=r"while waiting .*libnvrtc\.so\.13.*install gpu-burnin\[cuda12\]"):
-        backend.synchronize()
+    with pytest.raises(DeviceError, match=r"while waiting .*libnvrtc\.so\.13.*install gpu-burnin\[cuda12\]"):
+        device.synchronize()
 
 
-def test_a_failed_launch_is_named(fake: FakeCupy, backend: CudaBackend) -> None:
+def test_a_failed_launch_is_named(fake: FakeCupy, device: CudaDevice) -> None:
     fake.failures["digest_fp32"] = fake.cuda.driver.CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS")
-    with pytest.raises(BackendError, match=r"while launching digest_fp32 .*CUDA_ERROR_ILLEGAL_ADDRESS"):
-        backend.enqueue_check(backend.allocate("fp32", 16, 16), 1, None, None)
+    with pytest.raises(DeviceError, match=r"while launching digest_fp32 .*CUDA_ERROR_ILLEGAL_ADDRESS"):
+        device.enqueue_check(device.allocate("fp32", 16, 16), 1, None, None)

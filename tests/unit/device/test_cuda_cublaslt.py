@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_burnin.device import cublaslt, wheels
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cublaslt import WORKSPACE_BYTES, CublasLt, HeuristicResult, Problem
+from gpu_burnin.device.port import DeviceError
 from tests.support.cuda_fakes import FakeLt
 
 _WORKSPACE, _ONE = 0xAAAA00, 0xBBBB00
@@ -105,25 +105,25 @@ def test_everything_is_given_back_once(lt: CublasLt, library: FakeLt) -> None:
 )  # fmt: skip
 def test_every_status_but_success_is_an_error_with_call_and_status(lt: CublasLt, library: FakeLt, name: str) -> None:
     library.statuses[name] = 15
-    with pytest.raises(BackendError, match=rf"^{name}\b.*status 15 \(CUBLAS_STATUS_NOT_SUPPORTED\): .*install"):
+    with pytest.raises(DeviceError, match=rf"^{name}\b.*status 15 \(CUBLAS_STATUS_NOT_SUPPORTED\): .*install"):
         lt.matmul(Problem("int8", 32, 16, 48), 1, 2, 3, 0)
 
 
 def test_an_unusable_gpu_is_seen_at_creation(library: FakeLt) -> None:
     library.statuses["cublasLtCreate"] = 1
-    with pytest.raises(BackendError, match=r"cublasLtCreate: status 1 .*nvidia-smi"):
+    with pytest.raises(DeviceError, match=r"cublasLtCreate: status 1 .*nvidia-smi"):
         CublasLt(library, 0, 0)
 
 
 def test_an_unknown_status_is_still_a_sentence(lt: CublasLt, library: FakeLt) -> None:
     library.statuses["cublasLtMatmul"] = 99
-    with pytest.raises(BackendError, match=r"for bf16 32 x 16 x 48: status 99 .unknown status.: see the cuBLAS"):
+    with pytest.raises(DeviceError, match=r"for bf16 32 x 16 x 48: status 99 .unknown status.: see the cuBLAS"):
         lt.matmul(Problem("bf16", 32, 16, 48), 1, 2, 3, 0)
 
 
 def test_no_algorithm_is_an_error(lt: CublasLt, library: FakeLt) -> None:
     library.algorithms = 0
-    with pytest.raises(BackendError, match="no algorithm for fp8_e4m3 32 x 16 x 48"):
+    with pytest.raises(DeviceError, match="no algorithm for fp8_e4m3 32 x 16 x 48"):
         lt.matmul(Problem("fp8_e4m3", 32, 16, 48), 1, 2, 3, 0)
 
 
@@ -155,7 +155,7 @@ def test_no_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
     def opener(path: str) -> None:
         raise OSError(f"{path}: cannot open shared object file")
 
-    with pytest.raises(BackendError, match=r"libcublasLt\.so\.13: cannot open .*gpu-burnin\[cuda12\]"):
+    with pytest.raises(DeviceError, match=r"libcublasLt\.so\.13: cannot open .*gpu-burnin\[cuda12\]"):
         cublaslt.load_library(opener)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of the cuda backend, compiled for the host and run by real threads, against the host's own functions,
+"""The kernels of the cuda device, compiled for the host and run by real threads, against the host's own functions,
 integer for integer. No replacement for a run on hardware.
 """
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_burnin.device.cuda import CudaBackend, divider
+from gpu_burnin.device.cuda import CudaDevice, divider
 from tests.support.cuda_cases import KernelCases, SubnormalCases
 from tests.support.cuda_fakes import FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
 
 
 @pytest.fixture
-def backend(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    """The cuda backend on stand-ins that compute."""
+def device(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    """The cuda device on stand-ins that compute."""
     fake, library = FakeCupy(product_kernels), FakeLt(computes=True)
     use_fakes(monkeypatch, fake, library)
-    made = CudaBackend()
+    made = CudaDevice()
     made.open(gpu())
     return made
 

@@ -14,7 +14,7 @@ from test_nvrtc import compiler as compiler  # the real one, where it is install
 
 from gpu_burnin import run
 from gpu_burnin.device import kernels
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.kernel_store import KernelStore, Refused, read_image
 from gpu_burnin.device.kernels import SOURCES, KernelLoader
 from gpu_burnin.device.nvrtc import Nvrtc
@@ -217,7 +217,7 @@ def test_functions_come_from_the_image_and_may_have_the_shared_memory_that_they_
 
 
 @pytest.mark.slow
-def test_all_kernels_are_compiled_when_the_backend_opens(
+def test_all_kernels_are_compiled_when_the_device_opens(
     compiler: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = kernels.open_loader(_Cupy(), (9, 0), tmp_path)
@@ -235,10 +235,10 @@ def test_every_worker_of_a_run_is_told_where_to_share(fake: Fake, tmp_path: Path
     assert {facts["kernel_dir"] for facts in result.facts.values()} == {str(tmp_path / "kernels")}
 
 
-def test_the_real_worker_gives_the_directory_to_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_worker_gives_the_directory_to_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(
-        "gpu_burnin.device.choose.make_backend", lambda *arguments: made.append(arguments) or CpuBackend()
+        "gpu_burnin.device.choose.make_device", lambda *arguments: made.append(arguments) or CpuDevice()
     )
     Worker(plan("gemm"), "GPU-0", lambda _: None, lambda: None, tmp_path).open()
     assert made == [("cpu", tmp_path)]

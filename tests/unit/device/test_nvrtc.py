@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_burnin.device import nvrtc
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.kernels import SOURCES
 from gpu_burnin.device.nvrtc import Nvrtc, target_for
+from gpu_burnin.device.port import DeviceError
 
 _HALVE = 'extern "C" __global__ void halve(float* x) { x[0] = x[0] * 0.5f; }'
 
@@ -57,9 +57,9 @@ def test_subnormal_numbers_are_not_flushed(compiler: Nvrtc, monkeypatch: pytest.
 
 
 def test_the_compiler_s_own_words_are_in_the_error(compiler: Nvrtc) -> None:
-    with pytest.raises(BackendError, match=r"cannot compile the kernels for sm_90 .*COMPILATION.*kernels\.cu\(1\)"):
+    with pytest.raises(DeviceError, match=r"cannot compile the kernels for sm_90 .*COMPILATION.*kernels\.cu\(1\)"):
         compiler.compile("this is no CUDA", "sm_90")
-    with pytest.raises(BackendError, match=r"cannot compile the kernels for sm_1 .*OPTION"):
+    with pytest.raises(DeviceError, match=r"cannot compile the kernels for sm_1 .*OPTION"):
         compiler.compile(_HALVE, "sm_1")
 
 
@@ -80,7 +80,7 @@ def test_the_target_is_what_the_gpu_runs_and_the_library_knows(
 
 
 def test_a_gpu_older_than_all_that_is_known_says_so() -> None:
-    with pytest.raises(BackendError, match=r"no compute capability as old as 7\.0: install gpu-burnin\[cuda12\]"):
+    with pytest.raises(DeviceError, match=r"no compute capability as old as 7\.0: install gpu-burnin\[cuda12\]"):
         target_for((7, 0), (75, 80))
 
 
@@ -88,5 +88,5 @@ def test_a_missing_library_says_what_to_install() -> None:
     def missing(path: str) -> Any:
         raise OSError(f"{path}: cannot open shared object file")
 
-    with pytest.raises(BackendError, match=r"NVRTC cannot be loaded .*cannot open.*install gpu-burnin\[cuda12\]"):
+    with pytest.raises(DeviceError, match=r"NVRTC cannot be loaded .*cannot open.*install gpu-burnin\[cuda12\]"):
         nvrtc.load_library(12, missing)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.judge.attribution import attributed
 from gpu_burnin.types import JSON, CheckResult, Verdict
@@ -28,7 +28,7 @@ _CHECKS = ("nvlink", "nccl")
 
 
 def _run(
-    name: str, leaves: Mapping[str, int], error: Callable[[], BaseException] = lambda: BackendError("it left")
+    name: str, leaves: Mapping[str, int], error: Callable[[], BaseException] = lambda: DeviceError("it left")
 ) -> tuple[dict[str, CheckResult | Exception], Counter[str]]:
     """A check in which some GPUs fail at an exchange, counted from 1; results, and the exchanges that each came to."""
     calls: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def test_a_gpu_may_leave_at_any_exchange(name: str) -> None:
     for step in range(1, calls["GPU-0"] + 1):
         victim = f"GPU-{step % _COUNT}"
         results, _ = _run(name, {victim: step})
-        assert isinstance(results.pop(victim), BackendError)
+        assert isinstance(results.pop(victim), DeviceError)
         others: dict[str | None, CheckResult] = {r.gpu: r for r in results.values() if isinstance(r, CheckResult)}
         assert len(others) == _COUNT - 1, (step, results)
         _accuses_nobody(name, others, {victim})

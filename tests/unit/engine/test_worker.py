@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.device.backend import BackendError, DeviceFault
+from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.engine.executor import execute
 from gpu_burnin.engine.messages import Failed, parse
 from gpu_burnin.engine.worker import Progress, _failure
@@ -50,7 +50,7 @@ def test_real_worker_without_memory_says_so() -> None:
 def test_what_the_device_says_of_itself_reaches_the_supervisor() -> None:
     told = parse(_failure(DeviceFault("uncorrectable", "ECC_UNCORRECTED")), "check", "gemm", "GPU-0")
     assert told == Failed("uncorrectable", None, "ECC_UNCORRECTED")
-    assert parse(_failure(BackendError("lacking")), "check", "gemm", "GPU-0") == Failed("lacking")
+    assert parse(_failure(DeviceError("lacking")), "check", "gemm", "GPU-0") == Failed("lacking")
 
 
 def test_real_worker_goes_first_when_memory_runs_out() -> None:

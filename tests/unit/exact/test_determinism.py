@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_burnin.device.backend import Buffer, read_matrix, values_from_raw
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Buffer, read_matrix, values_from_raw
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.product import ROUND, Expected, ProductUnit, Shape, Stream
 
@@ -29,14 +29,14 @@ _SCRIPT = """
 import json, sys
 sys.path[:0] = sys.argv[1:]
 import test_determinism
-print(json.dumps(test_determinism.digests(test_determinism.CpuBackend())))
+print(json.dumps(test_determinism.digests(test_determinism.CpuDevice())))
 """
 
 
-def digests(backend: CpuBackend) -> dict[str, list[str]]:
+def digests(device: CpuDevice) -> dict[str, list[str]]:
     """The digests of four products in every precision and range, exact and with powers of two, and random ones."""
     made: dict[str, list[str]] = {}
-    stream = Stream(backend)
+    stream = Stream(device)
     for precision in exact.PRECISIONS:
         unit = ProductUnit(stream, precision, SHAPE)
         for operands in exact.ranges_for(precision):
@@ -47,7 +47,7 @@ def digests(backend: CpuBackend) -> dict[str, list[str]]:
     return made
 
 
-class _NoBlas(CpuBackend):
+class _NoBlas(CpuDevice):
     """Products by einsum's own loops."""
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
@@ -93,10 +93,10 @@ def test_precisions_that_share_operands_share_digests(with_one_thread: dict[str,
 def test_the_comparison_can_fail() -> None:
     """Random operands are rounded on the way: there the order of summation shows."""
     results = []
-    for backend in (CpuBackend(), _NoBlas()):
-        unit = ProductUnit(Stream(backend), "fp32", SHAPE)
-        backend.fill_random(unit.a[0], 1)
-        backend.fill_random(unit.b[0], 2)
+    for device in (CpuDevice(), _NoBlas()):
+        unit = ProductUnit(Stream(device), "fp32", SHAPE)
+        device.fill_random(unit.a[0], 1)
+        device.fill_random(unit.b[0], 2)
         unit.stream.gemm("fp32", unit.a[0], unit.b[0], unit.c)
-        results.append(backend.digest_bits(unit.c, 3))
+        results.append(device.digest_bits(unit.c, 3))
     assert results[0] != results[1]

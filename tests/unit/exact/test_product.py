@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks import CHECKS
-from gpu_burnin.device.backend import (
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import (
     STORAGE_OF,
     Collected,
     raw_from_integers,
@@ -19,7 +20,6 @@ from gpu_burnin.device.backend import (
     values_from_raw,
     write_matrix,
 )
-from gpu_burnin.device.cpu import CpuBackend
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, SELFTEST_FAULTS, Fault, Target, flip_bit
@@ -37,7 +37,7 @@ LINEAR = [(p, r) for p, r in ALL if r.rounds_to is None]
 
 
 def _unit(precision: str, shape: Shape = SHAPE) -> ProductUnit:
-    return ProductUnit(Stream(CpuBackend()), precision, shape)
+    return ProductUnit(Stream(CpuDevice()), precision, shape)
 
 
 def _golden(unit: ProductUnit) -> dict[Pair, Expected]:
@@ -135,19 +135,19 @@ def test_a_wrong_value_is_seen_by_freivalds_alone_in_any_element(precision: str)
     unit = _unit(precision, Shape(16, 16, 16))
     expected = _fresh(unit, exact.ranges_for(precision)[0])
     assert _run(unit, expected, ROUND[:1]).outcomes[0].right
-    before = read_matrix(unit.backend, unit.c)
+    before = read_matrix(unit.device, unit.c)
     want = expected[0, 0]
     assert want.w is not None and want.v is not None
     struck_zeros = 0
     for seed in range(300):
-        target = Target(unit.backend, unit.a[0], unit.b[0], unit.c, seed)
+        target = Target(unit.device, unit.a[0], unit.b[0], unit.c, seed)
         FAULTS["wrong_value"].on_result(target)
         (position,) = np.flatnonzero(target.read(unit.c) != before)
         struck_zeros += not before.reshape(-1)[position]
-        assert unit.backend.bilinear(unit.c, want.w, want.v, None) != want.bilinear, seed
-        unit.backend.enqueue_check(unit.c, DIGEST_KEY, None, None)
-        assert unit.backend.collect().observed[0].digest.clean, "no other detector has to help"
-        write_matrix(unit.backend, unit.c, before)
+        assert unit.device.bilinear(unit.c, want.w, want.v, None) != want.bilinear, seed
+        unit.device.enqueue_check(unit.c, DIGEST_KEY, None, None)
+        assert unit.device.collect().observed[0].digest.clean, "no other detector has to help"
+        write_matrix(unit.device, unit.c, before)
     assert struck_zeros > 0 or precision != "fp8_e4m3"
 
 
@@ -170,16 +170,16 @@ def test_sign_pairs_keep_all_sums_where_they_can() -> None:
     unit = _unit("fp32")
     unit.load(exact.RANGES["unit_a"])
     _run(unit, _golden(unit), ROUND[:1])
-    before = values_from_raw(read_matrix(unit.backend, unit.c), "fp32")
-    FAULTS["sign_pair"].on_result(Target(unit.backend, unit.a[0], unit.b[0], unit.c, 1))
-    after = values_from_raw(read_matrix(unit.backend, unit.c), "fp32")
+    before = values_from_raw(read_matrix(unit.device, unit.c), "fp32")
+    FAULTS["sign_pair"].on_result(Target(unit.device, unit.a[0], unit.b[0], unit.c, 1))
+    after = values_from_raw(read_matrix(unit.device, unit.c), "fp32")
     assert (before != after).sum() == 2 and before.sum() == after.sum()
 
 
 def test_a_launch_that_never_ran_is_seen_even_when_the_result_is_right() -> None:
     unit = _unit("fp32")
     unit.load(exact.RANGES["square"])
-    lucky = Fault("lucky", on_operands=lambda t: t.backend.gemm("fp32", t.a, t.b, t.c))  # two launches instead of one
+    lucky = Fault("lucky", on_operands=lambda t: t.device.gemm("fp32", t.a, t.b, t.c))  # two launches instead of one
     outcome = _run(unit, _golden(unit), ROUND[:2], fault=lucky).outcomes[1]
     assert outcome.problems == ("not_launched",)
     assert _run(unit, _golden(unit), ROUND[2:]).outcomes[0].right, "the count goes on from what was seen"
@@ -191,7 +191,7 @@ def test_launches_of_other_products_do_not_confuse_the_count() -> None:
     unit.stream.gemm("fp32", unit.a[0], unit.b[0], unit.c)
     unit.stream.gemm("fp32", unit.a[0], unit.b[0], unit.c)
     assert _run(unit, _golden(unit)).outcomes[0].right
-    again = ProductUnit(Stream(unit.backend), "fp32", SHAPE)
+    again = ProductUnit(Stream(unit.device), "fp32", SHAPE)
     again.load(exact.RANGES["square"])
     assert _run(again, _golden(again)).outcomes[0].right, "a new stream starts from the device's count"
 
@@ -219,21 +219,21 @@ def test_storage_holds_every_operand_exactly(precision: str) -> None:
 
 
 def test_transposed_buffers_hold_the_same_matrix() -> None:
-    backend = CpuBackend()
+    device = CpuDevice()
     operand = Case("fp32", exact.RANGES["ieee_fp32"], Shape(8, 24, 16), 1, 2, scaled=True).operand("b")
-    plain, transposed = backend.allocate("fp32", 16, 24), backend.allocate("fp32", 16, 24, transposed=True)
-    for fill in (lambda x: backend.fill(x, operand), lambda x: backend.fill_random(x, 9)):
+    plain, transposed = device.allocate("fp32", 16, 24), device.allocate("fp32", 16, 24, transposed=True)
+    for fill in (lambda x: device.fill(x, operand), lambda x: device.fill_random(x, 9)):
         fill(plain)
         fill(transposed)
-        assert np.array_equal(read_matrix(backend, plain), read_matrix(backend, transposed))
-        flat = backend.read_raw(transposed, 0, 16)
-        assert np.array_equal(flat, read_matrix(backend, plain)[:, 0]), "one column after the other"
-        write_matrix(backend, transposed, read_matrix(backend, plain)[::-1])
-        assert np.array_equal(read_matrix(backend, transposed), read_matrix(backend, plain)[::-1])
+        assert np.array_equal(read_matrix(device, plain), read_matrix(device, transposed))
+        flat = device.read_raw(transposed, 0, 16)
+        assert np.array_equal(flat, read_matrix(device, plain)[:, 0]), "one column after the other"
+        write_matrix(device, transposed, read_matrix(device, plain)[::-1])
+        assert np.array_equal(read_matrix(device, transposed), read_matrix(device, plain)[::-1])
 
 
 def test_evidence_is_that_of_the_first_wrong_product_of_a_batch() -> None:
-    class Breaks(CpuBackend):
+    class Breaks(CpuDevice):
         made = 0
 
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
@@ -355,7 +355,7 @@ def test_location_asks_a_second_challenge_where_the_whole_product_is_too_large(m
 @pytest.mark.parametrize("fault", ["bitflip", "zero", "transposed"])
 def test_location_takes_little_memory_beside_operands_and_result(fault: str) -> None:
     shape = Shape(2048, 2048, 512)
-    unit = ProductUnit(Stream(CpuBackend()), "fp64", shape)
+    unit = ProductUnit(Stream(CpuDevice()), "fp64", shape)
     unit.load(exact.RANGES["wide"], scaled=True)
     outcome = unit.run(ROUND[:1], [Expected(digest=1)], FAULTS[fault]).outcomes[0]
     assert outcome.evidence is not None
@@ -377,7 +377,7 @@ def test_fresh_seeds_are_never_golden_and_never_come_twice() -> None:
         assert all(0 <= fresh < 1 << 64 for fresh in seeds)
 
 
-class _Seconds(CpuBackend):
+class _Seconds(CpuDevice):
     """A product takes a second of device time."""
 
     work_s = 0.0
@@ -404,7 +404,7 @@ def test_the_time_of_a_batch_is_its_own_and_plain_products_are_counted_as_launch
 
 
 def test_a_plain_product_that_never_starts_shows_in_the_next_check() -> None:
-    unit = ProductUnit(Stream(CpuBackend()), "bf16", SHAPE)
+    unit = ProductUnit(Stream(CpuDevice()), "bf16", SHAPE)
     unit.load(exact.RANGES["square"])
     unit.stream.gemm("bf16", unit.a[0], unit.b[0], unit.c, skip=True)
     assert "not_launched" in _run(unit, _golden(unit)).outcomes[0].problems

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.engine.worker import _failure
 from gpu_burnin.system import host_limits
 from gpu_burnin.system.host_limits import ALL, Scarce, groups, oom_kills, scarce_in, scarce_of, shown_by_end
@@ -69,10 +69,10 @@ def _gpu_memory() -> Exception:
         (OSError(errno.EMFILE, "Too many open files"), Scarce.FILES),
         (RuntimeError("can't start new thread"), Scarce.PROCESSES),
         (_from(ImportError("numpy"), ImportError("x.so: failed to map segment from shared object")), Scarce.MEMORY),
-        (_from(BackendError("no memory for copies"), MemoryError()), Scarce.MEMORY),
-        (_from(BackendError("no GPU memory"), _gpu_memory()), Scarce.GPU_MEMORY),
-        (BackendError("NCCL failed: see shared memory (/dev/shm) of this host"), Scarce.SHARED),
-        (BackendError("CUDA failed while multiplying (an illegal memory access was encountered)"), None),
+        (_from(DeviceError("no memory for copies"), MemoryError()), Scarce.MEMORY),
+        (_from(DeviceError("no GPU memory"), _gpu_memory()), Scarce.GPU_MEMORY),
+        (DeviceError("NCCL failed: see shared memory (/dev/shm) of this host"), Scarce.SHARED),
+        (DeviceError("CUDA failed while multiplying (an illegal memory access was encountered)"), None),
         (OSError(errno.ENFILE, "Too many open files in system"), None),
         (ValueError("MemoryError"), None),
     ],

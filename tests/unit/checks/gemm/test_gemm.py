@@ -1,4 +1,4 @@
-"""The gemm check and its self-test, right and wrong, on the CPU backend."""
+"""The gemm check and its self-test, right and wrong, on the CPU device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.gemm import check as gemm
 from gpu_burnin.checks.gemm import phases as gemm_phases
 from gpu_burnin.checks.gemm.tally import Rate
-from gpu_burnin.device.backend import Collected, read_matrix, values_from_raw
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Collected, read_matrix, values_from_raw
 from gpu_burnin.exact import operands
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context, gpu
@@ -106,8 +106,8 @@ def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
 def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
     sent: list[Any] = []
     ctx = replace(context(inject=(fault,)), progress=sent.append)
-    assert ctx.backend is not None
-    ctx.backend.precisions = ("bf16", "fp64")  # the rest would only take time
+    assert ctx.device is not None
+    ctx.device.precisions = ("bf16", "fp64")  # the rest would only take time
     result = gemm.Check().run(ctx)
     assert result.verdict is Verdict.FAIL
     (reason,) = result.reasons
@@ -125,7 +125,7 @@ def test_gemm_fails_without_golden_digests_too(fault: str) -> None:
     assert [r.code for r in result.reasons] == ["GEMM_MISMATCH"]
 
 
-class _BrokenBackend(CpuBackend):
+class _BrokenDevice(CpuDevice):
     """Computes element 100 of FP32 products wrong by one, always or from product `after` on."""
 
     def __init__(self, after: int = 0) -> None:
@@ -140,7 +140,7 @@ class _BrokenBackend(CpuBackend):
 
 
 def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> None:
-    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_BrokenBackend()))
+    result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice()))
     assert result.verdict is Verdict.FAIL and result.seconds < 30
     assert len(result.reasons) == gemm_phases.MAX_LOCATED
     assert "wrong in the same way" in result.reasons[0].message
@@ -150,14 +150,14 @@ def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> No
 
 def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
     clean = _cover(gemm.Check().run(context()))["products"]["fp32"]
-    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_BrokenBackend(after=clean + 50)))
+    result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice(after=clean + 50)))
     assert result.verdict is Verdict.FAIL and result.seconds < 30
 
 
 # --- random products ---
 
 
-class _Drifts(CpuBackend):
+class _Drifts(CpuDevice):
     """Flips the lowest bit of an element of every `every`-th BF16 product of random operands."""
 
     def __init__(self, every: int) -> None:
@@ -182,7 +182,7 @@ class _Drifts(CpuBackend):
 
 
 def test_a_random_product_that_changes_is_a_failure_with_its_place() -> None:
-    result = gemm.Check().run(replace(context(), backend=_Drifts(4)))
+    result = gemm.Check().run(replace(context(), device=_Drifts(4)))
     (reason,) = result.reasons
     assert (reason.code, result.verdict) == ("GEMM_UNSTABLE", Verdict.FAIL)
     (error,) = result.errors
@@ -193,7 +193,7 @@ def test_a_random_product_that_changes_is_a_failure_with_its_place() -> None:
 def test_a_random_product_that_changes_between_cycles_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.0)  # four products a time: the seventh comes in a later cycle
     monkeypatch.setattr(gemm_phases, "_CYCLE_S", 0.2)
-    result = gemm.Check().run(replace(context(budget_s=60.0), backend=_Drifts(7)))
+    result = gemm.Check().run(replace(context(budget_s=60.0), device=_Drifts(7)))
     assert {r.code for r in result.reasons} == {"GEMM_UNSTABLE"}
 
 
@@ -201,11 +201,11 @@ def test_random_products_that_are_never_written_are_seen() -> None:
     class Idle(_Drifts):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             before = c.data.copy()
-            CpuBackend.gemm(self, precision, a, b, c)
+            CpuDevice.gemm(self, precision, a, b, c)
             if self.random:
                 c.data[...] = before
 
-    result = gemm.Check().run(replace(context(), backend=Idle(1)))
+    result = gemm.Check().run(replace(context(), device=Idle(1)))
     assert {r.code for r in result.reasons} == {"GEMM_UNSTABLE"}
 
 
@@ -217,11 +217,11 @@ def test_a_tile_that_random_products_never_write_is_seen(monkeypatch: pytest.Mon
     class Skips(_Drifts):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             before = c.data[:8, :8].copy()
-            CpuBackend.gemm(self, precision, a, b, c)
+            CpuDevice.gemm(self, precision, a, b, c)
             if self.random and precision == "bf16":
                 c.data[:8, :8] = before
 
-    result = gemm.Check().run(replace(context(budget_s=10.0), backend=Skips(1)))
+    result = gemm.Check().run(replace(context(budget_s=10.0), device=Skips(1)))
     assert {r.code for r in result.reasons} == {"GEMM_UNSTABLE"}
 
 
@@ -257,7 +257,7 @@ def test_a_slow_precision_leaves_the_rest_of_its_ranges_to_the_rotation(monkeypa
 # --- data paths and coverage on a real device ---
 
 
-class _Hopper(CpuBackend):
+class _Hopper(CpuDevice):
     """Gives the bits of the right data paths, with rates that are made up: it stands for a real GPU."""
 
     simulated = False
@@ -288,8 +288,8 @@ class _Hopper(CpuBackend):
         return replace(collected, seconds=seconds)
 
 
-def _on_hopper(backend: CpuBackend, sku: str = "h200-sxm") -> Any:
-    return gemm.Check().run(replace(context(), backend=backend, gpu=replace(gpu(), sku=sku)))
+def _on_hopper(device: CpuDevice, sku: str = "h200-sxm") -> Any:
+    return gemm.Check().run(replace(context(), device=device, gpu=replace(gpu(), sku=sku)))
 
 
 def test_gemm_on_a_good_device_proves_every_data_path() -> None:
@@ -302,9 +302,9 @@ def test_gemm_on_a_good_device_proves_every_data_path() -> None:
 
 
 def test_gemm_admits_a_missing_precision_and_an_unknown_model() -> None:
-    backend = _Hopper()
-    backend.precisions = operands.PRECISIONS[:-1]
-    result = _on_hopper(backend)
+    device = _Hopper()
+    device.precisions = operands.PRECISIONS[:-1]
+    result = _on_hopper(device)
     assert [r.code for r in result.reasons] == ["COVERAGE_LOW"] and result.verdict is Verdict.INCONCLUSIVE
     assert "fp8_e4m3 was not covered" in result.reasons[0].message
     assert _cover(result)["precisions_not_covered"] == ["fp8_e4m3"]
@@ -325,9 +325,9 @@ def test_a_precision_that_was_only_probed_is_not_covered() -> None:
 
 
 def test_a_model_without_fp8_does_not_miss_it() -> None:
-    backend = _Hopper({"fp64": 15, "fp32": 15, "tf32": 120, "bf16": 250, "fp16": 250, "int8": 450})
-    backend.precisions = operands.PRECISIONS[:-1]
-    assert _cover(_on_hopper(backend, "a100-sxm4-80gb"))["precisions_not_covered"] == []
+    device = _Hopper({"fp64": 15, "fp32": 15, "tf32": 120, "bf16": 250, "fp16": 250, "int8": 450})
+    device.precisions = operands.PRECISIONS[:-1]
+    assert _cover(_on_hopper(device, "a100-sxm4-80gb"))["precisions_not_covered"] == []
 
 
 def test_gemm_says_when_a_rate_is_that_of_another_path() -> None:

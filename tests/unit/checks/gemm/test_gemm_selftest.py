@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.gemm import check as gemm
-from gpu_burnin.device.backend import Collected, Observed
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import Collected, Observed
 from gpu_burnin.exact import freivalds, operands
 from gpu_burnin.exact.faults import FAULTS, SELFTEST_FAULTS
 from gpu_burnin.exact.operands import Digest
@@ -59,7 +59,7 @@ def test_healthy_hardware_passes_with_any_seed_and_shape(seed: int, sizes: tuple
     assert gemm.Check().run(replace(context(**shapes), seed=seed)).verdict is Verdict.PASS
 
 
-class _Observing(CpuBackend):
+class _Observing(CpuDevice):
     """A detector that sees what `see` makes of the truth."""
 
     def see(self, observed: Observed) -> Observed:
@@ -75,7 +75,7 @@ def test_the_selftest_sees_a_blind_nan_counter() -> None:
         def see(self, observed: Observed) -> Observed:
             return replace(observed, digest=replace(observed.digest, nonfinite=0))
 
-    missed = _undetected(gemm.Check().selftest(replace(context(), backend=Blind())))
+    missed = _undetected(gemm.Check().selftest(replace(context(), device=Blind())))
     assert missed == {f"nan {p}" for p in operands.PRECISIONS if p != "int8"}
 
 
@@ -87,7 +87,7 @@ def test_the_selftest_sees_a_dead_launch_counter() -> None:
             Dead.launches_seen += 1  # counts checks, not launches
             return replace(observed, launches=Dead.launches_seen)
 
-    missed = _undetected(gemm.Check().selftest(replace(context(), backend=Dead())))
+    missed = _undetected(gemm.Check().selftest(replace(context(), device=Dead())))
     assert missed == {f"skipped_launch {p}" for p in operands.PRECISIONS}
 
 
@@ -96,7 +96,7 @@ def test_the_selftest_sees_a_detector_that_always_cries() -> None:
         def see(self, observed: Observed) -> Observed:
             return replace(observed, launches=0)
 
-    results = gemm.Check().selftest(replace(context(), backend=Cries()))
+    results = gemm.Check().selftest(replace(context(), device=Cries()))
     assert len(_undetected(results)) == len(results)
 
 
@@ -105,12 +105,12 @@ def test_the_selftest_sees_a_blind_digest() -> None:
         def see(self, observed: Observed) -> Observed:
             return replace(observed, digest=Digest(0))
 
-    results = gemm.Check().selftest(replace(context(), backend=Blind()))
+    results = gemm.Check().selftest(replace(context(), device=Blind()))
     assert len(_undetected(results)) == len(results), "it says so of what nothing was injected into"
 
 
 def test_the_selftest_sees_a_freivalds_check_that_always_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuBackend, "bilinear", lambda *_: 1)
+    monkeypatch.setattr(CpuDevice, "bilinear", lambda *_: 1)
     monkeypatch.setattr(freivalds, "dot", lambda *_: 1)
     missed = _undetected(gemm.Check().selftest(context()))
     assert missed == {f"wrong_value {p} (fresh seed)" for p in operands.PRECISIONS}

@@ -1,4 +1,4 @@
-"""The hbm check with its self-test, right and wrong, on the CPU backend; patterns against sick memory."""
+"""The hbm check with its self-test, right and wrong, on the CPU device; patterns against sick memory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
 from gpu_burnin.checks.hbm.port import MemoryTester
 from gpu_burnin.checks.hbm.rounds import CORE, Scan, Step
-from gpu_burnin.device.backend import BackendError
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact import operands
 from gpu_burnin.types import JSON, Verdict
 from tests.support.engine_helpers import context
 from tests.support.faulty_memory import SickMemory
 
 
-class OnMemory(CpuBackend):
-    """The CPU backend with a given memory."""
+class OnMemory(CpuDevice):
+    """The CPU device with a given memory."""
 
     def __init__(self, memory: MemoryTester) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
             seen.append(pattern)
             super().write(pattern)
 
-    result = hbm.Check().run(replace(context(budget_s=0.3, hbm_bytes=4096), backend=OnMemory(Watched())))
+    result = hbm.Check().run(replace(context(budget_s=0.3, hbm_bytes=4096), device=OnMemory(Watched())))
     assert int(str(result.coverage["rounds"])) > 1
     assert len({p.parameter for p in seen if p.kind == "random"}) > 1
     assert len({p.parameter for p in seen if p.kind == "walking"}) > 4
@@ -98,7 +98,7 @@ def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits() -> 
             super().hold(seconds)
 
     told: list[Mapping[str, JSON]] = []
-    ctx = replace(_extended(hbm_bytes=4096), backend=OnMemory(Watched()), progress=told.append)
+    ctx = replace(_extended(hbm_bytes=4096), device=OnMemory(Watched()), progress=told.append)
     check = hbm.Check()
     check.retention_s = 0.05
     started = time.monotonic()
@@ -186,7 +186,7 @@ def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest
             clock[0] += 20.0 if pattern.kind == "solid" else 0.0
             return super().verify(pattern, invert, downwards)
 
-    result = hbm.Check().run(replace(context(hbm_bytes=4096), backend=OnMemory(Slow())))
+    result = hbm.Check().run(replace(context(hbm_bytes=4096), device=OnMemory(Slow())))
     (reason,) = result.reasons
     assert (reason.code, result.verdict) == ("COVERAGE_LOW", Verdict.INCONCLUSIVE)
     assert "before inversions checker, walking, modulo had gone over all 4096 bytes" in reason.message
@@ -198,17 +198,17 @@ def test_memory_is_given_back_also_after_an_exception(act: str) -> None:
     class Breaks(CpuMemory):
         def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
             assert self._words.size
-            raise BackendError("the device fell off the bus")
+            raise DeviceError("the device fell off the bus")
 
     memory = Breaks()
-    with pytest.raises(BackendError, match="fell off"):
-        getattr(hbm.Check(), act)(replace(context(), backend=OnMemory(memory)))
+    with pytest.raises(DeviceError, match="fell off"):
+        getattr(hbm.Check(), act)(replace(context(), device=OnMemory(memory)))
     assert memory._words.size == 0
 
 
 def test_memory_is_given_back_after_a_run() -> None:
     memory = CpuMemory()
-    ctx = replace(context(), backend=OnMemory(memory))
+    ctx = replace(context(), device=OnMemory(memory))
     hbm.Check().run(ctx)
     assert memory._words.size == 0
     hbm.Check().selftest(ctx)
@@ -219,13 +219,13 @@ def test_gemm_leaves_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device memory goes back when the last reference does: nothing of gemm may wait for the cycle collector."""
     left: list[weakref.ref[Any]] = []
 
-    class Watched(CpuBackend):
+    class Watched(CpuDevice):
         def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Any:
             buffer = super().allocate(storage, rows, cols, transposed)
             left.append(weakref.ref(buffer))
             return buffer
 
-    ctx = replace(context(), backend=Watched())
+    ctx = replace(context(), device=Watched())
     gc.collect()
     gc.disable()
     try:
@@ -338,7 +338,7 @@ def test_the_selftest_sees_a_blind_memory_test() -> None:
         def verify(self, *_: Any, **__: Any) -> MemoryFaults:
             return MemoryFaults()
 
-    (memory,) = hbm.Check().selftest(replace(context(), backend=OnMemory(Wrong())))
+    (memory,) = hbm.Check().selftest(replace(context(), device=OnMemory(Wrong())))
     assert not memory.detected
 
 
@@ -351,7 +351,7 @@ def test_host_memory_of_no_given_size_is_small() -> None:
 
 
 def test_host_memory_that_is_not_there_is_said() -> None:
-    with pytest.raises(BackendError, match=r"no host memory for a test of \d+ bytes: lower shapes.hbm_bytes"):
+    with pytest.raises(DeviceError, match=r"no host memory for a test of \d+ bytes: lower shapes.hbm_bytes"):
         CpuMemory().take(1 << 52)
 
 
@@ -360,7 +360,7 @@ def test_memory_that_is_wrong_everywhere_ends_the_check_all_the_same() -> None:
         def _store(self, start_word: int, words: Any) -> None:
             super()._store(start_word, words ^ words.dtype.type(0x10))
 
-    result = hbm.Check().run(replace(context(hbm_bytes=1 << 20), backend=OnMemory(Dead())))
+    result = hbm.Check().run(replace(context(hbm_bytes=1 << 20), device=OnMemory(Dead())))
     assert result.coverage["wrong_words"] == 1 << 17
     assert result.coverage["shape_words"] == "bit lane 4 in at least 131072 words, a run of at least 32768 bytes"
     assert len(result.errors) == 64

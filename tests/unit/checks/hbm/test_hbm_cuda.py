@@ -1,4 +1,4 @@
-"""The memory test of the cuda backend without a GPU: its kernels compiled for the host against the CPU's memory, and
+"""The memory test of the cuda device without a GPU: its kernels compiled for the host against the CPU's memory, and
 its host side (what is taken, in which pieces, and that all of it is given back) on a stand-in for CuPy.
 """
 
@@ -17,9 +17,9 @@ from gpu_burnin.checks.hbm import source
 from gpu_burnin.checks.hbm.cuda import CudaMemory
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, Pattern
-from gpu_burnin.device.backend import BackendError
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Verdict
 from tests.support.cuda_fakes import CudaError, FakeLt, use_fakes
 from tests.support.engine_helpers import context, gpu
@@ -148,7 +148,7 @@ def test_a_comparison_that_did_not_happen_is_no_clean_memory(kernels: ctypes.CDL
         assert memory.verify(Pattern("random", 4)).count == 0
         return
     words = PIECES[0] // 8 * pieces
-    with pytest.raises(BackendError, match=rf"of random looked at {words} of {SIZE_BYTES // 8} words: .*did not run"):
+    with pytest.raises(DeviceError, match=rf"of random looked at {words} of {SIZE_BYTES // 8} words: .*did not run"):
         memory.verify(Pattern("random", 4))
 
 
@@ -221,10 +221,10 @@ def test_memory_in_fragments_is_taken_too(cupy: MemoryCupy) -> None:
 
 def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: MemoryCupy) -> None:
     memory = _memory(cupy)
-    with pytest.raises(BackendError, match=r"no GPU memory for the memory test: .* of 2097152 bytes .*nvidia-smi"):
+    with pytest.raises(DeviceError, match=r"no GPU memory for the memory test: .* of 2097152 bytes .*nvidia-smi"):
         memory.take(1 << 21)
     cupy.free_bytes = 900
-    with pytest.raises(BackendError, match="0 of 0 bytes were to be had, 900 of 2097152 are free"):
+    with pytest.raises(DeviceError, match="0 of 0 bytes were to be had, 900 of 2097152 are free"):
         memory.take(0)
     assert cupy.live == {}
 
@@ -232,7 +232,7 @@ def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: MemoryCupy) 
 def test_another_error_of_the_device_is_told_and_nothing_is_kept(cupy: MemoryCupy) -> None:
     memory = _memory(cupy)
     cupy.failures["malloc"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
-    with pytest.raises(BackendError, match=r"while taking memory for the memory test .*take the GPU out of use"):
+    with pytest.raises(DeviceError, match=r"while taking memory for the memory test .*take the GPU out of use"):
         memory.take(0)
     assert cupy.live == {}
 
@@ -259,18 +259,18 @@ def test_taking_again_gives_back_first(cupy: MemoryCupy) -> None:
 
 
 @pytest.fixture
-def opened(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaBackend, MemoryCupy]:
-    """The cuda backend on a stand-in that computes."""
+def opened(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaDevice, MemoryCupy]:
+    """The cuda device on a stand-in that computes."""
     fake = MemoryCupy(kernels, free_bytes=40_000)
     use_fakes(monkeypatch, fake, FakeLt())
-    backend = CudaBackend()
-    backend.open(gpu())
-    return backend, fake
+    device = CudaDevice()
+    device.open(gpu())
+    return device, fake
 
 
-def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaBackend, MemoryCupy]) -> None:
-    backend, fake = opened
-    result = hbm.Check().run(replace(context(hbm_bytes=0), backend=backend))
+def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+    device, fake = opened
+    result = hbm.Check().run(replace(context(hbm_bytes=0), device=device))
     assert (result.verdict, result.errors) == (Verdict.PASS, ())
     covered = result.coverage["covered_bytes"]
     assert isinstance(covered, int) and 38_000 < covered <= 39_000
@@ -281,16 +281,16 @@ def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaB
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaBackend, MemoryCupy], fault: str) -> None:
-    backend, fake = opened
-    result = hbm.Check().run(replace(context(inject=(fault,), hbm_bytes=0), backend=backend))
+def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaDevice, MemoryCupy], fault: str) -> None:
+    device, fake = opened
+    result = hbm.Check().run(replace(context(inject=(fault,), hbm_bytes=0), device=device))
     assert [reason.code for reason in result.reasons] == ["HBM_BIT_ERROR"]
     assert fake.live == {}
 
 
-def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaBackend, MemoryCupy]) -> None:
-    backend, fake = opened
-    ctx = replace(context(hbm_bytes=8192), backend=backend, selftest_full=True)
+def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+    device, fake = opened
+    ctx = replace(context(hbm_bytes=8192), device=device, selftest_full=True)
     results = hbm.Check().selftest(ctx)
     assert [(r.fault.split(" ")[0], r.detected) for r in results] == [(name, True) for name in FAULTS]
     assert all(r.scope == "device buffers" and r.changed_bits for r in results)
@@ -299,25 +299,25 @@ def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaB
 
 @pytest.mark.parametrize("act", ["run", "selftest"])
 @pytest.mark.parametrize("call", ["verify_random", "write_checker"])
-def test_memory_is_given_back_after_an_error(opened: tuple[CudaBackend, MemoryCupy], call: str, act: str) -> None:
-    backend, fake = opened
+def test_memory_is_given_back_after_an_error(opened: tuple[CudaDevice, MemoryCupy], call: str, act: str) -> None:
+    device, fake = opened
     fake.failures[call] = CudaError(719, "cudaErrorLaunchFailure: unspecified launch failure")
-    with pytest.raises(BackendError, match="kernel log for an XID"):
-        getattr(hbm.Check(), act)(replace(context(hbm_bytes=8192), backend=backend))
+    with pytest.raises(DeviceError, match="kernel log for an XID"):
+        getattr(hbm.Check(), act)(replace(context(hbm_bytes=8192), device=device))
     assert "malloc" in fake.names()
     assert fake.live == {}
 
 
-def test_what_products_left_is_free_for_the_memory_test(opened: tuple[CudaBackend, MemoryCupy]) -> None:
-    backend, fake = opened
+def test_what_products_left_is_free_for_the_memory_test(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+    device, fake = opened
     fake.kernels = None
-    c = backend.allocate("fp32", 16, 16)
-    backend.enqueue_check(c, 1, None, 5)
-    assert backend._kept is not None
-    backend.memory()
-    assert backend._kept is None
+    c = device.allocate("fp32", 16, 16)
+    device.enqueue_check(c, 1, None, 5)
+    assert device._kept is not None
+    device.memory()
+    assert device._kept is None
 
 
-def test_a_closed_backend_has_no_memory_to_test() -> None:
-    with pytest.raises(BackendError, match="not open"):
-        CudaBackend().memory()
+def test_a_closed_device_has_no_memory_to_test() -> None:
+    with pytest.raises(DeviceError, match="not open"):
+        CudaDevice().memory()

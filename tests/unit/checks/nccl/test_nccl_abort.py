@@ -9,8 +9,8 @@ from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.cuda import CudaCollectives
 from gpu_burnin.checks.nccl.operations import operation
 from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout
-from gpu_burnin.device.backend import BackendError
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.port import DeviceError
 from tests.support.nccl_fakes import LIMIT_S, SIZE_BYTES, FakeGpu, FakeNccl, join
 
 
@@ -72,5 +72,5 @@ def test_a_comparison_that_did_not_run_is_no_good_result(
 ) -> None:
     monkeypatch.setitem(nccl_port._kernels, "collective_verify", lambda *_: None)
     op = operation("all_gather", "fp32", SIZE_BYTES, 2, 0, 5)
-    with pytest.raises(BackendError, match=rf"looked at 0 of {op.recv_elements} elements: a kernel did not run"):
+    with pytest.raises(DeviceError, match=rf"looked at 0 of {op.recv_elements} elements: a kernel did not run"):
         nccl_port.verify(op)

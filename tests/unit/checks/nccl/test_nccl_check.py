@@ -1,4 +1,4 @@
-"""The nccl check on the CPU backend: healthy runs, each fault it must see, ranks that die or hang in real processes."""
+"""The nccl check on the CPU device: healthy runs, each fault it must see, ranks that die or hang in real processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_burnin.checks.nccl.cpu import CpuCollectives
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS
 from gpu_burnin.checks.nccl.port import CollectivesMissing, Transports
 from gpu_burnin.checks.nccl.tally import sizes
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import CheckResult, Verdict
@@ -148,8 +148,8 @@ class _Spoiled(CpuCollectives):
             self._send_array(op)[3] ^= 1
 
 
-class _Backend(CpuBackend):
-    """The CPU backend with another port."""
+class _Device(CpuDevice):
+    """The CPU device with another port."""
 
     def __init__(self, port: CpuCollectives) -> None:
         super().__init__()
@@ -160,9 +160,9 @@ class _Backend(CpuBackend):
 
 
 def _with_port(made: Sequence[Any], index: int, port: CpuCollectives) -> list[Any]:
-    backend = _Backend(port)
-    backend.open(made[index].gpu)
-    return [replace(ctx, backend=backend) if i == index else ctx for i, ctx in enumerate(made)]
+    device = _Device(port)
+    device.open(made[index].gpu)
+    return [replace(ctx, device=device) if i == index else ctx for i, ctx in enumerate(made)]
 
 
 def test_the_gpu_that_sends_wrong_elements_is_named_by_all_that_get_them() -> None:
@@ -231,13 +231,13 @@ def test_another_version_than_the_configuration_asks_for_is_inconclusive() -> No
 
 
 class _NoNvlink(CpuCollectives):
-    """As a real backend that went over shared memory."""
+    """As a real device that went over shared memory."""
 
     def transports(self) -> Transports:
         return replace(super().transports(), multicast=False)
 
 
-class _Real(_Backend):
+class _Real(_Device):
     simulated = False
 
 
@@ -245,7 +245,7 @@ def test_a_way_around_nvlink_is_refused() -> None:
     made = contexts(2, options=_PATIENT)
     gpus = tuple(replace(one, sku="h100-sxm5-80gb") for one in made[0].gpus)
     for index, ctx in enumerate(made):
-        made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], backend=_Real(_NoNvlink()))
+        made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], device=_Real(_NoNvlink()))
     for result in run_together(Check().run, made).values():
         assert isinstance(result, CheckResult)
         assert told(result) == [("NCCL_FALLBACK", Verdict.INCONCLUSIVE)]

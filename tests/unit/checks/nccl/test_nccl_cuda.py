@@ -26,9 +26,9 @@ from gpu_burnin.checks.nccl.operations import (
     sent_bits,
 )
 from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
-from gpu_burnin.device.backend import BackendError, DeviceFault
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import Verdict
 from tests.support.cuda_fakes import STREAM
 from tests.support.engine_helpers import context
@@ -211,7 +211,7 @@ def test_a_comparison_within_a_row_that_did_not_run_is_noticed(
     monkeypatch.setattr(nccl_port, "_launch", loses)
     nccl_port.begin(op, 4, LIMIT_S)
     nccl_port.finish(LIMIT_S)
-    with pytest.raises(BackendError, match="a kernel did not run"):
+    with pytest.raises(DeviceError, match="a kernel did not run"):
         nccl_port.verify(op)
 
 
@@ -377,18 +377,18 @@ def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
     assert again.size() > 0, "the library opens its file once, so a later port reads the same"
 
 
-def test_a_failing_device_is_a_backend_error(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
+def test_a_failing_device_is_a_device_error(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
     nccl_gpu.failures["collective_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
-    with pytest.raises(BackendError, match="launching collective_fill"):
+    with pytest.raises(DeviceError, match="launching collective_fill"):
         nccl_port.fill(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5))
 
 
 def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
-    class Backend(CudaBackend):
+    class Device(CudaDevice):
         def collectives(self) -> CudaCollectives:
             return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
-    ctx = replace(context(collective_bytes=1 << 16), backend=Backend(), level="standard")
+    ctx = replace(context(collective_bytes=1 << 16), device=Device(), level="standard")
     result = Check().run(ctx)
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
     curves = result.coverage["curves"]
@@ -406,12 +406,12 @@ def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: Fa
 def test_messages_are_as_large_as_there_is_room_for(
     nccl_gpu: FakeGpu, nccl_library: FakeNccl, free_bytes: int, largest: int
 ) -> None:
-    class Backend(CudaBackend):
+    class Device(CudaDevice):
         def collectives(self) -> CudaCollectives:
             return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     nccl_gpu.free_bytes = free_bytes
-    result = Check().run(replace(context(collective_bytes=1 << 16), backend=Backend()))
+    result = Check().run(replace(context(collective_bytes=1 << 16), device=Device()))
     assert result.verdict is Verdict.PASS
     curves: Any = result.coverage["curves"]
     assert {curve["points"][-1]["size_bytes"] for curve in curves if curve["points"]} == {largest}
@@ -419,11 +419,11 @@ def test_messages_are_as_large_as_there_is_room_for(
 
 
 def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
-    class Backend(CudaBackend):
+    class Device(CudaDevice):
         def collectives(self) -> CudaCollectives:
             return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
-    Check().run(replace(context(collective_bytes=4096), backend=Backend()))
+    Check().run(replace(context(collective_bytes=4096), device=Device()))
     counts = [arguments[2] for name, arguments in nccl_library.calls if name == "ncclAllReduce"]
     # One size: to connect, warm-up, a small one and the timed one; then a small one for each other collective.
     assert counts[:4] == [1024, 1024, 4, 1024]

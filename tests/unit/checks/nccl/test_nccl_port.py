@@ -1,4 +1,4 @@
-"""Payload and comparison of collective operations, and the ring of the CPU backend. No GPU takes part."""
+"""Payload and comparison of collective operations, and the ring of the CPU device. No GPU takes part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpu_burnin.checks.nccl.operations import (
     value_shift,
 )
 from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 
 _SIZE, _LIMIT_S = 100_000, 20.0
 
@@ -72,7 +72,7 @@ def test_every_partial_sum_is_exact_in_its_type(kind: str, ranks: int) -> None:
 
 def test_a_sum_that_cannot_be_exact_is_refused() -> None:
     assert value_shift("bf16", 256) == 63
-    with pytest.raises(BackendError, match="257 ranks are not exact in bf16"):
+    with pytest.raises(DeviceError, match="257 ranks are not exact in bf16"):
         value_shift("bf16", 257)
 
 
@@ -161,7 +161,7 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
             ports[rank].open(size)
             ports[rank].join(offers, rank, "ring", limit_s)
             answers[rank] = work(ports[rank], rank)
-        except BackendError as error:
+        except DeviceError as error:
             answers[rank] = error
             ports[rank].close()
 
@@ -354,7 +354,7 @@ def test_nothing_is_left_open() -> None:
 
 
 def test_too_many_ranks_for_one_block_are_refused() -> None:
-    with pytest.raises(BackendError, match="100 ranks"):
+    with pytest.raises(DeviceError, match="100 ranks"):
         CpuCollectives().offer(0, 100)
     assert block_bytes(8) < 1 << 20
 

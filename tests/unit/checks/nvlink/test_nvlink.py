@@ -1,4 +1,4 @@
-"""The NVLink check on the CPU backend: real copies between simulated GPUs, a thread for each."""
+"""The NVLink check on the CPU device: real copies between simulated GPUs, a thread for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_burnin.checks.nvlink.phases import Phases, pairings
 from gpu_burnin.checks.nvlink.port import DATA_FAULTS
 from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, expected, moved_bytes
 from gpu_burnin.checks.pcie.port import Moved
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.judge.attribution import attributed
 from gpu_burnin.judge.coverage import coverage_reasons, missed_fault_rate
@@ -110,9 +110,9 @@ def test_one_gpu_has_no_pair_and_that_is_said() -> None:
     assert "no pair of GPUs" in str(result.coverage["why"])
 
 
-def test_without_a_backend_the_caller_is_told() -> None:
-    with pytest.raises(BackendError, match="needs a backend"):
-        Check().run(replace(context(), backend=None))
+def test_without_a_device_the_caller_is_told() -> None:
+    with pytest.raises(DeviceError, match="needs a device"):
+        Check().run(replace(context(), device=None))
 
 
 @pytest.mark.parametrize("fault", DATA_FAULTS)
@@ -221,7 +221,7 @@ def test_a_worker_that_ended_before_is_no_dead_link() -> None:
 def test_the_first_error_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(what: str) -> Callable[..., None]:
         def call(*_: Any) -> None:
-            raise BackendError(what)
+            raise DeviceError(what)
 
         return call
 
@@ -241,7 +241,7 @@ def test_memory_that_others_may_have_mapped_is_not_freed_when_it_goes_wrong(monk
 
     def fails(self: CpuPeers, uuid: str, key: int) -> Any:
         if self._own == "GPU-1":
-            raise BackendError("the device is gone")
+            raise DeviceError("the device is gone")
         return verify(self, uuid, key)
 
     monkeypatch.setattr(CpuPeers, "verify", fails)

@@ -1,4 +1,4 @@
-"""Copies between GPUs: what the cuda backend asks of CUDA, on a stand-in that records it."""
+"""Copies between GPUs: what the cuda device asks of CUDA, on a stand-in that records it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.nvlink.port import LinkFaults, PeerUnavailable
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from tests.support.peer_fakes import SIZE, A, B, Host, join, make_cuda
 
 
@@ -105,7 +105,7 @@ def test_a_failing_copy_is_an_error_of_the_device(peer_kernels: ctypes.CDLL) -> 
     (host, one), (_, two) = make_cuda(peer_kernels, shared), make_cuda(peer_kernels, shared)
     join((one, two))
     host.failures["copy"] = 220
-    with pytest.raises(BackendError, match="copying between GPU-a and GPU-b") as caught:
+    with pytest.raises(DeviceError, match="copying between GPU-a and GPU-b") as caught:
         one.begin(B, "write", 1)
     assert not isinstance(caught.value, PeerUnavailable)
 
@@ -137,5 +137,5 @@ def test_a_comparison_that_did_not_run_is_no_good_data(
     _, one = make_cuda(peer_kernels, {})
     one.attach(A, one.export(A, [A], SIZE))
     monkeypatch.setitem(one._kernels, "peer_compare", lambda *_: None)
-    with pytest.raises(BackendError, match=r"looked at 0 of 64 words: a kernel did not run"):
+    with pytest.raises(DeviceError, match=r"looked at 0 of 64 words: a kernel did not run"):
         one.verify(A, 5)

@@ -1,4 +1,4 @@
-"""Copies between GPUs, below the check: the CPU backend between processes, and the kernels of the cuda backend on a
+"""Copies between GPUs, below the check: the CPU device between processes, and the kernels of the cuda device on a
 stand-in that has the memory of two GPUs in one process. None of it replaces a GPU.
 """
 
@@ -29,7 +29,7 @@ from gpu_burnin.checks.nvlink.port import (
     piece_key,
     transfer_key,
 )
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from tests.support.peer_fakes import SIZE, A, B, join, make_cuda
 
 # --- data ---
@@ -62,7 +62,7 @@ def test_a_fault_changes_where_pieces_go() -> None:
     assert [(s, p) for s, p in copy_order("reordered") if s != p] == [(5, 4), (4, 5)]
 
 
-# --- both backends ---
+# --- both devices ---
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -137,12 +137,12 @@ def test_a_gpu_that_has_no_place_or_no_handle_is_unavailable(ends: tuple[PeerPor
 
 
 def test_calls_out_of_order_are_the_callers_fault(ends: tuple[PeerPort, PeerPort]) -> None:
-    with pytest.raises(BackendError, match="no multiple of 64"):
+    with pytest.raises(DeviceError, match="no multiple of 64"):
         ends[0].export(A, [B], 100)
-    with pytest.raises(BackendError, match="no memory is exported"):
+    with pytest.raises(DeviceError, match="no memory is exported"):
         ends[0].attach(B, {})
     ends[0].export(A, [B], SIZE)
-    with pytest.raises(BackendError, match="is not attached"):
+    with pytest.raises(DeviceError, match="is not attached"):
         ends[0].begin(B, "write", 1)
 
 

@@ -15,12 +15,12 @@ from gpu_burnin.checks.pcie import phases as pcie_phases
 from gpu_burnin.checks.pcie.cpu import CpuHostLink
 from gpu_burnin.checks.pcie.phases import ALONE, AT_ONCE, ROUND_S
 from gpu_burnin.checks.pcie.port import FAULTS, Direction, Geometry, Kind, Moved, Verified
-from gpu_burnin.device.backend import BackendError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support.engine_helpers import SHAPES, context
-from tests.support.pcie_helpers import Backend, one, run
+from tests.support.pcie_helpers import Device, one, run
 from tests.support.together_helpers import contexts, run_together
 
 CHECK = pcie.Check()
@@ -75,10 +75,10 @@ def test_the_report_says_what_was_copied() -> None:
     assert "1,218 copies of 2,000 moved verified word by word" in covered(more)
 
 
-def test_a_check_without_a_backend_is_a_fault_of_the_caller() -> None:
-    with pytest.raises(BackendError, match="needs a backend"):
-        CHECK.run(replace(context(), backend=None))
-    assert CHECK.selftest(replace(context(), backend=None)) == ()
+def test_a_check_without_a_device_is_a_fault_of_the_caller() -> None:
+    with pytest.raises(DeviceError, match="needs a device"):
+        CHECK.run(replace(context(), device=None))
+    assert CHECK.selftest(replace(context(), device=None)) == ()
 
 
 # --- phases ---
@@ -112,11 +112,11 @@ def test_a_gpu_that_dies_in_its_turn_leaves_the_others() -> None:
         def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
             if direction == "duplex" and self.deaths:
                 self.deaths.clear()
-                raise BackendError("gone")
+                raise DeviceError("gone")
             super().begin(direction, copies)
 
     results = run(3, Dying)
-    assert sum(isinstance(result, BackendError) for result in results.values()) == 1
+    assert sum(isinstance(result, DeviceError) for result in results.values()) == 1
     left = [result for result in results.values() if isinstance(result, CheckResult)]
     assert [result.coverage["gpus_at_once"] for result in left] == [2, 2]
 
@@ -268,7 +268,7 @@ def test_refused_memory_ends_the_check_with_the_fix_and_nothing_left_open() -> N
 
     results = run(2, Refusing)
     for error in results.values():
-        assert isinstance(error, BackendError)
+        assert isinstance(error, DeviceError)
         assert "LimitMEMLOCK=infinity" in str(error)
     assert Refusing.closed
 
@@ -317,5 +317,5 @@ class Mixing(CpuHostLink):
 def test_a_detector_that_is_blind_cries_always_or_mixes_kinds_is_not_taken_for_good(
     kind: type[CpuHostLink], detected: list[bool]
 ) -> None:
-    tests = CHECK.selftest(replace(context(), backend=Backend(kind)))
+    tests = CHECK.selftest(replace(context(), device=Device(kind)))
     assert [test.detected for test in tests] == detected

@@ -1,4 +1,4 @@
-"""The cuda backend's link without a GPU: the order of calls against a recording stand-in, kernels run on the host."""
+"""The cuda device's link without a GPU: the order of calls against a recording stand-in, kernels run on the host."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from gpu_burnin.checks.pcie.cuda import CudaHostLink
 from gpu_burnin.checks.pcie.port import FAULTS, POISON_WORD, Direction, Kind, Verified, geometry
-from gpu_burnin.device.backend import BackendError
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, random_words
 from tests.support.link_fakes import CudaError, FakeLinkCupy, compile_link_kernels
 
@@ -76,16 +76,16 @@ def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaHostLink) -> None
     link.begin("h2d", 2)
     link.finish()
     kernel["link_look"] = lambda *call: None
-    with pytest.raises(BackendError, match=rf"of a copy looked at 0 of {SIZE // 8} words: .*did not run"):
+    with pytest.raises(DeviceError, match=rf"of a copy looked at 0 of {SIZE // 8} words: .*did not run"):
         link.verify()
     link.begin("h2d", 2)
     link.finish()
     kernel["link_look"] = lambda grid, block, a: look(grid, block, (a[0], np.uint64(int(a[1]) - 1), *a[2:]))
-    with pytest.raises(BackendError, match=rf"{SIZE // 8 - 1} of {SIZE // 8} words"):
+    with pytest.raises(DeviceError, match=rf"{SIZE // 8 - 1} of {SIZE // 8} words"):
         link.verify()
 
 
-# --- all faults, as on the CPU backend ---
+# --- all faults, as on the CPU device ---
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
@@ -136,9 +136,9 @@ def test_closing_gives_back_all_memory_even_with_a_batch_under_way(link: CudaHos
     assert cupy.names()[-3:] == ["freeHost", "freeHost", "free_all_blocks"]
     assert "wait" in cupy.names()
     link.close()
-    with pytest.raises(BackendError, match="not open"):
+    with pytest.raises(DeviceError, match="not open"):
         link.begin("h2d", 1)
-    with pytest.raises(BackendError, match="no batch"):
+    with pytest.raises(DeviceError, match="no batch"):
         link.finish()
 
 
@@ -148,7 +148,7 @@ def test_closing_goes_on_after_an_error_of_the_device(link: CudaHostLink, cupy: 
     link.begin("h2d", 2)
     cupy.failures[call] = CudaError(719, "cudaErrorLaunchFailure")
     if call == "wait":
-        with pytest.raises(BackendError, match="while waiting for copies"):
+        with pytest.raises(DeviceError, match="while waiting for copies"):
             link.close()
         assert cupy.host == {}
     else:
@@ -164,19 +164,19 @@ def test_closing_goes_on_after_an_error_of_the_device(link: CudaHostLink, cupy: 
 def test_pinned_memory_that_is_refused_names_the_limit_and_the_fix(cupy: FakeLinkCupy, status: int, text: str) -> None:
     cupy.failures["hostAlloc"] = CudaError(status, text)
     link = CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3)
-    with pytest.raises(BackendError, match=rf"refused \({text}.*RLIMIT_MEMLOCK .*LimitMEMLOCK=infinity.*ulimit -l"):
+    with pytest.raises(DeviceError, match=rf"refused \({text}.*RLIMIT_MEMLOCK .*LimitMEMLOCK=infinity.*ulimit -l"):
         link.open(SIZE)
 
 
 def test_other_errors_of_pinning_are_not_blamed_on_the_limit(cupy: FakeLinkCupy) -> None:
     cupy.failures["hostAlloc"] = CudaError(719, "cudaErrorLaunchFailure")
-    with pytest.raises(BackendError, match=r"CUDA failed while pinning host memory .*XID"):
+    with pytest.raises(DeviceError, match=r"CUDA failed while pinning host memory .*XID"):
         CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
 
 
 def test_what_was_pinned_is_given_back_when_device_memory_is_refused(cupy: FakeLinkCupy) -> None:
     cupy.failures["empty"] = cupy.cuda.memory.OutOfMemoryError("Out of memory")
-    with pytest.raises(BackendError, match=f"no GPU memory while allocating device memory for copies of {SIZE} bytes"):
+    with pytest.raises(DeviceError, match=f"no GPU memory while allocating device memory for copies of {SIZE} bytes"):
         CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
     assert cupy.host == {}
 
@@ -184,7 +184,7 @@ def test_what_was_pinned_is_given_back_when_device_memory_is_refused(cupy: FakeL
 def test_an_error_while_waiting_is_the_device_s(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
     cupy.failures["wait"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     link.begin("h2d", 1)
-    with pytest.raises(BackendError, match=r"while waiting for copies .*take the GPU out of use"):
+    with pytest.raises(DeviceError, match=r"while waiting for copies .*take the GPU out of use"):
         link.finish()
 
 
@@ -195,10 +195,10 @@ def test_a_fresh_look_has_clean_counters(link: CudaHostLink) -> None:
     assert int(link._device["out"].values[1]) != MASK64
 
 
-def test_the_backend_s_link_uses_the_backend_s_device(cupy: FakeLinkCupy, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = CudaBackend()
-    backend._cupy, backend._errors, backend.loader = cupy, DeviceErrors(cupy), cupy
-    link = backend.host_link()
+def test_the_device_s_link_uses_the_device_s_device(cupy: FakeLinkCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = CudaDevice()
+    device._cupy, device._errors, device.loader = cupy, DeviceErrors(cupy), cupy
+    link = device.host_link()
     assert not link.simulated
     assert link.open(SIZE) == geometry(SIZE)
     link.close()

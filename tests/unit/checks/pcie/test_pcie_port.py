@@ -24,8 +24,8 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.slots import fill_words, looker
-from gpu_burnin.device.backend import BackendError
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import DeviceError
 
 SIZE = 16 << 10
 
@@ -93,11 +93,11 @@ def test_of_copies_that_are_only_load_the_last_are_verified(link: CpuHostLink) -
 
 def test_no_copy_comes_over_one_that_nobody_looked_at(link: CpuHostLink) -> None:
     slots = geometry(SIZE).slots
-    with pytest.raises(BackendError, match=f"{slots + 1} copies have no room beside 0 that were not verified"):
+    with pytest.raises(DeviceError, match=f"{slots + 1} copies have no room beside 0 that were not verified"):
         link.begin("d2h", slots + 1)
     link.begin("d2h", slots - 2)
     link.finish()
-    with pytest.raises(BackendError, match=f"3 copies have no room beside {slots - 2} that were not verified"):
+    with pytest.raises(DeviceError, match=f"3 copies have no room beside {slots - 2} that were not verified"):
         link.begin("d2h", 3)
     link.begin("d2h", 2)
     link.finish()
@@ -158,7 +158,7 @@ def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(lin
 
 def test_copies_that_change_places_need_two(link: CpuHostLink) -> None:
     link.strike(Kind.REORDERED, 1)
-    with pytest.raises(BackendError, match="batch of two"):
+    with pytest.raises(DeviceError, match="batch of two"):
         link.begin("h2d", 1)
 
 
@@ -212,14 +212,14 @@ def test_an_entry_of_the_report_has_the_place_and_the_words() -> None:
 
 
 def test_the_order_of_calls_is_checked(link: CpuHostLink) -> None:
-    with pytest.raises(BackendError, match="no batch"):
+    with pytest.raises(DeviceError, match="no batch"):
         link.finish()
     link.begin("h2d", 1)
-    with pytest.raises(BackendError, match="under way"):
+    with pytest.raises(DeviceError, match="under way"):
         link.begin("h2d", 1)
     link.close()
     link.close()
-    with pytest.raises(BackendError, match="not open"):
+    with pytest.raises(DeviceError, match="not open"):
         link.begin("h2d", 1)
 
 
@@ -228,7 +228,7 @@ def test_memory_that_is_refused_is_one_sentence_with_the_limit_and_the_fix() -> 
         def _pin(self, size_bytes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
             raise OSError(12, "Cannot allocate memory")
 
-    with pytest.raises(BackendError, match=r"RLIMIT_MEMLOCK is .*LimitMEMLOCK=infinity in the unit or ulimit -l") as e:
+    with pytest.raises(DeviceError, match=r"RLIMIT_MEMLOCK is .*LimitMEMLOCK=infinity in the unit or ulimit -l") as e:
         Refusing().open(SIZE)
     assert "\n" not in str(e.value)
 
@@ -238,12 +238,12 @@ def test_no_memory_at_all_names_the_shape(monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     monkeypatch.setattr(np, "zeros", none)
-    with pytest.raises(BackendError, match=r"lower shapes\.transfer_bytes"):
+    with pytest.raises(DeviceError, match=r"lower shapes\.transfer_bytes"):
         CpuHostLink().open(SIZE)
 
 
-def test_the_cpu_backend_offers_a_simulated_link() -> None:
-    link = CpuBackend().host_link()
+def test_the_cpu_device_offers_a_simulated_link() -> None:
+    link = CpuDevice().host_link()
     assert link.simulated
     link.open(SIZE)
     assert link.facts()["numa_node"] is None

@@ -22,8 +22,8 @@ from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load
 from gpu_burnin.checks.power.wave import Clock, Wave
 from gpu_burnin.checks.together import Group
-from gpu_burnin.device.backend import BackendError, DeviceFault
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
@@ -168,13 +168,13 @@ def test_a_wrong_copy_from_another_gpu_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_product_that_is_wrong_before_the_first_wave(monkeypatch: pytest.MonkeyPatch) -> None:
-    gemm = CpuBackend.gemm
+    gemm = CpuDevice.gemm
 
-    def broken(self: CpuBackend, precision: str, a: Any, b: Any, c: Any) -> None:
+    def broken(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
         gemm(self, precision, a, b, c)
         c.data.reshape(-1)[5] ^= 1 << 20
 
-    monkeypatch.setattr(CpuBackend, "gemm", broken)
+    monkeypatch.setattr(CpuDevice, "gemm", broken)
     result = run()["GPU-0"]
     assert result.verdict is Verdict.FAIL
     assert "while the load was measured" in result.reasons[0].message
@@ -203,7 +203,7 @@ def test_a_gpu_that_dies_before_the_waves_does_not_keep_the_others() -> None:
 
 def test_no_pinned_memory_is_said_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: CpuHostLink, size_bytes: int) -> None:
-        raise BackendError("raise the limit: ulimit -l unlimited")
+        raise DeviceError("raise the limit: ulimit -l unlimited")
 
     monkeypatch.setattr(CpuHostLink, "open", refuse)
     result = run(level="quick")["GPU-0"]
@@ -245,7 +245,7 @@ def test_memory_that_another_gpu_may_still_have_mapped_is_not_freed(monkeypatch:
 
     def fails(load: power_mixed.MixedLoad, until_s: float) -> None:
         if load._group.uuid == "GPU-0":
-            raise BackendError("the launch failed")
+            raise DeviceError("the launch failed")
         rounds(load, until_s)
 
     def noted(name: str, own: Callable[[CpuPeers], None]) -> Callable[[CpuPeers], None]:
@@ -259,15 +259,15 @@ def test_memory_that_another_gpu_may_still_have_mapped_is_not_freed(monkeypatch:
     for name in ("abandon", "close"):
         monkeypatch.setattr(CpuPeers, name, noted(name, getattr(CpuPeers, name)))
     found = run_together(lambda ctx: Check().run(ctx), contexts(2, level="quick", options=ALWAYS))
-    assert isinstance(found["GPU-0"], BackendError)
+    assert isinstance(found["GPU-0"], DeviceError)
     assert isinstance(found["GPU-1"], CheckResult)
     assert called.count("abandon") == 1
 
 
-def test_a_check_without_a_backend_is_refused() -> None:
+def test_a_check_without_a_device_is_refused() -> None:
     (made,) = contexts(1)
-    with pytest.raises(BackendError, match="needs a backend"):
-        Check().run(replace(made, backend=None))
+    with pytest.raises(DeviceError, match="needs a device"):
+        Check().run(replace(made, device=None))
 
 
 def test_a_plan_that_does_not_say_makes_no_waves() -> None:
@@ -297,7 +297,7 @@ class Hands:
 class Device(Load):
     """Bursts that take their time on the clock, as on a real GPU; `extra_s` is lost after each, by its number."""
 
-    backend: Any = type("Real", (), {"simulated": False})()
+    device: Any = type("Real", (), {"simulated": False})()
 
     def __init__(self, hands: Hands, product_s: float, extra_s: Callable[[int], float] = lambda _: 0.0) -> None:
         self.hands, self.product_s, self.extra_s, self.bursts = hands, product_s, extra_s, 0
@@ -332,7 +332,7 @@ def on_device(
     group.start_s = lambda lead_s: 10.0  # type: ignore[method-assign]
     device: Any = Device(hands, product_s, extra_s)
     done = power_waves.run_waves(made, group, device, (Wave(1.0, 2), Wave(10.0, 5), Wave(50.0, 10)), clock)
-    real = replace(made, backend=Device.backend)
+    real = replace(made, device=Device.device)
     return done, [reason.message for reason in power_waves.low(real, done)]
 
 

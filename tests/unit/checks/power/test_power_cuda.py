@@ -1,4 +1,4 @@
-"""The load of the power check through the cuda backend, its kernels compiled for the host: launches are counted, edges
+"""The load of the power check through the cuda device, its kernels compiled for the host: launches are counted, edges
 found. No replacement for a run on hardware.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from gpu_burnin.checks.power import load as power_load
 from gpu_burnin.checks.power.load import FALLING, RISING, Load
-from gpu_burnin.device.cuda import CudaBackend
+from gpu_burnin.device.cuda import CudaDevice
 from tests.support.cuda_fakes import FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import context, gpu
 
@@ -22,9 +22,9 @@ def load(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
     fake, library = FakeCupy(product_kernels), FakeLt(computes=True)
     use_fakes(monkeypatch, fake, library)
     monkeypatch.setattr(power_load, "_WARM_S", 0.0)
-    backend = CudaBackend()
-    backend.open(gpu())
-    return Load(replace(context(), backend=backend), backend, 1.0)
+    device = CudaDevice()
+    device.open(gpu())
+    return Load(replace(context(), device=device), device, 1.0)
 
 
 def test_products_are_verified_and_timed_by_the_device(load: Load) -> None:

@@ -12,23 +12,23 @@ from gpu_burnin.checks.pcie.cpu import CpuHostLink
 from gpu_burnin.checks.power import load as power_load
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, HIGH, RISING, Burst, Load
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
 from tests.support.together_helpers import contexts
 
 # --- the load ---
 
 
 def load_of(made: CheckContext, longest_s: float = 1.0) -> Load:
-    assert made.backend is not None
-    return Load(made, made.backend, longest_s)
+    assert made.device is not None
+    return Load(made, made.device, longest_s)
 
 
 def test_the_largest_shape_that_fits_into_a_half_period_is_taken() -> None:
     (made,) = contexts(1)
-    backend = made.backend
-    assert backend is not None
+    device = made.device
+    assert device is not None
     big = {"gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096}
-    assert [s.m for s in power_load.shapes_for(replace(made, shapes=big), backend)] == [64]  # simulated
+    assert [s.m for s in power_load.shapes_for(replace(made, shapes=big), device)] == [64]  # simulated
     real: Any = type("Real", (), {"simulated": False})()
     assert [s.m for s in power_load.shapes_for(replace(made, shapes=big), real)][:3] == [8192, 4096, 2048]
     assert [s.m for s in power_load.shapes_for(replace(made, shapes={**big, "gemm_k": 16}), real)] == [8192]
@@ -51,15 +51,15 @@ def test_the_edge_of_a_wrong_product_is_right(fault: str, edge: str) -> None:
 
 def test_a_product_between_the_edges_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     load, calls = load_of(contexts(1)[0]), []
-    gemm = CpuBackend.gemm
+    gemm = CpuDevice.gemm
 
-    def once(self: CpuBackend, precision: str, a: Any, b: Any, c: Any) -> None:
+    def once(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
         gemm(self, precision, a, b, c)
         calls.append(1)
         if len(calls) == 3:
             c.data.reshape(-1)[0] ^= 1
 
-    monkeypatch.setattr(CpuBackend, "gemm", once)
+    monkeypatch.setattr(CpuDevice, "gemm", once)
     assert [wrong.edge for wrong in load.burst(5).wrong] == [HIGH]
 
 
@@ -101,8 +101,8 @@ def test_a_blind_verification_of_copies_is_found_out(monkeypatch: pytest.MonkeyP
     assert found["corrupted transfer"] is False
 
 
-def test_without_a_backend_there_is_nothing_to_prove() -> None:
-    assert Check().selftest(replace(contexts(1)[0], backend=None)) == ()
+def test_without_a_device_there_is_nothing_to_prove() -> None:
+    assert Check().selftest(replace(contexts(1)[0], device=None)) == ()
 
 
 # --- long bursts, piece by piece ---

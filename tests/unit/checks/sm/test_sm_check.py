@@ -1,4 +1,4 @@
-"""The sm check on the CPU backend: coverage, injected faults, what its reasons and errors say, its self-test."""
+"""The sm check on the CPU device: coverage, injected faults, what its reasons and errors say, its self-test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpu_burnin.checks.sm import check as sm
 from gpu_burnin.checks.sm import cpu as sm_cpu
 from gpu_burnin.checks.sm.faults import FAULT_NAMES
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, SmRun
-from gpu_burnin.device.backend import BackendError
-from gpu_burnin.device.cpu import CpuBackend
+from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Action, Verdict
 from tests.support.engine_helpers import context
 
 
-class _Broken(CpuBackend):
+class _Broken(CpuDevice):
     """A GPU with something wrong; `change` edits the results of each launch, and is told how many there were."""
 
     change: Any = None
@@ -34,11 +34,11 @@ class _Broken(CpuBackend):
 
 
 def _with(change: Any) -> Any:
-    backend = _Broken()
+    device = _Broken()
     ctx = context()
-    backend.open(ctx.gpu)
-    backend.change = change
-    return replace(ctx, backend=backend)
+    device.open(ctx.gpu)
+    device.change = change
+    return replace(ctx, device=device)
 
 
 def test_the_check_is_registered_with_its_faults() -> None:
@@ -163,9 +163,9 @@ def test_different_faults_of_one_kernel_are_all_told() -> None:
     assert any("1 blocks of the fp64 kernel gave no result" in m for m in messages)
 
 
-def test_without_a_backend_nothing_can_be_done() -> None:
-    with pytest.raises(BackendError, match="sm check needs a backend"):
-        sm.Check().run(replace(context(), backend=None))
+def test_without_a_device_nothing_can_be_done() -> None:
+    with pytest.raises(DeviceError, match="sm check needs a device"):
+        sm.Check().run(replace(context(), device=None))
 
 
 # --- self-test ---
@@ -187,7 +187,7 @@ def test_the_selftest_strikes_every_kernel_and_is_seen(full: bool) -> None:
 
 def test_a_blind_detector_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that never reaches the results stands for a detector that looks elsewhere."""
-    monkeypatch.setattr(CpuBackend, "run_on_sms", lambda self, k, s, r, fault=None: sm_cpu.run(k, s, r))
+    monkeypatch.setattr(CpuDevice, "run_on_sms", lambda self, k, s, r, fault=None: sm_cpu.run(k, s, r))
     assert not any(result.detected for result in sm.Check().selftest(context()))
 
 

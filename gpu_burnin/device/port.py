@@ -1,4 +1,4 @@
-"""The protocol that a compute backend keeps: buffers, products, digests, raw access, plain memory."""
+"""The protocol that a compute device keeps: buffers, products, digests, raw access, plain memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from gpu_burnin.checks.sm.kernels import SmFault, SmRun
 
 
-class BackendError(GpuBurninError):
-    """The backend cannot be used on this host; the message says what to do."""
+class DeviceError(GpuBurninError):
+    """The device cannot be used on this host; the message says what to do."""
 
 
-class DeviceFault(BackendError):
+class DeviceFault(DeviceError):
     """The device itself reports damage, which is a fault found and not a check that could not be carried out."""
 
     def __init__(self, message: str, reason_code: str) -> None:
@@ -68,7 +68,7 @@ STORAGE_OF: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Buffer:
-    """A matrix on the device; `data` belongs to the backend that made it.
+    """A matrix on the device; `data` belongs to the device that made it.
 
     Stored row by row, or column by column when `transposed` (B is: cublasLt wants both operands of FP8 and
     INT8 products contiguous along K). `rows` and `cols` are logical in both cases.
@@ -113,11 +113,11 @@ class Collected:
     seconds: float
 
 
-class Backend(Protocol):
+class Device(Protocol):
     """What the checks need of a device. `simulated` is True where no GPU is exercised.
 
     `precisions` is final after open (FP8 only where it is supported). Work goes in one stream: whatever is
-    called later sees what was called earlier. Errors of the device are raised as BackendError.
+    called later sees what was called earlier. Errors of the device are raised as DeviceError.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Backend(Protocol):
     precisions: tuple[str, ...]
 
     def open(self, gpu: Gpu | None) -> None:
-        """Take the device. Raises BackendError when it cannot be used."""
+        """Take the device. Raises DeviceError when it cannot be used."""
 
     def close(self) -> None:
         """Give back everything."""
@@ -139,7 +139,7 @@ class Backend(Protocol):
         ...
 
     def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Buffer:
-        """An uninitialised matrix. Raises BackendError when memory does not suffice."""
+        """An uninitialised matrix. Raises DeviceError when memory does not suffice."""
         ...
 
     def fill(self, buffer: Buffer, operand: Operand) -> None:
@@ -165,7 +165,7 @@ class Backend(Protocol):
         ...
 
     def kept_matrix(self, c: Buffer) -> NDArray[Any]:
-        """Bits of the kept copy of this C, rows x cols. Raises BackendError when nothing is kept."""
+        """Bits of the kept copy of this C, rows x cols. Raises DeviceError when nothing is kept."""
         ...
 
     def forget_kept(self) -> None:
@@ -221,15 +221,15 @@ def to_logical(buffer: Buffer, flat: NDArray[Any]) -> NDArray[Any]:
     return flat.reshape(buffer.rows, buffer.cols)
 
 
-def read_matrix(backend: Backend, buffer: Buffer) -> NDArray[Any]:
+def read_matrix(device: Device, buffer: Buffer) -> NDArray[Any]:
     """All bits of a buffer as its logical matrix, in unsigned integers of the element size."""
-    return to_logical(buffer, backend.read_raw(buffer, 0, buffer.elements))
+    return to_logical(buffer, device.read_raw(buffer, 0, buffer.elements))
 
 
-def write_matrix(backend: Backend, buffer: Buffer, bits: NDArray[Any]) -> None:
+def write_matrix(device: Device, buffer: Buffer, bits: NDArray[Any]) -> None:
     """The inverse of read_matrix."""
     stored = bits.T if buffer.transposed else bits
-    backend.write_raw(buffer, 0, np.ascontiguousarray(stored).reshape(-1))
+    device.write_raw(buffer, 0, np.ascontiguousarray(stored).reshape(-1))
 
 
 def values_from_raw(bits: NDArray[Any], storage: str) -> NDArray[Any]:
