@@ -17,7 +17,7 @@ def main() -> None:
 
         open_streams()
         code = _command()
-        # What follows is the end of the interpreter, which a Ctrl-C shall not turn into another exit code.
+        # What follows is the end of the interpreter, which a Ctrl-C must not turn into another exit code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             sys.stdout.flush()

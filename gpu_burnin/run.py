@@ -186,7 +186,7 @@ def _new_run(store: Store) -> Iterator[_Begun]:
         yield run
     except BaseException as error:
         if run is not None:
-            # A journal without an end would be taken for a host that died.
+            # A journal without an end would look like a host that died.
             shutil.rmtree(run.run.path, ignore_errors=True)
         code = EXIT_INCONCLUSIVE if run is not None and run.begun else EXIT_USAGE
         if (why := _why_given_up(error, store)) is not None:
@@ -198,7 +198,7 @@ def _new_run(store: Store) -> Iterator[_Begun]:
 
 @contextlib.contextmanager
 def _told(judged: Judgement) -> Iterator[None]:
-    """The verdict is told even when its report cannot be made, which is a fault of this program."""
+    """The verdict is shown even when its report cannot be made, which is a fault of this program."""
     try:
         yield
     except Exception as error:

@@ -261,7 +261,7 @@ def _pinned(known: kh.KnownHosts, spec: NodeSpec) -> str:
 
 
 def _authentic(annotation: str, key: str, name: str, machine: str, now: datetime) -> Evidence:
-    """What the host really said, whatever it said and whenever: that is remembered before it is judged."""
+    """What the host really signed, whatever and whenever: it is remembered before it is judged."""
     expect = Expectation(
         node=name, machine_id=machine or None, ttl_s=None, skew_s=_ANY_SKEW_S, verdict=None, allow_simulated=True
     )

@@ -84,8 +84,8 @@ class VerdictLabel(StrEnum):
 class Policy:
     """The rules of one node. `ttl_s` is the age in seconds after which evidence is expired.
 
-    `gate_closed` is what the node said when it was asked why its own gate is closed: it knows of runs that left nothing
-    to publish. "" when the gate is open, or the node was not asked.
+    `gate_closed` is the node's own answer why its gate is closed: it knows of runs that left nothing to
+    publish. "" when the gate is open, or the node was not asked.
     """
 
     domain: str = "muster.dev"
@@ -113,7 +113,7 @@ class Policy:
 class Evidence:
     """The annotation after its signature, node, machine and sequence were checked.
 
-    `statement` is what the host really said (also when it is refused for something else); `code` and `message`
+    `statement` is what the host signed (also when it is refused for another reason); `code` and `message`
     are the refusal, or None.
     """
 
@@ -136,7 +136,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Decision:
-    """A finding with what it changes: two patches (None: as it should be) and the ledger's new entry."""
+    """A finding with what it changes: two patches (None: nothing to change) and the ledger's new entry."""
 
     action: Act
     finding: Finding
@@ -255,7 +255,7 @@ def json_patch(node: Node, finding: Finding, entry: Entry, policy: Policy) -> Pa
 
 
 def status_patch(node: Node, finding: Finding, now: datetime) -> Patch | None:
-    """The GPUVerified condition (nodes/status), or None when it is as it should be."""
+    """The GPUVerified condition (nodes/status), or None when nothing is to change."""
     bad = "False" if finding.verdict is VerdictLabel.FAIL else "Unknown"
     status = "True" if finding.ready else bad
     old = condition(node, CONDITION)

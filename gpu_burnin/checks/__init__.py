@@ -85,7 +85,7 @@ CHECKS: Mapping[str, CheckSpec] = {
     "dcgm": CheckSpec(Scope.AFTER, optional=True),
 }  # fmt: skip
 CHECK_NAMES: tuple[str, ...] = tuple(CHECKS)
-# Those of a run of which nothing else was said.
+# The checks of a run that names none.
 USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in CHECKS.items() if not row.optional)
 # Checks whose detectors have to see injected faults in each run.
 SELFTESTED: frozenset[str] = frozenset(name for name, row in CHECKS.items() if row.selftested)

@@ -37,7 +37,7 @@ def injected(
 def hindered(ctx: CheckContext, check: str, fault: str, real: Reason) -> SelftestResult:
     """The result where what came before the injection was wrong already, for which `real` is the reason.
 
-    A detector that cries always is not taken for a good one, but that it cried is for the GPU to answer: the right
+    A detector that always reports proves nothing, but its report counts against the GPU: the right
     result was known and nothing had been injected.
     """
     said = replace(

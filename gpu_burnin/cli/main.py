@@ -299,8 +299,8 @@ def version() -> None:
 def call() -> int:
     """Run the command of the process' own arguments; its exit code. An error is one sentence on standard error.
 
-    An error that nobody thought of is a fault of this program: 3, since 1 would say FAIL. Who stops reading (head,
-    less) has what they wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
+    An unexpected error is a fault of this program: 3, because 1 would mean FAIL. A reader that stops
+    (head, less) has what it wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
     """
     try:
         if _COMPLETE in os.environ:

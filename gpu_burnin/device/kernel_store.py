@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_burnin.device import nvrtc
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
 
-# Compiling takes 1.5 s of one core: who holds the lock for so long is stopped or stuck, and is not waited for.
+# Compiling takes 1.5 s of one core: a process that holds the lock longer is stopped or stuck; nobody waits for it.
 WAIT_S = 15.0
 _LOOK_EVERY_S = 0.02
 _MOST_BYTES = 64 << 20

@@ -80,7 +80,7 @@ class Run:
 
 @contextmanager
 def shielded(display: AbstractContextManager[OnEvent]) -> Iterator[OnEvent]:
-    """The display as one that cannot end a run: when it fails (its reader went away) it is not told of any more."""
+    """The display as one that cannot end a run: when it fails (its reader went away) it gets no more events."""
     tell: OnEvent | None = display.__enter__()
 
     def show(event: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ class Journal:
             self.problem = error
 
     def drop_if_broken(self) -> None:
-        """Remove a journal that has lost its end: it would be taken for that of a host which died."""
+        """Remove a journal that has lost its end: it would look like the journal of a host that died."""
         if self.problem is not None:
             with contextlib.suppress(OSError):  # the disk that does not write may not remove either
                 self._path.unlink()

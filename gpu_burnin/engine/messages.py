@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Failed:
-    """The step could not be done, and why. `scarce` is what could not be had of the host for it; `code` is the reason
+    """The step could not be done, and why. `scarce` is what the host lacked for it; `code` is the reason
     where the device itself reported a fault."""
 
     message: str
@@ -76,7 +76,7 @@ Message: TypeAlias = Ready | Progress | Share | Selftests | Result | Failed
 def parse(data: Mapping[str, Any], op: str, check: str, gpu: str | None) -> Message:
     """The message of a worker that is at the step `op` of `check` on `gpu` (UUID, None for the node).
 
-    Raises ProtocolError for one that is malformed, comes at the wrong moment or speaks of another check or GPU.
+    Raises ProtocolError for one that is malformed, comes at the wrong moment or names another check or GPU.
     """
     kind = data["type"]
     makers = _EXPECTED.get(op, {})
@@ -90,7 +90,7 @@ def parse(data: Mapping[str, Any], op: str, check: str, gpu: str | None) -> Mess
     tests = message.results if isinstance(message, Selftests) else ()
     names = {(found.name, found.gpu) for found in spoken} | {(test.check, test.gpu) for test in tests}
     if names - {(check, gpu)}:
-        raise ProtocolError(f"a {kind} message that speaks of another check or GPU")
+        raise ProtocolError(f"a {kind} message that names another check or GPU")
     return message
 
 
@@ -129,7 +129,7 @@ def _selftests(data: Mapping[str, Any]) -> Selftests:
         if test.real is not None:
             _reason(test.real, test.gpu)
             if test.real.check != test.check or (test.injected and test.detected):
-                raise ValueError("a self-test that met a real fault of another check, or saw its own one all the same")
+                raise ValueError("a self-test that met a real fault of another check, or also saw its own fault")
     return Selftests(found)
 
 
@@ -164,7 +164,7 @@ def _measurement(measurement: Measurement) -> None:
 def _reason(reason: Reason, gpu: str | None) -> None:
     _texts(reason.code, reason.check, reason.message, reason.gpu or "")
     _mapping(reason.details)
-    # The check of the node speaks of all its GPUs.
+    # The check of the node covers all its GPUs.
     if gpu is not None and reason.gpu != gpu:
         raise ValueError("a reason about another GPU")
 

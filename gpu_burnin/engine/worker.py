@@ -182,7 +182,7 @@ def main() -> int:
 
 
 def _prefer_as_victim() -> None:
-    """When memory runs out the kernel shall take a worker, not the supervisor, which then tells of it."""
+    """When memory runs out the kernel must take a worker, not the supervisor, which then reports it."""
     with contextlib.suppress(OSError):  # a wish: without it the kernel chooses by itself
         OOM_SCORE_ADJ.write_text(str(_OOM_SCORE))
 

@@ -180,7 +180,7 @@ class WorkerSupervisor:
         self._next()
 
     def _tested(self, results: Sequence[SelftestResult]) -> None:
-        """Keep what a self-test saw; a real fault that it met is a fault of the check, which runs all the same."""
+        """Keep what a self-test saw; a real fault that it met is a fault of the check, which still runs."""
         name = self._step.name
         self.run.selftests += results
         for test in results:
@@ -274,8 +274,8 @@ class WorkerSupervisor:
             self._over(step.name, self._reason("WORKER_DIED", step.name, text, obituary, Verdict.FAIL))
 
     def _could_not(self, step: Step, why: Failure) -> None:
-        """A step that could not be done. A self-test that could not has seen nothing, and its check runs all the same,
-        unless the GPU itself is the reason."""
+        """A step that could not be done. A self-test that could not has seen nothing, and its check still runs, unless
+        the GPU itself is the reason."""
         if step.op == "open":
             self._give_up(why.code, why.text, why.severity)
             return
@@ -323,7 +323,7 @@ class WorkerSupervisor:
         self._give_up("OUT_OF_TIME", text, Verdict.INCONCLUSIVE)
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:
-        """No worker can be had: every check that is left gets the reason, and its self-test has seen nothing."""
+        """No worker could be started: every check that is left gets the reason, and its self-test has seen nothing."""
         left = tuple(self._steps)
         for step in left:
             if step.op == "selftest" and severity is not Verdict.FAIL:

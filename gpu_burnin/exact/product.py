@@ -219,8 +219,8 @@ class ProductUnit:
         """Multiply pair after pair and verify each; `fault` strikes the last, at a place that depends on
         `fault_seed` (self-test and --inject only).
 
-        Raises ValueError when a product would expect the digest of the one before it: a stale result could
-        not be told apart.
+        Raises ValueError when a product would expect the digest of the one before it: a stale result would
+        look right.
         """
         outcomes: list[Outcome] = []
         waiting: list[tuple[Case, Expected]] = []

@@ -64,7 +64,7 @@ class Target:
 
     @property
     def place(self) -> str:
-        """Where messages about its connection say it is: the address is told once, also when it is the name."""
+        """Its place in messages about its connection: the address once, also when it is the name."""
         address = "" if self.name == self.address else f"{self.address} "
         return f"{self.name}: {address}port {self.port}"
 

@@ -33,7 +33,7 @@ RATE_UNITS: dict[str, float] = {"B/s": 1.0, "GB/s": 1e9, "TFLOP/s": 1e12, "TOP/s
 
 
 class Confidence(StrEnum):
-    """Where a figure comes from: measured on hardware, said by a vendor, or worked out from those."""
+    """Where a figure comes from: measured on hardware, given by a vendor, or computed from those."""
 
     MEASURED = "measured"
     VENDOR = "vendor"
@@ -125,7 +125,7 @@ class SkuTable:
     def find(self, pci_device_id: int, pci_subsystem_id: int) -> Sku | None:
         """The model of a GPU by NVML's combined ids (device << 16 | vendor).
 
-        A listed subsystem decides; an unlisted one (a board maker's own) is taken for the model only
+        A listed subsystem decides; an unlisted one (a board maker's own) counts as the model only
         when the device id alone leaves no choice.
         """
         if pci_device_id & 0xFFFF != NVIDIA_VENDOR_ID:

@@ -118,7 +118,7 @@ def _text_rule(value: Located) -> TextRule:
     try:
         pattern = re.compile(entry["match"].text(), re.IGNORECASE)
     except re.error as error:
-        raise entry["match"].error(f"is no regular expression: {error}") from error
+        raise entry["match"].error(f"is not a regular expression: {error}") from error
     return TextRule(pattern, *_decision(entry))
 
 

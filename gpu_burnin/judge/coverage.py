@@ -35,7 +35,7 @@ LEAST_SHARE: Mapping[str, Share] = {
     # One GPU has no pair, and pairs that cannot and need not reach each other are none.
     "nvlink": Share("pairs_covered", "pairs_total", 1.0, none_ok=True),
 }
-# Copies and collectives that were made, and those of them whose data was compared: a PASS speaks of no others.
+# Copies and collectives that were made, and those of them whose data was compared: a PASS covers no others.
 ALL_VERIFIED: Mapping[str, Share] = {
     "pcie": Share("copies_verified", "copies_moved", 1.0),
     "nvlink": Share("copies_verified", "copies_moved", 1.0, none_ok=True),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_burnin.types import Action, Reason, Verdict
 
 # What has been done without success once the machine was restarted, and what comes then. A retest that did not
-# help is a person's business; what a restart did not clear needs the power off, and what that did not clear a repair.
+# help needs a person; what a restart did not clear needs the power off, and what that did not clear a repair.
 AFTER_RESTART: dict[Action, Action] = {
     Action.RETEST: Action.HOLD,
     Action.RESET_GPU: Action.POWER_CYCLE,

@@ -1,4 +1,4 @@
-"""Telemetry that no GPU can have: told, and kept out of every judgement. Pure; the bounds are data (policy.yaml)."""
+"""Telemetry that no GPU can have: reported, and judged by nothing. Pure; the bounds are data (policy.yaml)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
 def _test(
     fault: str, check: str, code: str, gpus: Sequence[Gpu], make: Callable[[Gpu], Iterable[Reason]], quiet: bool
 ) -> SelftestResult:
-    """`quiet`: a healthy run gave no reason, so that a judge that cries always is not taken for a good one."""
+    """`quiet`: a healthy run gave no reason, so that a judge that always reports does not count as good."""
     started_s = time.perf_counter()
     seen = all([(reason.code, reason.gpu) for reason in make(sick)] == [(code, sick.uuid)] for sick in gpus)
     return SelftestResult(

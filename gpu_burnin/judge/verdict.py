@@ -241,7 +241,7 @@ def _selftest_reasons(seen: Observations) -> Iterator[Reason]:
     """Every detector that ran must have seen every fault injected for it; none injected proves nothing.
 
     A self-test that met a real fault blames the GPU (the check's reasons have it), not the detector. A worker that
-    died or hung gave no word of a detector.
+    died or hung says nothing about a detector.
     """
     judged = {(test.check, test.gpu) for test in seen.selftests}
     ran = {(result.name, result.gpu) for result in seen.results if result.verdict is not Verdict.INCONCLUSIVE}
@@ -280,7 +280,7 @@ def _run_reasons(seen: Observations) -> Iterator[Reason]:
 
 
 def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """FAIL first, then the harder action, then causes; otherwise as they came. The same reason twice is told once."""
+    """FAIL first, then the harder action, then causes; otherwise as they came. A repeated reason is reported once."""
     unique = {(reason.code, reason.check, reason.gpu, reason.message): reason for reason in reasons}
 
     def weight(reason: Reason) -> tuple[bool, int, bool]:

@@ -15,9 +15,9 @@ from gpu_burnin.system.files import read_bytes, read_text
 
 
 def refuse_changed(report: Path, data: bytes, host_key: Path | None = None) -> None:
-    """Raise EvidenceError (exit 1) when the evidence beside a report file speaks of another, or is not the host's.
+    """Raise EvidenceError (exit 1) when the evidence beside a report file is about another, or is not the host's.
 
-    `data` is what the file holds. Without evidence beside it there is nothing to hold it against. `host_key` is this
+    `data` is what the file holds. Without evidence beside it there is nothing to compare it with. `host_key` is this
     host's private key: its public half (.pub) is used where it can be read and the evidence is of this machine.
     """
     directory = report.resolve().parent
@@ -70,4 +70,4 @@ def _holds(directory: Path, signed: bytes, key: str) -> bool:
     try:
         return evidence.signature_holds(signed, signature, key)
     except GpuBurninError:
-        return True  # ssh-keygen is not here: nothing can be said
+        return True  # without ssh-keygen nothing is known

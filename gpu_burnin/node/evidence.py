@@ -123,10 +123,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What evidence is held against. None for a field means: not asked.
+    """What evidence is compared with. A field that is None is not checked.
 
     `highest_sequence` is the highest seen of this node (the same number is the same evidence); `ttl_s` the age
-    in seconds after which evidence is expired (the local gate asks none: expiry is the cluster's business);
+    in seconds after which evidence is expired (the local gate has none: the cluster decides on expiry);
     `verdict` None accepts any verdict, for a caller that wants to know a FAIL too.
     """
 

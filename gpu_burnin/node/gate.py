@@ -21,7 +21,7 @@ def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = No
     """The statement that opens the gate; raises GateClosed with one sentence when there is none.
 
     Asks: not revoked; the newest run that has begun left evidence, which is a PASS of this machine and boot, signed by
-    the host's own key, simulated only where the configuration allows it. Expiry is the cluster's business.
+    the host's own key, simulated only where the configuration allows it. The cluster decides on expiry.
     """
     store, node = Store(config.state_dir), config.node_name
     if (reason := store.revoked()) is not None:

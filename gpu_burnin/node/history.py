@@ -38,7 +38,7 @@ def read_history(store: Store, boot_id: str) -> History:
 
 
 def _died(runs: Iterable[RunDirectory], boot_id: str) -> str | None:
-    """By the runs that no report followed: one with a report came to its end, and has told of those before it."""
+    """By the runs that no report followed: one with a report has ended, and has reported those before it."""
     for run in reversed(list(runs)):
         if (run.path / REPORT).exists():
             return None

@@ -1,4 +1,4 @@
-"""The GPUs that this host has seen through an extended burn-in: who is not among them should get one, once.
+"""The GPUs that passed an extended burn-in on this host: any other one should get one, once.
 
 A GPU is one serial with one UUID. A board that comes back from repair has another of either, and is new again. One
 without a serial is known by its UUID alone.

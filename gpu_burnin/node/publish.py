@@ -111,7 +111,7 @@ def publish(
 ) -> bool:
     """Write the evidence of the newest run to the own Node; True when it changed, False when it was there already.
 
-    Where that run has left none, the evidence of an older one is withdrawn: it no longer speaks for the node.
+    Where that run has left none, the evidence of an older one is withdrawn: it no longer counts for the node.
 
     Waits up to `deadline_s` seconds for the kubelet's certificate, the API server and the Node object.
     Raises GpuBurninError (one sentence) when there is no evidence, the configuration is wrong, the API server

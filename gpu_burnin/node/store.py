@@ -1,8 +1,8 @@
 """The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only.
 
-The file `sequence` holds the number of the newest run that has begun. That run alone speaks for the node: where it left
+The file `sequence` holds the number of the newest run that has begun. Only that run counts for the node: where it left
 no evidence (it is under way, it was killed, the disk failed), nothing older counts in its stead. A run with injected
-faults never speaks for the node, and does not begin in this sense.
+faults never counts for the node, and does not begin in this sense.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MOST_DIGITS = 18
 
 
 class NoResult(GpuBurninError):
-    """The run that speaks for the node has left no evidence, or none has begun; one clause that says which.
+    """The run that counts for the node has left no evidence, or none has begun; one clause that says which.
 
-    `run` is its number, 0 where none has begun. Exit code 1 then, else 3: what it would have said is not known.
+    `run` is its number, 0 where none has begun. Exit code 1 then, else 3: its result is not known.
     """
 
     def __init__(self, message: str, run: int) -> None:
@@ -47,7 +47,7 @@ class NoResult(GpuBurninError):
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: bool | None = None) -> Path:
-    """Where the state is when nobody says: root's own, or the user's by the XDG Base Directory Specification."""
+    """The default state directory: root's own, or the user's by the XDG Base Directory Specification."""
     if os.geteuid() == 0 if is_root is None else is_root:
         return ROOTS_STATE_DIR
     own = Path(environment.get("XDG_STATE_HOME") or "")
@@ -114,7 +114,7 @@ class Store:
                     f"{socket.gethostname()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; "
                     "wait for it to end"
                 ) from error
-            # Who holds the lock is told where there is room for it; the lock itself needs none.
+            # The holder's process id is written where there is room for it; the lock itself needs none.
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -153,7 +153,7 @@ class Store:
         return RunDirectory(run_id, sequence, path)
 
     def begin(self, run: RunDirectory) -> None:
-        """From here on this run speaks for the node, on the disk before this returns; call with the lock held.
+        """From here on this run counts for the node, on the disk before this returns; call with the lock held.
 
         The gate is closed with it, until the run's own PASS is there.
         """
@@ -176,7 +176,7 @@ class Store:
     def finish(self, run: RunDirectory, keep: int = KEEP_RUNS) -> None:
         """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.
 
-        The run that speaks for the node stays, however many with injected faults came after it.
+        The run that counts for the node stays, however many with injected faults came after it.
         """
         replace_symlink(self.latest, f"runs/{run.run_id}")
         speaks = self.counter()
@@ -185,7 +185,7 @@ class Store:
                 shutil.rmtree(old.path, ignore_errors=True)
 
     def result(self) -> RunDirectory:
-        """The run that speaks for the node, with its evidence. Raises NoResult; GpuBurninError as counter()."""
+        """The run that counts for the node, with its evidence. Raises NoResult; GpuBurninError as counter()."""
         number, runs = self.counter(), self.runs()
         if not number:
             lost = f"{self.root}/sequence, the number of the newest run, is lost"

@@ -155,7 +155,7 @@ def _differing(
 ) -> Iterator[Change]:
     """Changes of one thing by place: `old` and `new` have a value for each, numbers where a `unit` is given.
 
-    A GPU that only one report has is told once (hardware), not again by everything it has: `single`.
+    A GPU that only one report has is listed once (hardware), not again by everything it has: `single`.
     """
     for place in dict.fromkeys([*old, *new]):
         a, b = old.get(place), new.get(place)
@@ -243,7 +243,7 @@ def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Chan
 def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     """Rates of the copies between two GPUs, and pairs whose data was right in the one report and wrong in the other.
 
-    Pairs with a GPU that only one report has are left out: the GPU is told once.
+    Pairs with a GPU that only one report has are left out: the GPU is listed once.
     """
 
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:

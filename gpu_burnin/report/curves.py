@@ -165,7 +165,7 @@ def _way(transport: str) -> str:
 
 
 def _latest(report: Report, checks: list[dict[str, Any]]) -> str:
-    """The GPU that all others wait for, where one was told."""
+    """The GPU that all others wait for, where one is known."""
     found = list(dict.fromkeys(uuid for check in checks if (uuid := text_of(check["coverage"], "latest_gpu"))))
     if len(found) != 1:
         return ""

@@ -147,7 +147,7 @@ def _tests(report: Report, coverage: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def _unit(report: Report, gpu: object) -> str:
-    """A UUID, or DCGM's own number of what it does not tell the serial of; below 0 it speaks of the node."""
+    """A UUID, or DCGM's own number where it gives no serial; below 0 it means the node."""
     if isinstance(gpu, int):
         return f"DCGM's GPU {gpu}" if gpu >= 0 else "node"
     return gpu_name(report, str(gpu))

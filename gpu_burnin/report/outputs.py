@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class Written:
-    """The bytes of report.json, which evidence speaks of, and why which files could not be written, by their names."""
+    """The bytes of report.json, which the evidence is about, and for each file that could not be written why."""
 
     report: bytes
     failed: dict[str, str] = field(default_factory=dict)

@@ -27,7 +27,7 @@ MAX_ERRORS = 12
 
 @dataclass
 class Finding:
-    """All that was said under one code: `said` holds (units, message, evidence), equal messages joined.
+    """Everything reported under one code: `said` holds (units, message, evidence), equal messages joined.
 
     `common`: every GPU of the node failed under it.
     """
@@ -291,7 +291,7 @@ class Page:
 
     @property
     def taken_for(self) -> str:
-        """What the run was told to expect of the node, and what it took its NVLinks for."""
+        """What the run expected of the node, and which NVLinks it assumed."""
         return taken_for(self.report)
 
     @property

@@ -1,4 +1,4 @@
-"""Finding the GPU that a part of a report speaks of."""
+"""Finding the GPU that a part of a report is about."""
 
 from __future__ import annotations
 

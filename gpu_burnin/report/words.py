@@ -40,7 +40,7 @@ def next_step(report: Report) -> str:
 
 
 def taken_for(report: Report) -> str:
-    """What the run was told to expect of the node, and what it took its NVLinks for; "" where the models say it all."""
+    """What the run expected of the node, and which NVLinks it assumed; "" where the models say it all."""
     options = mapping_of(report["plan"], "options")
     told = (in_words(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
     sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]

@@ -20,7 +20,7 @@ from gpu_burnin.system.files import read_text
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
-# How long a run waits for a grant of its power waves, where nothing else is said.
+# How long a run waits for a grant of its power waves, by default.
 WAVE_WAIT_S = 1800.0
 # An extended run that is shorter has hardly looped and makes no GPU known: our own figure.
 LEAST_EXTENDED_S = 1800.0
@@ -41,7 +41,7 @@ class PublishConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """What this host's operator asks. None: not said, the command's own default holds.
+    """What this host's operator sets. None: not set, the command's own default holds.
 
     `shapes` (elements, bytes) reduces the checks for the lab; `kernel_log` is "auto" or a kmsg-format file.
     `metrics_file` is where the metrics of the newest run are written too, for node_exporter's textfile collector.

@@ -1,6 +1,6 @@
 """What the operator expects of this node: one section `expect`, in the configuration and on the command line.
 
-What is not said is decided by the model's data and by what the node shows (telemetry.node_links). Standard library
+The model's data, and what the node shows, decide the rest (telemetry.node_links). Standard library
 only.
 """
 
@@ -20,7 +20,7 @@ KEY = "expect"
 
 @dataclass(frozen=True)
 class Expectations:
-    """What this node should look like. None: not said.
+    """What this node should look like. None: not set.
 
     `nvlink_links` are those that each GPU must have active; 0: the machine has no NVLink. `power_limit_w` is the
     enforced limit of each GPU in watts. `mig` is whether MIG mode is on.
@@ -35,19 +35,19 @@ class Expectations:
     nccl: str | None = None
 
     def to_json(self) -> dict[str, JSON]:
-        """What was said, by key: as it travels in the options of a plan and stands in the report."""
+        """The keys that are set, as they travel in the options of a plan and in the report."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def in_words(self) -> str:
-        """What was said, for people; "" when nothing was."""
+        """The keys that are set, for people; "" when there are none."""
         return in_words(self.to_json())
 
     def over(self, other: Expectations) -> Expectations:
-        """These, and the other's where these say nothing."""
+        """These, and the other's for keys that are not set here."""
         return Expectations(**{**asdict(other), **self.to_json()})
 
     def contradictions(self, other: Expectations) -> tuple[str, ...]:
-        """The keys of which both say something, and not the same."""
+        """The keys that both set, to different values."""
         mine, theirs = self.to_json(), other.to_json()
         return tuple(name for name in mine if name in theirs and mine[name] != theirs[name])
 
@@ -113,7 +113,7 @@ KEYS: tuple[str, ...] = tuple(field.name for field in fields(Expectations))
 
 
 def parse(section: object) -> Expectations:
-    """The expectations of a parsed section: typed values by key, None where nothing is said.
+    """The expectations of a parsed section: typed values by key, None where not set.
 
     Raises ExpectationError that names the key.
     """

@@ -73,7 +73,7 @@ _WORDS: Mapping[Scarce, re.Pattern[str]] = {
 
 
 def scarce_of(error: BaseException) -> Scarce | None:
-    """What an exception, or one that it came of, says was not to be had."""
+    """What was missing, by an exception or by one that caused it."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

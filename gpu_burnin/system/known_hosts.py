@@ -48,7 +48,7 @@ class Entry:
     key: HostKey
 
     def matches(self, name: str) -> bool:
-        """Whether this line speaks of `name` (as made by `host_pattern`)."""
+        """Whether this line is about `name` (as made by `host_pattern`)."""
         if self.hosts.startswith("|1|"):
             return _hashed_match(self.hosts, name)
         patterns = self.hosts.split(",")

@@ -17,7 +17,7 @@ class OutputLost(OSError):
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors can be told from those of other files."""
+    """Standard output, whose errors differ from those of other files."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -29,7 +29,7 @@ class _Output(io.FileIO):
 
 
 class _Talk(io.FileIO):
-    """Standard error: where nobody can be told, nothing is said, and nothing else changes."""
+    """Standard error: when it cannot be written, nothing is shown, and nothing else changes."""
 
     def write(self, data: Any, /) -> int:
         with contextlib.suppress(OSError):
@@ -67,7 +67,7 @@ def drop_output() -> None:
 
 @contextlib.contextmanager
 def readers_may_leave(what: str) -> Iterator[None]:
-    """For a command whose exit code is its answer: output (`what`) that cannot be written is said, and is no error."""
+    """For a command whose exit code is its answer: output (`what`) that gets lost is reported, and is no error."""
     try:
         yield
         sys.stdout.flush()

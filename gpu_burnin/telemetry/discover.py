@@ -45,7 +45,7 @@ class Found:
 
     @property
     def testable(self) -> tuple[Gpu, ...]:
-        """The GPUs that answer, and can be told from each other."""
+        """The GPUs that answer and have a UUID of their own."""
         return tuple(gpu for gpu in self.gpus if gpu.uuid not in self.lost | self.twins)
 
 

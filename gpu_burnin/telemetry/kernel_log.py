@@ -1,4 +1,4 @@
-"""XIDs and SXids since boot from the kernel log. No source that is alive, or lost messages, are said so."""
+"""XIDs and SXids since boot from the kernel log. It reports when no source is alive, and when messages are lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class KernelLog(ABC):
         """All events since boot, the number of messages known to be lost, and the live sources.
 
         Each call reads from the start, so that the last of two calls has everything of both. Sources are
-        separated by commas; "" means that none is alive and nothing can be said. A source that does not answer
+        separated by commas; "" means that none is alive and nothing is known. A source that does not answer
         within `timeout_s` is not alive.
         """
 
@@ -75,8 +75,8 @@ def open_kernel_log(spec: str) -> KernelLog:
 
 
 class FileLog(KernelLog):
-    """A regular file of kmsg lines, as the lab's hosts have; other lines in it are passed over, unless they speak of an
-    XID: what such a line said is lost."""
+    """A regular file of kmsg lines, as the lab's hosts have; other lines in it are passed over, unless they name an
+    XID: the content of such a line is lost."""
 
     simulated = True
 

@@ -1,6 +1,6 @@
 """Which NVLinks the GPUs of this node should have: decided once, when a run is planned, for all checks. Pure.
 
-What the operator expects goes first. Where nothing is said, the node's own shape decides, by what NVML reads of links
+What the operator expects goes first. Else the node's own shape decides, by what NVML reads of links
 and fabric, how many GPUs there are, and whether NVSwitches are on the PCI bus:
 
 - A GPU of a board with NVLink to all others (`fabric` in skus.yaml) should have all links of its model as soon as there
@@ -58,7 +58,7 @@ class NodeLinks:
     """What all GPUs of the node should have, by UUID.
 
     `why` is for people, "" where it is what the models have. `odd` are cards of which one should have links and it
-    cannot be told which.
+    is unknown which.
     """
 
     gpus: Mapping[str, GpuLinks] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def _cards(gpus: Sequence[_Seen]) -> NodeLinks:
 
 
 def _links_told(state: GpuState) -> bool:
-    """Whether NVML told of the links, if only that there are none; an error tells nothing."""
+    """Whether NVML reported the links, even that there are none; an error is no report."""
     return not isinstance(state.nvlink_active, Unsupported) or state.nvlink_active.by_design
 
 

@@ -329,7 +329,7 @@ def _unreachable(index: int, driver_version: str, why: str) -> GpuState:
 def read_inventory(nvml: Nvml) -> tuple[GpuState, ...]:
     """Everything the state check needs, of every GPU; a lost GPU is data, not an error.
 
-    Raises NvmlUnavailableError when not even the number of GPUs can be had.
+    Raises NvmlUnavailableError when not even the number of GPUs can be read.
     """
     driver = nvml.driver_version()
     return tuple(_read_gpu(index, driver) for index in range(nvml.gpu_count()))

@@ -1,4 +1,4 @@
-"""The sampler: a process that reads one GPU through NVML until it is told to stop, and tells its parent.
+"""The sampler: a process that reads one GPU through NVML until a signal stops it, and reports to its parent.
 
 `python -P -m gpu_burnin.telemetry.sampler UUID INTERVAL_S PARENT_PID`, started by telemetry/sampling.py. It writes
 one JSON object a line: ready (first counters) or dead (why), then sample (ten samples in one), counters that
@@ -157,7 +157,7 @@ def send(message: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The process: 0 after SIGTERM or when NVML cannot be used, which the parent has been told."""
+    """The process: 0 after SIGTERM or when NVML cannot be used, which the parent knows."""
     uuid, interval_s, parent_pid = arguments[0], float(arguments[1]), int(arguments[2])
     die_with_parent(parent_pid)
     faulthandler.enable()

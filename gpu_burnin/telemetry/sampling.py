@@ -88,7 +88,7 @@ class _Process:
         self._remove_empty()
 
     def _remove_empty(self) -> None:
-        """What it said on standard error stays beside the run's other files; nothing said leaves no file."""
+        """What it said on standard error stays beside the run's other files; without output there is no file."""
         with contextlib.suppress(OSError):  # an empty file that stays does no harm
             if self.errors.stat().st_size == 0:
                 self.errors.unlink()

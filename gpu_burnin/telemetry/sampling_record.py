@@ -230,7 +230,7 @@ class Record:
         )
 
     def sources(self) -> tuple[Source, ...]:
-        """Whether samples and events could be had to the end, and what was wrong if not."""
+        """Whether samples and events came to the end, and what was wrong if not."""
         stalled = f"no sample for {self._gap_s:.1f} s" if self._gap_s > self._stall_s else ""
         wrong = "; ".join(part for part in (self._lost, self._trouble, stalled) if part)
         taken = f"{self._samples} samples, one each {self._interval_s:g} s; {self._late} missed"

@@ -42,7 +42,7 @@ class DcgmUnknown(GpuBurninError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one test said of one entity. `entity` is a GPU number of DCGM, or -1 for the node as a whole."""
+    """The result of one test on one entity. `entity` is a GPU number of DCGM, or -1 for the node as a whole."""
 
     entity: int
     label: str
@@ -70,7 +70,7 @@ class Opinion:
 
 
 def parse(text: str) -> Opinion:
-    """Read the answer of dcgmi. Raises DcgmUnknown with what is not as it should be."""
+    """Read the answer of dcgmi. Raises DcgmUnknown, which names what is wrong."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -107,14 +107,14 @@ def _test(category: str, test: Any, serials: Mapping[int, str]) -> DiagTest:
     outcomes += [Outcome(entity, f"GPU {entity}", NOT_RUN) for entity in serials if entity not in seen]
     summary = _outcome(-1, "the node", _get(test, "test_summary", dict, f"the test {name}"), name)
     if summary.status in (FAIL, WARN) and all(outcome.status not in (FAIL, WARN) for outcome in outcomes):
-        outcomes.append(summary)  # what is wrong is said of no GPU
+        outcomes.append(summary)  # the fault names no GPU
     return DiagTest(category, name, tuple(outcomes))
 
 
 def _outcome(entity: int, label: str, result: Any, test: str) -> Outcome:
     status = _get(result, "status", str, f"a result of {test}")
     if status not in _STATUSES:
-        raise DcgmUnknown(f"the test {test} has the status {status!r}, which is none of {', '.join(_STATUSES)}")
+        raise DcgmUnknown(f"the test {test} has the status {status!r}, which is not one of {', '.join(_STATUSES)}")
     warnings = result.get("warnings", [])
     if not isinstance(warnings, list):
         raise DcgmUnknown(f"the warnings of the test {test} are no list")

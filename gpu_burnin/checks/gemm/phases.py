@@ -225,7 +225,7 @@ class Session:
         return digest
 
     def _plain(self) -> None:
-        """Time products that nothing verifies, of each precision whose data path is told by rates, and of its rivals.
+        """Time products that nothing verifies, of each precision whose data path rates decide, and of its rivals.
 
         The operands are those of the random phase. There and back again, so that each precision meets the GPU as cool
         and as hot as the others; the better of its two batches counts.

@@ -1,4 +1,4 @@
-"""The memory check: every cell that can be had is written and read back under patterns that catch different faults.
+"""The memory check: it writes and reads back every cell that it can get, under patterns that catch different faults.
 
 Errors that ECC corrects do not show here: the run watches its counters, over all checks (telemetry).
 """

@@ -24,7 +24,7 @@ from gpu_burnin.exact.operands import MASK64, U64
 # Left free for what the driver takes while kernels run (local memory, modules).
 RESERVE_BYTES = 128 << 20
 # Sizes of the pieces, large ones first. The driver hands out pages of 2 MiB (CUDA driver API, cuMemCreate: the
-# granularity of device memory), so nothing smaller is to be had that way.
+# granularity of device memory), so nothing smaller can be allocated that way.
 PIECES_BYTES = (4 << 30, 1 << 30, 256 << 20, 64 << 20, 16 << 20, 2 << 20)
 # So many times the cache are read between a pass and one that begins where it ended.
 _TOUCHED_CACHES = 4
@@ -77,8 +77,8 @@ class CudaMemory:
             taken = sum(piece.size_bytes for piece in self._pieces)
             if taken == 0 or (size_bytes and taken < size_bytes):
                 raise DeviceError(
-                    f"no GPU memory for the memory test: {taken} of {wanted} bytes were to be had, {free} of {total} "
-                    "are free; see with nvidia-smi what else uses the GPU, or lower shapes.hbm_bytes"
+                    f"no GPU memory for the memory test: {taken} of {wanted} bytes could be allocated, {free} of "
+                    f"{total} are free; see with nvidia-smi what else uses the GPU, or lower shapes.hbm_bytes"
                 )
         except BaseException:
             self.give_back()
@@ -125,7 +125,7 @@ class CudaMemory:
     def give_back(self) -> None:
         while self._pieces:
             piece = self._pieces.pop()
-            # A device that cannot do this any more has said so before; its memory goes back with the process.
+            # A device that fails here has failed before; the end of the process frees its memory.
             with contextlib.suppress(self._runtime.CUDARuntimeError):
                 self._runtime.free(piece.pointer)
 

@@ -1,6 +1,6 @@
 """Which words of memory were wrong, gathered over all patterns, and their shape in one line. Pure.
 
-Words and offsets are those of the test's own allocation. What cells, rows or chips they are is not known and not said.
+Words and offsets are those of the test's own allocation. Their cells, rows and chips are not known.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def describe(masks: Mapping[int, int], words: int, bits: int, more: bool = False
 
 
 def _place(offsets: Sequence[int], more: bool) -> list[str]:
-    """How the offsets lie to each other, if that can be said."""
+    """How the offsets lie to each other, where a pattern shows."""
     gaps = [after - before for before, after in itertools.pairwise(offsets)]
     if not gaps:
         return []

@@ -90,7 +90,7 @@ class CpuCollectives:
         self._blocks: list[_Block] = []
         self._rank = 0
         self._pending: tuple[Operation, int] | None = None
-        self._found: Outcome | None = None  # of the comparisons that verify has not yet told of
+        self._found: Outcome | None = None  # of the comparisons that verify has not reported yet
 
     def version(self) -> str:
         return np.__version__

@@ -44,9 +44,9 @@ _SOURCES = _RECORDS + 2 * MOST_RECORDED
 class CudaCollectives:
     """The Collectives protocol on the current GPU.
 
-    `cupy` and `errors` are those of the device, `multiprocessors` the SMs of the GPU; `end_process` is told why this
-    process cannot go on, which it does not. Everything goes in the current
-    stream; nothing here waits for the device without a deadline while a communicator is in use.
+    `cupy` and `errors` are those of the device, `multiprocessors` the SMs of the GPU; `end_process` ends this process,
+    and gets the reason. Everything goes in the current stream; nothing here waits for the device without a deadline
+    while a communicator is in use.
     """
 
     algorithms: tuple[str, ...] = ("default", "ring", "nvls")

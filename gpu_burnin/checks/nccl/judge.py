@@ -119,7 +119,7 @@ def transport_reasons(
     if ranks < 2:
         return
     details: dict[str, JSON] = {"algorithm": algorithm, "transports": [*vias(transports)]}
-    # From 2.22 on rings are connected when they are used, which a communicator that is told to use NVLS does not do.
+    # From 2.22 on rings are connected when they are used, which a communicator for NVLS does not do.
     if not transports.routes and not (algorithm == "nvls" and transports.multicast):
         message = f"NCCL did not report how the GPUs are connected ({algorithm}), so it is unknown what was tested"
         yield make_reason("NCCL_FALLBACK", CHECK, message, gpu=gpu, details=details)

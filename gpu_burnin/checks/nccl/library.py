@@ -238,7 +238,7 @@ class Communicator:
         while not done():
             self._state(what)
             if time.monotonic() > deadline_s:
-                raise CollectiveTimeout(f"{what} did not come to an end before its deadline")
+                raise CollectiveTimeout(f"{what} did not end before its deadline")
             time.sleep(_POLL_S)
 
     def leave(self, deadline_s: float) -> None:

@@ -28,7 +28,7 @@ _NUMBERED = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree"
 
 
 def read_log(lines: Iterable[str]) -> Transports:
-    """Everything told about one communicator; each route and algorithm once, in the order of their first line."""
+    """All that the log says about one communicator; each route and algorithm once, in order of their first line."""
     routes: dict[Route, None] = {}
     algorithms: dict[str, dict[str, None]] = {}
     multicast: bool | None = None

@@ -16,7 +16,7 @@ class CollectivesMissing(DeviceError):
 
 
 class CollectiveTimeout(DeviceError):
-    """An operation did not come to an end before its deadline, or another rank has given it up."""
+    """An operation did not end before its deadline, or another rank gave it up."""
 
 
 class CollectiveFailed(DeviceError):

@@ -318,7 +318,7 @@ def _pairs(given: JSON) -> list[tuple[float, float]]:
 
 
 def settled(port: Collectives, largest_bytes: int, seed: int) -> Iterator[tuple[str, Operation]]:
-    """For the self-test: each collective of one rank with each type, its result in the buffer, as it should be."""
+    """For the self-test: each collective of one rank with each type, its expected result in the buffer."""
     port.open(largest_bytes)
     for index, (collective, kind) in enumerate((c, k) for c in COLLECTIVES for k in KINDS):
         op = operation(collective, kind, largest_bytes, 1, 0, mix(seed + index))

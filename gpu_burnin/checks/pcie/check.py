@@ -54,7 +54,7 @@ class Check:
         )
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
-        """Spoil one copy in each direction with each fault, which has to be seen and told by its kind."""
+        """Spoil one copy in each direction with each fault, which must be seen, with its kind."""
         if ctx.device is None:
             return ()
         with closing(ctx.device.host_link()) as link:

@@ -189,7 +189,7 @@ class CudaHostLink:
         self._geometry = None
         while self._pinned:
             memory = self._pinned.pop()
-            # A device that cannot do this any more has said so before; its memory goes back with the process.
+            # A device that fails here has failed before; the end of the process frees its memory.
             with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):
                 self._cupy.cuda.runtime.freeHost(memory.address)
         with self._errors("giving back the memory of copies"):

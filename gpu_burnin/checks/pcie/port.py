@@ -72,7 +72,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class WrongCopy:
-    """A copy that did not come as it should. `offset_bytes`, `expected` and `got` are of its first wrong word."""
+    """A copy that did not arrive as it was sent. `offset_bytes`, `expected` and `got` are of its first wrong word."""
 
     direction: str
     copy: int

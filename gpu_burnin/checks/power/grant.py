@@ -78,7 +78,7 @@ def over(group: Group, grant: Grant) -> Grant:
 
 
 def _tell(group: Group, directory: Path | None, waves_s: float) -> Grant:
-    """No grant is needed; who asks is told that waves are under way."""
+    """No grant is needed; an observer learns that waves are under way."""
     if directory is None:
         return Grant(True, None)
     said: JSON = None

@@ -152,7 +152,7 @@ def _one(ctx: CheckContext, device: Device, kernel: str, seed: int, fault: SmFau
         return
     again = _Repeat(device, kernel, seed, rounds, fault, golden)
     for reason, entry in _reasons(ctx, kernel, verdicts, again):
-        # The same thing wrong on the same SM in the same kernel is told once; what it is shows in the entry's keys.
+        # The same thing wrong on the same SM in the same kernel is reported once; the entry's keys show what it is.
         tally.found.setdefault((kernel, entry["sm"], tuple(entry)), reason)
         if len(tally.errors) < _MAX_ERRORS:
             tally.errors.append({**entry, "seed": f"{seed:#x}", "rounds": rounds})

@@ -78,7 +78,7 @@ def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> di
 
 
 def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
-    """Cards of which one has lost its end of a bridge, and it cannot be told which."""
+    """Cards of which one has lost its end of a bridge, and it is unknown which."""
     names = [state.label for state in states if state.uuid in expected.links.odd]
     if names:
         message = (

@@ -142,7 +142,7 @@ def test_diff(tmp_path: Path, content: bytes, expected: str) -> None:
         (FileSpec("/tmp/../etc/x", b"", 0o644), [], [], "no plain absolute path"),
         (FileSpec("{tmp}/a", b"", 0o644), [], ["{tmp}/a"], "named twice"),
         (FileSpec("{tmp}/none/a", b"", 0o644), [], [], "list it under directories"),
-        (FileSpec("{tmp}", b"", 0o644), [], [], "no regular file"),
+        (FileSpec("{tmp}", b"", 0o644), [], [], "not a regular file"),
         (FileSpec("{tmp}/a", b"", 0o644, owner="no-such-user"), [], [], "user 'no-such-user' does not exist"),
         (
             FileSpec("{tmp}/a", b"", 0o644, group="no-such-group"),

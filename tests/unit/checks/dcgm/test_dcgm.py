@@ -207,7 +207,7 @@ _TEST = ("DCGM Diagnostic", "test_categories", 0, "tests", 0)
         (_drop(*_TEST, "results"), "the test software has no 'results'"),
         (_drop(*_TEST, "test_summary"), "the test software has no 'test_summary'"),
         (_drop(*_TEST, "results", 1, "status"), "a result of software has no 'status'"),
-        (_put("Passed", *_TEST, "results", 1, "status"), "the status 'Passed', which is none of Pass, Fail"),
+        (_put("Passed", *_TEST, "results", 1, "status"), "the status 'Passed', which is not one of Pass, Fail"),
         (_put("pass", *_TEST, "test_summary", "status"), "the status 'pass'"),
         (_put("0", *_TEST, "results", 0, "entity_id"), "no 'entity_id'"),
         (_put("bad", *_TEST, "results", 0, "warnings"), "warnings of the test software are no list"),

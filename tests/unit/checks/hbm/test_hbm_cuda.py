@@ -224,7 +224,7 @@ def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: MemoryCupy) 
     with pytest.raises(DeviceError, match=r"no GPU memory for the memory test: .* of 2097152 bytes .*nvidia-smi"):
         memory.take(1 << 21)
     cupy.free_bytes = 900
-    with pytest.raises(DeviceError, match="0 of 0 bytes were to be had, 900 of 2097152 are free"):
+    with pytest.raises(DeviceError, match="0 of 0 bytes could be allocated, 900 of 2097152 are free"):
         memory.take(0)
     assert cupy.live == {}
 

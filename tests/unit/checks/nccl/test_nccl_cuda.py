@@ -261,7 +261,7 @@ def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(
     nccl_port: CudaCollectives, nccl_library: FakeNccl
 ) -> None:
     nccl_library.stuck = True
-    with pytest.raises(CollectiveTimeout, match="ncclCommInitRankConfig did not come to an end"):
+    with pytest.raises(CollectiveTimeout, match="ncclCommInitRankConfig did not end"):
         nccl_port.join([nccl_port.offer(0, 2), None], 0, "default", 0.05)
     assert nccl_library.names()[-1] == "ncclCommAbort"
 
@@ -273,7 +273,7 @@ def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
     nccl_gpu.hangs = True
     nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     started = time.monotonic()
-    with pytest.raises(CollectiveTimeout, match="all_reduce did not come to an end"):
+    with pytest.raises(CollectiveTimeout, match="all_reduce did not end"):
         nccl_port.finish(0.05)
     assert time.monotonic() - started < 5
     nccl_port.abort()

@@ -89,7 +89,7 @@ class Variables:
         return self._resolver.resolve(name, self.raw) if has_template(value) else value
 
     def reads(self, name: str) -> frozenset[str]:
-        """The variables that the value is made of, as far as that can be told."""
+        """The variables that the value is made of, as far as that is known."""
         return frozenset(read for read, _ in inputs(name, self.raw) or ())
 
     def origin(self, name: str) -> str:

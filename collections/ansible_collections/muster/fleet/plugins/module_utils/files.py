@@ -280,7 +280,7 @@ def _compare(spec: FileSpec, check: bool) -> _Pending | None:
     if stat.S_ISLNK(info.st_mode):
         return _Pending(spec, ids, True, (Diff(spec.dest, note="symbolic link replaced by a file"),))
     if not stat.S_ISREG(info.st_mode):
-        raise FleetError(f"{spec.dest}: is no regular file; move it away")
+        raise FleetError(f"{spec.dest}: is not a regular file; move it away")
     uid = info.st_uid if ids.uid is None else ids.uid
     gid = info.st_gid if ids.gid is None else ids.gid
     diffs: list[Diff] = []

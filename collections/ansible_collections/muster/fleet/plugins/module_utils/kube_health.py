@@ -159,7 +159,7 @@ def validate(server: Server, checks: Sequence[Check]) -> None:
         try:
             re.compile(check.matches or "")
         except re.error as error:
-            raise FleetError(f"{check.path}: {check.matches!r} is no regular expression: {error}") from error
+            raise FleetError(f"{check.path}: {check.matches!r} is not a regular expression: {error}") from error
 
 
 def message(server: Server, failure: Failure, deadline_s: float) -> str:

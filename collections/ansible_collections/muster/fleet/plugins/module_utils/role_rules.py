@@ -22,7 +22,7 @@ class RoleRule:
 
 
 def binary_checksums(names: Any, checksums: Any) -> Iterable[Finding]:
-    """Every binary has its SHA-256. Values of a wrong type are the argument_specs' business."""
+    """Every binary has its SHA-256. The argument_specs refuse values of a wrong type."""
     listed = names.split(",") if isinstance(names, str) else names
     usable = isinstance(listed, list) and isinstance(checksums, Mapping)
     return request_problems([str(name) for name in listed], checksums) if usable else ()

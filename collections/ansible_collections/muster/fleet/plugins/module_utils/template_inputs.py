@@ -23,7 +23,7 @@ Key = tuple[tuple[str, str], ...]
 
 @functools.lru_cache(maxsize=4096)
 def names_in(text: str) -> frozenset[str] | None:
-    """The variables that one template text reads; None when that cannot be told from the text."""
+    """The variables that one template text reads; None when it cannot be known from the text."""
     try:
         tree = jinja2.Environment(autoescape=False).parse(text)
     except jinja2.TemplateSyntaxError:
@@ -57,7 +57,7 @@ def _names(value: Any) -> frozenset[str] | None:
 
 
 def inputs(name: str, variables: Mapping[str, Any]) -> Key | None:
-    """A key of all that the variable's value depends on, itself included; None when it cannot be told."""
+    """A key of all that the variable's value depends on, itself included; None when it cannot be known."""
     found: dict[str, str] = {}
     waiting = [name]
     while waiting:
