@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MUSTER_REPOSITORY := $(CURDIR)
+# The tests start Python a thousand times: what it has compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
 .PHONY: help setup lab lab-down check test molecule unit campaign integration bench bench-engine collection docs lock
