@@ -81,6 +81,7 @@ def call(tmp_path: Path, nvml: Path, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_command_proves_every_detector_on_every_gpu(tmp_path: Path, fake_nvml: Path) -> None:
     done = call(tmp_path, fake_nvml, "--backend", "cpu", "--seed", "5", "--json")
     assert done.returncode == 0, done.stderr

@@ -189,6 +189,7 @@ def browse(path: Path, home: Path) -> tuple[str, str, list[bytes]]:
     return done.stdout, console, asked
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_a_browser_shows_it_without_a_request_or_a_complaint(tmp_path: Path) -> None:
     path = tmp_path / "report.html"

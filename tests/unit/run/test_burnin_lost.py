@@ -114,6 +114,7 @@ def test_full_disk_before_the_run(node: Node) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_host_that_died_mid_check_is_reported_by_the_next_run(node: Node) -> None:
     node.configure(checks=["state"])
     with node.store.locked():
@@ -148,6 +149,7 @@ def test_full_disk_takes_no_verdict_away_and_leaves_the_gate_closed(file_limit_b
     assert "run 4 has begun and left no evidence" in err
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_the_gate_closed(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0

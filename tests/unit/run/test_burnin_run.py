@@ -102,6 +102,7 @@ def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
     assert node.store.counter() == 0, "and does not speak for the node"
 
 
+@pytest.mark.slow
 def test_gpus_with_one_uuid_are_said_once_and_the_others_are_tested(node: Node) -> None:
     node.own_scenario = "gpus = 3\ngpu1.uuid_of = 0\n"
     node.configure(checks=["state", "hbm"], expect={"gpus": 3})
@@ -203,6 +204,7 @@ def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
     assert (process.returncode, codes(json.loads(out))) == (3, {"XID_GAP"})
 
 
+@pytest.mark.slow
 def test_a_gpu_in_use_is_named_and_nothing_else_is_started(node: Node) -> None:
     node.own_scenario = "model = h100-sxm\ngpus = 2\ngpu1.processes = 4711:1073741824\n"
     for arguments in ((), ("--checks", "gemm", "--inject", "gemm:nan")):

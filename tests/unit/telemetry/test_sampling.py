@@ -232,6 +232,7 @@ def test_a_sensor_that_hangs_does_not_hold_the_run(
     assert codes(findings, gpus)[0] == {gpus[1].uuid: ["TELEMETRY_LOST"]}
 
 
+@pytest.mark.slow
 def test_a_sampler_that_stalls_is_no_live_source(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 2\ngpu1.hang.nvmlDeviceGetPowerUsage@30reads = 0.8\n"), Watcher()
     with sampling(gpus, tmp_path, watcher, stall_s=1.2) as samplers:
