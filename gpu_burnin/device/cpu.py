@@ -31,10 +31,10 @@ from gpu_burnin.exact.operands import U64, Operand, Scale
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
-    from gpu_burnin.checks.hbm.port import MemoryTester
-    from gpu_burnin.checks.nccl.port import Collectives
-    from gpu_burnin.checks.nvlink.port import PeerPort
-    from gpu_burnin.checks.pcie.port import HostLink
+    from gpu_burnin.checks.hbm.port import HbmPort
+    from gpu_burnin.checks.nccl.port import NcclPort
+    from gpu_burnin.checks.nvlink.port import NvlinkPort
+    from gpu_burnin.checks.pcie.port import PciePort
     from gpu_burnin.checks.sm.kernels import SmFault, SmRun
 
 _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
@@ -150,20 +150,20 @@ class CpuDevice:
 
         return sm_cpu.run(kernel, seed, rounds, fault)
 
-    def host_link(self) -> HostLink:
-        from gpu_burnin.checks.pcie.cpu import CpuHostLink
+    def host_link(self) -> PciePort:
+        from gpu_burnin.checks.pcie.cpu import CpuPcie
 
-        return CpuHostLink()
+        return CpuPcie()
 
-    def peers(self) -> PeerPort:
-        from gpu_burnin.checks.nvlink.cpu import CpuPeers
+    def peers(self) -> NvlinkPort:
+        from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 
-        return CpuPeers()
+        return CpuNvlink()
 
-    def collectives(self) -> Collectives:
-        from gpu_burnin.checks.nccl.cpu import CpuCollectives
+    def collectives(self) -> NcclPort:
+        from gpu_burnin.checks.nccl.cpu import CpuNccl
 
-        return CpuCollectives()
+        return CpuNccl()
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         bits: NDArray[Any] = buffer.data.reshape(-1)[start : start + count].copy()
@@ -172,10 +172,10 @@ class CpuDevice:
     def write_raw(self, buffer: Buffer, start: int, bits: NDArray[Any]) -> None:
         buffer.data.reshape(-1)[start : start + bits.size] = bits
 
-    def memory(self) -> MemoryTester:
-        from gpu_burnin.checks.hbm.cpu import CpuMemory
+    def memory(self) -> HbmPort:
+        from gpu_burnin.checks.hbm.cpu import CpuHbm
 
-        return CpuMemory()
+        return CpuHbm()
 
     def _begin(self) -> None:
         if self._started is None:

@@ -25,10 +25,10 @@ from gpu_burnin.exact.operands import FORMATS, PRIME, U64, Digest, Operand, Scal
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
-    from gpu_burnin.checks.hbm.port import MemoryTester
-    from gpu_burnin.checks.nccl.port import Collectives
-    from gpu_burnin.checks.nvlink.port import PeerPort
-    from gpu_burnin.checks.pcie.port import HostLink
+    from gpu_burnin.checks.hbm.port import HbmPort
+    from gpu_burnin.checks.nccl.port import NcclPort
+    from gpu_burnin.checks.nvlink.port import NvlinkPort
+    from gpu_burnin.checks.pcie.port import PciePort
     from gpu_burnin.checks.sm.kernels import SmFault, SmRun
 
 # Blocks of a kernel for each SM: 8 of 256 threads are all that an SM holds.
@@ -102,9 +102,9 @@ class CudaDevice:
             self.loader = open_loader(self._cupy, self._gpu.capability, self._kernel_dir)
             self._kernels = self.loader.load(SOURCE, _KERNELS)
         self._library = cublaslt.CublasLt(cublaslt.load_library(), self._workspace.data.ptr, self._one.data.ptr)
-        from gpu_burnin.checks.sm.cuda import SmRunner  # only where a GPU is in use
+        from gpu_burnin.checks.sm.cuda import CudaSm  # only where a GPU is in use
 
-        self._sms = SmRunner(self._cupy, self.loader)
+        self._sms = CudaSm(self._cupy, self.loader)
 
     def close(self) -> None:
         if self._library is not None:
@@ -259,24 +259,24 @@ class CudaDevice:
             run: SmRun = self._sms.run(kernel, seed, rounds, fault)
         return run
 
-    def host_link(self) -> HostLink:
-        from gpu_burnin.checks.pcie.cuda import CudaHostLink
+    def host_link(self) -> PciePort:
+        from gpu_burnin.checks.pcie.cuda import CudaPcie
 
-        return CudaHostLink(self._cupy, self._errors, self.loader, self._all_blocks)
+        return CudaPcie(self._cupy, self._errors, self.loader, self._all_blocks)
 
-    def peers(self) -> PeerPort:
-        from gpu_burnin.checks.nvlink.cuda import CudaPeers
+    def peers(self) -> NvlinkPort:
+        from gpu_burnin.checks.nvlink.cuda import CudaNvlink
 
-        return CudaPeers(self._cupy, self._errors, self.loader, self._all_blocks)
+        return CudaNvlink(self._cupy, self._errors, self.loader, self._all_blocks)
 
     def synchronize(self) -> None:
         with self._errors("waiting for the device"):
             self._cupy.cuda.runtime.deviceSynchronize()
 
-    def collectives(self) -> Collectives:
-        from gpu_burnin.checks.nccl.cuda import CudaCollectives
+    def collectives(self) -> NcclPort:
+        from gpu_burnin.checks.nccl.cuda import CudaNccl
 
-        return CudaCollectives(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
+        return CudaNccl(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
 
     def read_raw(self, buffer: Buffer, start: int, count: int) -> NDArray[Any]:
         with self._errors("reading device memory"):
@@ -287,15 +287,15 @@ class CudaDevice:
         with self._errors("writing device memory"):
             buffer.data[start : start + bits.size].set(np.ascontiguousarray(bits).reshape(-1))
 
-    def memory(self) -> MemoryTester:
-        from gpu_burnin.checks.hbm.cuda import CudaMemory
+    def memory(self) -> HbmPort:
+        from gpu_burnin.checks.hbm.cuda import CudaHbm
 
         if self._library is None:
             raise DeviceError("the cuda device is not open: call open first")
         self.forget_kept()
         self._kept = None
         self._scales.clear()
-        return CudaMemory(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
+        return CudaHbm(self._cupy, self._errors, self.loader, self._gpu.multiprocessors)
 
     def _lt(self) -> cublaslt.CublasLt:
         if self._library is None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_burnin.checks.gemm.cuda_source import SOURCE as PRODUCTS
-from gpu_burnin.checks.hbm.source import SOURCE as MEMORY
-from gpu_burnin.checks.nccl.source import SOURCE as COLLECTIVES
-from gpu_burnin.checks.nvlink.source import SOURCE as PEERS
-from gpu_burnin.checks.pcie.source import SOURCE as HOST_LINK
+from gpu_burnin.checks.hbm.source import SOURCE as HBM
+from gpu_burnin.checks.nccl.source import SOURCE as NCCL
+from gpu_burnin.checks.nvlink.source import SOURCE as NVLINK
+from gpu_burnin.checks.pcie.source import SOURCE as PCIE
 from gpu_burnin.checks.sm.source import SOURCE as SM
 from gpu_burnin.device import nvrtc
 from gpu_burnin.device.kernel_store import KernelStore
@@ -19,11 +19,11 @@ from gpu_burnin.types import JSON
 # Those that take longest come first: workers that start at once then take the rest from each other.
 SOURCES = {
     "products": PRODUCTS,
-    "memory": MEMORY,
+    "hbm": HBM,
     "sm": SM,
-    "collectives": COLLECTIVES,
-    "host_link": HOST_LINK,
-    "peers": PEERS,
+    "nccl": NCCL,
+    "pcie": PCIE,
+    "nvlink": NVLINK,
 }
 
 

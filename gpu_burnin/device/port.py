@@ -14,10 +14,10 @@ from gpu_burnin.exact.operands import I64, U64, Digest, Operand, Scale
 from gpu_burnin.types import JSON, Gpu
 
 if TYPE_CHECKING:
-    from gpu_burnin.checks.hbm.port import MemoryTester
-    from gpu_burnin.checks.nccl.port import Collectives
-    from gpu_burnin.checks.nvlink.port import PeerPort
-    from gpu_burnin.checks.pcie.port import HostLink
+    from gpu_burnin.checks.hbm.port import HbmPort
+    from gpu_burnin.checks.nccl.port import NcclPort
+    from gpu_burnin.checks.nvlink.port import NvlinkPort
+    from gpu_burnin.checks.pcie.port import PciePort
     from gpu_burnin.checks.sm.kernels import SmFault, SmRun
 
 
@@ -190,15 +190,15 @@ class Device(Protocol):
         """Run one kernel of the sm check on every SM; `fault` is for the self-test and --inject."""
         ...
 
-    def host_link(self) -> HostLink:
+    def host_link(self) -> PciePort:
         """Copies between host memory and the device, not yet open."""
         ...
 
-    def peers(self) -> PeerPort:
+    def peers(self) -> NvlinkPort:
         """Copies between this GPU and the others of the node, nothing exported yet."""
         ...
 
-    def collectives(self) -> Collectives:
+    def collectives(self) -> NcclPort:
         """Operations of all GPUs together, not yet opened or joined."""
         ...
 
@@ -209,7 +209,7 @@ class Device(Protocol):
     def write_raw(self, buffer: Buffer, start: int, bits: NDArray[Any]) -> None:
         """The inverse of read_raw."""
 
-    def memory(self) -> MemoryTester:
+    def memory(self) -> HbmPort:
         """The device's memory as the hbm check tests it; what products have left behind is given back before."""
         ...
 

@@ -22,7 +22,7 @@ CLOSING_S = 3.0
 
 # Large enough that the launch of an FP8 product (0.3 ms at 1.7 PFLOP/s) costs little beside it.
 # hbm_bytes 0: all that is free. transfer_bytes: one copy between two GPUs, and at most 64 MiB of it between host and
-# GPU (host_link.MOST_COPY_BYTES). collective_bytes: the largest message of a collective operation.
+# GPU (checks.pcie.port.MOST_COPY_BYTES). collective_bytes: the largest message of a collective operation.
 CUDA_SHAPES: Mapping[str, int] = {
     "gemm_m": 8192, "gemm_n": 8192, "gemm_k": 4096, "hbm_bytes": 0, "transfer_bytes": 256 << 20,
     "collective_bytes": 8 << 30,

@@ -4,7 +4,7 @@ A limit takes the blame only where something shows it: the error that the kernel
 file), its name in the last words of a worker that gave up, or the kernel's own count of kills. A worker that dies
 otherwise, by SIGSEGV or SIGBUS above all, died of what it did: a GPU must not hide behind a limit. RLIMIT_MEMLOCK is
 not among them: it is finite nearly everywhere, and nothing that CUDA answers shows that it was met; where pinned memory
-is refused its value is told (compute/host_link_host.py).
+is refused its value is told (checks/pcie/slots.py).
 """
 
 from __future__ import annotations

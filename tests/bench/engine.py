@@ -18,9 +18,9 @@ from typing import Any
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm import check as gemm
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import operation
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.port import Direction
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact import operands as exact
@@ -153,7 +153,7 @@ def transfers() -> list[Figure]:
 
 
 def _link_share(direction: Direction) -> Figure:
-    link = CpuHostLink()
+    link = CpuPcie()
     slots = link.open(_COPY_BYTES).slots
     link.fill(1)
     copying = comparing = 0.0
@@ -171,7 +171,7 @@ def _link_share(direction: Direction) -> Figure:
 
 def _row_share() -> Figure:
     """One rank, whose all_reduce is a copy: with more the operation takes longer beside the same comparison."""
-    port = CpuCollectives()
+    port = CpuNccl()
     port.open(_COPY_BYTES)
     port.join([port.offer(0, 1)], 0, "ring", 10.0)
     op = operation("all_reduce", "fp32", _COPY_BYTES, 1, 0, 1)

@@ -16,11 +16,11 @@ from unittest import mock
 from gpu_burnin import run
 from gpu_burnin.__main__ import main as gpu_burnin
 from gpu_burnin.checks.nccl import library as nccl
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nvlink import check as nvlink
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.nvlink.port import PeerUnavailable
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.nvlink.port import NvlinkUnavailable
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.engine import worker
 from gpu_burnin.engine.executor import execute
 from gpu_burnin.telemetry.topology import PairTopology
@@ -44,13 +44,13 @@ def _no_library(*_: Any) -> Any:
     return nccl.load_library(opener)
 
 
-_ATTACH = CpuPeers.attach
+_ATTACH = CpuNvlink.attach
 
 
-def _no_way(self: CpuPeers, uuid: str, handle: JSON) -> None:
+def _no_way(self: CpuNvlink, uuid: str, handle: JSON) -> None:
     """A GPU reaches only itself."""
     if uuid != self._own:
-        raise PeerUnavailable("CUDA error 217: peer access is not supported between these two devices")
+        raise NvlinkUnavailable("CUDA error 217: peer access is not supported between these two devices")
     _ATTACH(self, uuid, handle)
 
 
@@ -61,12 +61,12 @@ def _between(pair: PairTopology) -> Callable[[str, Iterable[str]], dict[str, Pai
 def _pairs(**found: Any) -> tuple[Any, ...]:
     """What NVML and sysfs say of all pairs of GPUs; CUDA refuses them."""
     pair = PairTopology(path="pcie", read="ok", write="ok", **found)
-    return (mock.patch.object(nvlink, "read_topology", _between(pair)), mock.patch.object(CpuPeers, "attach", _no_way))
+    return (mock.patch.object(nvlink, "read_topology", _between(pair)), mock.patch.object(CpuNvlink, "attach", _no_way))
 
 
 LACKS: Mapping[str, tuple[Any, ...]] = {
-    "pinned memory": (mock.patch.object(CpuHostLink, "_pin", _no_pinning),),
-    "nccl": (mock.patch.object(CpuCollectives, "version", _no_library),),
+    "pinned memory": (mock.patch.object(CpuPcie, "_pin", _no_pinning),),
+    "nccl": (mock.patch.object(CpuNccl, "version", _no_library),),
     "peer access, for acs": _pairs(redirecting=("0000:00:01.0",)),
     "peer access, for the iommu": _pairs(iommu=("DMA-FQ",)),
 }

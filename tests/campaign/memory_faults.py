@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from tests.campaign.cells import SICK, AddressLine, Cells, Fading, RowBurst
@@ -86,7 +86,7 @@ MEMORY_FAULTS: dict[str, MemoryFault] = {
 }
 
 
-class _SickTester(CpuMemory):
+class _SickTester(CpuHbm):
     """Host memory of which every store and every load goes through a model of cells."""
 
     def __init__(self, cells: Cells) -> None:
@@ -109,7 +109,7 @@ class SickDevice(CpuDevice):
         super().__init__()
         self._cells = cells
 
-    def memory(self) -> MemoryTester:
+    def memory(self) -> HbmPort:
         return _SickTester(self._cells)
 
 

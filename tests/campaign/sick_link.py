@@ -6,11 +6,11 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.nvlink.port import PIECES, PeerPort, PeerUnavailable
-from gpu_burnin.checks.nvlink.port import Direction as PeerDirection
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
-from gpu_burnin.checks.pcie.port import WAYS, Direction, HostLink
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.nvlink.port import PIECES, NvlinkPort, NvlinkUnavailable
+from gpu_burnin.checks.nvlink.port import Direction as NvlinkDirection
+from gpu_burnin.checks.pcie.cpu import CpuPcie
+from gpu_burnin.checks.pcie.port import WAYS, Direction, PciePort
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.types import JSON
@@ -20,7 +20,7 @@ from tests.campaign.wires import Wire
 SLOWER = 96
 
 
-class SickHostLink(CpuHostLink):
+class SickPcie(CpuPcie):
     """Each way that has a wire goes over it."""
 
     def __init__(self, wires: Mapping[str, Wire]) -> None:
@@ -42,7 +42,7 @@ class SickHostLink(CpuHostLink):
             super()._copy(way, copy, destination, source)
 
 
-class _NoPinnedMemory(CpuHostLink):
+class _NoPinnedMemory(CpuPcie):
     """The kernel refuses to pin memory: RLIMIT_MEMLOCK."""
 
     def _pin(self, size_bytes: int) -> Any:
@@ -52,11 +52,11 @@ class _NoPinnedMemory(CpuHostLink):
 class NoPinnedDevice(CpuDevice):
     """A host that pins no memory for this GPU's worker."""
 
-    def host_link(self) -> HostLink:
+    def host_link(self) -> PciePort:
         return _NoPinnedMemory()
 
 
-class SickLinkDevice(CpuDevice):
+class SickPcieDevice(CpuDevice):
     """A device at the end of sick wires: `wires` by the way of a copy, "h2d" or "d2h". The link that is asked for
     first has them, which is the one for large copies."""
 
@@ -65,12 +65,12 @@ class SickLinkDevice(CpuDevice):
         self._wires = wires
         self._asked = False
 
-    def host_link(self) -> HostLink:
+    def host_link(self) -> PciePort:
         wires, self._asked = ({} if self._asked else self._wires), True
-        return SickHostLink(wires)
+        return SickPcie(wires)
 
 
-class SickPeers(CpuPeers):
+class SickNvlink(CpuNvlink):
     """Copies of this GPU with another go over the wire of (UUID, direction) where there is one; `slow` are UUIDs to
     which each copy takes SLOWER copies' time, `dead` those that cannot be reached."""
 
@@ -85,10 +85,10 @@ class SickPeers(CpuPeers):
 
     def attach(self, uuid: str, handle: JSON) -> None:
         if uuid in self._dead:
-            raise PeerUnavailable(self._dead[uuid])
+            raise NvlinkUnavailable(self._dead[uuid])
         super().attach(uuid, handle)
 
-    def _transfer(self, uuid: str, direction: PeerDirection, source: U64, target: U64, times: int) -> None:
+    def _transfer(self, uuid: str, direction: NvlinkDirection, source: U64, target: U64, times: int) -> None:
         wire = self._wires.get((uuid, direction))
         if wire is None:
             super()._transfer(uuid, direction, source, target, times)
@@ -102,13 +102,13 @@ class SickPeers(CpuPeers):
             wire.carry(targets[piece], sources[piece])
         wire.end()
 
-    def _copy(self, uuid: str, direction: PeerDirection, place: int, target: U64, source: U64) -> None:
+    def _copy(self, uuid: str, direction: NvlinkDirection, place: int, target: U64, source: U64) -> None:
         for _ in range(SLOWER if uuid in self._slow else 1):
             super()._copy(uuid, direction, place, target, source)
 
 
-class SickPeersDevice(CpuDevice):
-    """A device with sick links to other GPUs, as SickPeers has them."""
+class SickNvlinkDevice(CpuDevice):
+    """A device with sick links to other GPUs, as SickNvlink has them."""
 
     def __init__(
         self,
@@ -119,5 +119,5 @@ class SickPeersDevice(CpuDevice):
         super().__init__()
         self._wires, self._slow, self._dead = wires or {}, slow, dead
 
-    def peers(self) -> PeerPort:
-        return SickPeers(self._wires, self._slow, self._dead)
+    def peers(self) -> NvlinkPort:
+        return SickNvlink(self._wires, self._slow, self._dead)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
-from gpu_burnin.checks.nccl.port import Collectives, CollectivesMissing
+from gpu_burnin.checks.nccl.port import NcclMissing, NcclPort
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import mix
 
@@ -20,7 +20,7 @@ FIRST_STRUCK = 3
 SLOW_S = 0.004
 
 
-class SickRing(CpuCollectives):
+class SickRing(CpuNccl):
     """A healthy rank; the sick ones change one step of it."""
 
     def __init__(self, seed: int, once: bool = True) -> None:
@@ -69,7 +69,7 @@ class WrongInRow(SickRing):
         assert self._pending is not None
         self._left = self._pending[1]
         self._strikes_at = 1 + self.seed % (self._left - 1) if self._left > 1 and not self.struck else 0
-        return CpuCollectives.finish(self, timeout_s)
+        return CpuNccl.finish(self, timeout_s)
 
     def _all_reduce(self, op: Operation, deadline_s: float) -> None:
         super()._all_reduce(op, deadline_s)
@@ -181,15 +181,15 @@ class NoLibrary(SickRing):
     """This worker finds no library."""
 
     def version(self) -> str:
-        raise CollectivesMissing("libnccl.so.2 was not found: install nvidia-nccl-cu13 or add it to the library path")
+        raise NcclMissing("libnccl.so.2 was not found: install nvidia-nccl-cu13 or add it to the library path")
 
 
 class RingDevice(CpuDevice):
     """A device whose collectives are these."""
 
-    def __init__(self, ring: Collectives) -> None:
+    def __init__(self, ring: NcclPort) -> None:
         super().__init__()
         self.ring = ring
 
-    def collectives(self) -> Collectives:
+    def collectives(self) -> NcclPort:
         return self.ring

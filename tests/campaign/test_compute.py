@@ -39,7 +39,7 @@ from tests.campaign.striking import (
     only_first,
     random_only,
 )
-from tests.support.faulty_memory import SickMemory
+from tests.support.sick_hbm import SickHbm
 
 INJECTED_SEEDS, STRUCK_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
 FAIL, INCONCLUSIVE = Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -230,12 +230,12 @@ def test_sick_sm(name: str, index: int, record: Record) -> None:
 
 
 @pytest.mark.parametrize("index", range(MEMORY_SEEDS))
-@pytest.mark.parametrize("name", ["inject bitflip", "inject stuck", *SickMemory.KINDS])
+@pytest.mark.parametrize("name", ["inject bitflip", "inject stuck", *SickHbm.KINDS])
 def test_sick_memory(name: str, index: int, record: Record) -> None:
     seed = case_seed("compute", "hbm", name, index)
     gpus, sick = _place("hbm", name, index)
     inject = (name.removeprefix("inject "),) if name.startswith("inject ") else ()
-    device = None if inject else SickMemory(name, seed)
+    device = None if inject else SickHbm(name, seed)
     context = context_of(gpus, sick, seed=seed, inject=inject, device=device)
     judged = _judge("hbm", gpus, sick, REGISTRY["hbm"].run(context))
     record(row("compute", f"hbm: {name}", seed, judged, peers=NO_PEERS))

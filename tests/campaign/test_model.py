@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import REGISTRY
-from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.checks.nccl.operations import Operation, Outcome
-from gpu_burnin.checks.nccl.port import Collectives
-from gpu_burnin.checks.nvlink.port import PeerPort, PieceFault
-from gpu_burnin.checks.pcie.port import HostLink, Verified
+from gpu_burnin.checks.nccl.port import NcclPort
+from gpu_burnin.checks.nvlink.port import NvlinkPort, PieceFault
+from gpu_burnin.checks.pcie.port import PciePort, Verified
 from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import Buffer
@@ -30,7 +30,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.plugin import repeat_command, row_of
 from tests.campaign.power_faults import POWER_FAULTS
-from tests.campaign.sick_link import SickHostLink, SickPeers
+from tests.campaign.sick_link import SickNvlink, SickPcie
 from tests.campaign.sick_ring import WrongElement
 from tests.campaign.state_faults import STATE_FAULTS
 from tests.campaign.striking import StrikingDevice, always
@@ -124,12 +124,12 @@ def test_a_blind_detector_fails_a_case(device: CpuDevice | None, missed: bool) -
     assert any("not seen: GEMM_MISMATCH" in problem for problem in problems(EXPECT, judged, GPUS)) is missed
 
 
-class _BlindLink(SickHostLink):
+class _BlindPcie(SickPcie):
     def verify(self) -> Verified:
         return replace(super().verify(), wrong=())
 
 
-class _BlindPeers(SickPeers):
+class _BlindNvlink(SickNvlink):
     def verify(self, uuid: str, key: int) -> tuple[PieceFault, ...]:
         return ()
 
@@ -139,7 +139,7 @@ class _BlindRing(WrongElement):
         return replace(super().verify(op), wrong=0, recorded=())
 
 
-class _BlindMemory(CpuMemory):
+class _BlindHbm(CpuHbm):
     def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
         super().verify(pattern, invert, downwards)
         return MemoryFaults()
@@ -148,29 +148,29 @@ class _BlindMemory(CpuMemory):
 class _BlindDevice(CpuDevice):
     """Sick in everything, and nothing that verifies says so."""
 
-    def host_link(self) -> HostLink:
-        return _BlindLink({"h2d": StuckLine(1)})
+    def host_link(self) -> PciePort:
+        return _BlindPcie({"h2d": StuckLine(1)})
 
-    def peers(self) -> PeerPort:
-        return _BlindPeers({(GPUS[0].uuid, "read"): StuckLine(1)})
+    def peers(self) -> NvlinkPort:
+        return _BlindNvlink({(GPUS[0].uuid, "read"): StuckLine(1)})
 
-    def collectives(self) -> Collectives:
+    def collectives(self) -> NcclPort:
         return _BlindRing(1, once=False)
 
-    def memory(self) -> MemoryTester:
-        return _BlindMemory()
+    def memory(self) -> HbmPort:
+        return _BlindHbm()
 
 
 class _SickDevice(_BlindDevice):
     """As sick, and seen."""
 
-    def host_link(self) -> HostLink:
-        return SickHostLink({"h2d": StuckLine(1)})
+    def host_link(self) -> PciePort:
+        return SickPcie({"h2d": StuckLine(1)})
 
-    def peers(self) -> PeerPort:
-        return SickPeers({(GPUS[0].uuid, "read"): StuckLine(1)})
+    def peers(self) -> NvlinkPort:
+        return SickNvlink({(GPUS[0].uuid, "read"): StuckLine(1)})
 
-    def collectives(self) -> Collectives:
+    def collectives(self) -> NcclPort:
         return WrongElement(1, once=False)
 
 

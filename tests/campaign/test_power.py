@@ -20,7 +20,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_random, case_s
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import SCENARIO_VARIABLE, NvmlChild
 from tests.campaign.power_faults import POWER_FAULTS, PowerFault
-from tests.campaign.sick_link import SickLinkDevice, SickPeersDevice
+from tests.campaign.sick_link import SickNvlinkDevice, SickPcieDevice
 from tests.campaign.striking import StrikingDevice, always, each
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.campaign.wires import SICK_WIRES
@@ -95,12 +95,12 @@ def test_wrong_copies_under_mixed_load(record: Record) -> None:
     """The wires go bad only while everything else works too."""
     seed = case_seed("power", "copies")
     gpus, sick = node_of("power", "copies", least=3, most=3)
-    to_host = SickLinkDevice({"h2d": SICK_WIRES["data line stuck"](seed)})
+    to_host = SickPcieDevice({"h2d": SICK_WIRES["data line stuck"](seed)})
     ahead = gpus[(sick + 1) % len(gpus)]
     wire = SICK_WIRES["data line stuck"](seed)
     for name, device, code, blamed in (
         ("host", to_host, "PCIE_DATA", sick),
-        ("peer", SickPeersDevice({(ahead.uuid, "write"): wire}), "TRANSFER_MISMATCH", ahead.index),
+        ("peer", SickNvlinkDevice({(ahead.uuid, "write"): wire}), "TRANSFER_MISMATCH", ahead.index),
     ):
         judged = judge_group("power", gpus, seed, run_group("power", gpus, seed, devices={sick: device}))
         record(row("power", f"mixed load: wrong copies, {name}", seed, judged, peers=_NO_PEERS))

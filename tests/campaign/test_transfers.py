@@ -18,7 +18,7 @@ from gpu_burnin.types import Gpu, Notice, Reason, Verdict
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, Expect, case_seed, demand, row
 from tests.campaign.node import SHAPES
-from tests.campaign.sick_link import NoPinnedDevice, SickLinkDevice, SickPeersDevice
+from tests.campaign.sick_link import NoPinnedDevice, SickNvlinkDevice, SickPcieDevice
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.campaign.wire_view import host_view, peer_gpu_view, slow_view
 from tests.campaign.wires import SICK_WIRES, Wire
@@ -49,7 +49,7 @@ def test_sick_wire_to_the_host(name: str, way: str, index: int, record: Record) 
     gpus, sick = node_of("pcie", name, way, index)
     wire = SICK_WIRES[name](seed)
     wire.when = _BATCHES[seed % len(_BATCHES)]
-    results = run_group("pcie", gpus, seed, devices={sick: SickLinkDevice({way: wire})})
+    results = run_group("pcie", gpus, seed, devices={sick: SickPcieDevice({way: wire})})
     judged = judge_group("pcie", gpus, seed, results)
     record(row("transfers", f"pcie {way}: {name}", seed, judged, peers=host_view(SICK_WIRES[name](seed))))
     note = f"seed {seed:#x}, sick GPU {sick} of {len(gpus)}, struck {wire.struck} times"
@@ -85,7 +85,7 @@ def test_pinned_memory_refused(record: Record) -> None:
 
 
 @dataclass(frozen=True)
-class PeerFault:
+class NvlinkFault:
     """Sick copies between GPUs. `code` and `problem` as the attribution names them.
 
     `data`: the copies bring wrong data, over wires of `make`. Otherwise they are slow, or cannot be made because of
@@ -101,23 +101,23 @@ class PeerFault:
     verdict: Verdict = FAIL
 
 
-def _peer_faults() -> Iterator[PeerFault]:
+def _nvlink_faults() -> Iterator[NvlinkFault]:
     for name, make in SICK_WIRES.items():
-        yield PeerFault(f"link: {name}", "P2P_CORRUPTED", "wrong", make)
+        yield NvlinkFault(f"link: {name}", "P2P_CORRUPTED", "wrong", make)
     for name in ("copies corrupted", "copies dropped", "data line stuck"):
-        yield PeerFault(f"gpu: {name}", "P2P_CORRUPTED", "wrong", SICK_WIRES[name], whole_gpu=True)
+        yield NvlinkFault(f"gpu: {name}", "P2P_CORRUPTED", "wrong", SICK_WIRES[name], whole_gpu=True)
     refused = "CUDA error 217: peer access is not supported between these two devices"
     for whole, word in ((False, "link"), (True, "gpu")):
         slow = "P2P_GPU_SLOW" if whole else "P2P_LINK_SLOW"
-        yield PeerFault(f"{word}: slow", slow, "slow", whole_gpu=whole, verdict=Verdict.PASS)
-        yield PeerFault(f"{word}: dead", "P2P_UNAVAILABLE", "dead", dead=refused, whole_gpu=whole)
+        yield NvlinkFault(f"{word}: slow", slow, "slow", whole_gpu=whole, verdict=Verdict.PASS)
+        yield NvlinkFault(f"{word}: dead", "P2P_UNAVAILABLE", "dead", dead=refused, whole_gpu=whole)
 
 
-PEER_FAULTS = {fault.name: fault for fault in _peer_faults()}
+PEER_FAULTS = {fault.name: fault for fault in _nvlink_faults()}
 
 
 def _sick_peers(
-    fault: PeerFault, gpus: tuple[Gpu, ...], sick: int, other: int, seed: int
+    fault: NvlinkFault, gpus: tuple[Gpu, ...], sick: int, other: int, seed: int
 ) -> tuple[dict[int, Device], list[Wire]]:
     """Devices of which the copies between two GPUs, or of one with all, are sick at both ends."""
     pairs = [(sick, gpu.index) for gpu in gpus if gpu.index != sick] if fault.whole_gpu else [(sick, other)]
@@ -139,7 +139,7 @@ def _sick_peers(
         wires += over.values()
         slow = frozenset(uuids if fault.problem == "slow" else ())
         dead = dict.fromkeys(uuids, fault.dead) if fault.dead else {}
-        made[index] = SickPeersDevice(over, slow, dead)
+        made[index] = SickNvlinkDevice(over, slow, dead)
     return made, wires
 
 
@@ -166,7 +166,7 @@ def test_sick_copies_between_gpus(name: str, index: int, record: Record) -> None
     assert not wrong, "\n".join([*wrong, note, *(f"{r.code} {r.gpu}: {r.message}" for r in judged.reasons)])
 
 
-def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: PeerFault, ends: list[int]) -> list[str]:
+def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: NvlinkFault, ends: list[int]) -> list[str]:
     """What is wrong with who is named: the link or the GPU, alone, with its problem."""
     found: list[str] = []
     uuids = {gpus[index].uuid for index in ends}
@@ -251,7 +251,7 @@ def test_no_way_between_gpus(name: str, sku: str, record: Record, monkeypatch: p
     monkeypatch.setattr(nvlink, "read_topology", topology)
     others = {gpu.uuid: _REFUSED for gpu in gpus if gpu.index != sick}
     devices: dict[int, Device] = {
-        gpu.index: SickPeersDevice(dead=others if gpu.index == sick else {own: _REFUSED}) for gpu in gpus
+        gpu.index: SickNvlinkDevice(dead=others if gpu.index == sick else {own: _REFUSED}) for gpu in gpus
     }
     judged = judge_group("nvlink", gpus, seed, run_group("nvlink", gpus, seed, devices=devices))
     promised = sku == "h200-sxm" or pair.possible is True

@@ -15,7 +15,7 @@ import pytest
 from gpu_burnin.device.cuda import CudaDevice
 
 HERE = Path(__file__).resolve().parent
-pytest.register_assert_rewrite("tests.support.cuda_cases", "tests.support.memory_cases")
+pytest.register_assert_rewrite("tests.support.cuda_cases", "tests.support.hbm_cases")
 
 
 def missing_gpu() -> str | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.check import Check
-from gpu_burnin.checks.nccl.cuda import CudaCollectives
+from gpu_burnin.checks.nccl.cuda import CudaNccl
 from gpu_burnin.checks.nccl.operations import (
     COLLECTIVES,
     KINDS,
@@ -35,23 +35,23 @@ _SIZE, _LIMIT_S = 16 << 20, 60.0
 
 
 @pytest.fixture
-def port(device: CudaDevice) -> Iterator[CudaCollectives]:
+def port(device: CudaDevice) -> Iterator[CudaNccl]:
     """A port with open buffers."""
     made = device.collectives()
-    assert isinstance(made, CudaCollectives)
+    assert isinstance(made, CudaNccl)
     made.open(_SIZE)
     yield made
     made.close()
 
 
-def _put(port: CudaCollectives, op: Operation, bits: NDArray[Any]) -> None:
+def _put(port: CudaNccl, op: Operation, bits: NDArray[Any]) -> None:
     """Write a receive buffer."""
     port._recv[: op.recv_bytes].set(bits.view(np.uint8))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_kernels_make_and_expect_what_the_host_does(port: CudaCollectives, collective: str, kind: str) -> None:
+def test_the_kernels_make_and_expect_what_the_host_does(port: CudaNccl, collective: str, kind: str) -> None:
     op = operation(collective, kind, _SIZE, 8, 5, 0xFEED)
     port.fill(op)
     sent = port._send[: op.send_bytes].get().view(f"u{KINDS[kind].size_bytes}")
@@ -67,7 +67,7 @@ def test_the_kernels_make_and_expect_what_the_host_does(port: CudaCollectives, c
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kind: str) -> None:
+def test_one_rank_gets_what_it_sends(port: CudaNccl, collective: str, kind: str) -> None:
     port.join([port.offer(0, 1)], 0, "default", _LIMIT_S)
     op = operation(collective, kind, _SIZE, 1, 0, 5)
     port.fill(op)
@@ -79,7 +79,7 @@ def test_one_rank_gets_what_it_sends(port: CudaCollectives, collective: str, kin
 
 # An abort that does not come back ends the process it is in, as it should end a worker: not that of the tests.
 _NEVER_COMES = """
-from gpu_burnin.checks.nccl.port import CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclTimeout
 from gpu_burnin.device.cuda import CudaDevice
 device = CudaDevice()
 device.open(None)
@@ -87,7 +87,7 @@ port = device.collectives()
 port.open(16 << 20)
 try:
     port.join([port.offer(0, 2), None], 0, "default", 3.0)
-except CollectiveTimeout:
+except NcclTimeout:
     print("timeout", flush=True)
 port.close()
 """
@@ -101,13 +101,13 @@ def test_a_rank_that_never_comes_ends_in_a_timeout() -> None:
     assert done.returncode in (0, os.EX_SOFTWARE), done.stderr
 
 
-def test_the_log_says_what_was_done(port: CudaCollectives) -> None:
+def test_the_log_says_what_was_done(port: CudaNccl) -> None:
     port.join([port.offer(0, 1)], 0, "default", _LIMIT_S)
     assert port.transports().read
     port.leave(_LIMIT_S)
 
 
-def test_the_library_is_that_of_its_package(port: CudaCollectives) -> None:
+def test_the_library_is_that_of_its_package(port: CudaNccl) -> None:
     assert port.version() == port.expected_version() or nccl.installed_wheel() is None
 
 

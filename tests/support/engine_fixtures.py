@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.nccl import library as nccl
-from gpu_burnin.checks.nccl.cuda import CudaCollectives
+from gpu_burnin.checks.nccl.cuda import CudaNccl
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.engine.plan import Plan
 from tests.support.cuda_fakes import compile_product_kernels
 from tests.support.engine_helpers import limited
 from tests.support.executor_helpers import LIMITS, Fake
-from tests.support.nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_collective_kernels
-from tests.support.peer_fakes import compile_peer_kernels
+from tests.support.nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_nccl_kernels
+from tests.support.nvlink_fakes import compile_nvlink_kernels
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def product_kernels() -> ctypes.CDLL:
 
 
 @pytest.fixture(scope="session")
-def peer_kernels() -> ctypes.CDLL:
+def nvlink_kernels() -> ctypes.CDLL:
     """The kernels of the copies between GPUs, compiled for the host."""
-    return compile_peer_kernels()
+    return compile_nvlink_kernels()
 
 
 @pytest.fixture(scope="session")
-def collective_kernels() -> ctypes.CDLL:
+def nccl_kernels() -> ctypes.CDLL:
     """The kernels around the collectives, compiled for the host."""
-    return compile_collective_kernels()
+    return compile_nccl_kernels()
 
 
 @pytest.fixture
@@ -64,15 +64,15 @@ def nccl_library(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
 
 
 @pytest.fixture
-def nccl_gpu(collective_kernels: ctypes.CDLL) -> FakeGpu:
+def nccl_gpu(nccl_kernels: ctypes.CDLL) -> FakeGpu:
     """A GPU that computes."""
-    return FakeGpu(collective_kernels)
+    return FakeGpu(nccl_kernels)
 
 
 @pytest.fixture
-def nccl_port(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> Iterator[CudaCollectives]:
+def nccl_port(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> Iterator[CudaNccl]:
     """A port with open buffers."""
-    made = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
+    made = CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
     made.open(SIZE_BYTES)
     yield made
     made.close()

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from typing import Any
 
-from gpu_burnin.checks.nccl.cuda import CudaCollectives
+from gpu_burnin.checks.nccl.cuda import CudaNccl
 from gpu_burnin.checks.nccl.source import SOURCE
 from tests.support.cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy, FakeEvent, FakeFunction
 from tests.support.host_kernels import THREADED, compile_for_host, with_host_threads
@@ -17,13 +17,13 @@ COMM = 0xC033
 SIZE_BYTES, LIMIT_S = 20_000, 5.0
 
 
-def join(port: CudaCollectives, ranks: int = 1, rank: int = 0, algorithm: str = "default") -> None:
+def join(port: CudaNccl, ranks: int = 1, rank: int = 0, algorithm: str = "default") -> None:
     """A communicator of which this rank alone has made an offer."""
     offers = [port.offer(0, ranks), *[None] * (ranks - 1)]
     port.join(offers, rank, algorithm, LIMIT_S)
 
 
-def compile_collective_kernels() -> ctypes.CDLL:
+def compile_nccl_kernels() -> ctypes.CDLL:
     """The kernels of the collectives as a host library."""
     return compile_for_host(SHIM + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 

@@ -1,5 +1,5 @@
 """A stand-in for a GPU that runs the SM kernels: CUDA C compiled for the host, threads as fibers, and the part
-of CuPy that SmRunner uses. It proves the kernels' logic and the launches; only a GPU proves a GPU.
+of CuPy that CudaSm uses. It proves the kernels' logic and the launches; only a GPU proves a GPU.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ Placement = Callable[[int, int], list[int]]
 
 
 class HostGpu:
-    """The CuPy surface of SmRunner. `place(launch, blocks)` says on which SM each block runs."""
+    """The CuPy surface of CudaSm. `place(launch, blocks)` says on which SM each block runs."""
 
     def __init__(
         self, library: ctypes.CDLL, sms: int = 4, shared_bytes: int = 48 << 10, ids: int | None = None

@@ -11,7 +11,7 @@ from gpu_burnin.checks import CheckContext, done_share, needed_device
 from gpu_burnin.checks.hbm import selftest as hbm_selftest
 from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
-from gpu_burnin.checks.hbm.port import MemoryTester, Taken
+from gpu_burnin.checks.hbm.port import HbmPort, Taken
 from gpu_burnin.checks.hbm.rounds import Scan, steps, tests_of, wrong_words
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.hardware.reasons import make_reason
@@ -77,7 +77,7 @@ class Check:
                 return rounds, sweep_s
 
 
-def _with_faults(ctx: CheckContext, memory: MemoryTester, taken: Taken) -> MemoryTester:
+def _with_faults(ctx: CheckContext, memory: HbmPort, taken: Taken) -> HbmPort:
     """The memory with the faults that are to be injected below the comparison."""
     for name in ctx.inject:
         if name in FAULTS:

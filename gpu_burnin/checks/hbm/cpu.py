@@ -16,8 +16,8 @@ _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
 DEFAULT_BYTES = 16 << 20
 
 
-class CpuMemory:
-    """The MemoryTester protocol on host memory. Every store goes through _store and every load through _load."""
+class CpuHbm:
+    """The HbmPort protocol on host memory. Every store goes through _store and every load through _load."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

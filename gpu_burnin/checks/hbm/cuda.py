@@ -45,8 +45,8 @@ class _Piece:
         return self.offset_bytes + self.size_bytes
 
 
-class CudaMemory:
-    """The MemoryTester protocol on the current device. Memory comes from cudaMalloc itself, not from CuPy's pool.
+class CudaHbm:
+    """The HbmPort protocol on the current device. Memory comes from cudaMalloc itself, not from CuPy's pool.
 
     A pass that begins where the last one ended would find its first words in the cache and never ask the memory for
     them: before it, the other end is read.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES, MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester, Taken, words_in
+from gpu_burnin.checks.hbm.port import HbmPort, Taken, words_in
 from gpu_burnin.exact.operands import U64, mix, random_words
 
 ROW_WORDS = 128
@@ -34,20 +34,20 @@ class CellFault:
         self.words, self.place, self.waits = words_in(size_bytes), mix(seed), waits
         self.changed_bits = 0
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         """All of the memory was just written."""
 
-    def loading(self, memory: MemoryTester) -> None:
+    def loading(self, memory: HbmPort) -> None:
         """All of it is about to be read."""
 
-    def held(self, memory: MemoryTester) -> None:
+    def held(self, memory: HbmPort) -> None:
         """It was left alone for a while."""
 
     def start(self, span: int) -> int:
         """First word of a place of `span` words."""
         return self.place % max(1, self.words - span + 1)
 
-    def put(self, memory: MemoryTester, start: int, words: U64) -> None:
+    def put(self, memory: HbmPort, start: int, words: U64) -> None:
         """Change words, and count the bits."""
         before = memory.peek(start * WORD_BYTES, words.size)
         changed = int(np.unpackbits((before ^ words).view(np.uint8)).sum())
@@ -58,7 +58,7 @@ class CellFault:
 class _BitFlip(CellFault):
     """One bit of one cell turns over, once."""
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         if self.changed_bits == 0:
             word = self.start(1)
             self.put(memory, word, memory.peek(word * WORD_BYTES, 1) ^ np.uint64(1 << _BIT))
@@ -67,7 +67,7 @@ class _BitFlip(CellFault):
 class _Stuck(CellFault):
     """A byte of two neighbouring words keeps its value whatever is written: ones in the first, zeros in the second."""
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         start = self.start(2)
         words = memory.peek(start * WORD_BYTES, 2)
         self.put(memory, start, np.array([words[0] | np.uint64(_LANE), words[1] & ~np.uint64(_LANE)], dtype=np.uint64))
@@ -82,7 +82,7 @@ class _Flipping(CellFault):
         super().__init__(size_bytes, seed, waits)
         self._stores = self.place % self._every
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         self._stores += 1
         if self._stores % self._every == 0:
             word = self.start(1)
@@ -92,7 +92,7 @@ class _Flipping(CellFault):
 class _Coupling(CellFault):
     """One bit takes the value of the same bit of the next word."""
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         start, bit = self.start(2), np.uint64(1 << _BIT)
         victim, aggressor = memory.peek(start * WORD_BYTES, 2)
         self.put(memory, start, np.array([(victim & ~bit) | (aggressor & bit)], dtype=np.uint64))
@@ -103,7 +103,7 @@ class _Alias(CellFault):
 
     part = "address"
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         half = self.words // 2
         low = self.place % half
         self.put(memory, low, memory.peek((low + half) * WORD_BYTES, 1))
@@ -114,7 +114,7 @@ class _Lane(CellFault):
 
     part = "line"
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         span = min(self.words, _LANE_STRIDE_WORDS * _LANE_MOST_WORDS)
         start = self.start(span)
         words = memory.peek(start * WORD_BYTES, span)
@@ -127,7 +127,7 @@ class _RowBurst(CellFault):
 
     part = "row"
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         start = self.start(ROW_WORDS)
         noise = random_words(self.place, 0, ROW_WORDS) | np.uint64(1)
         self.put(memory, start, memory.peek(start * WORD_BYTES, ROW_WORDS) ^ noise)
@@ -142,18 +142,18 @@ class _Fade(CellFault):
         super().__init__(size_bytes, seed, waits)
         self._fresh = False
 
-    def stored(self, memory: MemoryTester) -> None:
+    def stored(self, memory: HbmPort) -> None:
         self._fresh = True
 
-    def loading(self, memory: MemoryTester) -> None:
+    def loading(self, memory: HbmPort) -> None:
         if not self.waits and self._fresh:
             self._lose(memory)
         self._fresh = False
 
-    def held(self, memory: MemoryTester) -> None:
+    def held(self, memory: HbmPort) -> None:
         self._lose(memory)
 
-    def _lose(self, memory: MemoryTester) -> None:
+    def _lose(self, memory: HbmPort) -> None:
         self.put(memory, self.start(_FADE_WORDS), np.zeros(_FADE_WORDS, dtype=np.uint64))
 
 
@@ -170,9 +170,9 @@ FAULTS: Mapping[str, type[CellFault]] = {
 
 
 class FaultyMemory:
-    """The MemoryTester protocol on memory that has a fault."""
+    """The HbmPort protocol on memory that has a fault."""
 
-    def __init__(self, memory: MemoryTester, fault: CellFault) -> None:
+    def __init__(self, memory: HbmPort, fault: CellFault) -> None:
         self._memory, self.fault = memory, fault
 
     @property

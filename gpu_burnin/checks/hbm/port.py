@@ -27,7 +27,7 @@ class Taken:
     cache_bytes: int
 
 
-class MemoryTester(Protocol):
+class HbmPort(Protocol):
     """One device's memory. Only one may be in use at a time. Errors of the device are raised as DeviceError.
 
     All calls wait until they are done.
@@ -66,7 +66,7 @@ class MemoryTester(Protocol):
         """Give all memory back. May be called at any time, and again."""
 
 
-def flip(memory: MemoryTester, offset_bytes: int, mask: int) -> None:
+def flip(memory: HbmPort, offset_bytes: int, mask: int) -> None:
     """Flip bits of the word at an offset."""
     memory.poke(offset_bytes, memory.peek(offset_bytes, 1) ^ np.uint64(mask))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpu_burnin.checks.hbm.patterns import LANES, MODULO, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.checks.hbm.shape import Damage
 from gpu_burnin.exact.operands import mix
 from gpu_burnin.hardware.reasons import make_reason
@@ -32,7 +32,7 @@ class Scan:
     """A memory test under way: what was wrong and what was moved. `reached` counts by test how often it has gone over
     all of the memory; `rates` are (CLOCK_MONOTONIC in s, B/s), one for each step."""
 
-    memory: MemoryTester
+    memory: HbmPort
     size_bytes: int
     damage: Damage = field(default_factory=Damage)
     written_bytes: int = 0

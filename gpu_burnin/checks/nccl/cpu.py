@@ -31,7 +31,7 @@ from gpu_burnin.checks.nccl.operations import (
     expected_bits,
     sent_bits,
 )
-from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout, Route, Transports
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout, Route, Transports
 from gpu_burnin.device import shared_memory
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
@@ -78,8 +78,8 @@ def block_bytes(ranks: int) -> int:
     return _PAGE + ranks * _PIECES * _PIECE_BYTES
 
 
-class CpuCollectives:
-    """The Collectives protocol on host memory and host processes."""
+class CpuNccl:
+    """The NcclPort protocol on host memory and host processes."""
 
     algorithms: tuple[str, ...] = ("ring",)
 
@@ -123,7 +123,7 @@ class CpuCollectives:
             try:
                 self._blocks.append(_Block.map(offered, len(offers)))
             except (OSError, ValueError) as error:
-                raise CollectiveFailed(f"the memory of process {offered['pid']} is gone ({error})") from None
+                raise NcclFailed(f"the memory of process {offered['pid']} is gone ({error})") from None
         # Nobody may close its block before all have opened it.
         self._meet(time.monotonic() + timeout_s)
 
@@ -279,13 +279,13 @@ class CpuCollectives:
             self._exchange(self._rank + 1, self._rank - 1, token, lambda start, piece: None, deadline_s)
 
     def _wait(self, ready: Callable[[], bool], awaited: int, deadline_s: float) -> None:
-        """Look again and again, more and more seldom. Raises CollectiveTimeout."""
+        """Look again and again, more and more seldom. Raises NcclTimeout."""
         mine, looks = self._blocks[self._rank], 0
         while not ready():
             if mine.words[0]:
-                raise CollectiveTimeout("another rank gave up the operation")
+                raise NcclTimeout("another rank gave up the operation")
             if time.monotonic() > deadline_s:
-                raise CollectiveTimeout(f"rank {awaited} did not do its part before the deadline")
+                raise NcclTimeout(f"rank {awaited} did not do its part before the deadline")
             looks += 1
             if looks < _YIELDS:
                 os.sched_yield()

@@ -22,7 +22,7 @@ from gpu_burnin.checks.nccl.operations import (
     Wrong,
     rank_key,
 )
-from gpu_burnin.checks.nccl.port import CollectivesMissing, Transports
+from gpu_burnin.checks.nccl.port import NcclMissing, Transports
 from gpu_burnin.checks.nccl.source import KIND_CODE, SOURCE
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
@@ -41,8 +41,8 @@ _RECORDS = 2
 _SOURCES = _RECORDS + 2 * MOST_RECORDED
 
 
-class CudaCollectives:
-    """The Collectives protocol on the current GPU.
+class CudaNccl:
+    """The NcclPort protocol on the current GPU.
 
     `cupy` and `errors` are those of the device, `multiprocessors` the SMs of the GPU; `end_process` ends this process,
     and gets the reason. Everything goes in the current stream; nothing here waits for the device without a deadline
@@ -241,7 +241,7 @@ class CudaCollectives:
             self._log.start()
             code = library.version()
             if code < nccl.OLDEST:
-                raise CollectivesMissing(
+                raise NcclMissing(
                     f"NCCL {nccl.version_text(code)} is too old, {nccl.version_text(nccl.OLDEST)} is the oldest that "
                     "can be used: install gpu-burnin[cuda12] or gpu-burnin[cuda13]"
                 )

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclTimeout
 from gpu_burnin.device.wheels import open_first, wheel_files
 
 SONAME = "libnccl.so.2"
@@ -111,13 +111,13 @@ def installed_wheel() -> tuple[str, str] | None:
 
 
 def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """libnccl of the nvidia wheels, else of the loader's path. Raises CollectivesMissing."""
+    """libnccl of the nvidia wheels, else of the loader's path. Raises NcclMissing."""
     wheel = installed_wheel()
     texts = {"ncclGetErrorString": (ctypes.c_char_p, (_INT,)), "ncclGetLastError": (ctypes.c_char_p, (_PTR,))}
     try:
         return open_first((*((wheel[1],) if wheel else ()), SONAME), SIGNATURES, texts, open_library)
     except OSError as error:
-        raise CollectivesMissing(
+        raise NcclMissing(
             f"NCCL cannot be loaded ({error}): install gpu-burnin[cuda12] or gpu-burnin[cuda13]"
         ) from error
 
@@ -155,10 +155,10 @@ class Nccl:
         return bytes(made).hex()
 
     def call(self, name: str, *arguments: Any) -> int:
-        """SUCCESS or IN_PROGRESS. Raises CollectiveFailed with the library's own words."""
+        """SUCCESS or IN_PROGRESS. Raises NcclFailed with the library's own words."""
         status = int(getattr(self._library, name)(*arguments))
         if status not in (SUCCESS, IN_PROGRESS):
-            raise CollectiveFailed(self.explain(name, status))
+            raise NcclFailed(self.explain(name, status))
         return status
 
     def abandon(self, comm: Any) -> None:
@@ -194,7 +194,7 @@ class Communicator:
     """One non-blocking communicator. Each call has a deadline, a moment of CLOCK_MONOTONIC in seconds."""
 
     def __init__(self, nccl: Nccl, unique_id: str, rank: int, ranks: int, deadline_s: float) -> None:
-        """Raises CollectiveTimeout when not all ranks come, CollectiveFailed when the library fails."""
+        """Raises NcclTimeout when not all ranks come, NcclFailed when the library fails."""
         self._nccl, self.rank, self.ranks = nccl, rank, ranks
         self._comm: ctypes.c_void_p | None = ctypes.c_void_p()
         config = make_config()
@@ -202,7 +202,7 @@ class Communicator:
         try:
             nccl.call("ncclCommInitRankConfig", ctypes.byref(self._comm), ranks, made, rank, ctypes.byref(config))
             self._settle("ncclCommInitRankConfig", deadline_s)
-        except (CollectiveFailed, CollectiveTimeout):
+        except (NcclFailed, NcclTimeout):
             self.abort()
             raise
 
@@ -226,7 +226,7 @@ class Communicator:
                 for peer in range(self.ranks):
                     nccl.call("ncclSend", send + peer * size, size, _BYTES, peer, comm, stream)
                     nccl.call("ncclRecv", recv + peer * size, size, _BYTES, peer, comm, stream)
-            except CollectiveFailed:
+            except NcclFailed:
                 nccl.end_group()
                 raise
             nccl.call("ncclGroupEnd")
@@ -234,11 +234,11 @@ class Communicator:
         self._settle(collective, deadline_s)
 
     def wait(self, done: Callable[[], bool], what: str, deadline_s: float) -> None:
-        """Until `done`, looking for errors of the library meanwhile. Raises CollectiveTimeout, CollectiveFailed."""
+        """Until `done`, looking for errors of the library meanwhile. Raises NcclTimeout, NcclFailed."""
         while not done():
             self._state(what)
             if time.monotonic() > deadline_s:
-                raise CollectiveTimeout(f"{what} did not end before its deadline")
+                raise NcclTimeout(f"{what} did not end before its deadline")
             time.sleep(_POLL_S)
 
     def leave(self, deadline_s: float) -> None:
@@ -261,5 +261,5 @@ class Communicator:
         state = ctypes.c_int()
         self._nccl.call("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
         if state.value not in (SUCCESS, IN_PROGRESS):
-            raise CollectiveFailed(self._nccl.explain(what, state.value))
+            raise NcclFailed(self._nccl.explain(what, state.value))
         return state.value

@@ -11,15 +11,15 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
 
-class CollectivesMissing(DeviceError):
+class NcclMissing(DeviceError):
     """There is no library for collective operations on this host; the message says what to install."""
 
 
-class CollectiveTimeout(DeviceError):
+class NcclTimeout(DeviceError):
     """An operation did not end before its deadline, or another rank gave it up."""
 
 
-class CollectiveFailed(DeviceError):
+class NcclFailed(DeviceError):
     """The library refused an operation or reports an error of it."""
 
 
@@ -48,18 +48,18 @@ class Transports:
     ring_path: str | None = None
 
 
-class Collectives(Protocol):
+class NcclPort(Protocol):
     """Collective operations of one rank. All ranks make the same calls in the same order.
 
     A communicator is made of what every rank offers: offer(), exchange the offers, join(). Operations work on one send
-    and one receive buffer, made by open(). Errors: CollectivesMissing, CollectiveTimeout, CollectiveFailed, all
+    and one receive buffer, made by open(). Errors: NcclMissing, NcclTimeout, NcclFailed, all
     DeviceError. After a timeout or failure only abort() and close() may be called.
     """
 
     algorithms: tuple[str, ...]
 
     def version(self) -> str:
-        """Version of the library, such as "2.32.3". Raises CollectivesMissing."""
+        """Version of the library, such as "2.32.3". Raises NcclMissing."""
         ...
 
     def expected_version(self) -> str | None:

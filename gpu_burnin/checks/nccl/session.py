@@ -24,7 +24,7 @@ from gpu_burnin.checks.nccl.operations import (
     explain,
     operation,
 )
-from gpu_burnin.checks.nccl.port import CollectiveFailed, Collectives, CollectivesMissing, CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclPort, NcclTimeout
 from gpu_burnin.checks.nccl.tally import SMALLEST_BYTES, Curve, Point, Tally, sizes
 from gpu_burnin.checks.together import Group
 from gpu_burnin.exact.operands import mix, stream_key
@@ -59,7 +59,7 @@ class Stopped(Exception):
 class Session:
     """One rank among those of `group`."""
 
-    def __init__(self, ctx: CheckContext, group: Group, port: Collectives) -> None:
+    def __init__(self, ctx: CheckContext, group: Group, port: NcclPort) -> None:
         self._ctx, self._group, self._port = ctx, group, port
         self._members = group.members
         self._rank = group.rank
@@ -79,7 +79,7 @@ class Session:
         """Versions of all ranks, by UUID; before anything else. Raises Stopped when a rank does not answer."""
         try:
             mine = Hello(self._port.version(), self._port.expected_version(), None)
-        except CollectivesMissing as error:
+        except NcclMissing as error:
             mine = Hello(None, None, str(error))
         return {uuid: Hello.from_json(data) for uuid, data in self._step("the start", mine.to_json).items()}
 
@@ -119,9 +119,9 @@ class Session:
         try:
             given = work()
             report = Report(self.tally.operations)
-        except (CollectiveTimeout, CollectiveFailed) as error:
+        except (NcclTimeout, NcclFailed) as error:
             self._port.abort()
-            report = Report(self.tally.operations, str(error)[:500], isinstance(error, CollectiveTimeout))
+            report = Report(self.tally.operations, str(error)[:500], isinstance(error, NcclTimeout))
         answers = self._group.gather({**report.to_json(), "given": given})
         rows = {uuid: row for uuid, row in answers.items() if isinstance(row, Mapping)}
         reports = {uuid: Report.from_json(row) for uuid, row in rows.items()}
@@ -317,7 +317,7 @@ def _pairs(given: JSON) -> list[tuple[float, float]]:
     return found
 
 
-def settled(port: Collectives, largest_bytes: int, seed: int) -> Iterator[tuple[str, Operation]]:
+def settled(port: NcclPort, largest_bytes: int, seed: int) -> Iterator[tuple[str, Operation]]:
     """For the self-test: each collective of one rank with each type, its expected result in the buffer."""
     port.open(largest_bytes)
     for index, (collective, kind) in enumerate((c, k) for c in COLLECTIVES for k in KINDS):

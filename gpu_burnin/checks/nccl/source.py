@@ -1,6 +1,6 @@
 """CUDA C of the collectives: the payload and its comparison, made in registers. Not yet run on hardware.
 
-The same as sent_bits and expected_bits of collectives.py, bit for bit; tests compare the two with the kernels compiled
+The same as sent_bits and expected_bits of operations.py, bit for bit; tests compare the two with the kernels compiled
 for the host.
 """
 

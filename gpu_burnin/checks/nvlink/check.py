@@ -21,8 +21,8 @@ from gpu_burnin.checks.nvlink.port import (
     TOO_MANY_PEERS,
     WORD_BYTES,
     LinkFaults,
-    PeerPort,
-    PeerUnavailable,
+    NvlinkPort,
+    NvlinkUnavailable,
 )
 from gpu_burnin.checks.nvlink.rows import Row, expected, measurements, moved_bytes
 from gpu_burnin.checks.together import Group, given_back
@@ -145,7 +145,7 @@ def _size_bytes(ctx: CheckContext, group: Group, rows: Mapping[str, Row]) -> int
 
 
 def _attach(
-    ctx: CheckContext, group: Group, port: PeerPort, rows: Mapping[str, Row], size_bytes: int, simulated: bool
+    ctx: CheckContext, group: Group, port: NvlinkPort, rows: Mapping[str, Row], size_bytes: int, simulated: bool
 ) -> dict[str, tuple[str, ...]]:
     """Map the memory of all others that can be reached; returns for each GPU those whose memory it has mapped."""
     uuids = [gpu.uuid for gpu in ctx.gpus]
@@ -153,7 +153,7 @@ def _attach(
     try:
         peers = [uuid for uuid in uuids if uuid != group.uuid and uuid in group.members]
         offer["handle"] = port.export(group.uuid, peers, size_bytes, _link_faults(ctx))
-    except PeerUnavailable as error:
+    except NvlinkUnavailable as error:
         offer = {"why": str(error), "by_host": error.by_host}
     offers = group.gather(offer)
     for uuid, row in rows.items():
@@ -164,12 +164,12 @@ def _attach(
         try:
             for one in (offer, theirs):
                 if "why" in one:
-                    raise PeerUnavailable(str(one["why"]), by_host=one["by_host"] is True)
+                    raise NvlinkUnavailable(str(one["why"]), by_host=one["by_host"] is True)
             # Memory of the host can always be reached: what NVML says of the GPUs stands for it.
             if simulated and row.pair.possible is False:
-                raise PeerUnavailable("the simulated GPUs do not reach each other")
+                raise NvlinkUnavailable("the simulated GPUs do not reach each other")
             port.attach(uuid, theirs["handle"])
-        except PeerUnavailable as error:
+        except NvlinkUnavailable as error:
             row.why = str(error) if error.by_host else why_not(row.pair, str(error), row.by_nvlink)
             row.by_host = error.by_host
             # A limit of every GPU where many are not on switches.

@@ -16,7 +16,7 @@ from gpu_burnin.checks.nvlink.port import (
     WORD_BYTES,
     Direction,
     LinkFaults,
-    PeerUnavailable,
+    NvlinkUnavailable,
     copy_order,
     piece_key,
 )
@@ -28,8 +28,8 @@ from gpu_burnin.exact.operands import U64, random_words
 from gpu_burnin.types import JSON
 
 
-class CpuPeers(WindowedPort[U64]):
-    """The PeerPort protocol on host memory. Each begin copies in a thread of its own; `seconds` are processor time of
+class CpuNvlink(WindowedPort[U64]):
+    """The NvlinkPort protocol on host memory. Each begin copies in a thread of its own; `seconds` are processor time of
     the slowest thread, so that a busy host does not look like a slow link."""
 
     simulated = True
@@ -61,7 +61,7 @@ class CpuPeers(WindowedPort[U64]):
             try:
                 self._memory[uuid] = np.frombuffer(shared_memory.attach(given, window.total_bytes), dtype=np.uint64)
             except (OSError, ValueError) as error:
-                raise PeerUnavailable(f"the memory of {uuid} cannot be mapped ({error}): its worker died") from error
+                raise NvlinkUnavailable(f"the memory of {uuid} cannot be mapped ({error}): its worker died") from error
         self._windows[uuid] = window
 
     def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:

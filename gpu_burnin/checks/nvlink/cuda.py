@@ -19,7 +19,7 @@ from gpu_burnin.checks.nvlink.port import (
     WORD_BYTES,
     Direction,
     LinkFaults,
-    PeerUnavailable,
+    NvlinkUnavailable,
     copy_order,
     piece_key,
 )
@@ -62,8 +62,8 @@ class _Begun:
     size_bytes: int
 
 
-class CudaPeers(WindowedPort[int]):
-    """The PeerPort protocol on the GPU of this worker. `blocks` is how many blocks the device holds at a time."""
+class CudaNvlink(WindowedPort[int]):
+    """The NvlinkPort protocol on the GPU of this worker. `blocks` is how many blocks the device holds at a time."""
 
     simulated = False
 
@@ -204,8 +204,8 @@ class CudaPeers(WindowedPort[int]):
         return int(on_host[0])
 
 
-def _unavailable(what: str, error: Exception) -> PeerUnavailable:
+def _unavailable(what: str, error: Exception) -> NvlinkUnavailable:
     code = getattr(error, "status", None)
     text = " ".join(str(error).split())[:200]
     why = _WHY.get(code or 0, f"CUDA says {text}: see the kernel log")
-    return PeerUnavailable(f"{what}: {why}", code, by_host=code in _BY_HOST)
+    return NvlinkUnavailable(f"{what}: {why}", code, by_host=code in _BY_HOST)

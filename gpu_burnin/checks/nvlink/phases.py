@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import DIRECTIONS, Direction, PeerPort, transfer_key
+from gpu_burnin.checks.nvlink.port import DIRECTIONS, Direction, NvlinkPort, transfer_key
 from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, error_entry
 from gpu_burnin.checks.together import Group
 from gpu_burnin.checks.verified import VerifiedTime
@@ -31,7 +31,7 @@ class Phases:
         self,
         ctx: CheckContext,
         group: Group,
-        port: PeerPort,
+        port: NvlinkPort,
         rows: Mapping[str, Row],
         attached: Mapping[str, Sequence[str]],
         size_bytes: int,

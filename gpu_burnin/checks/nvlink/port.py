@@ -33,7 +33,7 @@ DATA_FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.DROPPED, Kind.DUPLICATED, 
 STRUCK = 5
 
 
-class PeerUnavailable(DeviceError):
+class NvlinkUnavailable(DeviceError):
     """This GPU cannot reach the memory of that one. `code` is the CUDA error, None on the CPU device.
 
     `by_host`: the host, its driver or its container refuses, so that nothing is known of the way between the two.
@@ -82,7 +82,7 @@ class LinkFaults:
     dead: tuple[str, ...] = ()
 
 
-class PeerPort(Protocol):
+class NvlinkPort(Protocol):
     """One GPU's end of the copies. Errors of the device are raised as DeviceError.
 
     Order: export, then give the handle to the others, attach theirs; fill and clear; then begin and finish.
@@ -96,7 +96,7 @@ class PeerPort(Protocol):
         ...
 
     def attach(self, uuid: str, handle: JSON) -> None:
-        """Map the window of another GPU. Raises PeerUnavailable where it cannot be reached."""
+        """Map the window of another GPU. Raises NvlinkUnavailable where it cannot be reached."""
 
     def fill(self, uuid: str, key: int) -> None:
         """Write the words of `key` (transfer_key) into my outbox for that GPU."""

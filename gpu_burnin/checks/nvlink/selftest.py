@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, Direction, PeerPort, PieceFault, transfer_key
+from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, Direction, NvlinkPort, PieceFault, transfer_key
 from gpu_burnin.checks.pcie.port import Kind
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.hardware.reasons import make_reason
@@ -31,7 +31,7 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
         port.close()
 
 
-def _faults(ctx: CheckContext, port: PeerPort, own: str, size_bytes: int) -> Iterator[SelftestResult]:
+def _faults(ctx: CheckContext, port: NvlinkPort, own: str, size_bytes: int) -> Iterator[SelftestResult]:
     directions = DIRECTIONS if ctx.selftest_full else DIRECTIONS[:1]
     for number, direction in enumerate(directions):
         port.attach(own, port.export(own, [own], size_bytes))
@@ -50,7 +50,7 @@ def _faults(ctx: CheckContext, port: PeerPort, own: str, size_bytes: int) -> Ite
             )  # fmt: skip
 
 
-def _copied(ctx: CheckContext, port: PeerPort, own: str, direction: Direction, turn: int) -> tuple[PieceFault, ...]:
+def _copied(ctx: CheckContext, port: NvlinkPort, own: str, direction: Direction, turn: int) -> tuple[PieceFault, ...]:
     """What is wrong with one copy from this GPU to itself."""
     key = transfer_key(ctx.seed, own, own, turn)
     port.fill(own, key)

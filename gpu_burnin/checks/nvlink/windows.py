@@ -13,7 +13,7 @@ from gpu_burnin.checks.nvlink.port import (
     WORD_BYTES,
     Direction,
     LinkFaults,
-    PeerUnavailable,
+    NvlinkUnavailable,
     PieceFault,
     kind_of,
     piece_key,
@@ -62,7 +62,7 @@ class Window:
 
 
 class WindowedPort(ABC, Generic[Box]):
-    """The part of PeerPort that is the same for all devices, on five operations of one of them."""
+    """The part of NvlinkPort that is the same for all devices, on five operations of one of them."""
 
     def __init__(self) -> None:
         self._own = ""
@@ -71,19 +71,19 @@ class WindowedPort(ABC, Generic[Box]):
         self._struck: dict[str, str] = {}
 
     def fill(self, uuid: str, key: int) -> None:
-        """PeerPort.fill."""
+        """NvlinkPort.fill."""
         self._write(self._outbox(self._own, uuid), key)
 
     def clear(self, uuid: str) -> None:
-        """PeerPort.clear."""
+        """NvlinkPort.clear."""
         self._write(self._inbox(self._own, uuid), EMPTY_KEY)
 
     def strike(self, uuid: str, fault: str) -> None:
-        """PeerPort.strike."""
+        """NvlinkPort.strike."""
         self._struck[uuid] = fault
 
     def verify(self, uuid: str, key: int) -> tuple[PieceFault, ...]:
-        """PeerPort.verify."""
+        """NvlinkPort.verify."""
         inbox, words = self._inbox(self._own, uuid), self._mine().size_bytes // PIECES // WORD_BYTES
         keys = [piece_key(key, piece) for piece in range(PIECES)]
         compared = self._compare(inbox, list(enumerate(keys)))
@@ -108,16 +108,16 @@ class WindowedPort(ABC, Generic[Box]):
         return Window(tuple(peers), size_bytes, faults or LinkFaults())
 
     def _window_of(self, uuid: str, handle: JSON) -> tuple[Window, Mapping[str, JSON]]:
-        """The window behind a handle, and the handle. Raises PeerUnavailable where it is refused or has no room."""
+        """The window behind a handle, and the handle. Raises NvlinkUnavailable where it is refused or has no room."""
         mine = self._mine()
         if not isinstance(handle, Mapping):
-            raise PeerUnavailable(f"{uuid} gave no handle: its worker may have died")
+            raise NvlinkUnavailable(f"{uuid} gave no handle: its worker may have died")
         theirs = Window.from_json(handle)
         for one, other, window in ((uuid, self._own, theirs), (self._own, uuid, mine)):
             if other in window.faults.dead:
-                raise PeerUnavailable(f"{one} refuses {other}: the link between them was made dead on purpose")
+                raise NvlinkUnavailable(f"{one} refuses {other}: the link between them was made dead on purpose")
         if self._own not in theirs.peers:
-            raise PeerUnavailable(f"{uuid} has no place for {self._own} in its window: this is a fault of the caller")
+            raise NvlinkUnavailable(f"{uuid} has no place for {self._own} in its window: this is a fault of the caller")
         return theirs, handle
 
     def _planned(self, uuid: str, direction: Direction, copies: int) -> tuple[Box, Box, int]:

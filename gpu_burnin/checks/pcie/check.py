@@ -9,7 +9,7 @@ from contextlib import closing
 from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.pcie.numa import is_virtual, numa_nodes
 from gpu_burnin.checks.pcie.phases import SMALL_BYTES, Session, Tally
-from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, HostLink, Kind, Verified
+from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, Kind, PciePort, Verified
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
 from gpu_burnin.hardware.reasons import make_reason
@@ -62,7 +62,7 @@ class Check:
             return tuple(_selftest(ctx, link, slots))
 
 
-def _selftest(ctx: CheckContext, link: HostLink, slots: int) -> Iterator[SelftestResult]:
+def _selftest(ctx: CheckContext, link: PciePort, slots: int) -> Iterator[SelftestResult]:
     directions: tuple[Direction, ...] = ("h2d", "d2h")
     for fault in FAULTS if ctx.selftest_full else _SELFTEST_FAULTS:
         link.fill(ctx.seed)
@@ -82,7 +82,7 @@ def _selftest(ctx: CheckContext, link: HostLink, slots: int) -> Iterator[Selftes
             yield injected(ctx, "pcie", f"{fault} {direction}", seen, time.perf_counter() - started, bits)
 
 
-def _batch(link: HostLink, direction: Direction, copies: int) -> Verified:
+def _batch(link: PciePort, direction: Direction, copies: int) -> Verified:
     link.begin(direction, copies)
     link.finish()
     return link.verify()

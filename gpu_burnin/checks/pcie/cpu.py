@@ -36,8 +36,8 @@ class _Way:
     ring: U64
 
 
-class CpuHostLink:
-    """The HostLink protocol without a device: "device memory" is host memory, and begin copies before it returns."""
+class CpuPcie:
+    """The PciePort protocol without a device: "device memory" is host memory, and begin copies before it returns."""
 
     simulated = True
 

@@ -63,8 +63,8 @@ class _Batch:
     flips: tuple[tuple[str, Flip], ...]
 
 
-class CudaHostLink:
-    """The HostLink protocol on the current device. `blocks` is how many blocks of a kernel fill the device."""
+class CudaPcie:
+    """The PciePort protocol on the current device. `blocks` is how many blocks of a kernel fill the device."""
 
     simulated = False
 

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CHECKS, CheckContext, done_share
-from gpu_burnin.checks.pcie.port import FAULTS, WAYS, Direction, Geometry, HostLink, Moved, Verified, WrongCopy
+from gpu_burnin.checks.pcie.port import FAULTS, WAYS, Direction, Geometry, Moved, PciePort, Verified, WrongCopy
 from gpu_burnin.checks.power.wave import Clock
 from gpu_burnin.checks.together import Group
 from gpu_burnin.checks.verified import VerifiedTime
@@ -127,7 +127,7 @@ class Tally:
 class Session:
     """One GPU's part in the check. `link` and `small` are open and are closed by the caller."""
 
-    def __init__(self, ctx: CheckContext, group: Group, link: HostLink, small: HostLink) -> None:
+    def __init__(self, ctx: CheckContext, group: Group, link: PciePort, small: PciePort) -> None:
         self._ctx, self._group, self._link, self._small = ctx, group, link, small
         self._started = time.monotonic()
         self.tally = Tally()
@@ -188,7 +188,7 @@ class Session:
             self.tally.rates.setdefault(timed, Rate()).add(moved, time.monotonic())
             self._show(timed, moved.bytes_per_s)
 
-    def _moved(self, link: HostLink, direction: Direction, copies: int, reads_link: bool = False) -> Moved:
+    def _moved(self, link: PciePort, direction: Direction, copies: int, reads_link: bool = False) -> Moved:
         """Make a batch, verify all of it, and count both."""
         link.begin(direction, copies)
         under_load = self._read_link() if reads_link and not link.simulated else (None, None)

@@ -7,7 +7,7 @@ Each end holds a source, filled with the words of exact.random_words, and a ring
 number n moves size_bytes from window n % windows of the source, whose first word is STRIDE_BYTES / 8 further on than
 that of the window before, into slot n % slots at the other end. So every copy has its own data, in every word, without
 filling anything anew: a copy that did not come, came twice, came into another's place or arrived wrong is told apart
-(host_link_ledger). Nothing of the filling and verifying is in the time of a batch.
+(ledger.py). Nothing of the filling and verifying is in the time of a batch.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def geometry(size_bytes: int) -> Geometry:
     return Geometry(size_bytes, slots, 4 * slots)
 
 
-class HostLink(Protocol):
+class PciePort(Protocol):
     """Copies between host memory and one device. Device errors are raised as DeviceError.
 
     open, fill, then any number of (begin, finish, verify), then close. At most one batch is under way.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import PeerPort, PeerUnavailable, transfer_key
-from gpu_burnin.checks.pcie.port import HostLink, Kind, Moved
+from gpu_burnin.checks.nvlink.port import NvlinkPort, NvlinkUnavailable, transfer_key
+from gpu_burnin.checks.pcie.port import Kind, Moved, PciePort
 from gpu_burnin.checks.power.load import Load
 from gpu_burnin.checks.power.wave import Clock
 from gpu_burnin.checks.together import Group, given_back
@@ -101,8 +101,8 @@ class MixedLoad:
         self._ctx, self._group, self._device, self._load, self._clock = ctx, group, device, load, clock
         self._size_bytes = min(ctx.shapes["transfer_bytes"], _MOST_BYTES)
         self._round_s = _ROUND_SIMULATED_S if device.simulated else _ROUND_S
-        self._link: HostLink | None = None
-        self._port: PeerPort | None = None
+        self._link: PciePort | None = None
+        self._port: NvlinkPort | None = None
         self._to: str | None = None
         self._from: str | None = None
         self.done = Mixed()
@@ -178,7 +178,7 @@ class MixedLoad:
             self._port.attach(self._to, to)
             self._port.fill(self._to, transfer_key(seed, own, self._to, 0))
             self._port.clear(self._from)
-        except PeerUnavailable as error:
+        except NvlinkUnavailable as error:
             self.done.peer.why = str(error)
             return False
         return True

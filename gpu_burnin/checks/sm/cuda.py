@@ -21,7 +21,7 @@ _MULTIPROCESSORS, _SHARED_OPT_IN = 16, 97
 _LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 16
 
 
-class SmRunner:
+class CudaSm:
     """The SM kernels on the current device; loaded at the first run.
 
     A block takes all the shared memory that one block can have, so an SM holds one block at a time and a launch

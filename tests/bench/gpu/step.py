@@ -179,20 +179,20 @@ def detection(report: Report) -> None:
             cupy.get_default_memory_pool().free_all_blocks()
 
 
-def memory(report: Report) -> None:
+def hbm(report: Report) -> None:
     """Memory kernels beside a plain copy, and a round over all memory."""
-    from tests.bench.gpu.memory import measure_memory
+    from tests.bench.gpu.hbm import measure_hbm
 
     with _opened(report) as (device, cupy):
-        measure_memory(device, cupy, report.save)
+        measure_hbm(device, cupy, report.save)
 
 
-def host_link(report: Report) -> None:
+def pcie(report: Report) -> None:
     """PCIe."""
-    from tests.bench.gpu.host_link import measure_host_link
+    from tests.bench.gpu.pcie import measure_pcie
 
     with _opened(report) as (device, cupy):
-        report.save(**measure_host_link(device, cupy))
+        report.save(**measure_pcie(device, cupy))
 
 
 def nccl(report: Report) -> None:
@@ -230,7 +230,7 @@ def _opened(report: Report) -> Iterator[tuple[CudaDevice, Any]]:
 _STEPS: dict[str, Callable[[Report], None]] = {
     function.__name__: function
     for function in (
-        versions, node, nvidia_smi, quick, standard, nccl_all, bandwidth, rates, detection, memory, host_link, nccl,
+        versions, node, nvidia_smi, quick, standard, nccl_all, bandwidth, rates, detection, hbm, pcie, nccl,
         power,
     )
 }  # fmt: skip

@@ -103,7 +103,7 @@ def _bandwidth_rows(found: Figures) -> Iterator[Row]:
         yield f"digest kernel, {storage}, share of read bandwidth", f"{share:.0%}", "80%"
 
 
-def _memory_rows(memory: Figures) -> Iterator[Row]:
+def _hbm_rows(memory: Figures) -> Iterator[Row]:
     if "copy_bandwidth" in memory:
         yield "copy bandwidth on the device, read plus written", f"{memory['copy_bandwidth'] / 1e9:.0f} GB/s", "-"
     if "sweep_seconds" in memory:
@@ -130,7 +130,7 @@ def _power_rows(found: Figures) -> Iterator[Row]:
         yield f"wave of {one['frequency_hz']:g} Hz", f"{made}, {late}", "90% of the periods"
 
 
-def _link_rows(link: Figures) -> Iterator[Row]:
+def _pcie_rows(link: Figures) -> Iterator[Row]:
     for direction, rate in link.get("link", {}).items():
         plain = link["plain"].get(direction)
         beside = f"{plain / 1e9:.1f} GB/s plain, in the same run" if plain else "-"
@@ -174,9 +174,9 @@ _ROWS: dict[str, Callable[[Figures], Iterator[Row]]] = {
     "quick": _run_rows("quick", "60 s"),
     "standard": _run_rows("standard", "300 s"),
     "bandwidth": _bandwidth_rows,
-    "memory": _memory_rows,
+    "hbm": _hbm_rows,
     "power": _power_rows,
-    "host_link": _link_rows,
+    "pcie": _pcie_rows,
     "nccl": _nccl_rows,
     "nccl_all": _nccl_all_rows,
 }

@@ -207,7 +207,7 @@ def test_without_a_gpu_each_step_says_why_and_the_table_claims_nothing(tmp_path:
 
 @pytest.mark.slow
 def test_a_session_that_is_ended_from_outside_prints_what_there_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.bench.gpu", "--out", str(tmp_path), "test_products", "test_memory"]
+    command = [sys.executable, "-m", "tests.bench.gpu", "--out", str(tmp_path), "test_products", "test_hbm"]
     pipe = subprocess.PIPE
     session = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     while not (tmp_path / TABLE).exists():
@@ -243,7 +243,7 @@ def test_steps_share_compiled_kernels_in_the_session_s_own_folder(
             raise GpuBurninError("no GPU")
 
     monkeypatch.setattr("gpu_burnin.device.cuda.CudaDevice", Device)
-    for name in ("rates", "memory"):
+    for name in ("rates", "hbm"):
         assert do(name, Report(tmp_path / f"{name}.json", tmp_path)) == 1
     assert made == [tmp_path / "kernels"] * 2
     assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700

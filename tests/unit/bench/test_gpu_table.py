@@ -25,8 +25,8 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "rates": {"shape": {"m": 8192, "n": 8192, "k": 4096}, "rates": [_RATE]},
     "detection": {"detection": [{"precision": "bf16", "worst_s": 0.31}, {"precision": "int8", "worst_s": 0.4}]},
-    "memory": {"copy_bandwidth": 3.9e12},
-    "host_link": {"plain": {"h2d": 5e10}, "link": {"h2d": 5.1e10}, "size_bytes": 64 << 20},
+    "hbm": {"copy_bandwidth": 3.9e12},
+    "pcie": {"plain": {"h2d": 5e10}, "link": {"h2d": 5.1e10}, "size_bytes": 64 << 20},
     "nccl": {"version": "2.32.3", "join_seconds": 0.8, "all_reduce_bytes_per_s": 1e12},
     "power": {
         "verdict": "PASS", "reasons": [], "power_limit_w": 700, "waves": {"frequencies": []},
@@ -70,7 +70,7 @@ def test_what_was_not_measured_says_why_and_keeps_what_there_is() -> None:
         _result(
             test_sm={"state": "failed", "why": "1 failed: a | b", "figures": {"passed": 4, "failed": ["a"]}},
             test_kernels={"state": "failed", "why": "no test was run: no GPU", "figures": {}},
-            memory={"state": "cut", "why": "it was not over after 52 s"},
+            hbm={"state": "cut", "why": "it was not over after 52 s"},
             standard={"state": "left out", "why": "no time was left"},
             power={"state": "not reached", "figures": {}},
         )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks import REGISTRY, SELFTESTED
-from gpu_burnin.checks.hbm.cpu import CpuMemory
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.hbm.cpu import CpuHbm
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact import product
 from gpu_burnin.types import SelftestResult, Verdict
@@ -51,38 +51,38 @@ def _break_sms(patch: pytest.MonkeyPatch) -> None:
 
 
 def _break_memory(patch: pytest.MonkeyPatch) -> None:
-    write = CpuMemory.write
+    write = CpuHbm.write
 
-    def spoiled(self: CpuMemory, *args: Any) -> None:
+    def spoiled(self: CpuHbm, *args: Any) -> None:
         write(self, *args)
         _bits(self._words)
 
-    patch.setattr(CpuMemory, "write", spoiled)
+    patch.setattr(CpuHbm, "write", spoiled)
 
 
-def _break_host_link(patch: pytest.MonkeyPatch) -> None:
-    copy = CpuHostLink._copy
+def _break_pcie(patch: pytest.MonkeyPatch) -> None:
+    copy = CpuPcie._copy
 
-    def spoiled(self: CpuHostLink, way: str, number: int, destination: Any, source: Any) -> None:
+    def spoiled(self: CpuPcie, way: str, number: int, destination: Any, source: Any) -> None:
         copy(self, way, number, destination, source)
         _bits(destination)
 
-    patch.setattr(CpuHostLink, "_copy", spoiled)
+    patch.setattr(CpuPcie, "_copy", spoiled)
 
 
 def _break_peers(patch: pytest.MonkeyPatch) -> None:
-    verify = CpuPeers.verify
-    patch.setattr(CpuPeers, "verify", lambda self, uuid, key: verify(self, uuid, key + 1))
+    verify = CpuNvlink.verify
+    patch.setattr(CpuNvlink, "verify", lambda self, uuid, key: verify(self, uuid, key + 1))
 
 
 def _break_collectives(patch: pytest.MonkeyPatch) -> None:
-    loop = CpuCollectives.loop
+    loop = CpuNccl.loop
 
-    def spoiled(self: CpuCollectives, op: Operation) -> None:
+    def spoiled(self: CpuNccl, op: Operation) -> None:
         loop(self, op)
         self.flip(op, 3, 1)
 
-    patch.setattr(CpuCollectives, "loop", spoiled)
+    patch.setattr(CpuNccl, "loop", spoiled)
 
 
 # What is broken, the code that names it, and what says where.
@@ -90,7 +90,7 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     "gemm": (_break_products, "GEMM_MISMATCH", "row"),
     "sm": (_break_sms, "SM_MISMATCH", "sm"),
     "hbm": (_break_memory, "HBM_BIT_ERROR", "offset_bytes"),
-    "pcie": (_break_host_link, "PCIE_DATA", "offset_bytes"),
+    "pcie": (_break_pcie, "PCIE_DATA", "offset_bytes"),
     "nvlink": (_break_peers, "P2P_CORRUPTED", "offset_bytes"),
     "nccl": (_break_collectives, "NCCL_DATA", "element"),
     "power": (_break_products, "POWER_MISMATCH", "row"),
@@ -120,7 +120,7 @@ def test_what_is_wrong_without_a_fault_is_a_fault(found: tuple[str, tuple[Selfte
 
 
 def test_an_intermittent_fault_of_the_link_beside_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    _break_host_link(monkeypatch)
+    _break_pcie(monkeypatch)
     tests = REGISTRY["power"].selftest(context())
     assert [test.real.code for test in tests if test.real] == ["PCIE_DATA"]
     assert all(test.detected for test in tests if not test.real), "the products were right"

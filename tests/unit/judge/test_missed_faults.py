@@ -17,21 +17,21 @@ import pytest
 from gpu_burnin.checks import together
 from gpu_burnin.checks.nccl import check as nccl
 from gpu_burnin.checks.nccl import session as nccl_session
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nvlink import check as nvlink
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.nvlink.port import PeerPort
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.nvlink.port import NvlinkPort
 from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.port import Direction, Moved, Verified
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import SHAPES
-from tests.support.pcie_helpers import Device as LinkDevice
+from tests.support.pcie_helpers import Device as PcieDevice
 from tests.support.together_helpers import contexts, results_together
 
 RUNS = 200
@@ -93,7 +93,7 @@ def _pcie(way: Direction) -> Run:
     def run(spoiler: Spoiler) -> dict[str, CheckResult]:
         clock = _Clock()
 
-        class Link(CpuHostLink):
+        class Link(CpuPcie):
             def open(self, size_bytes: int) -> Any:
                 self._large = size_bytes > pcie_phases.SMALL_BYTES
                 return super().open(size_bytes)
@@ -120,7 +120,7 @@ def _pcie(way: Direction) -> Run:
             patch.setattr(pcie_phases, "time", clock)
             patch.setattr(together, "time", clock)
             patch.setattr(pcie_phases, "_SMALL_COPIES", 4)
-            made = [replace(ctx, device=LinkDevice(Link)) for ctx in contexts(1, 0.3)]
+            made = [replace(ctx, device=PcieDevice(Link)) for ctx in contexts(1, 0.3)]
             return results_together(pcie.Check().run, made)
 
     return run
@@ -128,7 +128,7 @@ def _pcie(way: Direction) -> Run:
 
 def _nvlink(direction: str) -> Run:
     def run(spoiler: Spoiler) -> dict[str, CheckResult]:
-        class Port(CpuPeers):
+        class Port(CpuNvlink):
             def _transfer(self, uuid: str, way: Any, source: U64, target: U64, times: int) -> None:
                 super()._transfer(uuid, way, source, target, times)
                 if way == direction and spoiler.hits():
@@ -139,7 +139,7 @@ def _nvlink(direction: str) -> Run:
                 return Moved(moved.bytes, moved.bytes / SHAPES["transfer_bytes"] * _UNIT_S)
 
         class Device(CpuDevice):
-            def peers(self) -> PeerPort:
+            def peers(self) -> NvlinkPort:
                 return Port()
 
         made = contexts(2)
@@ -153,7 +153,7 @@ def _nvlink(direction: str) -> Run:
 def _nccl(spoiler: Spoiler) -> dict[str, CheckResult]:
     """Rows of as many operations as there can be."""
 
-    class Port(CpuCollectives):
+    class Port(CpuNccl):
         def finish(self, timeout_s: float) -> float:
             before = spoiler.units
             super().finish(timeout_s)
@@ -163,7 +163,7 @@ def _nccl(spoiler: Spoiler) -> dict[str, CheckResult]:
 
     def spoiling(name: str) -> Any:
         def operate(self: Port, op: Operation, deadline_s: float) -> None:
-            getattr(CpuCollectives, name)(self, op, deadline_s)
+            getattr(CpuNccl, name)(self, op, deadline_s)
             if spoiler.hits():
                 spoiler.flip(self._recv_array(op))
 

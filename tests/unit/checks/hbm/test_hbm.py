@@ -16,27 +16,27 @@ from gpu_burnin.checks import CHECKS, CheckContext
 from gpu_burnin.checks.gemm import check as gemm
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.checks.hbm import rounds as hbm_patterns
-from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.checks.hbm.rounds import CORE, Scan, Step
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact import operands
 from gpu_burnin.types import JSON, Verdict
 from tests.support.engine_helpers import context
-from tests.support.faulty_memory import SickMemory
+from tests.support.sick_hbm import SickHbm
 
 
 class OnMemory(CpuDevice):
     """The CPU device with a given memory."""
 
-    def __init__(self, memory: MemoryTester) -> None:
+    def __init__(self, memory: HbmPort) -> None:
         super().__init__()
         self._memory = memory
 
-    def memory(self) -> MemoryTester:
+    def memory(self) -> HbmPort:
         return self._memory
 
 
@@ -77,7 +77,7 @@ def test_bytes_are_counted_one_by_one() -> None:
 def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
     seen: list[Pattern] = []
 
-    class Watched(CpuMemory):
+    class Watched(CpuHbm):
         def write(self, pattern: Pattern) -> None:
             seen.append(pattern)
             super().write(pattern)
@@ -92,7 +92,7 @@ def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
 def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits() -> None:
     waits: list[float] = []
 
-    class Watched(CpuMemory):
+    class Watched(CpuHbm):
         def hold(self, seconds: float) -> None:
             waits.append(seconds)
             super().hold(seconds)
@@ -181,7 +181,7 @@ def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest
     clock = [0.0]
     monkeypatch.setattr(hbm, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
-    class Slow(CpuMemory):
+    class Slow(CpuHbm):
         def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
             clock[0] += 20.0 if pattern.kind == "solid" else 0.0
             return super().verify(pattern, invert, downwards)
@@ -195,7 +195,7 @@ def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest
 
 @pytest.mark.parametrize("act", ["run", "selftest"])
 def test_memory_is_given_back_also_after_an_exception(act: str) -> None:
-    class Breaks(CpuMemory):
+    class Breaks(CpuHbm):
         def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
             assert self._words.size
             raise DeviceError("the device fell off the bus")
@@ -207,7 +207,7 @@ def test_memory_is_given_back_also_after_an_exception(act: str) -> None:
 
 
 def test_memory_is_given_back_after_a_run() -> None:
-    memory = CpuMemory()
+    memory = CpuHbm()
     ctx = replace(context(), device=OnMemory(memory))
     hbm.Check().run(ctx)
     assert memory._words.size == 0
@@ -239,7 +239,7 @@ def test_gemm_leaves_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- patterns against models of hardware faults ---
 
-_KINDS = SickMemory.KINDS
+_KINDS = SickHbm.KINDS
 # The place of a fault: its word in the low half, its bit in the upper one.
 _PLACES = {"joined data lines": 4 << 32, "neighbour disturb": 40}
 _PLACE = 3 << 32 | 5
@@ -254,7 +254,7 @@ _FINDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _run(test: str, memory: MemoryTester, size_bytes: int) -> Scan:
+def _run(test: str, memory: HbmPort, size_bytes: int) -> Scan:
     scan = Scan(memory, size_bytes)
     for step in hbm_patterns.steps(1, "extended", 0, 0.01, lambda: None):
         if step.test == test:
@@ -264,21 +264,21 @@ def _run(test: str, memory: MemoryTester, size_bytes: int) -> Scan:
 
 @pytest.mark.parametrize(("test", "kind"), [(t, k) for t, kinds in _FINDS.items() for k in kinds])
 def test_patterns_find_hardware_faults(test: str, kind: str) -> None:
-    memory = SickMemory(kind, _PLACES.get(kind, _PLACE)).memory()
+    memory = SickHbm(kind, _PLACES.get(kind, _PLACE)).memory()
     memory.take(1 << 16)
     assert _run(test, memory, 1 << 16).damage.words > 0
 
 
 @pytest.mark.parametrize("test", hbm_patterns.tests_of("extended"))
 def test_each_pattern_is_silent_on_healthy_memory(test: str) -> None:
-    memory = CpuMemory()
+    memory = CpuHbm()
     memory.take(1 << 16)
     scan = _run(test, memory, 1 << 16)
     assert (scan.damage.words, scan.damage.reads) == (0, {}) and scan.reached[test] > 0
 
 
 def test_only_retention_finds_what_fades_slowly() -> None:
-    class Fades(CpuMemory):
+    class Fades(CpuHbm):
         """Word 9 loses its ones when it was held."""
 
         def hold(self, seconds: float) -> None:
@@ -297,7 +297,7 @@ def test_passes_downwards_find_coupling_that_passes_upwards_cannot() -> None:
     """A store into one chunk turns a bit of the chunk before it over. Upwards that chunk was read already, and it is
     written before it is read again; downwards it is read next."""
 
-    class Coupled(CpuMemory):
+    class Coupled(CpuHbm):
         downwards = False
 
         def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
@@ -334,7 +334,7 @@ def test_the_full_selftest_sees_every_fault(seed: int) -> None:
 
 
 def test_the_selftest_sees_a_blind_memory_test() -> None:
-    class Wrong(CpuMemory):
+    class Wrong(CpuHbm):
         def verify(self, *_: Any, **__: Any) -> MemoryFaults:
             return MemoryFaults()
 
@@ -346,17 +346,17 @@ def test_the_selftest_sees_a_blind_memory_test() -> None:
 
 
 def test_host_memory_of_no_given_size_is_small() -> None:
-    memory = CpuMemory()
+    memory = CpuHbm()
     assert memory.take(0).size_bytes == 16 << 20
 
 
 def test_host_memory_that_is_not_there_is_said() -> None:
     with pytest.raises(DeviceError, match=r"no host memory for a test of \d+ bytes: lower shapes.hbm_bytes"):
-        CpuMemory().take(1 << 52)
+        CpuHbm().take(1 << 52)
 
 
 def test_memory_that_is_wrong_everywhere_ends_the_check_all_the_same() -> None:
-    class Dead(CpuMemory):
+    class Dead(CpuHbm):
         def _store(self, start_word: int, words: Any) -> None:
             super()._store(start_word, words ^ words.dtype.type(0x10))
 

@@ -14,7 +14,7 @@ import pytest
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.checks.hbm import cuda as memory_cuda
 from gpu_burnin.checks.hbm import source
-from gpu_burnin.checks.hbm.cuda import CudaMemory
+from gpu_burnin.checks.hbm.cuda import CudaHbm
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, Pattern
 from gpu_burnin.device.cuda import CudaDevice
@@ -23,9 +23,9 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Verdict
 from tests.support.cuda_fakes import CudaError, FakeLt, use_fakes
 from tests.support.engine_helpers import context, gpu
+from tests.support.hbm_cases import HbmCases
+from tests.support.hbm_fakes import PIECES, HbmCupy, compile_hbm_kernels
 from tests.support.host_kernels import HOST_THREADS
-from tests.support.memory_cases import MemoryCases
-from tests.support.memory_fakes import PIECES, MemoryCupy, compile_memory_kernels
 
 # Two large pieces, three small ones, four of the smallest and an odd rest.
 SIZE_BYTES = 2 * PIECES[0] + 3 * PIECES[1] + 4 * PIECES[2] + 48
@@ -34,7 +34,7 @@ SIZE_BYTES = 2 * PIECES[0] + 3 * PIECES[1] + 4 * PIECES[2] + 48
 @pytest.fixture(scope="module")
 def kernels() -> ctypes.CDLL:
     """The kernels as a host library."""
-    return compile_memory_kernels()
+    return compile_hbm_kernels()
 
 
 @pytest.fixture(autouse=True)
@@ -44,17 +44,17 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_cuda, "RESERVE_BYTES", 1000)
 
 
-def _memory(cupy: MemoryCupy) -> CudaMemory:
-    return CudaMemory(cupy, DeviceErrors(cupy), cupy, 1)
+def _memory(cupy: HbmCupy) -> CudaHbm:
+    return CudaHbm(cupy, DeviceErrors(cupy), cupy, 1)
 
 
 @pytest.fixture
-def cupy() -> MemoryCupy:
+def cupy() -> HbmCupy:
     """CuPy whose kernels do nothing."""
-    return MemoryCupy()
+    return HbmCupy()
 
 
-class TestKernels(MemoryCases):
+class TestKernels(HbmCases):
     """All cases on the host."""
 
     @pytest.fixture
@@ -63,9 +63,9 @@ class TestKernels(MemoryCases):
         return SIZE_BYTES
 
     @pytest.fixture
-    def memory(self, kernels: ctypes.CDLL) -> Iterator[CudaMemory]:
+    def memory(self, kernels: ctypes.CDLL) -> Iterator[CudaHbm]:
         """Memory in ten pieces."""
-        made = _memory(MemoryCupy(kernels))
+        made = _memory(HbmCupy(kernels))
         assert len(made.take(SIZE_BYTES).regions) == 10
         yield made
         made.give_back()
@@ -73,7 +73,7 @@ class TestKernels(MemoryCases):
 
 def _launch_order(kernels: ctypes.CDLL, downwards: bool) -> list[int]:
     """Byte offsets of the wrong words in the order in which one piece of 4,000 words was read."""
-    cupy = MemoryCupy(kernels)
+    cupy = HbmCupy(kernels)
     memory = _memory(cupy)
     memory.take(PIECES[0] * 6)
     memory.write(Pattern("solid"))
@@ -95,7 +95,7 @@ def test_downwards_goes_from_the_last_word_to_the_first(kernels: ctypes.CDLL) ->
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_any_number_of_accesses_is_covered_once(kernels: ctypes.CDLL, units: int, blocks: int) -> None:
     """Below, at and above whole rounds of the unrolled loop; what lies behind the end is not touched."""
-    cupy = MemoryCupy(kernels)
+    cupy = HbmCupy(kernels)
     memory = _memory(cupy)
     monkey = Pattern("random", units)
     memory.take(16 * 16 * 7 * 5)
@@ -121,7 +121,7 @@ def test_more_wrong_words_than_there_is_room_for_are_counted_and_leave_the_rest_
     kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_cuda, "PIECES_BYTES", (1 << 17,))
-    memory = _memory(MemoryCupy(kernels))
+    memory = _memory(HbmCupy(kernels))
     memory.take(1 << 17)
     memory.write(Pattern("solid"))
     result = np.zeros(source.RESULT_WORDS + 9000, dtype=np.uint64)
@@ -139,7 +139,7 @@ def test_more_wrong_words_than_there_is_room_for_are_counted_and_leave_the_rest_
 @pytest.mark.parametrize("pieces", [0, 1, 10])
 def test_a_comparison_that_did_not_happen_is_no_clean_memory(kernels: ctypes.CDLL, pieces: int) -> None:
     """Of ten launches so many come; with all of them the memory is clean."""
-    memory = _memory(MemoryCupy(kernels))
+    memory = _memory(HbmCupy(kernels))
     memory.take(SIZE_BYTES)
     memory.write(Pattern("random", 4))
     launch, launched = memory._kernels["verify_random"], iter(range(10))
@@ -162,7 +162,7 @@ def test_little_memory_is_read_by_both_loops_of_the_kernel(size_bytes: int) -> N
 
 def test_a_pass_does_not_begin_in_the_cache(kernels: ctypes.CDLL) -> None:
     """Before a pass that begins where the last one ended, four caches of the other end are read."""
-    cupy = MemoryCupy(kernels)
+    cupy = HbmCupy(kernels)
     cupy.properties["l2CacheSize"] = 1024
     memory = _memory(cupy)
     memory.take(SIZE_BYTES)
@@ -187,7 +187,7 @@ def test_a_pass_does_not_begin_in_the_cache(kernels: ctypes.CDLL) -> None:
 
 def test_positions_beyond_32_bits_are_those_of_the_host(kernels: ctypes.CDLL) -> None:
     """The last words of a GPU of 288 GB, without 288 GB: the kernels are told where their piece begins."""
-    cupy = MemoryCupy(kernels)
+    cupy = HbmCupy(kernels)
     memory = _memory(cupy)
     memory.take(PIECES[0])
     count = PIECES[0] // 8
@@ -201,7 +201,7 @@ def test_positions_beyond_32_bits_are_those_of_the_host(kernels: ctypes.CDLL) ->
             assert np.array_equal(memory.peek(0, count), pattern.words(first, count)), (first, pattern)
 
 
-def test_all_that_is_free_is_taken_in_large_pieces_first(cupy: MemoryCupy) -> None:
+def test_all_that_is_free_is_taken_in_large_pieces_first(cupy: HbmCupy) -> None:
     cupy.free_bytes = 3 * PIECES[0] + 2 * PIECES[1] + PIECES[2] + 1000 + 100
     taken = _memory(cupy).take(0)
     assert list(taken.regions) == cupy.sizes() == [PIECES[0]] * 3 + [PIECES[1]] * 2 + [PIECES[2]]
@@ -212,14 +212,14 @@ def test_all_that_is_free_is_taken_in_large_pieces_first(cupy: MemoryCupy) -> No
     assert names.index("free_all_blocks") < names.index("zeros") < names.index("memGetInfo") < names.index("malloc")
 
 
-def test_memory_in_fragments_is_taken_too(cupy: MemoryCupy) -> None:
+def test_memory_in_fragments_is_taken_too(cupy: HbmCupy) -> None:
     cupy.largest_bytes = PIECES[1]
     taken = _memory(cupy).take(0)
     assert max(taken.regions) == PIECES[1]
     assert cupy.free_bytes < 1000 + 2 * PIECES[2]
 
 
-def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: MemoryCupy) -> None:
+def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: HbmCupy) -> None:
     memory = _memory(cupy)
     with pytest.raises(DeviceError, match=r"no GPU memory for the memory test: .* of 2097152 bytes .*nvidia-smi"):
         memory.take(1 << 21)
@@ -229,7 +229,7 @@ def test_memory_that_is_not_there_is_said_and_nothing_is_kept(cupy: MemoryCupy) 
     assert cupy.live == {}
 
 
-def test_another_error_of_the_device_is_told_and_nothing_is_kept(cupy: MemoryCupy) -> None:
+def test_another_error_of_the_device_is_told_and_nothing_is_kept(cupy: HbmCupy) -> None:
     memory = _memory(cupy)
     cupy.failures["malloc"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     with pytest.raises(DeviceError, match=r"while taking memory for the memory test .*take the GPU out of use"):
@@ -237,7 +237,7 @@ def test_another_error_of_the_device_is_told_and_nothing_is_kept(cupy: MemoryCup
     assert cupy.live == {}
 
 
-def test_giving_back_goes_on_when_one_piece_fails(cupy: MemoryCupy) -> None:
+def test_giving_back_goes_on_when_one_piece_fails(cupy: HbmCupy) -> None:
     memory = _memory(cupy)
     memory.take(0)
     cupy.failures["free"] = CudaError(719, "cudaErrorLaunchFailure")
@@ -248,7 +248,7 @@ def test_giving_back_goes_on_when_one_piece_fails(cupy: MemoryCupy) -> None:
     assert "free" not in cupy.names()
 
 
-def test_taking_again_gives_back_first(cupy: MemoryCupy) -> None:
+def test_taking_again_gives_back_first(cupy: HbmCupy) -> None:
     memory = _memory(cupy)
     memory.take(0)
     memory.take(PIECES[0])
@@ -259,16 +259,16 @@ def test_taking_again_gives_back_first(cupy: MemoryCupy) -> None:
 
 
 @pytest.fixture
-def opened(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaDevice, MemoryCupy]:
+def opened(kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaDevice, HbmCupy]:
     """The cuda device on a stand-in that computes."""
-    fake = MemoryCupy(kernels, free_bytes=40_000)
+    fake = HbmCupy(kernels, free_bytes=40_000)
     use_fakes(monkeypatch, fake, FakeLt())
     device = CudaDevice()
     device.open(gpu())
     return device, fake
 
 
-def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaDevice, HbmCupy]) -> None:
     device, fake = opened
     result = hbm.Check().run(replace(context(hbm_bytes=0), device=device))
     assert (result.verdict, result.errors) == (Verdict.PASS, ())
@@ -281,14 +281,14 @@ def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaD
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaDevice, MemoryCupy], fault: str) -> None:
+def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaDevice, HbmCupy], fault: str) -> None:
     device, fake = opened
     result = hbm.Check().run(replace(context(inject=(fault,), hbm_bytes=0), device=device))
     assert [reason.code for reason in result.reasons] == ["HBM_BIT_ERROR"]
     assert fake.live == {}
 
 
-def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaDevice, HbmCupy]) -> None:
     device, fake = opened
     ctx = replace(context(hbm_bytes=8192), device=device, selftest_full=True)
     results = hbm.Check().selftest(ctx)
@@ -299,7 +299,7 @@ def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaD
 
 @pytest.mark.parametrize("act", ["run", "selftest"])
 @pytest.mark.parametrize("call", ["verify_random", "write_checker"])
-def test_memory_is_given_back_after_an_error(opened: tuple[CudaDevice, MemoryCupy], call: str, act: str) -> None:
+def test_memory_is_given_back_after_an_error(opened: tuple[CudaDevice, HbmCupy], call: str, act: str) -> None:
     device, fake = opened
     fake.failures[call] = CudaError(719, "cudaErrorLaunchFailure: unspecified launch failure")
     with pytest.raises(DeviceError, match="kernel log for an XID"):
@@ -308,7 +308,7 @@ def test_memory_is_given_back_after_an_error(opened: tuple[CudaDevice, MemoryCup
     assert fake.live == {}
 
 
-def test_what_products_left_is_free_for_the_memory_test(opened: tuple[CudaDevice, MemoryCupy]) -> None:
+def test_what_products_left_is_free_for_the_memory_test(opened: tuple[CudaDevice, HbmCupy]) -> None:
     device, fake = opened
     fake.kernels = None
     c = device.allocate("fp32", 16, 16)

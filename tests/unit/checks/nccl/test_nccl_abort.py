@@ -6,20 +6,20 @@ import pytest
 
 from gpu_burnin.checks.nccl import cuda as collectives_cuda
 from gpu_burnin.checks.nccl import library as nccl
-from gpu_burnin.checks.nccl.cuda import CudaCollectives
+from gpu_burnin.checks.nccl.cuda import CudaNccl
 from gpu_burnin.checks.nccl.operations import operation
-from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError
 from tests.support.nccl_fakes import LIMIT_S, SIZE_BYTES, FakeGpu, FakeNccl, join
 
 
 def test_a_call_that_fails_in_a_group_does_not_leave_the_group_open(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_library: FakeNccl
 ) -> None:
     join(nccl_port)
     nccl_library.statuses["ncclRecv"] = 5
-    with pytest.raises(CollectiveFailed, match=r"^ncclRecv: status 5"):
+    with pytest.raises(NcclFailed, match=r"^ncclRecv: status 5"):
         nccl_port.begin(operation("all_to_all", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     nccl_port.abort()
     names = nccl_library.names()
@@ -29,13 +29,13 @@ def test_a_call_that_fails_in_a_group_does_not_leave_the_group_open(
 
 @pytest.mark.parametrize("when", ["joining", "running"])
 def test_an_abort_that_waits_for_a_hung_rank_holds_up_nothing(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl, monkeypatch: pytest.MonkeyPatch, when: str
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr(nccl, "_ABORT_S", 0.05)
     nccl_library.abort_may_end.clear()
     if when == "joining":
         nccl_library.stuck = True
-        with pytest.raises(CollectiveTimeout):
+        with pytest.raises(NcclTimeout):
             nccl_port.join([nccl_port.offer(0, 2), None], 0, "default", 0.05)
     else:
         join(nccl_port)
@@ -57,7 +57,7 @@ def test_a_worker_whose_abort_never_ends_makes_room_for_a_fresh_one(
 
     monkeypatch.setattr(nccl, "_ABORT_S", 0.05)
     monkeypatch.setattr(collectives_cuda, "_GIVE_UP_S", 0.05)
-    port = CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1, end)
+    port = CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1, end)
     port.open(SIZE_BYTES)
     join(port)
     nccl_library.abort_may_end.clear()
@@ -67,9 +67,7 @@ def test_a_worker_whose_abort_never_ends_makes_room_for_a_fresh_one(
     assert "free_all_blocks" not in nccl_gpu.names(), "which would wait for the device"
 
 
-def test_a_comparison_that_did_not_run_is_no_good_result(
-    nccl_port: CudaCollectives, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_did_not_run_is_no_good_result(nccl_port: CudaNccl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(nccl_port._kernels, "collective_verify", lambda *_: None)
     op = operation("all_gather", "fp32", SIZE_BYTES, 2, 0, 5)
     with pytest.raises(DeviceError, match=rf"looked at 0 of {op.recv_elements} elements: a kernel did not run"):

@@ -14,9 +14,9 @@ import pytest
 
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.nccl.check import Check
-from gpu_burnin.checks.nccl.cpu import CpuCollectives
+from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS
-from gpu_burnin.checks.nccl.port import CollectivesMissing, Transports
+from gpu_burnin.checks.nccl.port import NcclMissing, Transports
 from gpu_burnin.checks.nccl.tally import sizes
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.engine.executor import ExecutionResult, execute
@@ -115,7 +115,7 @@ def test_a_lost_operation_is_a_stale_result() -> None:
     assert {error["kind"] for error in results[0].errors} == {"unwritten"}
 
 
-class _Lossy(CpuCollectives):
+class _Lossy(CpuNccl):
     """Gets nothing of what is moved."""
 
     def finish(self, timeout_s: float) -> float:
@@ -137,7 +137,7 @@ def test_a_gpu_that_gets_nothing_from_anybody_is_itself_at_fault() -> None:
     assert found[2].reasons[0].details["attributed"] == {"kind": "gpu", "gpus": ["GPU-2"]}
 
 
-class _Spoiled(CpuCollectives):
+class _Spoiled(CpuNccl):
     """Spoils what it sends to others, at its source."""
 
     collective = ""
@@ -151,15 +151,15 @@ class _Spoiled(CpuCollectives):
 class _Device(CpuDevice):
     """The CPU device with another port."""
 
-    def __init__(self, port: CpuCollectives) -> None:
+    def __init__(self, port: CpuNccl) -> None:
         super().__init__()
         self._port = port
 
-    def collectives(self) -> CpuCollectives:
+    def collectives(self) -> CpuNccl:
         return self._port
 
 
-def _with_port(made: Sequence[Any], index: int, port: CpuCollectives) -> list[Any]:
+def _with_port(made: Sequence[Any], index: int, port: CpuNccl) -> list[Any]:
     device = _Device(port)
     device.open(made[index].gpu)
     return [replace(ctx, device=device) if i == index else ctx for i, ctx in enumerate(made)]
@@ -196,17 +196,17 @@ def test_the_rank_that_comes_late_is_named_and_nothing_fails() -> None:
     assert [result.coverage["latest_gpu"] for result in results] == ["GPU-2"] * 3
 
 
-class _Missing(CpuCollectives):
+class _Missing(CpuNccl):
     def version(self) -> str:
-        raise CollectivesMissing("NCCL cannot be loaded: install gpu-burnin[cuda13]")
+        raise NcclMissing("NCCL cannot be loaded: install gpu-burnin[cuda13]")
 
 
-class _Old(CpuCollectives):
+class _Old(CpuNccl):
     def version(self) -> str:
         return "2.18.1"
 
 
-class _Replaced(CpuCollectives):
+class _Replaced(CpuNccl):
     """The library is not that of its package."""
 
     def expected_version(self) -> str:
@@ -216,7 +216,7 @@ class _Replaced(CpuCollectives):
 @pytest.mark.parametrize(
     ("port", "code"), [(_Missing(), "NCCL_MISSING"), (_Old(), "NCCL_VERSION"), (_Replaced(), "NCCL_VERSION")]
 )
-def test_a_library_that_is_missing_or_another_is_inconclusive_on_all(port: CpuCollectives, code: str) -> None:
+def test_a_library_that_is_missing_or_another_is_inconclusive_on_all(port: CpuNccl, code: str) -> None:
     results = run_together(Check().run, _with_port(contexts(2, options=_PATIENT), 0, port))
     for result in results.values():
         assert isinstance(result, CheckResult)
@@ -230,7 +230,7 @@ def test_another_version_than_the_configuration_asks_for_is_inconclusive() -> No
     assert "2.99.1" in results[0].reasons[0].message
 
 
-class _NoNvlink(CpuCollectives):
+class _NoNvlink(CpuNccl):
     """As a real device that went over shared memory."""
 
     def transports(self) -> Transports:
@@ -267,18 +267,18 @@ def test_the_selftest_sees_each_fault_in_each_type() -> None:
     assert all(test.detected for test in full)
 
 
-class _Blind(CpuCollectives):
+class _Blind(CpuNccl):
     def verify(self, op: Any) -> Any:
         return replace(super().verify(op), wrong=0)
 
 
-class _Crying(CpuCollectives):
+class _Crying(CpuNccl):
     def verify(self, op: Any) -> Any:
         return replace(super().verify(op), wrong=op.recv_elements)
 
 
 @pytest.mark.parametrize("port", [_Blind(), _Crying()])
-def test_the_selftest_trusts_no_detector_that_says_always_the_same(port: CpuCollectives) -> None:
+def test_the_selftest_trusts_no_detector_that_says_always_the_same(port: CpuNccl) -> None:
     (ctx,) = _with_port([context()], 0, port)
     results = Check().selftest(ctx)
     assert results and not any(test.detected for test in results)

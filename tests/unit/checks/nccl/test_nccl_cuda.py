@@ -14,7 +14,7 @@ import pytest
 
 from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.check import Check
-from gpu_burnin.checks.nccl.cuda import CudaCollectives, Log
+from gpu_burnin.checks.nccl.cuda import CudaNccl, Log
 from gpu_burnin.checks.nccl.operations import (
     COLLECTIVES,
     KINDS,
@@ -25,7 +25,7 @@ from gpu_burnin.checks.nccl.operations import (
     operation,
     sent_bits,
 )
-from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectivesMissing, CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclTimeout
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError, DeviceFault
@@ -46,7 +46,7 @@ def _bits(buffer: Any, op: Operation, count: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_kernels_make_and_expect_what_the_host_does(nccl_port: CudaCollectives, collective: str, kind: str) -> None:
+def test_the_kernels_make_and_expect_what_the_host_does(nccl_port: CudaNccl, collective: str, kind: str) -> None:
     op = operation(collective, kind, SIZE_BYTES, 5, 3, 0xFEED)
     nccl_port.fill(op)
     assert (_bits(nccl_port._send, op, op.send_elements) == sent_bits(op, 3, 0, op.send_elements)).all()
@@ -70,7 +70,7 @@ def test_the_kernels_make_and_expect_what_the_host_does(nccl_port: CudaCollectiv
         assert nccl_port.verify(op).by_source == (1, 1, 0, 0, 1)
 
 
-def test_a_buffer_that_was_never_written_is_wrong_nearly_everywhere(nccl_port: CudaCollectives) -> None:
+def test_a_buffer_that_was_never_written_is_wrong_nearly_everywhere(nccl_port: CudaNccl) -> None:
     op = operation("all_reduce", "fp32", SIZE_BYTES, 4, 0, 1)
     nccl_port.fill(op)
     outcome = nccl_port.verify(op)
@@ -79,7 +79,7 @@ def test_a_buffer_that_was_never_written_is_wrong_nearly_everywhere(nccl_port: C
     assert {wrong.got for wrong in outcome.recorded} == {0xFFFFFFFF}
 
 
-def test_the_last_rank_of_many_is_counted(nccl_port: CudaCollectives) -> None:
+def test_the_last_rank_of_many_is_counted(nccl_port: CudaNccl) -> None:
     op = operation("all_reduce", "int64", SIZE_BYTES, 16, 0, 9)
     raw = np.zeros(SIZE_BYTES, dtype=np.uint8)
     without_last = expected_bits(op, 0, op.recv_elements) - sent_bits(op, 15, 0, op.recv_elements)
@@ -93,7 +93,7 @@ def test_the_last_rank_of_many_is_counted(nccl_port: CudaCollectives) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_one_rank_gets_what_it_sends(nccl_port: CudaCollectives, collective: str, kind: str) -> None:
+def test_one_rank_gets_what_it_sends(nccl_port: CudaNccl, collective: str, kind: str) -> None:
     join(nccl_port)
     op = operation(collective, kind, SIZE_BYTES, 1, 0, 5)
     nccl_port.fill(op)
@@ -104,7 +104,7 @@ def test_one_rank_gets_what_it_sends(nccl_port: CudaCollectives, collective: str
     nccl_port.leave(LIMIT_S)
 
 
-def test_what_came_before_does_not_pass_for_the_result(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+def test_what_came_before_does_not_pass_for_the_result(nccl_port: CudaNccl, nccl_library: FakeNccl) -> None:
     """A small operation goes before what is timed; a part of it would be right for the next one too."""
     join(nccl_port)
     op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
@@ -120,7 +120,7 @@ _CODES = {"int32": 2, "int64": 4, "fp32": 7, "bf16": 9}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arguments_are_those_of_the_header(nccl_port: CudaCollectives, nccl_library: FakeNccl, kind: str) -> None:
+def test_arguments_are_those_of_the_header(nccl_port: CudaNccl, nccl_library: FakeNccl, kind: str) -> None:
     join(nccl_port)
     send, recv = nccl_port._send.data.ptr, nccl_port._recv.data.ptr
     communicator = nccl.Communicator(nccl.Nccl(nccl_library), "ab" * 128, 1, 4, time.monotonic() + 9)
@@ -156,7 +156,7 @@ def test_arguments_are_those_of_the_header(nccl_port: CudaCollectives, nccl_libr
 
 
 def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
     join(nccl_port)
     op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
@@ -170,7 +170,7 @@ def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
 
 @pytest.mark.parametrize("spoiled", range(4))
 def test_each_operation_of_a_row_is_compared_on_the_device(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl, spoiled: int
+    nccl_port: CudaNccl, nccl_library: FakeNccl, spoiled: int
 ) -> None:
     """A bit that only one of them brings wrong, and one that never came though the one before was right."""
     join(nccl_port)
@@ -196,7 +196,7 @@ def test_each_operation_of_a_row_is_compared_on_the_device(
 
 
 def test_a_comparison_within_a_row_that_did_not_run_is_noticed(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join(nccl_port)
     op = operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5)
@@ -218,9 +218,7 @@ def test_a_comparison_within_a_row_that_did_not_run_is_noticed(
 # --- communicators ---
 
 
-def test_a_communicator_never_blocks_and_has_the_whole_config(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl
-) -> None:
+def test_a_communicator_never_blocks_and_has_the_whole_config(nccl_port: CudaNccl, nccl_library: FakeNccl) -> None:
     join(nccl_port, ranks=8, rank=3)
     assert nccl_library.joined == (8, b"\xab" * 128, 3)
     config = nccl_library.config
@@ -232,7 +230,7 @@ def test_a_communicator_never_blocks_and_has_the_whole_config(
 
 
 def test_what_is_in_progress_is_waited_for_before_the_end_is_recorded(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
     join(nccl_port)
     nccl_library.statuses["ncclAllReduce"] = 7
@@ -246,7 +244,7 @@ def test_what_is_in_progress_is_waited_for_before_the_end_is_recorded(
 
 @pytest.mark.parametrize("algorithm", ["default", "ring", "nvls"])
 def test_the_algorithm_is_set_when_the_communicator_is_made(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl, algorithm: str
+    nccl_port: CudaNccl, nccl_library: FakeNccl, algorithm: str
 ) -> None:
     os.environ["NCCL_ALGO"] = "tree"
     seen: list[str | None] = []
@@ -257,23 +255,21 @@ def test_the_algorithm_is_set_when_the_communicator_is_made(
     assert "NCCL_ALGO" not in os.environ
 
 
-def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl
-) -> None:
+def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(nccl_port: CudaNccl, nccl_library: FakeNccl) -> None:
     nccl_library.stuck = True
-    with pytest.raises(CollectiveTimeout, match="ncclCommInitRankConfig did not end"):
+    with pytest.raises(NcclTimeout, match="ncclCommInitRankConfig did not end"):
         nccl_port.join([nccl_port.offer(0, 2), None], 0, "default", 0.05)
     assert nccl_library.names()[-1] == "ncclCommAbort"
 
 
 def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
     join(nccl_port)
     nccl_gpu.hangs = True
     nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     started = time.monotonic()
-    with pytest.raises(CollectiveTimeout, match="all_reduce did not end"):
+    with pytest.raises(NcclTimeout, match="all_reduce did not end"):
         nccl_port.finish(0.05)
     assert time.monotonic() - started < 5
     nccl_port.abort()
@@ -281,7 +277,7 @@ def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
     assert nccl_library.names().count("ncclCommAbort") == 1
 
 
-def test_a_device_that_fails_is_not_taken_for_one_that_hangs(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
+def test_a_device_that_fails_is_not_taken_for_one_that_hangs(nccl_port: CudaNccl, nccl_gpu: FakeGpu) -> None:
     """It would be a timeout of all ranks, with nobody to blame."""
     join(nccl_port)
     nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
@@ -294,32 +290,30 @@ def test_a_device_that_fails_is_not_taken_for_one_that_hangs(nccl_port: CudaColl
     nccl_gpu.status = 0
 
 
-def test_an_error_that_comes_later_is_told(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
-) -> None:
+def test_an_error_that_comes_later_is_told(nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     join(nccl_port)
     nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
     nccl_gpu.hangs = True
     nccl_library.states = [6]
-    with pytest.raises(CollectiveFailed, match=r"status 6 \(remote process exited; Cuda failure 'out of memory'\)"):
+    with pytest.raises(NcclFailed, match=r"status 6 \(remote process exited; Cuda failure 'out of memory'\)"):
         nccl_port.finish(LIMIT_S)
 
 
 @pytest.mark.parametrize("name", ["ncclAllReduce", "ncclCommFinalize", "ncclCommDestroy", "ncclCommInitRankConfig"])
 def test_every_status_but_success_and_in_progress_is_an_error(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl, name: str
+    nccl_port: CudaNccl, nccl_library: FakeNccl, name: str
 ) -> None:
     if name != "ncclCommInitRankConfig":
         join(nccl_port)
     nccl_library.statuses[name] = 1
-    with pytest.raises(CollectiveFailed, match=rf"^{name}: status 1 \(unhandled cuda error; .*XID"):
+    with pytest.raises(NcclFailed, match=rf"^{name}: status 1 \(unhandled cuda error; .*XID"):
         join(nccl_port)
         nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
         nccl_port.leave(LIMIT_S)
 
 
 def test_leaving_finalizes_before_it_destroys_and_close_gives_the_memory_back(
-    nccl_port: CudaCollectives, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl
 ) -> None:
     join(nccl_port)
     nccl_library.states = [7, 0]
@@ -331,7 +325,7 @@ def test_leaving_finalizes_before_it_destroys_and_close_gives_the_memory_back(
     assert nccl_port._send is None and nccl_port._recv is None
 
 
-def test_what_is_still_joined_is_aborted_by_close(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+def test_what_is_still_joined_is_aborted_by_close(nccl_port: CudaNccl, nccl_library: FakeNccl) -> None:
     join(nccl_port)
     nccl_port.close()
     assert nccl_library.names()[-1] == "ncclCommAbort"
@@ -340,21 +334,21 @@ def test_what_is_still_joined_is_aborted_by_close(nccl_port: CudaCollectives, nc
 # --- the library ---
 
 
-def test_only_the_first_rank_makes_an_id(nccl_port: CudaCollectives, nccl_library: FakeNccl) -> None:
+def test_only_the_first_rank_makes_an_id(nccl_port: CudaNccl, nccl_library: FakeNccl) -> None:
     assert nccl_port.offer(1, 2) is None
     assert nccl_port.offer(0, 2) == "ab" * 128
     assert nccl_library.names().count("ncclGetUniqueId") == 1
 
 
-def test_version_and_the_oldest_one(nccl_port: CudaCollectives, nccl_library: FakeNccl, nccl_gpu: FakeGpu) -> None:
+def test_version_and_the_oldest_one(nccl_port: CudaNccl, nccl_library: FakeNccl, nccl_gpu: FakeGpu) -> None:
     assert nccl_port.version() == "2.32.3"
     nccl_library.code = 21705
-    with pytest.raises(CollectivesMissing, match=r"NCCL 2\.17\.5 is too old, 2\.18\.1 is the oldest"):
-        CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1).version()
+    with pytest.raises(NcclMissing, match=r"NCCL 2\.17\.5 is too old, 2\.18\.1 is the oldest"):
+        CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1).version()
 
 
 def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
-    nccl_port: CudaCollectives, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_library: FakeNccl
 ) -> None:
     def say(*rest: Any) -> None:
         with Path(os.environ["NCCL_DEBUG_FILE"]).open("a") as log:
@@ -377,7 +371,7 @@ def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
     assert again.size() > 0, "the library opens its file once, so a later port reads the same"
 
 
-def test_a_failing_device_is_a_device_error(nccl_port: CudaCollectives, nccl_gpu: FakeGpu) -> None:
+def test_a_failing_device_is_a_device_error(nccl_port: CudaNccl, nccl_gpu: FakeGpu) -> None:
     nccl_gpu.failures["collective_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
     with pytest.raises(DeviceError, match="launching collective_fill"):
         nccl_port.fill(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5))
@@ -385,8 +379,8 @@ def test_a_failing_device_is_a_device_error(nccl_port: CudaCollectives, nccl_gpu
 
 def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Device(CudaDevice):
-        def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
+        def collectives(self) -> CudaNccl:
+            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     ctx = replace(context(collective_bytes=1 << 16), device=Device(), level="standard")
     result = Check().run(ctx)
@@ -407,8 +401,8 @@ def test_messages_are_as_large_as_there_is_room_for(
     nccl_gpu: FakeGpu, nccl_library: FakeNccl, free_bytes: int, largest: int
 ) -> None:
     class Device(CudaDevice):
-        def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
+        def collectives(self) -> CudaNccl:
+            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     nccl_gpu.free_bytes = free_bytes
     result = Check().run(replace(context(collective_bytes=1 << 16), device=Device()))
@@ -420,8 +414,8 @@ def test_messages_are_as_large_as_there_is_room_for(
 
 def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     class Device(CudaDevice):
-        def collectives(self) -> CudaCollectives:
-            return CudaCollectives(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
+        def collectives(self) -> CudaNccl:
+            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
 
     Check().run(replace(context(collective_bytes=4096), device=Device()))
     counts = [arguments[2] for name, arguments in nccl_library.calls if name == "ncclAllReduce"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.nccl import library as nccl
-from gpu_burnin.checks.nccl.port import CollectivesMissing
+from gpu_burnin.checks.nccl.port import NcclMissing
 from tests.support.nccl_fakes import FakeNccl
 
 
@@ -38,13 +38,13 @@ def test_no_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> Non
     def opener(path: str) -> Any:
         raise OSError(f"{path}: cannot open shared object file")
 
-    with pytest.raises(CollectivesMissing, match=r"libnccl\.so\.2: cannot open .*gpu-burnin\[cuda13\]"):
+    with pytest.raises(NcclMissing, match=r"libnccl\.so\.2: cannot open .*gpu-burnin\[cuda13\]"):
         nccl.load_library(opener)
 
 
 def test_a_library_without_a_function_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "installed_wheel", lambda: None)
-    with pytest.raises(CollectivesMissing, match="too old"):
+    with pytest.raises(NcclMissing, match="too old"):
         nccl.load_library(lambda path: object())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.nccl.cpu import CpuCollectives, added, block_bytes
+from gpu_burnin.checks.nccl.cpu import CpuNccl, added, block_bytes
 from gpu_burnin.checks.nccl.operations import (
     COLLECTIVES,
     KINDS,
@@ -30,7 +30,7 @@ from gpu_burnin.checks.nccl.operations import (
     sum_of,
     value_shift,
 )
-from gpu_burnin.checks.nccl.port import CollectiveFailed, CollectiveTimeout
+from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout
 from gpu_burnin.device.port import DeviceError
 
 _SIZE, _LIMIT_S = 100_000, 20.0
@@ -143,7 +143,7 @@ def test_a_part_of_bf16_fits_by_chance_and_names_nobody() -> None:
 # --- the ring ---
 
 
-Work = Callable[[CpuCollectives, int], Any]
+Work = Callable[[CpuNccl, int], Any]
 
 
 def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) -> list[Any]:
@@ -152,7 +152,7 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
     A rank that fails gives up for all at once; one that is done closes when all are, since others may still wait for
     what it sent.
     """
-    ports = [CpuCollectives() for _ in range(ranks)]
+    ports = [CpuNccl() for _ in range(ranks)]
     offers = [port.offer(rank, ranks) for rank, port in enumerate(ports)]
     answers: list[Any] = [None] * ranks
 
@@ -178,7 +178,7 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_all_collectives_of_all_types_are_exact(ranks: int) -> None:
-    def work(port: CpuCollectives, rank: int) -> int:
+    def work(port: CpuNccl, rank: int) -> int:
         wrong = 0
         for index, (collective, kind) in enumerate((c, k) for c in COLLECTIVES for k in KINDS):
             op = operation(collective, kind, _SIZE, ranks, rank, index)
@@ -200,9 +200,9 @@ def test_each_operation_of_a_row_is_looked_at_before_the_next_comes_over_it(
     collective: str, spoiled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: dict[int, int] = {0: 0, 1: 0}
-    operate = getattr(CpuCollectives, f"_{collective}")
+    operate = getattr(CpuNccl, f"_{collective}")
 
-    def spoils(self: CpuCollectives, op: Operation, deadline_s: float) -> None:
+    def spoils(self: CpuNccl, op: Operation, deadline_s: float) -> None:
         operate(self, op, deadline_s)
         if op.rank == 1 and done[1] == spoiled:
             self._recv_array(op)[5] ^= 4
@@ -210,9 +210,9 @@ def test_each_operation_of_a_row_is_looked_at_before_the_next_comes_over_it(
             self.forget(op)  # nothing came, but the result of the one before was right
         done[op.rank] += 1
 
-    monkeypatch.setattr(CpuCollectives, f"_{collective}", spoils)
+    monkeypatch.setattr(CpuNccl, f"_{collective}", spoils)
 
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         op = operation(collective, "int32", _SIZE, 2, rank, 3)
         port.fill(op)
         port.begin(op, 3, _LIMIT_S)
@@ -229,7 +229,7 @@ def test_each_operation_of_a_row_is_looked_at_before_the_next_comes_over_it(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_found_where_it_is(kind: str) -> None:
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         op = operation("reduce_scatter", kind, _SIZE, 2, rank, 3)
         port.fill(op)
         port.begin(op, 1, _LIMIT_S)
@@ -244,7 +244,7 @@ def test_a_flipped_bit_is_found_where_it_is(kind: str) -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_what_one_rank_sends_wrong_is_wrong_where_it_belongs(collective: str) -> None:
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         op = operation(collective, "int32", _SIZE, 3, rank, 3)
         port.fill(op)
         if rank == 1:
@@ -269,7 +269,7 @@ def test_what_one_rank_sends_wrong_is_wrong_where_it_belongs(collective: str) ->
 
 
 def test_a_result_that_never_came_is_seen_and_only_some_of_it_is_listed() -> None:
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         op = operation("all_gather", "int64", _SIZE, 2, rank, 3)
         port.fill(op)
         outcome = port.verify(op)
@@ -283,7 +283,7 @@ def test_a_result_that_never_came_is_seen_and_only_some_of_it_is_listed() -> Non
 def test_a_rank_that_does_not_come_ends_the_others_before_their_deadline_is_long_over() -> None:
     given_up = threading.Barrier(3)
 
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         if rank == 1:
             given_up.wait(_LIMIT_S)  # it hangs until the others have given up
             return "away"
@@ -292,7 +292,7 @@ def test_a_rank_that_does_not_come_ends_the_others_before_their_deadline_is_long
         port.begin(op, 1, _LIMIT_S)
         try:
             return port.finish(0.5)
-        except CollectiveTimeout as error:
+        except NcclTimeout as error:
             return str(error)
         finally:
             given_up.wait(_LIMIT_S)
@@ -305,7 +305,7 @@ def test_a_rank_that_does_not_come_ends_the_others_before_their_deadline_is_long
 
 
 def test_who_gives_up_takes_the_others_along_at_once() -> None:
-    def work(port: CpuCollectives, rank: int) -> Any:
+    def work(port: CpuNccl, rank: int) -> Any:
         if rank == 0:
             port.abort()
             return "given up"
@@ -322,13 +322,13 @@ def test_who_gives_up_takes_the_others_along_at_once() -> None:
 
 
 def test_a_worker_that_is_gone_cannot_be_joined() -> None:
-    port = CpuCollectives()
+    port = CpuNccl()
     mine = port.offer(0, 2)
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    with pytest.raises(CollectiveFailed, match=r"memory of process .* is gone"):
+    with pytest.raises(NcclFailed, match=r"memory of process .* is gone"):
         port.join([mine, {"pid": child, "fd": 3}], 0, "ring", 1.0)
     port.close()
 
@@ -341,7 +341,7 @@ def test_nothing_is_left_open() -> None:
                 found.append(str(fd.readlink()))
         return [link for link in found if "gpu-burnin-ring" in link]
 
-    def work(port: CpuCollectives, rank: int) -> list[str]:
+    def work(port: CpuNccl, rank: int) -> list[str]:
         seen = links()
         port.leave(_LIMIT_S)
         return seen
@@ -355,7 +355,7 @@ def test_nothing_is_left_open() -> None:
 
 def test_too_many_ranks_for_one_block_are_refused() -> None:
     with pytest.raises(DeviceError, match="100 ranks"):
-        CpuCollectives().offer(0, 100)
+        CpuNccl().offer(0, 100)
     assert block_bytes(8) < 1 << 20
 
 

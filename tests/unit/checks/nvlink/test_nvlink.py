@@ -11,7 +11,7 @@ import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.check import Check
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 from gpu_burnin.checks.nvlink.phases import Phases, pairings
 from gpu_burnin.checks.nvlink.port import DATA_FAULTS
 from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, expected, moved_bytes
@@ -180,14 +180,14 @@ def test_a_slow_gpu_is_a_warning_that_names_it() -> None:
 
 
 def test_a_worker_that_dies_leaves_its_pairs_uncovered_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = CpuPeers.begin
+    begin = CpuNvlink.begin
 
-    def dies(self: CpuPeers, uuid: str, direction: Any, copies: int = 1) -> None:
+    def dies(self: CpuNvlink, uuid: str, direction: Any, copies: int = 1) -> None:
         if self._own == "GPU-1" and uuid == "GPU-2":
             raise KeyboardInterrupt  # as sudden as a signal: nothing of the check runs on
         begin(self, uuid, direction, copies)
 
-    monkeypatch.setattr(CpuPeers, "begin", dies)
+    monkeypatch.setattr(CpuNvlink, "begin", dies)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     results = run_together(Check().run, contexts(3))
     assert "GPU-1" not in results
@@ -225,29 +225,29 @@ def test_the_first_error_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch
 
         return call
 
-    monkeypatch.setattr(CpuPeers, "begin", fails("the copy failed"))
-    monkeypatch.setattr(CpuPeers, "abandon", fails("and so did giving back"))
-    monkeypatch.setattr(CpuPeers, "export", lambda self, *_: {})
-    monkeypatch.setattr(CpuPeers, "attach", lambda *_: None)
-    monkeypatch.setattr(CpuPeers, "fill", lambda *_: None)
-    monkeypatch.setattr(CpuPeers, "clear", lambda *_: None)
+    monkeypatch.setattr(CpuNvlink, "begin", fails("the copy failed"))
+    monkeypatch.setattr(CpuNvlink, "abandon", fails("and so did giving back"))
+    monkeypatch.setattr(CpuNvlink, "export", lambda self, *_: {})
+    monkeypatch.setattr(CpuNvlink, "attach", lambda *_: None)
+    monkeypatch.setattr(CpuNvlink, "fill", lambda *_: None)
+    monkeypatch.setattr(CpuNvlink, "clear", lambda *_: None)
     results = run_together(Check().run, contexts(2))
     assert str(results["GPU-0"]) == "the copy failed"  # it has the first turn
 
 
 def test_memory_that_others_may_have_mapped_is_not_freed_when_it_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[tuple[str, str]] = []
-    verify = CpuPeers.verify
+    verify = CpuNvlink.verify
 
-    def fails(self: CpuPeers, uuid: str, key: int) -> Any:
+    def fails(self: CpuNvlink, uuid: str, key: int) -> Any:
         if self._own == "GPU-1":
             raise DeviceError("the device is gone")
         return verify(self, uuid, key)
 
-    monkeypatch.setattr(CpuPeers, "verify", fails)
-    close = CpuPeers.close
+    monkeypatch.setattr(CpuNvlink, "verify", fails)
+    close = CpuNvlink.close
     for name in ("abandon", "close"):
-        monkeypatch.setattr(CpuPeers, name, lambda self, name=name: (ended.append((self._own, name)), close(self)))
+        monkeypatch.setattr(CpuNvlink, name, lambda self, name=name: (ended.append((self._own, name)), close(self)))
     results = run_together(Check().run, contexts(3))
     assert str(results["GPU-1"]) == "the device is gone"
     # The close of export, which starts afresh, has no name yet.
@@ -255,25 +255,25 @@ def test_memory_that_others_may_have_mapped_is_not_freed_when_it_goes_wrong(monk
 
 
 def test_a_pair_whose_copies_took_no_time_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = CpuPeers.finish
+    finish = CpuNvlink.finish
 
-    def timeless(self: CpuPeers) -> Moved:
+    def timeless(self: CpuNvlink) -> Moved:
         return Moved(finish(self).bytes, 0.0)
 
-    monkeypatch.setattr(CpuPeers, "finish", timeless)
+    monkeypatch.setattr(CpuNvlink, "finish", timeless)
     assert {result.coverage["pairs_covered"] for result in _run(contexts(2)).values()} == {0}
 
 
 def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = CpuPeers.finish
+    finish = CpuNvlink.finish
     seen: dict[str, int] = {}
 
-    def warms_up(self: CpuPeers) -> Moved:
+    def warms_up(self: CpuNvlink) -> Moved:
         seen[self._own] = seen.get(self._own, 0) + 1
         return Moved(finish(self).bytes, 0.2 if seen[self._own] < 3 else 0.01)
 
-    monkeypatch.setattr(CpuPeers, "finish", warms_up)
-    monkeypatch.setattr(CpuPeers, "detach_all", lambda self: None)
+    monkeypatch.setattr(CpuNvlink, "finish", warms_up)
+    monkeypatch.setattr(CpuNvlink, "detach_all", lambda self: None)
     for result in _run(contexts(2)).values():
         rows: Any = result.coverage["p2p"]
         assert rows[0]["write_bytes_per_s"] == rows[0]["read_bytes_per_s"] == (1 << 16) / 0.01
@@ -324,11 +324,11 @@ def test_the_selftest_sees_every_fault(full: bool, count: int) -> None:
 
 @pytest.mark.parametrize("answer", ["never", "always"])
 def test_a_blind_comparison_does_not_pass_the_selftest(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    verify = CpuPeers.verify
+    verify = CpuNvlink.verify
 
-    def broken(self: CpuPeers, uuid: str, key: int) -> Any:
+    def broken(self: CpuNvlink, uuid: str, key: int) -> Any:
         return () if answer == "never" else verify(self, uuid, key + 1)
 
-    monkeypatch.setattr(CpuPeers, "verify", broken)
+    monkeypatch.setattr(CpuNvlink, "verify", broken)
     results = Check().selftest(context())
     assert results and not any(test.detected for test in results)

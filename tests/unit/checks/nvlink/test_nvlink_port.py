@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 from gpu_burnin.checks.nvlink.port import (
     DATA_FAULTS,
     DIRECTIONS,
     PIECES,
     Direction,
     LinkFaults,
-    PeerPort,
-    PeerUnavailable,
+    NvlinkPort,
+    NvlinkUnavailable,
     copy_order,
     kind_of,
     piece_key,
     transfer_key,
 )
 from gpu_burnin.device.port import DeviceError
-from tests.support.peer_fakes import SIZE, A, B, join, make_cuda
+from tests.support.nvlink_fakes import SIZE, A, B, join, make_cuda
 
 # --- data ---
 
@@ -66,12 +66,12 @@ def test_a_fault_changes_where_pieces_go() -> None:
 
 
 @pytest.fixture(params=["cpu", "cuda"])
-def ends(request: pytest.FixtureRequest) -> Iterator[tuple[PeerPort, PeerPort]]:
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[NvlinkPort, NvlinkPort]]:
     """Two GPUs, A and B."""
     if request.param == "cpu":
-        made: tuple[PeerPort, PeerPort] = (CpuPeers(), CpuPeers())
+        made: tuple[NvlinkPort, NvlinkPort] = (CpuNvlink(), CpuNvlink())
     else:
-        kernels, shared = request.getfixturevalue("peer_kernels"), dict[bytes, Any]()
+        kernels, shared = request.getfixturevalue("nvlink_kernels"), dict[bytes, Any]()
         made = (make_cuda(kernels, shared)[1], make_cuda(kernels, shared)[1])
     yield made
     for end in made:
@@ -84,7 +84,7 @@ def _arrives(direction: Direction) -> tuple[int, str, int]:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_copy_brings_the_data_of_its_source(ends: tuple[PeerPort, PeerPort], direction: Direction) -> None:
+def test_a_copy_brings_the_data_of_its_source(ends: tuple[NvlinkPort, NvlinkPort], direction: Direction) -> None:
     join(ends)
     who, source, key = _arrives(direction)
     before = ends[who].verify(source, key)
@@ -100,7 +100,7 @@ def test_a_copy_brings_the_data_of_its_source(ends: tuple[PeerPort, PeerPort], d
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("fault", DATA_FAULTS)
-def test_each_fault_is_seen_and_named(ends: tuple[PeerPort, PeerPort], direction: Direction, fault: str) -> None:
+def test_each_fault_is_seen_and_named(ends: tuple[NvlinkPort, NvlinkPort], direction: Direction, fault: str) -> None:
     join(ends)
     ends[0].strike(B, fault)
     ends[0].begin(B, direction, 2)
@@ -121,22 +121,22 @@ def test_each_fault_is_seen_and_named(ends: tuple[PeerPort, PeerPort], direction
     assert ends[other].verify((A, B)[1 - other], transfer_key(7, (A, B)[1 - other], (A, B)[other], 1)) == ()
 
 
-def test_a_dead_link_refuses_both_ends(ends: tuple[PeerPort, PeerPort]) -> None:
+def test_a_dead_link_refuses_both_ends(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
     handles = [ends[0].export(A, [B], SIZE, LinkFaults(dead=(B,))), ends[1].export(B, [A], SIZE)]
     for i, end in enumerate(ends):
-        with pytest.raises(PeerUnavailable, match="dead on purpose"):
+        with pytest.raises(NvlinkUnavailable, match="dead on purpose"):
             end.attach((B, A)[i], handles[1 - i])
 
 
-def test_a_gpu_that_has_no_place_or_no_handle_is_unavailable(ends: tuple[PeerPort, PeerPort]) -> None:
+def test_a_gpu_that_has_no_place_or_no_handle_is_unavailable(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
     ends[0].export(A, [B], SIZE)
-    with pytest.raises(PeerUnavailable, match="no place for GPU-a"):
+    with pytest.raises(NvlinkUnavailable, match="no place for GPU-a"):
         ends[0].attach(B, ends[1].export(B, ["GPU-c"], SIZE))
-    with pytest.raises(PeerUnavailable, match="gave no handle"):
+    with pytest.raises(NvlinkUnavailable, match="gave no handle"):
         ends[0].attach(B, None)
 
 
-def test_calls_out_of_order_are_the_callers_fault(ends: tuple[PeerPort, PeerPort]) -> None:
+def test_calls_out_of_order_are_the_callers_fault(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
     with pytest.raises(DeviceError, match="no multiple of 64"):
         ends[0].export(A, [B], 100)
     with pytest.raises(DeviceError, match="no memory is exported"):
@@ -146,7 +146,7 @@ def test_calls_out_of_order_are_the_callers_fault(ends: tuple[PeerPort, PeerPort
         ends[0].begin(B, "write", 1)
 
 
-def test_closing_twice_and_using_again_is_fine(ends: tuple[PeerPort, PeerPort]) -> None:
+def test_closing_twice_and_using_again_is_fine(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
     for _ in range(2):
         join(ends)
         ends[0].begin(B, "write", 1)
@@ -159,7 +159,7 @@ def test_closing_twice_and_using_again_is_fine(ends: tuple[PeerPort, PeerPort]) 
             end.close()
 
 
-def test_one_gpu_can_copy_to_itself(ends: tuple[PeerPort, PeerPort]) -> None:
+def test_one_gpu_can_copy_to_itself(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
     end = ends[0]
     end.attach(A, end.export(A, [A], SIZE))
     key = transfer_key(7, A, A, 1)
@@ -177,8 +177,8 @@ def test_one_gpu_can_copy_to_itself(ends: tuple[PeerPort, PeerPort]) -> None:
 _OTHER = """
 import json, sys
 from gpu_burnin.checks.nvlink.port import transfer_key
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-port = CpuPeers()
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+port = CpuNvlink()
 handle = port.export("GPU-b", ["GPU-a"], 4096)
 port.fill("GPU-a", transfer_key(7, "GPU-b", "GPU-a", 1))
 port.clear("GPU-a")
@@ -211,7 +211,7 @@ def _ask(process: subprocess.Popen[str]) -> Any:
 
 
 def test_data_goes_between_processes_both_ways(other: subprocess.Popen[str]) -> None:
-    port = CpuPeers()
+    port = CpuNvlink()
     port.export(A, [B], SIZE)
     port.attach(B, _line(other))
     port.fill(B, transfer_key(7, A, B, 1))
@@ -231,7 +231,7 @@ def test_data_goes_between_processes_both_ways(other: subprocess.Popen[str]) -> 
 
 def test_a_process_that_dies_takes_nothing_down_and_leaves_nothing(other: subprocess.Popen[str]) -> None:
     names = {path.name for path in Path("/dev/shm").iterdir()}
-    port = CpuPeers()
+    port = CpuNvlink()
     port.export(A, [B], SIZE)
     handle = _line(other)
     port.attach(B, handle)
@@ -240,9 +240,9 @@ def test_a_process_that_dies_takes_nothing_down_and_leaves_nothing(other: subpro
     other.wait()
     port.begin(B, "write", 1)
     assert port.finish().bytes == SIZE
-    late = CpuPeers()
+    late = CpuNvlink()
     late.export(A, [B], SIZE)
-    with pytest.raises(PeerUnavailable, match="its worker died"):
+    with pytest.raises(NvlinkUnavailable, match="its worker died"):
         late.attach(B, handle)
     late.close()
     port.close()
@@ -250,7 +250,7 @@ def test_a_process_that_dies_takes_nothing_down_and_leaves_nothing(other: subpro
 
 
 def test_a_slow_link_takes_longer_at_both_ends() -> None:
-    ends = (CpuPeers(), CpuPeers())
+    ends = (CpuNvlink(), CpuNvlink())
     join(ends)
     plain = min(_seconds(ends[0], B) for _ in range(5))
     join(ends, LinkFaults(slow={B: 40}))
@@ -260,6 +260,6 @@ def test_a_slow_link_takes_longer_at_both_ends() -> None:
         end.close()
 
 
-def _seconds(end: PeerPort, uuid: str) -> float:
+def _seconds(end: NvlinkPort, uuid: str) -> float:
     end.begin(uuid, "write", 50)
     return end.finish().seconds

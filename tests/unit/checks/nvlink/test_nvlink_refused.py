@@ -10,8 +10,8 @@ import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.check import Check
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.nvlink.port import TOO_MANY_PEERS, PeerUnavailable
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.nvlink.port import TOO_MANY_PEERS, NvlinkUnavailable
 from gpu_burnin.checks.nvlink.rows import Row
 from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.hardware import load_skus
@@ -72,14 +72,14 @@ def test_models_with_nvlink_to_all_others_must_reach_each_other(monkeypatch: pyt
 
 
 def test_a_gpu_that_is_reached_but_reaches_not_gives_its_data_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    attach = CpuPeers.attach
+    attach = CpuNvlink.attach
 
-    def one_way(self: CpuPeers, uuid: str, handle: Any) -> None:
+    def one_way(self: CpuNvlink, uuid: str, handle: Any) -> None:
         if (self._own, uuid) == ("GPU-1", "GPU-0"):
-            raise PeerUnavailable("too many peers")
+            raise NvlinkUnavailable("too many peers")
         attach(self, uuid, handle)
 
-    monkeypatch.setattr(CpuPeers, "attach", one_way)
+    monkeypatch.setattr(CpuNvlink, "attach", one_way)
     results = _run(contexts(3))
     for result in results.values():
         assert result.errors == () and result.verdict is Verdict.PASS
@@ -92,9 +92,9 @@ def test_a_gpu_that_is_reached_but_reaches_not_gives_its_data_all_the_same(monke
 @pytest.mark.parametrize("where", ["export", "attach"])
 def test_what_the_host_refuses_is_not_held_against_the_gpus(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def refuses(*_: Any) -> None:
-        raise PeerUnavailable("this driver has no interprocess handles", 801, by_host=True)
+        raise NvlinkUnavailable("this driver has no interprocess handles", 801, by_host=True)
 
-    monkeypatch.setattr(CpuPeers, where, refuses)
+    monkeypatch.setattr(CpuNvlink, where, refuses)
     results = _run(contexts(3))
     assert _judged(results, 3) == ((), ())
     for result in results.values():
@@ -104,14 +104,14 @@ def test_what_the_host_refuses_is_not_held_against_the_gpus(monkeypatch: pytest.
 
 
 def test_a_limit_of_every_gpu_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    attach = CpuPeers.attach
+    attach = CpuNvlink.attach
 
-    def limited(self: CpuPeers, uuid: str, handle: Any) -> None:
+    def limited(self: CpuNvlink, uuid: str, handle: Any) -> None:
         if {self._own, uuid} == {"GPU-0", "GPU-2"}:
-            raise PeerUnavailable("the GPU has all the peers it can have", TOO_MANY_PEERS)
+            raise NvlinkUnavailable("the GPU has all the peers it can have", TOO_MANY_PEERS)
         attach(self, uuid, handle)
 
-    monkeypatch.setattr(CpuPeers, "attach", limited)
+    monkeypatch.setattr(CpuNvlink, "attach", limited)
     results = _run(contexts(3))
     assert {result.verdict for result in results.values()} == {Verdict.PASS}
     reasons, (notice,) = _judged(results, 3)
@@ -123,13 +123,13 @@ def test_transfers_fit_into_the_smallest_window_over_pcie(
     monkeypatch: pytest.MonkeyPatch, path: str, size_bytes: int
 ) -> None:
     seen: list[int] = []
-    export = CpuPeers.export
+    export = CpuNvlink.export
 
-    def notes(self: CpuPeers, own: str, peers: Any, size: int, faults: Any = None) -> Any:
+    def notes(self: CpuNvlink, own: str, peers: Any, size: int, faults: Any = None) -> Any:
         seen.append(size)
         return export(self, own, peers, size, faults)
 
-    monkeypatch.setattr(CpuPeers, "export", notes)
+    monkeypatch.setattr(CpuNvlink, "export", notes)
     monkeypatch.setattr(
         "gpu_burnin.checks.nvlink.check._rows",
         lambda ctx, simulated: {
@@ -155,13 +155,13 @@ def test_transfers_fit_into_the_smallest_window_over_pcie(
 def test_nvlink_that_is_no_faster_than_pcie_is_not_shown_to_work(
     monkeypatch: pytest.MonkeyPatch, rate: float, by_nvlink: bool, path: str, codes: list[str]
 ) -> None:
-    finish = CpuPeers.finish
+    finish = CpuNvlink.finish
 
-    def takes(self: CpuPeers) -> Moved:
+    def takes(self: CpuNvlink) -> Moved:
         moved = finish(self)
         return Moved(moved.bytes, moved.bytes / rate)
 
-    monkeypatch.setattr(CpuPeers, "finish", takes)
+    monkeypatch.setattr(CpuNvlink, "finish", takes)
     monkeypatch.setattr(
         "gpu_burnin.checks.nvlink.check._rows",
         lambda ctx, simulated: {

@@ -12,7 +12,7 @@ import pytest
 from gpu_burnin.checks import CHECKS, REGISTRY, together
 from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.phases import ALONE, AT_ONCE, ROUND_S
 from gpu_burnin.checks.pcie.port import FAULTS, Direction, Geometry, Kind, Moved, Verified
 from gpu_burnin.device.port import DeviceError
@@ -84,7 +84,7 @@ def test_a_check_without_a_device_is_a_fault_of_the_caller() -> None:
 # --- phases ---
 
 
-class Recording(CpuHostLink):
+class Recording(CpuPcie):
     """Notes who copies what, in the order of the copies."""
 
     log: list[tuple[int, Direction, int]] = []  # noqa: RUF012 shared by the links of a test on purpose
@@ -106,7 +106,7 @@ def test_in_a_turn_only_one_gpu_copies() -> None:
 
 
 def test_a_gpu_that_dies_in_its_turn_leaves_the_others() -> None:
-    class Dying(CpuHostLink):
+    class Dying(CpuPcie):
         deaths: list[bool] = [True]  # noqa: RUF012 the first one only
 
         def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
@@ -137,7 +137,7 @@ def test_the_budget_goes_into_rounds_turns_and_all_at_once(
     clock = Clock()
     spent: dict[str, float] = {}
 
-    class Slow(CpuHostLink):
+    class Slow(CpuPcie):
         """A copy of transfer_bytes takes 0.1 s, whatever the host does."""
 
         copy_s = 0.0
@@ -214,10 +214,10 @@ def test_each_injected_fault_fails_its_gpu_and_is_named(fault: str) -> None:
     assert broken.coverage["wrong_copies"] == count
 
 
-def _spoiling(ways: set[str], large: bool) -> type[CpuHostLink]:
+def _spoiling(ways: set[str], large: bool) -> type[CpuPcie]:
     """Links that flip a bit in every copy of these ways, of large or of small copies."""
 
-    class Spoiling(CpuHostLink):
+    class Spoiling(CpuPcie):
         def _copy(self, way: str, copy: int, destination: U64, source: U64) -> None:
             super()._copy(way, copy, destination, source)
             if way in ways and (source.size > 512) == large:
@@ -238,7 +238,7 @@ def test_a_link_that_is_always_wrong_is_seen_wherever_it_is_used(way: str, large
 
 
 def test_a_fault_only_when_all_copy_at_once_is_seen() -> None:
-    class Crowded(CpuHostLink):
+    class Crowded(CpuPcie):
         batches = 0
 
         def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
@@ -256,7 +256,7 @@ def test_a_fault_only_when_all_copy_at_once_is_seen() -> None:
 
 
 def test_refused_memory_ends_the_check_with_the_fix_and_nothing_left_open() -> None:
-    class Refusing(CpuHostLink):
+    class Refusing(CpuPcie):
         closed: list[bool] = []  # noqa: RUF012
 
         def _pin(self, size_bytes: int) -> U64:
@@ -287,14 +287,14 @@ def test_the_self_test_of_a_run_is_short_and_the_full_one_has_every_kind() -> No
         assert test.changed_bits == (1 if test.fault.startswith("corrupted") else None)
 
 
-class Blind(CpuHostLink):
+class Blind(CpuPcie):
     """Never sees anything wrong."""
 
     def verify(self) -> Verified:
         return replace(super().verify(), wrong=())
 
 
-class Crying(CpuHostLink):
+class Crying(CpuPcie):
     """Sees a corrupted copy in every batch."""
 
     def _copy(self, way: str, copy: int, destination: U64, source: U64) -> None:
@@ -303,7 +303,7 @@ class Crying(CpuHostLink):
             destination[0] ^= np.uint64(1)
 
 
-class Mixing(CpuHostLink):
+class Mixing(CpuPcie):
     """Takes every fault for a dropped copy."""
 
     def verify(self) -> Verified:
@@ -315,7 +315,7 @@ class Mixing(CpuHostLink):
     ("kind", "detected"), [(Blind, [False] * 4), (Crying, [False]), (Mixing, [False, False, True, True])]
 )
 def test_a_detector_that_is_blind_cries_always_or_mixes_kinds_is_not_taken_for_good(
-    kind: type[CpuHostLink], detected: list[bool]
+    kind: type[CpuPcie], detected: list[bool]
 ) -> None:
     tests = CHECK.selftest(replace(context(), device=Device(kind)))
     assert [test.detected for test in tests] == detected

@@ -7,13 +7,13 @@ import ctypes
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.pcie.cuda import CudaHostLink
+from gpu_burnin.checks.pcie.cuda import CudaPcie
 from gpu_burnin.checks.pcie.port import FAULTS, POISON_WORD, Direction, Kind, Verified, geometry
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, random_words
-from tests.support.link_fakes import CudaError, FakeLinkCupy, compile_link_kernels
+from tests.support.pcie_fakes import CudaError, FakePcieCupy, compile_pcie_kernels
 
 SIZE = 16 << 10
 
@@ -21,25 +21,25 @@ SIZE = 16 << 10
 @pytest.fixture(scope="module")
 def kernels() -> ctypes.CDLL:
     """The kernels, compiled for the host."""
-    return compile_link_kernels()
+    return compile_pcie_kernels()
 
 
 @pytest.fixture
-def cupy(kernels: ctypes.CDLL) -> FakeLinkCupy:
-    return FakeLinkCupy(kernels)
+def cupy(kernels: ctypes.CDLL) -> FakePcieCupy:
+    return FakePcieCupy(kernels)
 
 
 @pytest.fixture
-def link(cupy: FakeLinkCupy) -> CudaHostLink:
+def link(cupy: FakePcieCupy) -> CudaPcie:
     """An open, filled link; the calls so far are forgotten."""
-    made = CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3)
+    made = CudaPcie(cupy, DeviceErrors(cupy), cupy, 3)
     made.open(SIZE)
     made.fill(5)
     cupy.calls.clear()
     return made
 
 
-def batch(link: CudaHostLink, direction: Direction, copies: int) -> Verified:
+def batch(link: CudaPcie, direction: Direction, copies: int) -> Verified:
     link.begin(direction, copies)
     link.finish()
     return link.verify()
@@ -48,14 +48,14 @@ def batch(link: CudaHostLink, direction: Direction, copies: int) -> Verified:
 # --- kernels ---
 
 
-def test_the_source_is_filled_with_the_words_of_the_host(link: CudaHostLink) -> None:
+def test_the_source_is_filled_with_the_words_of_the_host(link: CudaPcie) -> None:
     words = random_words(link._key, 0, geometry(SIZE).source_bytes // 8)
     assert np.array_equal(link._device["source"].values, words)
     assert np.array_equal(link._pinned[0].words, words)
     assert set(link._device["ring"].values.tolist()) == {POISON_WORD}
 
 
-def test_a_look_counts_and_finds_the_first_wrong_word(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
+def test_a_look_counts_and_finds_the_first_wrong_word(link: CudaPcie, cupy: FakePcieCupy) -> None:
     words = SIZE // 8
     ring, look = link._device["ring"].values, link._device_looker(words)
     ring[words : 2 * words] = random_words(link._key, 512, words)
@@ -71,7 +71,7 @@ def test_a_look_counts_and_finds_the_first_wrong_word(link: CudaHostLink, cupy: 
     assert look(0, 0, None, False).wrong_words == words
 
 
-def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaHostLink) -> None:
+def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaPcie) -> None:
     look, kernel = link._kernels["link_look"], link._kernels
     link.begin("h2d", 2)
     link.finish()
@@ -90,7 +90,7 @@ def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaHostLink) -> None
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_told_by_its_kind(link: CudaHostLink, fault: Kind, direction: Direction) -> None:
+def test_each_fault_is_told_by_its_kind(link: CudaPcie, fault: Kind, direction: Direction) -> None:
     assert batch(link, direction, 9) == Verified(9, 9 * SIZE)
     link.strike(fault, 11)
     found = batch(link, direction, 5)
@@ -102,7 +102,7 @@ def test_each_fault_is_told_by_its_kind(link: CudaHostLink, fault: Kind, directi
 # --- streams, events, memory ---
 
 
-def test_a_duplex_batch_is_two_streams_from_one_event(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
+def test_a_duplex_batch_is_two_streams_from_one_event(link: CudaPcie, cupy: FakePcieCupy) -> None:
     link.begin("duplex", 3)
     assert cupy.names() == ["record", "wait_event", *["memcpyAsync"] * 6, "record", "record"]
     one, other = (stream.ptr for stream in link._streams.values())
@@ -119,7 +119,7 @@ def test_a_duplex_batch_is_two_streams_from_one_event(link: CudaHostLink, cupy: 
     assert not link.verify().wrong
 
 
-def test_copies_of_one_way_wait_for_nothing_of_the_other(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
+def test_copies_of_one_way_wait_for_nothing_of_the_other(link: CudaPcie, cupy: FakePcieCupy) -> None:
     link.begin("d2h", 2)
     assert cupy.names() == ["record", "memcpyAsync", "memcpyAsync", "record"]
     host, device = link._pinned, link._device
@@ -128,7 +128,7 @@ def test_copies_of_one_way_wait_for_nothing_of_the_other(link: CudaHostLink, cup
     assert second[:2] == (host[1].address + SIZE, device["source"].data.ptr + 4096)
 
 
-def test_closing_gives_back_all_memory_even_with_a_batch_under_way(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
+def test_closing_gives_back_all_memory_even_with_a_batch_under_way(link: CudaPcie, cupy: FakePcieCupy) -> None:
     assert link.facts()["pinned_bytes"] == geometry(SIZE).source_bytes + geometry(SIZE).ring_bytes
     link.begin("h2d", 2)
     link.close()
@@ -143,7 +143,7 @@ def test_closing_gives_back_all_memory_even_with_a_batch_under_way(link: CudaHos
 
 
 @pytest.mark.parametrize("call", ["wait", "freeHost"])
-def test_closing_goes_on_after_an_error_of_the_device(link: CudaHostLink, cupy: FakeLinkCupy, call: str) -> None:
+def test_closing_goes_on_after_an_error_of_the_device(link: CudaPcie, cupy: FakePcieCupy, call: str) -> None:
     """What cannot be waited for or given back must not keep the rest, nor hide what went wrong first."""
     link.begin("h2d", 2)
     cupy.failures[call] = CudaError(719, "cudaErrorLaunchFailure")
@@ -161,41 +161,41 @@ def test_closing_goes_on_after_an_error_of_the_device(link: CudaHostLink, cupy: 
 @pytest.mark.parametrize(
     ("status", "text"), [(2, "cudaErrorMemoryAllocation: out of memory"), (304, "cudaErrorOperatingSystem: OS call")]
 )
-def test_pinned_memory_that_is_refused_names_the_limit_and_the_fix(cupy: FakeLinkCupy, status: int, text: str) -> None:
+def test_pinned_memory_that_is_refused_names_the_limit_and_the_fix(cupy: FakePcieCupy, status: int, text: str) -> None:
     cupy.failures["hostAlloc"] = CudaError(status, text)
-    link = CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3)
+    link = CudaPcie(cupy, DeviceErrors(cupy), cupy, 3)
     with pytest.raises(DeviceError, match=rf"refused \({text}.*RLIMIT_MEMLOCK .*LimitMEMLOCK=infinity.*ulimit -l"):
         link.open(SIZE)
 
 
-def test_other_errors_of_pinning_are_not_blamed_on_the_limit(cupy: FakeLinkCupy) -> None:
+def test_other_errors_of_pinning_are_not_blamed_on_the_limit(cupy: FakePcieCupy) -> None:
     cupy.failures["hostAlloc"] = CudaError(719, "cudaErrorLaunchFailure")
     with pytest.raises(DeviceError, match=r"CUDA failed while pinning host memory .*XID"):
-        CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
+        CudaPcie(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
 
 
-def test_what_was_pinned_is_given_back_when_device_memory_is_refused(cupy: FakeLinkCupy) -> None:
+def test_what_was_pinned_is_given_back_when_device_memory_is_refused(cupy: FakePcieCupy) -> None:
     cupy.failures["empty"] = cupy.cuda.memory.OutOfMemoryError("Out of memory")
     with pytest.raises(DeviceError, match=f"no GPU memory while allocating device memory for copies of {SIZE} bytes"):
-        CudaHostLink(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
+        CudaPcie(cupy, DeviceErrors(cupy), cupy, 3).open(SIZE)
     assert cupy.host == {}
 
 
-def test_an_error_while_waiting_is_the_device_s(link: CudaHostLink, cupy: FakeLinkCupy) -> None:
+def test_an_error_while_waiting_is_the_device_s(link: CudaPcie, cupy: FakePcieCupy) -> None:
     cupy.failures["wait"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     link.begin("h2d", 1)
     with pytest.raises(DeviceError, match=r"while waiting for copies .*take the GPU out of use"):
         link.finish()
 
 
-def test_a_fresh_look_has_clean_counters(link: CudaHostLink) -> None:
+def test_a_fresh_look_has_clean_counters(link: CudaPcie) -> None:
     look = link._device_looker(SIZE // 8)
     assert look(0, 0, None, False).wrong_words == SIZE // 8
     assert look(0, 0, None, False).wrong_words == SIZE // 8
     assert int(link._device["out"].values[1]) != MASK64
 
 
-def test_the_device_s_link_uses_the_device_s_device(cupy: FakeLinkCupy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_s_link_uses_the_device_s_device(cupy: FakePcieCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     device = CudaDevice()
     device._cupy, device._errors, device.loader = cupy, DeviceErrors(cupy), cupy
     link = device.host_link()

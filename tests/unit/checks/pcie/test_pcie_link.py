@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.phases import Tally
 from gpu_burnin.checks.pcie.port import Direction
 from gpu_burnin.checks.power.wave import Clock
@@ -23,7 +23,7 @@ from tests.support.engine_helpers import gpu
 from tests.support.pcie_helpers import one, run
 
 
-class Real(CpuHostLink):
+class Real(CpuPcie):
     """Says that it is real."""
 
     simulated = False

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.pcie import numa as host_link_numa
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie import numa as pcie_numa
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.ledger import Ledger
 from gpu_burnin.checks.pcie.numa import cpu_list, near_device
 from gpu_burnin.checks.pcie.port import (
@@ -31,15 +31,15 @@ SIZE = 16 << 10
 
 
 @pytest.fixture
-def link() -> CpuHostLink:
+def link() -> CpuPcie:
     """An open, filled link."""
-    made = CpuHostLink()
+    made = CpuPcie()
     made.open(SIZE)
     made.fill(5)
     return made
 
 
-def batch(link: CpuHostLink, direction: Direction, copies: int) -> Verified:
+def batch(link: CpuPcie, direction: Direction, copies: int) -> Verified:
     """One verified batch."""
     link.begin(direction, copies)
     link.finish()
@@ -73,7 +73,7 @@ def test_a_rate_needs_time() -> None:
 
 
 @pytest.mark.parametrize(("direction", "ways"), [("h2d", 1), ("d2h", 1), ("duplex", 2)])
-def test_right_copies_are_all_verified(link: CpuHostLink, direction: Direction, ways: int) -> None:
+def test_right_copies_are_all_verified(link: CpuPcie, direction: Direction, ways: int) -> None:
     slots = geometry(SIZE).slots
     link.begin(direction, slots)
     moved = link.finish()
@@ -83,7 +83,7 @@ def test_right_copies_are_all_verified(link: CpuHostLink, direction: Direction, 
     assert link.verify() == Verified()
 
 
-def test_of_copies_that_are_only_load_the_last_are_verified(link: CpuHostLink) -> None:
+def test_of_copies_that_are_only_load_the_last_are_verified(link: CpuPcie) -> None:
     slots = geometry(SIZE).slots
     link.begin("h2d", 3 * slots + 1, load=True)
     link.finish()
@@ -91,7 +91,7 @@ def test_of_copies_that_are_only_load_the_last_are_verified(link: CpuHostLink) -
     assert batch(link, "h2d", 3) == Verified(3, 3 * SIZE)
 
 
-def test_no_copy_comes_over_one_that_nobody_looked_at(link: CpuHostLink) -> None:
+def test_no_copy_comes_over_one_that_nobody_looked_at(link: CpuPcie) -> None:
     slots = geometry(SIZE).slots
     with pytest.raises(DeviceError, match=f"{slots + 1} copies have no room beside 0 that were not verified"):
         link.begin("d2h", slots + 1)
@@ -104,7 +104,7 @@ def test_no_copy_comes_over_one_that_nobody_looked_at(link: CpuHostLink) -> None
     assert link.verify() == Verified(slots, slots * SIZE)
 
 
-def test_new_data_starts_anew(link: CpuHostLink) -> None:
+def test_new_data_starts_anew(link: CpuPcie) -> None:
     batch(link, "duplex", 7)
     link.fill(6)
     assert link.verify() == Verified()
@@ -119,7 +119,7 @@ def test_new_data_starts_anew(link: CpuHostLink) -> None:
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_told_by_its_kind(
-    link: CpuHostLink, fault: Kind, direction: Direction, before: int, seed: int
+    link: CpuPcie, fault: Kind, direction: Direction, before: int, seed: int
 ) -> None:
     if before:
         assert not batch(link, direction, before).wrong
@@ -146,7 +146,7 @@ def test_each_fault_is_told_by_its_kind(
     assert not batch(link, direction, 5).wrong
 
 
-def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(link: CpuHostLink) -> None:
+def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(link: CpuPcie) -> None:
     for fault in (Kind.DROPPED, Kind.CORRUPTED):
         link.strike(fault, 3)
     for fault in (Kind.DROPPED, Kind.CORRUPTED):
@@ -156,7 +156,7 @@ def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(lin
         ]
 
 
-def test_copies_that_change_places_need_two(link: CpuHostLink) -> None:
+def test_copies_that_change_places_need_two(link: CpuPcie) -> None:
     link.strike(Kind.REORDERED, 1)
     with pytest.raises(DeviceError, match="batch of two"):
         link.begin("h2d", 1)
@@ -195,7 +195,7 @@ def test_part_of_another_copy_is_no_copy_of_it() -> None:
 
 
 def test_an_entry_of_the_report_has_the_place_and_the_words() -> None:
-    link = CpuHostLink()
+    link = CpuPcie()
     link.open(SIZE)
     link.fill(5)
     link.strike(Kind.DUPLICATED, 1)
@@ -211,7 +211,7 @@ def test_an_entry_of_the_report_has_the_place_and_the_words() -> None:
 # --- use out of order, memory ---
 
 
-def test_the_order_of_calls_is_checked(link: CpuHostLink) -> None:
+def test_the_order_of_calls_is_checked(link: CpuPcie) -> None:
     with pytest.raises(DeviceError, match="no batch"):
         link.finish()
     link.begin("h2d", 1)
@@ -224,7 +224,7 @@ def test_the_order_of_calls_is_checked(link: CpuHostLink) -> None:
 
 
 def test_memory_that_is_refused_is_one_sentence_with_the_limit_and_the_fix() -> None:
-    class Refusing(CpuHostLink):
+    class Refusing(CpuPcie):
         def _pin(self, size_bytes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
             raise OSError(12, "Cannot allocate memory")
 
@@ -239,7 +239,7 @@ def test_no_memory_at_all_names_the_shape(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(np, "zeros", none)
     with pytest.raises(DeviceError, match=r"lower shapes\.transfer_bytes"):
-        CpuHostLink().open(SIZE)
+        CpuPcie().open(SIZE)
 
 
 def test_the_cpu_device_offers_a_simulated_link() -> None:
@@ -300,7 +300,7 @@ def test_cpus_that_the_kernel_refuses_change_nothing(tmp_path: Path, monkeypatch
     def refuse(pid: int, cpus: set[int]) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(host_link_numa.os, "sched_setaffinity", refuse)
+    monkeypatch.setattr(pcie_numa.os, "sched_setaffinity", refuse)
     with near_device("0000:01:00.0", tmp_path) as place:
         assert (place.node, "refused the CPUs of NUMA node 1" in place.note) == (None, True)
 

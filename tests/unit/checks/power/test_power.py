@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.cpu import CpuPeers
-from gpu_burnin.checks.nvlink.port import PeerUnavailable
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.nvlink.cpu import CpuNvlink
+from gpu_burnin.checks.nvlink.port import NvlinkUnavailable
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.power import check as power
 from gpu_burnin.checks.power import mixed as power_mixed
 from gpu_burnin.checks.power import waves as power_waves
@@ -202,10 +202,10 @@ def test_a_gpu_that_dies_before_the_waves_does_not_keep_the_others() -> None:
 
 
 def test_no_pinned_memory_is_said_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: CpuHostLink, size_bytes: int) -> None:
+    def refuse(self: CpuPcie, size_bytes: int) -> None:
         raise DeviceError("raise the limit: ulimit -l unlimited")
 
-    monkeypatch.setattr(CpuHostLink, "open", refuse)
+    monkeypatch.setattr(CpuPcie, "open", refuse)
     result = run(level="quick")["GPU-0"]
     assert (result.verdict, codes(result)) == (Verdict.INCONCLUSIVE, ["COVERAGE_LOW"])
     assert "ulimit -l unlimited" in result.reasons[0].message
@@ -213,10 +213,10 @@ def test_no_pinned_memory_is_said_with_its_fix(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_gpus_without_a_way_to_each_other_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: CpuPeers, uuid: str, handle: Any) -> None:
-        raise PeerUnavailable("no way between these GPUs", 217)
+    def refuse(self: CpuNvlink, uuid: str, handle: Any) -> None:
+        raise NvlinkUnavailable("no way between these GPUs", 217)
 
-    monkeypatch.setattr(CpuPeers, "attach", refuse)
+    monkeypatch.setattr(CpuNvlink, "attach", refuse)
     for result in run(2, level="quick").values():
         assert result.verdict is Verdict.PASS
         assert mixed(result)["peer"] == {
@@ -225,7 +225,7 @@ def test_gpus_without_a_way_to_each_other_are_no_fault(monkeypatch: pytest.Monke
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(("part", "call"), [(CpuHostLink, "open"), (CpuPeers, "export")])
+@pytest.mark.parametrize(("part", "call"), [(CpuPcie, "open"), (CpuNvlink, "export")])
 def test_a_gpu_that_reports_its_own_damage_is_no_lack_of_copies(
     part: type, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,8 +248,8 @@ def test_memory_that_another_gpu_may_still_have_mapped_is_not_freed(monkeypatch:
             raise DeviceError("the launch failed")
         rounds(load, until_s)
 
-    def noted(name: str, own: Callable[[CpuPeers], None]) -> Callable[[CpuPeers], None]:
-        def call(port: CpuPeers) -> None:
+    def noted(name: str, own: Callable[[CpuNvlink], None]) -> Callable[[CpuNvlink], None]:
+        def call(port: CpuNvlink) -> None:
             called.append(name)
             own(port)
 
@@ -257,7 +257,7 @@ def test_memory_that_another_gpu_may_still_have_mapped_is_not_freed(monkeypatch:
 
     monkeypatch.setattr(power_mixed.MixedLoad, "_rounds", fails)
     for name in ("abandon", "close"):
-        monkeypatch.setattr(CpuPeers, name, noted(name, getattr(CpuPeers, name)))
+        monkeypatch.setattr(CpuNvlink, name, noted(name, getattr(CpuNvlink, name)))
     found = run_together(lambda ctx: Check().run(ctx), contexts(2, level="quick", options=ALWAYS))
     assert isinstance(found["GPU-0"], DeviceError)
     assert isinstance(found["GPU-1"], CheckResult)

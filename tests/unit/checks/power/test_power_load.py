@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.pcie.cpu import CpuHostLink
+from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.power import load as power_load
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, HIGH, RISING, Burst, Load
@@ -96,7 +96,7 @@ def test_a_digest_that_cries_always_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_blind_verification_of_copies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuHostLink, "strike", lambda *_: None)
+    monkeypatch.setattr(CpuPcie, "strike", lambda *_: None)
     found = {test.fault: test.detected for test in Check().selftest(contexts(1)[0])}
     assert found["corrupted transfer"] is False
 

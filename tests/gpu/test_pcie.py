@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.checks.pcie.check import Check
-from gpu_burnin.checks.pcie.port import FAULTS, Direction, HostLink, Kind, Verified
+from gpu_burnin.checks.pcie.port import FAULTS, Direction, Kind, PciePort, Verified
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
@@ -18,7 +18,7 @@ _SIZES = (4096, 1 << 20, 256 << 20)
 
 
 @pytest.fixture(params=_SIZES)
-def link(request: pytest.FixtureRequest, device: CudaDevice) -> Iterator[HostLink]:
+def link(request: pytest.FixtureRequest, device: CudaDevice) -> Iterator[PciePort]:
     """An open, filled link with copies of each size."""
     with closing(device.host_link()) as made:
         made.open(request.param)
@@ -26,7 +26,7 @@ def link(request: pytest.FixtureRequest, device: CudaDevice) -> Iterator[HostLin
         yield made
 
 
-def batch(link: HostLink, direction: Direction, copies: int) -> Verified:
+def batch(link: PciePort, direction: Direction, copies: int) -> Verified:
     """One verified batch."""
     link.begin(direction, copies)
     moved = link.finish()
@@ -35,7 +35,7 @@ def batch(link: HostLink, direction: Direction, copies: int) -> Verified:
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "duplex"])
-def test_right_copies_are_right(link: HostLink, direction: Direction) -> None:
+def test_right_copies_are_right(link: PciePort, direction: Direction) -> None:
     for _ in range(3):
         found = batch(link, direction, 2)
         assert (found.copies, found.wrong) == (4 if direction == "duplex" else 2, ())
@@ -43,7 +43,7 @@ def test_right_copies_are_right(link: HostLink, direction: Direction) -> None:
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_told_by_its_kind(link: HostLink, fault: Kind, direction: Direction) -> None:
+def test_each_fault_is_told_by_its_kind(link: PciePort, fault: Kind, direction: Direction) -> None:
     assert not batch(link, direction, 2).wrong
     link.strike(fault, 11)
     assert {wrong.kind for wrong in batch(link, direction, 2).wrong} == {fault}

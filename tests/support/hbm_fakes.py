@@ -25,12 +25,12 @@ template <class T> static T atomicOr(T* to, T value) { return __atomic_fetch_or(
 PIECES = (16 * 7 * 40, 16 * 7 * 5, 16 * 7)
 
 
-def compile_memory_kernels() -> ctypes.CDLL:
+def compile_hbm_kernels() -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
     return compile_for_host(SHIM + _MORE + with_host_threads(SOURCE) + LAUNCH, *THREADED, *SANITIZED)
 
 
-class MemoryCupy(FakeCupy):
+class HbmCupy(FakeCupy):
     """FakeCupy with memory of its own: `free_bytes` of it, and no piece larger than `largest_bytes`."""
 
     def __init__(self, kernels: ctypes.CDLL | None = None, free_bytes: int = 1 << 20) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
 from gpu_burnin.device.cpu import CpuDevice
 
 
-class SickMemory(CpuDevice):
+class SickHbm(CpuDevice):
     """Memory with one hardware fault, applied after every write."""
 
     KINDS = ("stuck at 0", "stuck at 1", "address line", "joined data lines", "neighbour disturb")
@@ -19,12 +19,12 @@ class SickMemory(CpuDevice):
         super().__init__()
         self._kind, self._seed = kind, seed
 
-    def memory(self) -> CpuMemory:
+    def memory(self) -> CpuHbm:
         """Sick memory."""
         return _Sick(self._kind, self._seed)
 
 
-class _Sick(CpuMemory):
+class _Sick(CpuHbm):
     def __init__(self, kind: str, seed: int) -> None:
         super().__init__()
         self._kind, self._seed = kind, seed

@@ -1,4 +1,4 @@
-"""What CudaHostLink uses of CuPy, on host memory: streams, events, pinned memory, copies; kernels compiled for the
+"""What CudaPcie uses of CuPy, on host memory: streams, events, pinned memory, copies; kernels compiled for the
 host. None of it replaces a GPU."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ template <class T> static T link_min(T* to, T value) {
 """
 
 
-def compile_link_kernels() -> ctypes.CDLL:
+def compile_pcie_kernels() -> ctypes.CDLL:
     """The link's kernels as a host library with real threads."""
     return compile_for_host(SHIM + _MIN + with_host_threads(SOURCE) + LAUNCH, *THREADED)
 
@@ -30,7 +30,7 @@ def compile_link_kernels() -> ctypes.CDLL:
 class FakeStream:
     """A stream: it only has a number."""
 
-    def __init__(self, cupy: FakeLinkCupy, non_blocking: bool) -> None:
+    def __init__(self, cupy: FakePcieCupy, non_blocking: bool) -> None:
         assert non_blocking
         self._cupy = cupy
         self.ptr = cupy.next_stream = cupy.next_stream + 1
@@ -42,7 +42,7 @@ class FakeStream:
 class FakeLinkEvent:
     """An event recorded in a stream; times are the order of recording, in milliseconds."""
 
-    def __init__(self, cupy: FakeLinkCupy) -> None:
+    def __init__(self, cupy: FakePcieCupy) -> None:
         self._cupy = cupy
         self.time_ms = 0.0
 
@@ -55,7 +55,7 @@ class FakeLinkEvent:
         self._cupy.note("wait", self)
 
 
-class FakeLinkCupy(FakeCupy):
+class FakePcieCupy(FakeCupy):
     """FakeCupy with what a link needs; memory that was given back is no longer there."""
 
     def __init__(self, kernels: ctypes.CDLL | None = None) -> None:
@@ -83,4 +83,4 @@ class FakeLinkCupy(FakeCupy):
         ctypes.memmove(to, origin, size_bytes)
 
 
-__all__ = ["CudaError", "FakeLinkCupy", "compile_link_kernels"]
+__all__ = ["CudaError", "FakePcieCupy", "compile_pcie_kernels"]

@@ -12,7 +12,7 @@ from typing import Any
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 
@@ -22,7 +22,7 @@ _TIMES = 5
 _SEED = 21
 
 
-def measure_memory(device: CudaDevice, cupy: Any, save: Callable[..., None]) -> None:
+def measure_hbm(device: CudaDevice, cupy: Any, save: Callable[..., None]) -> None:
     """Tell of copy bandwidth in B/s, read plus written; the kernels' shares of it; seconds and coverage of a sweep."""
     copy = _copy_bandwidth(cupy)
     save(copy_bandwidth=copy)
@@ -69,7 +69,7 @@ def _shares(device: CudaDevice, copy: float) -> dict[str, float]:
     return shares
 
 
-def _best(memory: MemoryTester, acts: Sequence[Callable[[], object]]) -> float:
+def _best(memory: HbmPort, acts: Sequence[Callable[[], object]]) -> float:
     """Seconds of all acts one after the other, the fastest of five."""
     spent = []
     for _ in range(_TIMES):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.nvlink.cuda import CudaPeers
-from gpu_burnin.checks.nvlink.port import LinkFaults, PeerPort, transfer_key
+from gpu_burnin.checks.nvlink.cuda import CudaNvlink
+from gpu_burnin.checks.nvlink.port import LinkFaults, NvlinkPort, transfer_key
 from gpu_burnin.checks.nvlink.source import SOURCE
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.cuda_words import THREADS
@@ -176,17 +176,17 @@ extern "C" void launch(void* kernel, unsigned grid, u64 a, u64 b, u64 c, u64 d) 
 """
 
 
-def compile_peer_kernels() -> ctypes.CDLL:
+def compile_nvlink_kernels() -> ctypes.CDLL:
     """The kernels as a host library."""
     return compile_for_host(_SHIM + with_host_threads(SOURCE) + _LAUNCH, *THREADED)
 
 
-def make_cuda(kernels: ctypes.CDLL, shared: dict[bytes, Any]) -> tuple[Host, CudaPeers]:
+def make_cuda(kernels: ctypes.CDLL, shared: dict[bytes, Any]) -> tuple[Host, CudaNvlink]:
     host = Host(kernels, shared)
-    return host, CudaPeers(host, DeviceErrors(host), host, blocks=2)
+    return host, CudaNvlink(host, DeviceErrors(host), host, blocks=2)
 
 
-def join(ends: tuple[PeerPort, PeerPort], faults: LinkFaults | None = None) -> None:
+def join(ends: tuple[NvlinkPort, NvlinkPort], faults: LinkFaults | None = None) -> None:
     """Export and attach both, with new data for each other and nothing where it arrives."""
     names = (A, B)
     handles = [end.export(names[i], [names[1 - i]], SIZE, faults if i == 0 else None) for i, end in enumerate(ends)]

@@ -1,4 +1,4 @@
-"""What the kernels of the memory test must do, for any MemoryTester: one whose kernels are compiled for the host (unit
+"""What the kernels of the memory test must do, for any HbmPort: one whose kernels are compiled for the host (unit
 tests) and one on a real GPU (tests/gpu). The judge is the CPU's memory, word for word.
 """
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.hbm.cpu import CpuMemory
+from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import KINDS, MAX_KEPT, MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import MemoryTester, flip
+from gpu_burnin.checks.hbm.port import HbmPort, flip
 from gpu_burnin.exact.operands import random_words
 
 PARAMETERS = {"random": (0, 5, (1 << 64) - 1), "walking": (0, 1, 63), "modulo": (0, 1, 13, 19)}
@@ -21,16 +21,16 @@ ALL = [
 ]
 
 
-def all_words(memory: MemoryTester, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def all_words(memory: HbmPort, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Everything that lies there."""
     return memory.peek(0, size_bytes // 8)
 
 
-class MemoryCases:
+class HbmCases:
     """`memory` has taken `size_bytes`, in several pieces and of no round number."""
 
     @pytest.mark.parametrize("pattern", ALL, ids=lambda p: f"{p.name} {p.parameter}")
-    def test_what_is_written_is_the_pattern(self, memory: MemoryTester, size_bytes: int, pattern: Pattern) -> None:
+    def test_what_is_written_is_the_pattern(self, memory: HbmPort, size_bytes: int, pattern: Pattern) -> None:
         memory.write(pattern)
         assert np.array_equal(all_words(memory, size_bytes), pattern.words(0, size_bytes // 8))
         assert memory.verify(pattern) == MemoryFaults()
@@ -39,7 +39,7 @@ class MemoryCases:
     @pytest.mark.parametrize("downwards", [False, True], ids=["upwards", "downwards"])
     @pytest.mark.parametrize("pattern", ALL, ids=lambda p: f"{p.name} {p.parameter}")
     def test_the_complement_is_written_behind(
-        self, memory: MemoryTester, size_bytes: int, pattern: Pattern, downwards: bool
+        self, memory: HbmPort, size_bytes: int, pattern: Pattern, downwards: bool
     ) -> None:
         memory.write(pattern)
         flip(memory, 8 * 11, 1 << 40)
@@ -49,9 +49,9 @@ class MemoryCases:
     @pytest.mark.parametrize("downwards", [False, True], ids=["upwards", "downwards"])
     @pytest.mark.parametrize("kind", KINDS)
     def test_wrong_words_are_those_that_the_cpu_finds(
-        self, memory: MemoryTester, size_bytes: int, kind: str, downwards: bool
+        self, memory: HbmPort, size_bytes: int, kind: str, downwards: bool
     ) -> None:
-        cpu, words = CpuMemory(), size_bytes // 8
+        cpu, words = CpuHbm(), size_bytes // 8
         cpu.take(size_bytes)
         pattern = Pattern(kind, 3, inverted=downwards)
         places = {0, 1, words - 1, words - 2, *(int(w) % words for w in random_words(9, 0, 40))}
@@ -67,7 +67,7 @@ class MemoryCases:
         assert memory.verify(pattern.complement()) == MemoryFaults()
 
     def test_memory_that_is_wrong_everywhere_is_counted_to_the_last_word(
-        self, memory: MemoryTester, size_bytes: int
+        self, memory: HbmPort, size_bytes: int
     ) -> None:
         memory.write(Pattern("solid"))
         found = memory.verify(Pattern("solid", inverted=True))
@@ -77,16 +77,14 @@ class MemoryCases:
         assert len(found.words) == min(found.lane_words, MAX_KEPT)
         assert len({word.offset_bytes for word in found.words}) == len(found.words)
 
-    def test_two_addresses_of_one_cell_are_seen_from_piece_to_piece(
-        self, memory: MemoryTester, size_bytes: int
-    ) -> None:
+    def test_two_addresses_of_one_cell_are_seen_from_piece_to_piece(self, memory: HbmPort, size_bytes: int) -> None:
         pattern, far = Pattern("address"), size_bytes - 8 * 5
         memory.write(pattern)
         memory.poke(16, memory.peek(far, 1))
         (word,) = memory.verify(pattern).words
         assert (word.offset_bytes, word.expected, word.got) == (16, 16, far)
 
-    def test_time_passes(self, memory: MemoryTester) -> None:
+    def test_time_passes(self, memory: HbmPort) -> None:
         before = memory.seconds
         memory.write(Pattern("solid"))
         written = memory.seconds

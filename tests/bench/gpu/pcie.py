@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, HostLink
+from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, PciePort
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 
@@ -15,7 +15,7 @@ _SMALL_BYTES, _SMALL_COPIES = 4096, 256
 _DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h", "duplex")
 
 
-def measure_host_link(device: CudaDevice, cupy: Any) -> dict[str, Any]:
+def measure_pcie(device: CudaDevice, cupy: Any) -> dict[str, Any]:
     """Bytes per second by direction: of the link (batches of the check, verified outside of the time) and plain.
 
     `copying_share` is the part of the time of a direction that its copies take: the rest is what verifying all of them
@@ -56,7 +56,7 @@ def measure_host_link(device: CudaDevice, cupy: Any) -> dict[str, Any]:
     return found
 
 
-def _small(link: HostLink, direction: Direction) -> float:
+def _small(link: PciePort, direction: Direction) -> float:
     for _ in range(2):  # the first batch warms up
         link.begin(direction, _SMALL_COPIES)
         moved = link.finish()

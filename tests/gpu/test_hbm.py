@@ -9,15 +9,15 @@ import pytest
 
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.faults import FAULTS
-from gpu_burnin.checks.hbm.port import MemoryTester
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
-from tests.support.memory_cases import MemoryCases
+from tests.support.hbm_cases import HbmCases
 
 
-class TestKernels(MemoryCases):
+class TestKernels(HbmCases):
     """All cases on the GPU, in pieces of 16 MiB, three times 2 MiB and 48 bytes."""
 
     @pytest.fixture
@@ -26,7 +26,7 @@ class TestKernels(MemoryCases):
         return (22 << 20) + 48
 
     @pytest.fixture
-    def memory(self, device: CudaDevice, size_bytes: int) -> Iterator[MemoryTester]:
+    def memory(self, device: CudaDevice, size_bytes: int) -> Iterator[HbmPort]:
         """Memory in five pieces."""
         made = device.memory()
         assert len(made.take(size_bytes).regions) == 5
