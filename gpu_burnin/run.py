@@ -285,7 +285,7 @@ def _observe(
         shortfalls = (*shortfalls, BUSY)
     # Everything since boot: what happened before the run counts too.
     events, gaps, sources = seen.log.read(seen.log_left_s)
-    pretended = any(result.coverage.get("simulated") is True for result in done.results)
+    pretended = any(result.coverage.simulated for result in done.results)
     simulated = plan.backend == "cpu" or prepared.found.simulated or seen.log.simulated or pretended
     if not sources and not options.config.require_evidence and not options.inject:
         unsigned = (*unsigned, NO_HISTORY)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 # JSON values as they appear in reports, journals and on the worker pipes.
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
+# In a field's metadata: its name in JSON, and whether JSON leaves it out while it has its default.
+JSON_NAME, OMIT_DEFAULT = "json_name", "omit_default"
+_T = TypeVar("_T")
+
+
+def optional(make: Callable[[], _T]) -> _T:
+    """A dataclass's field that is left out of JSON while it has its default, which `make` gives."""
+    made: _T = field(default_factory=make, metadata={OMIT_DEFAULT: True})
+    return made
 
 
 # How one GPU copies with another: it writes into its memory or reads from it.
@@ -54,7 +63,7 @@ class Reason:
     check: str
     message: str
     gpu: str | None = None
-    details: Mapping[str, JSON] = field(default_factory=dict)
+    details: Mapping[str, JSON] = field(default_factory=dict, metadata={JSON_NAME: "evidence"})
     action: Action = Action.RETEST
     severity: Verdict = Verdict.FAIL
 
@@ -71,7 +80,7 @@ class Notice:
     check: str
     message: str
     gpu: str | None = None
-    details: Mapping[str, JSON] = field(default_factory=dict)
+    details: Mapping[str, JSON] = field(default_factory=dict, metadata={JSON_NAME: "evidence"})
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,61 @@ class Series:
     values: tuple[float, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What a check looked at. Each check has a class of its own (gpu_burnin.checks.NAME.result); this one says nothing,
+    as the result of a check that did not come to an end does.
+
+    A class names again those of these fields that it always reports, which gives them their place in the report.
+    `verified_s` are seconds of work on the GPU of which every result was verified, `verified_parts_s` the same by part.
+    `bytes_moved` were read from or written to the GPU's memory, `pcie_bytes_moved` and `nvlink_bytes_moved` went over
+    these links. `no_floor_why` says why the rates are not held against the model's floors. `waited_s` are those of the
+    result's seconds in which the GPU waited for others.
+    """
+
+    verified_s: float = optional(float)
+    verified_parts_s: Mapping[str, float] = optional(dict)
+    bytes_moved: int = optional(int)
+    pcie_bytes_moved: int = optional(int)
+    nvlink_bytes_moved: int = optional(int)
+    simulated: bool = optional(bool)
+    no_floor_why: str | None = optional(lambda: None)
+    waited_s: float | None = optional(lambda: None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untyped(Coverage, Mapping[str, JSON]):
+    """The coverage of a check that has no class of its own yet."""
+
+    entries: Mapping[str, JSON]
+
+    def __post_init__(self) -> None:
+        empty = Coverage()
+        kinds: dict[str, Any] = {"no_floor_why": str, "waited_s": (int, float), "verified_s": (int, float)}
+        for name in Coverage.__dataclass_fields__:
+            told, default = self.entries.get(name), getattr(empty, name)
+            if getattr(self, name) == default and isinstance(told, kinds.get(name, type(default))):
+                object.__setattr__(self, name, told)
+
+    def __getitem__(self, key: str) -> JSON:
+        return self._all()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, JSON]:
+        late = {name: getattr(self, name) for name in ("no_floor_why", "waited_s")}
+        return {**self.entries, **{name: value for name, value in late.items() if value is not None}}
+
+
+def untyped(coverage: Coverage) -> Mapping[str, JSON]:
+    """The entries of the coverage of a check that has no class of its own yet."""
+    return coverage if isinstance(coverage, Untyped) else {}
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """What one check found on one GPU, or on the node when `gpu` is None.
@@ -112,11 +176,15 @@ class CheckResult:
     verdict: Verdict
     seconds: float
     measurements: tuple[Measurement, ...] = ()
-    coverage: Mapping[str, JSON] = field(default_factory=dict)
+    coverage: Coverage = Coverage()
     errors: tuple[Mapping[str, JSON], ...] = ()
     reasons: tuple[Reason, ...] = ()
     series: tuple[Series, ...] = ()
     started_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.coverage, Coverage):
+            object.__setattr__(self, "coverage", Untyped(entries=self.coverage) if self.coverage else Coverage())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult, Untyped
 
 if TYPE_CHECKING:
     from gpu_burnin.device.port import Device
@@ -156,6 +156,18 @@ class Check(Protocol):
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Inject faults below the check's own detectors and tell which were seen; () where it has no detectors."""
         ...
+
+
+def coverage_class(name: str) -> type[Coverage]:
+    """The class of what a check covers, imported when it is first asked for. Raises KeyError for an unknown check."""
+    if name not in CHECKS:
+        raise KeyError(f"unknown check {name!r}: choose from {', '.join(CHECKS)}")
+    try:
+        module = importlib.import_module(f"gpu_burnin.checks.{name}.result")
+    except ModuleNotFoundError:
+        return Untyped
+    found: type[Coverage] = getattr(module, f"{name.capitalize()}Coverage")
+    return found
 
 
 class _Registry(Mapping[str, Check]):

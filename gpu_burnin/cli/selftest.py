@@ -22,11 +22,11 @@ from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.execution import shielded
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.engine.plan import Plan, PlanError, make_plan
-from gpu_burnin.engine.wire import to_json
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import BACKENDS, Config
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select

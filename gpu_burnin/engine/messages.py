@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gpu_burnin.engine.wire import encode, result_from_json, selftest_from_json
+from gpu_burnin.engine.wire import encode, result_from_json
 from gpu_burnin.hardware.reasons import load_reasons
+from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.host_limits import Scarce
-from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult
+from gpu_burnin.types import CheckResult, Reason, SelftestResult
 
 # What a worker may offer the others at a time, as JSON: the answer with the offers of 16 GPUs fits into a pipe of
 # 64 KiB, so that the supervisor never waits for a worker that does not read.
@@ -119,13 +120,11 @@ def _failed(data: Mapping[str, Any]) -> Failed:
 
 
 def _selftests(data: Mapping[str, Any]) -> Selftests:
-    found = tuple(selftest_from_json(_mapping(result)) for result in _list(data["results"]))
+    found = tuple(from_json(SelftestResult, result) for result in _list(data["results"]))
     for test in found:
-        _texts(test.fault, test.scope)
-        _flags(test.injected, test.detected)
         _seconds(test.latency_s)
-        if test.changed_bits is not None:
-            _count(test.changed_bits)
+        if test.changed_bits is not None and test.changed_bits < 0:
+            raise ValueError(f"not a count: {test.changed_bits}")
         if test.real is not None:
             _reason(test.real, test.gpu)
             if test.real.check != test.check or (test.injected and test.detected):
@@ -134,36 +133,22 @@ def _selftests(data: Mapping[str, Any]) -> Selftests:
 
 
 def _result(data: Mapping[str, Any]) -> Result:
-    raw = _mapping(data["result"])
-    for key in ("measurements", "errors", "reasons", "series"):
-        for item in _list(raw[key]):
-            _mapping(item)
-    found = result_from_json(raw)
-    _seconds(found.seconds)
-    _mapping(found.coverage)
+    found = result_from_json(_mapping(data["result"]))
+    covered = found.coverage
+    for seconds in (found.seconds, covered.verified_s, covered.waited_s or 0.0, *covered.verified_parts_s.values()):
+        _seconds(seconds)
     for measurement in found.measurements:
-        _measurement(measurement)
+        if (measurement.floor, measurement.floor_source, measurement.floor_confidence) != (None, None, None):
+            raise ValueError("a measurement with a floor: floors are the supervisor's")
     for reason in found.reasons:
         _reason(reason, found.gpu)
     for series in found.series:
-        _texts(series.name, series.unit)
         if len(series.t_s) != len(series.values):
             raise ValueError("a series with times and values of different number")
-        for number in (*series.t_s, *series.values):
-            float(number)
     return Result(found)
 
 
-def _measurement(measurement: Measurement) -> None:
-    _texts(measurement.name, measurement.unit)
-    float(measurement.value)  # what is not finite travels as text
-    if {getattr(measurement, field.name) for field in fields(measurement)[3:]} != {None}:
-        raise ValueError("a measurement with a floor: floors are the supervisor's")
-
-
 def _reason(reason: Reason, gpu: str | None) -> None:
-    _texts(reason.code, reason.check, reason.message, reason.gpu or "")
-    _mapping(reason.details)
     # The check of the node covers all its GPUs.
     if gpu is not None and reason.gpu != gpu:
         raise ValueError("a reason about another GPU")
@@ -185,22 +170,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"not a text: {value!r:.40}")
     return value
-
-
-def _texts(*values: Any) -> None:
-    for value in values:
-        _text(value)
-
-
-def _flags(*values: Any) -> None:
-    for value in values:
-        if not isinstance(value, bool):
-            raise TypeError(f"neither true nor false: {value!r:.40}")
-
-
-def _count(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"not a count: {value!r:.40}")
 
 
 def _seconds(value: Any) -> None:

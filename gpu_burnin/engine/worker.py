@@ -23,9 +23,10 @@ from typing import IO, Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.engine.plan import Plan, plan_from_json
-from gpu_burnin.engine.wire import encode, to_json
+from gpu_burnin.engine.wire import encode
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.children import die_with_parent
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host_limits import scarce_of
 from gpu_burnin.types import JSON, CheckResult
 
@@ -124,9 +125,9 @@ def _with_waiting(result: CheckResult, waited_s: float) -> CheckResult:
     """The result with the time for which its GPU waited for the others' turns: no test of it (coverage.active_s)."""
     if not waited_s:
         return result
-    own = result.coverage.get("waited_s")  # what the check itself knows of, such as waiting for a grant
-    total_s = waited_s + (float(own) if isinstance(own, int | float) else 0.0)
-    return replace(result, coverage={**result.coverage, "waited_s": round(total_s, 3)})
+    # What the check itself knows of, such as waiting for a grant, counts as well.
+    total_s = waited_s + (result.coverage.waited_s or 0.0)
+    return replace(result, coverage=replace(result.coverage, waited_s=round(total_s, 3)))
 
 
 def _worker_fault(inject: tuple[str, ...], attempt: int) -> None:

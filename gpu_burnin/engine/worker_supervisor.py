@@ -15,9 +15,9 @@ from gpu_burnin.engine.execution import Run
 from gpu_burnin.engine.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.engine.plan import CheckPlan, share
 from gpu_burnin.engine.step import Early, Failure, Step, death, failed, lacking
-from gpu_burnin.engine.wire import to_json
 from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host_limits import scarce_of, shown_by_end, shown_by_words
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict
 

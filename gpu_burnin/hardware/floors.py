@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import RATE_UNITS, Confidence, Floor, Sku, SkuTable, load_skus
 from gpu_burnin.system.values import mapping_of, number_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, untyped
 
 SLOW = "SLOW"
 # What a limit may differ from the one that was meant.
@@ -66,7 +66,7 @@ def at_lowered_power(
     details: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
     return (
         tuple(
-            replace(result, coverage={**result.coverage, "no_floor_why": why})
+            replace(result, coverage=replace(result.coverage, no_floor_why=why))
             if result.name in _BY_POWER and result.gpu in lowered
             else result
             for result in found
@@ -113,9 +113,9 @@ def _models(gpus: Iterable[Gpu], table: SkuTable) -> dict[str, Sku]:
 
 def _filled(result: CheckResult, sku: Sku | None) -> CheckResult:
     # A check may say that its measurements were not made as those of the floors.
-    if sku is None or result.coverage.get("simulated") is True or result.coverage.get("no_floor_why"):
+    if sku is None or result.coverage.simulated or result.coverage.no_floor_why:
         return result
-    share, doubt = _host(sku, result.coverage)
+    share, doubt = _host(sku, untyped(result.coverage))
     return replace(result, measurements=tuple(_with_floor(item, sku, share, doubt) for item in result.measurements))
 
 

@@ -72,6 +72,14 @@ class ThermalRule:
         )
 
 
+class Traffic(StrEnum):
+    """Fields of a check's coverage (types.Coverage) that count bytes moved."""
+
+    MEMORY = "bytes_moved"
+    PCIE = "pcie_bytes_moved"
+    NVLINK = "nvlink_bytes_moved"
+
+
 @dataclass(frozen=True)
 class CounterRule:
     """Applies when a counter rose by more than `limit`, over the run or per terabyte of `traffic` ("": the run).
@@ -227,7 +235,7 @@ def _counter(value: Located) -> CounterRule:
     return CounterRule(
         counters=entry["counters"].texts(),
         limit=limit,
-        traffic=entry["traffic"].text() if per_tb else "",
+        traffic=str(entry["traffic"].choice(Traffic)) if per_tb else "",
         least=entry["least"].integer() if per_tb else 0,
         meaning=_meaning(value, entry),
     )

@@ -31,7 +31,7 @@ from typing import Literal, TypeAlias
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.floors import FAILING
 from gpu_burnin.system.values import mapping_of, number_of, rows_of
-from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Gpu, Notice, Reason
+from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Gpu, Notice, Reason, untyped
 
 CHECK = "nvlink"
 # Good GPUs spread by 5 to 8 % (stas00/ml-engineering, accelerator README): a fifth less is no noise.
@@ -174,7 +174,7 @@ def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
     for result in results:
         if result.name != CHECK or result.gpu is None:
             continue
-        for row in rows_of(result.coverage, "p2p"):
+        for row in rows_of(untyped(result.coverage), "p2p"):
             peer, counts = str(row.get("peer")), mapping_of(row, "transfers_wrong")
             # The receiver sees it: what the other wrote to it, and what it read itself.
             wrong[peer, result.gpu, "write"] = int(number_of(counts, "write") or 0)

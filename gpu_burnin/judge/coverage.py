@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.checks.verified import PARTS_KEY, TOTAL_KEY
 from gpu_burnin.hardware import SkuTable, make_reason
-from gpu_burnin.system.values import mapping_of, number_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from gpu_burnin.system.values import number_of
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict, untyped
 
 # With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
 # Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
@@ -55,8 +54,7 @@ def missed_fault_rate(result: CheckResult) -> float | None:
     """
     if result.gpu is None or result.verdict is not Verdict.PASS:
         return None
-    parts = mapping_of(result.coverage, PARTS_KEY)
-    least_s = min([verified_s(result), *(number_of(parts, part) or 0.0 for part in parts)])
+    least_s = min([verified_s(result), *result.coverage.verified_parts_s.values()])
     return RULE_OF_THREE / least_s if least_s > 0 else None
 
 
@@ -66,8 +64,8 @@ def verified_s(result: CheckResult) -> float:
     Never more than the time in which it had its GPU: in a check of all together it waits for the turns of others, and
     power waves wait for their grant (`waited_s`).
     """
-    active_s = result.seconds - (number_of(result.coverage, "waited_s") or 0.0)
-    return max(0.0, min(number_of(result.coverage, TOTAL_KEY) or 0.0, active_s))
+    active_s = result.seconds - (result.coverage.waited_s or 0.0)
+    return max(0.0, min(result.coverage.verified_s, active_s))
 
 
 def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float | None:
@@ -103,17 +101,17 @@ def coverage_reasons(
 def _time(result: CheckResult) -> Iterator[Reason]:
     """A check of a GPU that verified nothing for any time has tested nothing, whatever it says of the rest."""
     whole = LEAST_SHARE.get(result.name)
-    nothing_to_test = whole is not None and whole.none_ok and result.coverage.get(whole.whole) == 0
+    nothing_to_test = whole is not None and whole.none_ok and untyped(result.coverage).get(whole.whole) == 0
     if result.gpu is not None and not nothing_to_test and verified_s(result) <= 0:
         message = "the check verified no work of this GPU, so its result says nothing"
-        details: dict[str, JSON] = {"seconds": result.seconds, TOTAL_KEY: result.coverage.get(TOTAL_KEY)}
+        details: dict[str, JSON] = {"seconds": result.seconds, "verified_s": result.coverage.verified_s}
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
 
 def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Reason]:
     if wanted is None:
         return
-    told = {key: result.coverage.get(key) for key in (wanted.covered, wanted.whole)}
+    told = {key: untyped(result.coverage).get(key) for key in (wanted.covered, wanted.whole)}
     if wanted.none_ok and told[wanted.whole] == 0:
         return
     # What was not counted was not covered.
@@ -127,7 +125,7 @@ def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Rea
 
 def _patterns(result: CheckResult) -> Iterator[Reason]:
     """Memory must have gone through enough patterns; the check names those that went over all of it."""
-    told = result.coverage.get("patterns")
+    told = untyped(result.coverage).get("patterns")
     patterns: list[JSON] = [*told] if isinstance(told, list | tuple) else []
     if len(patterns) < LEAST_PATTERNS:
         message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are required"
@@ -137,7 +135,7 @@ def _patterns(result: CheckResult) -> Iterator[Reason]:
 
 def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason]:
     """Each precision that the model has must have run, and on its own data path; of an unknown model, all that ran."""
-    paths, left = result.coverage.get("data_path"), result.coverage.get("precisions_not_covered")
+    paths, left = untyped(result.coverage).get("data_path"), untyped(result.coverage).get("precisions_not_covered")
     proofs = paths if isinstance(paths, Mapping) else {}
     # What the check itself says it left out counts only where the model has hardware for it.
     named = {str(name) for name in left} if isinstance(left, list | tuple) else set()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict, untyped
 
 # Precision, model, number of SMs, serialised algorithm: what has to be equal for equal bits.
 _Group: TypeAlias = tuple[str, str, JSON, str]
@@ -25,13 +25,13 @@ def disagreements(results: Iterable[CheckResult], gpus: Iterable[Gpu]) -> Iterat
     """
     listed = tuple(results)
     models = {gpu.uuid: gpu.sku for gpu in gpus}
-    sms = {result.gpu: result.coverage.get("sms_total") for result in listed if result.name == "sm"}
+    sms = {result.gpu: untyped(result.coverage).get("sms_total") for result in listed if result.name == "sm"}
     groups: dict[_Group, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for result in listed:
         if result.name != "gemm" or result.gpu is None or result.verdict is not Verdict.PASS:
             continue
-        algorithms = _texts(result.coverage.get("algorithms"))
-        for precision, digests in _digests(result.coverage.get("random_digests")).items():
+        algorithms = _texts(untyped(result.coverage).get("algorithms"))
+        for precision, digests in _digests(untyped(result.coverage).get("random_digests")).items():
             group = (precision, models.get(result.gpu, ""), sms.get(result.gpu), algorithms.get(precision, ""))
             groups[group][digests].append(result.gpu)
     for (precision, *_), found in groups.items():

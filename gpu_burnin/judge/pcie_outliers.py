@@ -31,7 +31,7 @@ def pcie_notices(results: Iterable[CheckResult], gpus: Iterable[Gpu]) -> tuple[N
 def _notices(results: tuple[CheckResult, ...], models: dict[str, str]) -> Iterator[Notice]:
     groups: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for result in results:
-        if result.name != "pcie" or result.gpu is None or result.coverage.get("simulated") is True:
+        if result.name != "pcie" or result.gpu is None or result.coverage.simulated:
             continue
         for measurement in result.measurements:
             if measurement.name in MEASUREMENTS:

@@ -10,7 +10,7 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.policy import PowerQuantity, PowerRule, TelemetryPolicy, Weight
 from gpu_burnin.judge.power_phases import BRAKE, HW_THERMAL, MIXED, SLOWDOWN, SW_THERMAL, WAVES, Phase, phases_of
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, Untyped, untyped
 
 CHECK = "power"
 # A median of fewer GPUs says nothing about one of them.
@@ -37,7 +37,10 @@ def judge_power(
     done = tuple(results)
     own = {result.gpu: result for result in done if result.name == CHECK and result.gpu is not None}
     series = {one.gpu: one for one in findings.series}
-    phases = {uuid: phases_of(series[uuid], result.coverage) if uuid in series else {} for uuid, result in own.items()}
+    phases = {
+        uuid: phases_of(series[uuid], untyped(result.coverage)) if uuid in series else {}
+        for uuid, result in own.items()
+    }
     values = _values(series, phases)
     written: dict[str | None, CheckResult] = {}
     reasons: list[Reason] = []
@@ -164,7 +167,7 @@ def _jumped(gpu: Gpu, seen: Mapping[str, Phase]) -> list[Notice]:
 def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
     """One notice for the node where waves belong to the level and none were made."""
     for result in results:
-        waves = result.coverage.get(WAVES)
+        waves = untyped(result.coverage).get(WAVES)
         if isinstance(waves, Mapping) and waves.get("wanted") is True and waves.get("run") is not True:
             message = f"power waves did not run: {waves.get('why')}"
             return [Notice("WAVES_NOT_RUN", CHECK, message, details={"why": waves.get("why")})]
@@ -194,7 +197,7 @@ def _with_power(
         "clock_max_mhz": clock_mhz,
         **rank,
     }
-    coverage = {**result.coverage, "power": power, "power_limit_w": limit_w}
+    coverage = Untyped(entries={**untyped(result.coverage), "power": power, "power_limit_w": limit_w})
     reached = seen[MIXED].power_w if MIXED in seen else None
     extra = () if reached is None else (Measurement("power_reached_w", round(reached, 1), "W"),)
     return replace(result, coverage=coverage, measurements=(*result.measurements, *extra))

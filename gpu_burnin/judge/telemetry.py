@@ -15,7 +15,7 @@ from gpu_burnin.telemetry.counters import base_name
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import Unsupported
-from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason
+from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason, untyped
 
 CHECK = "telemetry"
 BYTES_PER_TB = 1e12
@@ -171,7 +171,7 @@ def _throttled(series: GpuSeries, waves: Phase | None, policy: TelemetryPolicy) 
 
 def _waves_of(series: GpuSeries, results: Iterable[CheckResult]) -> Phase | None:
     own = (result for result in results if (result.name, result.gpu) == (POWER, series.gpu))
-    return next((phases_of(series, result.coverage).get(WAVES) for result in own), None)
+    return next((phases_of(series, untyped(result.coverage)).get(WAVES) for result in own), None)
 
 
 _UNKNOWN_BIT = Meaning(Weight.WARN, "THROTTLED", None, "not described in policy.yaml")
@@ -310,8 +310,7 @@ def _numbers(counter: Counter) -> dict[str, JSON]:
 
 def _moved_bytes(results: Iterable[CheckResult], gpu: str, key: str) -> float:
     """Bytes that the checks moved on a GPU, as their coverage says."""
-    values = (result.coverage.get(key) for result in results if result.gpu == gpu)
-    return float(sum(value for value in values if isinstance(value, int | float)))
+    return float(sum(getattr(result.coverage, key) for result in results if result.gpu == gpu))
 
 
 def _events(findings: TelemetryFindings, gpu: str, policy: TelemetryPolicy) -> Iterator[_Finding]:

@@ -19,7 +19,7 @@ from gpu_burnin.judge.xid import judge_xids
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.telemetry.sampling_record import Record
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Untyped, Verdict
 
 SCOPE = "detector logic only"
 _INTERVAL_S, _STALL_S = 0.1, 10.0
@@ -92,7 +92,9 @@ def _run_reasons(
 def _power_reasons(gpus: Sequence[Gpu], sick: Gpu | None, policy: TelemetryPolicy) -> Iterable[Reason]:
     """What the judge of the power check says when the power brake of one GPU comes on in the second of the waves."""
     waves: dict[str, JSON] = {"wanted": True, "run": True, "started_s": 2.0, "ended_s": 3.0}
-    results = [CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage={"waves": waves}) for gpu in gpus]
+    results = [
+        CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=Untyped(entries={"waves": waves})) for gpu in gpus
+    ]
     faulty = {} if sick is None else {sick.uuid: _brake(_healthy())}
     return judge_power(results, _findings(gpus, faulty), gpus, policy).reasons
 

@@ -10,8 +10,8 @@ from gpu_burnin.engine.journal import died_during
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence, reports
 from gpu_burnin.node.store import EVIDENCE, RunDirectory, Store
-from gpu_burnin.report import model
 from gpu_burnin.report.file_names import REPORT
+from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import read_bytes
 from gpu_burnin.types import Reason, Verdict
 
@@ -64,7 +64,7 @@ def _said(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
     """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
     try:
         report = reports.load(run.path)
-        reasons = tuple(map(model.reason_from_report, report["reasons"]))
+        reasons = tuple(from_json(Reason, reason, tolerant=True) for reason in report["reasons"])
         boot_id = str(report["host"]["boot_id"])
     except (GpuBurninError, KeyError, TypeError, ValueError):
         return None

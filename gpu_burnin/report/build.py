@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gpu_burnin
@@ -18,7 +18,7 @@ from gpu_burnin.report.words import covered
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
-from gpu_burnin.types import JSON, Gpu, Verdict, worst
+from gpu_burnin.types import JSON, Gpu, Verdict, untyped, worst
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "interrupted": seen.interrupted,
         "verdict": str(judged.verdict),
         "action": str(judged.action),
-        "reasons": [model.reason_json(reason) for reason in judged.reasons],
-        "warnings": [model.notice_json(notice) for notice in judged.notices],
-        "host": asdict(run.host),
+        "reasons": [model.plain(reason) for reason in judged.reasons],
+        "warnings": [model.plain(notice) for notice in judged.notices],
+        "host": model.plain(run.host),
         "software": _software(run, judged),
         "plan": plan.to_json(),
         "plan_sha256": plan.digest(),
@@ -67,7 +67,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
 
 def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
     """Versions; what the backend says of its libraries is that of the first GPU, they share one environment."""
-    collectives = (result.coverage for result in judged.results if result.name == "nccl")
+    collectives = (untyped(result.coverage) for result in judged.results if result.name == "nccl")
     # What stands in for NCCL on simulated hardware has versions of its own.
     told = (coverage.get("version") for coverage in collectives if coverage.get("simulated") is not True)
     facts = next((facts for unit, facts in run.facts.items() if unit != "node"), {})
@@ -107,7 +107,7 @@ def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
     return {
         "kernel_log": {"source": log.source, "alive": log.alive, "gaps": log.gaps, "events": events},
         "counters": [model.counter_json(counter) for counter in seen.telemetry.counters],
-        "sources": [asdict(source) for source in seen.telemetry.sources],
+        "sources": [model.plain(source) for source in seen.telemetry.sources],
         "events": [
             {
                 "gpu": event.gpu,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, TypedDict
 
-from gpu_burnin.engine.wire import reason_from_json
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.telemetry.findings import Counter
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult, Verdict
 
 NAME = "muster-report"
 # 1.1 added warnings, telemetry.sources and .events, coverage.gpus, units.covered and what a counter looks like.
@@ -58,71 +57,28 @@ class Report(TypedDict):
 
 def plain(value: object) -> Any:
     """`value` as JSON values; a number that is not finite becomes null, since JSON has none."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, str):
-        return str(value)
-    return value
-
-
-def reason_json(reason: Reason) -> dict[str, JSON]:
-    """A reason as the report has it."""
-    return _with_evidence(asdict(reason))
-
-
-def reason_from_report(item: Mapping[str, Any]) -> Reason:
-    """The inverse of reason_json. Raises KeyError, TypeError or ValueError for anything else."""
-    return reason_from_json({"details" if name == "evidence" else name: value for name, value in item.items()})
-
-
-def notice_json(notice: Notice) -> dict[str, JSON]:
-    """A warning as the report has it."""
-    return _with_evidence(asdict(notice))
-
-
-def _with_evidence(fields: Mapping[str, Any]) -> dict[str, JSON]:
-    """`details` under the name that report v1 has for them."""
-    return {"evidence" if name == "details" else name: plain(value) for name, value in fields.items()}
-
-
-def measurement_json(measurement: Measurement) -> dict[str, JSON]:
-    """A measurement as the report has it."""
-    # What was not finite came from the worker as text ("nan").
-    found: dict[str, JSON] = plain({**asdict(measurement), "value": float(measurement.value)})
-    return found
+    return to_json(value, not_finite=lambda _: None)
 
 
 def check_json(result: CheckResult) -> dict[str, JSON]:
-    """A check's result as the report has it; its reasons are in the report's own list."""
-    return {
-        "name": result.name,
-        "gpu": result.gpu,
-        "verdict": str(result.verdict),
-        "seconds": plain(result.seconds),
-        "measurements": [measurement_json(measurement) for measurement in result.measurements],
-        "coverage": plain(result.coverage),
-        "errors": plain(result.errors),
-    }
+    """A check's result as the report has it; its reasons are in the report's own list, its series in their file."""
+    found: dict[str, JSON] = plain(replace(result, series=(), reasons=()))
+    return {name: value for name, value in found.items() if name not in ("series", "reasons", "started_s")}
 
 
 def gpu_json(gpu: Gpu, verdict: Verdict) -> dict[str, JSON]:
     """A GPU's identity with the verdict on it alone."""
-    return {**asdict(gpu), "verdict": str(verdict)}
+    return {**plain(gpu), "verdict": str(verdict)}
 
 
 def counter_json(counter: Counter) -> dict[str, JSON]:
     """A counter before and after the run, as the report has it."""
-    return {**asdict(counter), "delta": counter.delta}
+    return {**plain(counter), "delta": counter.delta}
 
 
 def selftest_json(result: SelftestResult) -> dict[str, JSON]:
     """A self-test as the report has it: of a real fault its code, since its reason is among the report's."""
-    found: dict[str, JSON] = plain(asdict(result))
-    return {**found, "real": None if result.real is None else result.real.code}
+    return {**plain(result), "real": None if result.real is None else result.real.code}
 
 
 @functools.cache

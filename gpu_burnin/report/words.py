@@ -11,7 +11,7 @@ from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import in_words
 from gpu_burnin.system.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
 from gpu_burnin.telemetry import node_links
-from gpu_burnin.types import JSON, CheckResult
+from gpu_burnin.types import JSON, CheckResult, untyped
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {
@@ -272,8 +272,8 @@ _COVERED: Mapping[str, Callable[[Mapping[str, JSON]], list[str]]] = {
 def covered(result: CheckResult) -> str:
     """What a check looked at, in words, out of the coverage it reports; what it does not report is left out."""
     say = _COVERED.get(result.name)
-    said = say(result.coverage) if say else []
-    moved = number_of(result.coverage, "bytes_moved")
+    said = say(untyped(result.coverage)) if say else []
+    moved = result.coverage.bytes_moved
     if moved:
         said.append(f"{size(moved)} moved")
     return ", ".join(said) or f"ran for {duration(result.seconds)}"

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.engine.wire import result_from_json, to_json
+from gpu_burnin.engine.wire import result_from_json
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.settings.expectations import expectations_of
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
 from gpu_burnin.types import JSON, CheckResult, Gpu

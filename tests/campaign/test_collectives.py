@@ -14,7 +14,7 @@ from gpu_burnin.checks.nccl import session as nccl_session
 from gpu_burnin.checks.nccl.judge import transport_reasons
 from gpu_burnin.checks.nccl.log import read_log
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
+from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped, verdict_of
 from tests.campaign import sick_ring
 from tests.campaign.conftest import Record
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
@@ -125,7 +125,7 @@ def test_rank_named_by_the_check(name: str, record: Record) -> None:
     expect = Expect(codes, PASS if slow else FAIL, frozenset() if slow else frozenset({sick}))
     demand(expect, judged, gpus, f"seed {seed:#x}, sick GPU {sick}")
     if slow:
-        assert {result.coverage["latest_gpu"] for result in results} == {gpus[sick].uuid}
+        assert {untyped(result.coverage)["latest_gpu"] for result in results} == {gpus[sick].uuid}
 
 
 _LIBRARIES = {

@@ -14,7 +14,7 @@ from gpu_burnin.device.port import Device
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Untyped, Verdict
 from tests.campaign import peers
 from tests.campaign.conftest import Record
 from tests.campaign.model import (
@@ -257,7 +257,7 @@ def _rates(gpus: tuple[Gpu, ...], sick: int, name: str, unit: str, healthy: floa
             "covered_bytes": size_bytes, "gpu_memory_bytes": size_bytes, "patterns": list(CORE),
             "verified_s": result.seconds,
         }  # fmt: skip
-        results.append(replace(result, measurements=(rate,), coverage=coverage))
+        results.append(replace(result, measurements=(rate,), coverage=Untyped(entries=coverage)))
         tests += own
     return verdict(observe(plan_of(gpus, "hbm"), results, tests, simulated=False))
 

@@ -7,7 +7,7 @@ import pytest
 from gpu_burnin.checks import CHECKS, REGISTRY
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import CheckResult, Gpu, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped
 from tests.campaign.cells import SICK, Cells, Fading
 from tests.campaign.conftest import Record
 from tests.campaign.memory_faults import MEMORY_FAULTS, WORDS, SickDevice, wrong_words
@@ -51,7 +51,9 @@ def test_sick_cells(name: str, index: int, record: Record, monkeypatch: pytest.M
     demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({sick})), judged, gpus, note)
     words = wrong_words(result.errors)
     assert words and all(fault.place(cells, word) for word in words), f"named {words}; {note}"
-    assert str(result.coverage["shape_words"]).startswith(fault.shape.format(bit=cells.bit, next=(cells.bit + 1) % 64))
+    assert str(untyped(result.coverage)["shape_words"]).startswith(
+        fault.shape.format(bit=cells.bit, next=(cells.bit + 1) % 64)
+    )
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

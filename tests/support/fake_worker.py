@@ -27,12 +27,12 @@ def wait_for(path: Path) -> None:
 
 
 BUSY = {
-    "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "details": {},
+    "code": "GPU_BUSY", "check": "state", "message": "GPU 1 is in use by process 4711", "gpu": "GPU-1", "evidence": {},
     "action": "retest", "severity": "INCONCLUSIVE",
 }  # fmt: skip
 FAULT = {
     "code": "GEMM_MISMATCH", "check": "gemm", "message": "bf16 product is wrong",
-    "details": {"row": 3, "phase": "self-test"}, "action": "repair", "severity": "FAIL",
+    "evidence": {"row": 3, "phase": "self-test"}, "action": "repair", "severity": "FAIL",
 }  # fmt: skip
 HINDERED = {
     "fault": "bitflip bf16", "check": "gemm", "injected": False, "detected": False, "latency_s": 0.0,
@@ -128,7 +128,13 @@ def main(mode: str, state: Path) -> None:
         if mode == "GPU is busy" and request["name"] == "state":
             result["verdict"] = "INCONCLUSIVE"
         reasons = [BUSY] if result["verdict"] != "PASS" else []
-        empty = {"measurements": [], "coverage": offers, "errors": [], "reasons": reasons, "series": []}
+        empty = {
+            "measurements": [],
+            "coverage": {},
+            "errors": [offers] if offers else [],
+            "reasons": reasons,
+            "series": [],
+        }
         send(type="result", result={**result, **empty})
     if mode == "hangs at the end":
         hang()

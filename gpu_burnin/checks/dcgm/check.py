@@ -22,7 +22,7 @@ from gpu_burnin.checks.dcgm.diagnostic import NAME, DcgmUnknown
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.telemetry.pci import gpu_addresses
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of
 
 # The longest answer that is read: 8 GPUs and all tests are some 100 KB.
 _MOST_BYTES = 16 << 20
@@ -132,6 +132,6 @@ def _result(
         gpu=None,
         verdict=verdict_of(reasons),
         seconds=seconds,
-        coverage={**coverage, **(found or {})},
+        coverage=Untyped(entries={**coverage, **(found or {})}),
         reasons=reasons,
     )

@@ -9,7 +9,7 @@ from gpu_burnin.checks.gemm.phases import Session
 from gpu_burnin.exact import operands
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of, word_text
 
 
 class Check:
@@ -37,7 +37,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=session.seconds,
             measurements=tuple(session.tally.measurements()),
-            coverage=_coverage(session, paths, missing),
+            coverage=Untyped(entries=_coverage(session, paths, missing)),
             errors=tuple(session.tally.errors),
             reasons=tuple(reasons),
             series=tuple(session.tally.series()),

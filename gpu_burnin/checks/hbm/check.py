@@ -15,7 +15,7 @@ from gpu_burnin.checks.hbm.port import HbmPort, Taken
 from gpu_burnin.checks.hbm.rounds import Scan, steps, tests_of, wrong_words
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, Untyped, verdict_of
 
 # The first round goes on after its budget, for this part of the time that is left until the worker is ended as hung.
 _LATE_SHARE = 2 / 3
@@ -108,7 +108,7 @@ def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: f
         verdict=verdict_of(reasons),
         seconds=seconds,
         measurements=(rate,),
-        coverage=_coverage(ctx, scan, taken, rounds, sweep_s),
+        coverage=Untyped(entries=_coverage(ctx, scan, taken, rounds, sweep_s)),
         errors=scan.damage.errors(),
         reasons=reasons,
         series=(Series("hbm_rate", "GB/s", times, tuple(value / 1e9 for _, value in scan.rates)),),

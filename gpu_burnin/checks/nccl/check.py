@@ -36,7 +36,7 @@ from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, Untyped, verdict_of
 
 # The verifier looks at each element alone, so a small buffer shows the same.
 _SELFTEST_BYTES = 64 << 10
@@ -75,13 +75,15 @@ class Check:
             verdict=verdict_of(found.reasons),
             seconds=time.monotonic() - started,
             measurements=tuple(_measurements(session.tally, len(members))),
-            coverage={
-                **_coverage(session.tally, ctx, members, found.nvlink),
-                "no_floor_why": found.no_floor_why or why_no_floor(len(members), session.largest_bytes),
-                "version": version,
-                "lost": [*group.lost],
-                "simulated": device.simulated,
-            },
+            coverage=Untyped(
+                entries={
+                    **_coverage(session.tally, ctx, members, found.nvlink),
+                    "no_floor_why": found.no_floor_why or why_no_floor(len(members), session.largest_bytes),
+                    "version": version,
+                    "lost": [*group.lost],
+                    "simulated": device.simulated,
+                }
+            ),
             errors=tuple(session.tally.errors),
             reasons=tuple(found.reasons),
         )

@@ -30,7 +30,7 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.hardware import load_skus, make_reason
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, Verdict, verdict_of
 
 NAME = "nvlink"
 # How often a copy of a slow link is repeated (fault injection).
@@ -59,7 +59,7 @@ class Check:
             facts: dict[str, JSON] = {"p2p": [], "pairs_total": 0, "pairs_covered": 0, "why": _NO_PAIR}
             return CheckResult(
                 NAME, ctx.gpu.uuid, Verdict.PASS, time.monotonic() - started,
-                coverage={**facts, "nvlink_bytes_moved": 0, "simulated": device.simulated},
+                coverage=Untyped(entries={**facts, "nvlink_bytes_moved": 0, "simulated": device.simulated}),
             )  # fmt: skip
         group = Group(ctx)
         if len(group.members) < 2:
@@ -92,13 +92,15 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
             measurements=measurements(rows.values()),
-            coverage={
-                **coverage,
-                "no_floor_why": node_links_of(ctx.options).why_no_floor(
-                    ctx.gpu.uuid, load_skus().skus.get(ctx.gpu.sku)
-                ),
-                "simulated": device.simulated,
-            },
+            coverage=Untyped(
+                entries={
+                    **coverage,
+                    "no_floor_why": node_links_of(ctx.options).why_no_floor(
+                        ctx.gpu.uuid, load_skus().skus.get(ctx.gpu.sku)
+                    ),
+                    "simulated": device.simulated,
+                }
+            ),
             errors=tuple(phases.errors),
             reasons=reasons,
         )
@@ -116,7 +118,7 @@ def _alone(ctx: CheckContext, simulated: bool, seconds: float) -> CheckResult:
     details: dict[str, JSON] = {"pairs_total": total, "pairs_covered": 0}
     reason = make_reason("COVERAGE_LOW", NAME, message, gpu=ctx.gpu.uuid, details=details)
     coverage: dict[str, JSON] = {**details, "p2p": [], "nvlink_bytes_moved": 0, "simulated": simulated}
-    return CheckResult(NAME, ctx.gpu.uuid, reason.severity, seconds, (), coverage, (), (reason,))
+    return CheckResult(NAME, ctx.gpu.uuid, reason.severity, seconds, (), Untyped(entries=coverage), (), (reason,))
 
 
 def _rows(ctx: CheckContext, simulated: bool) -> dict[str, Row]:

@@ -14,7 +14,7 @@ from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.telemetry.pci import read_link
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of
 
 # The self-test uses short copies: a wrong word is seen the same way in a short one.
 _SELFTEST_BYTES = 64 << 10
@@ -47,7 +47,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
             measurements=tally.measurements(),
-            coverage={**_coverage(ctx, tally, simulated), **facts},
+            coverage=Untyped(entries={**_coverage(ctx, tally, simulated), **facts}),
             errors=tuple(wrong.to_json() for wrong in tally.errors),
             reasons=reasons,
             series=tally.series(),

@@ -23,7 +23,7 @@ from gpu_burnin.checks.power.waves import Waves, run_waves
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
 
 # The part of the budget that goes to waves where there are any; the rest is mixed load.
 _WAVE_SHARE = 0.6
@@ -76,7 +76,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - began_s,
             measurements=_measurements(load, mixed),
-            coverage=_coverage(load, bool(wanted), waves, grant, mixed),
+            coverage=Untyped(entries=_coverage(load, bool(wanted), waves, grant, mixed)),
             errors=tuple(errors),
             reasons=tuple(reasons),
             series=power_waves.series(waves) if waves else (),

@@ -25,7 +25,7 @@ from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.device.port import Device
 from gpu_burnin.exact.operands import mix
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, Verdict, verdict_of
 
 # Rounds of each kernel in a launch. On a GPU they fill some tenths of a millisecond while the host's part stays
 # in the milliseconds, and the shared kernel goes four times through all windows of the largest block; the
@@ -99,7 +99,7 @@ class Check:
             gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
-            coverage=_coverage(device, tally),
+            coverage=Untyped(entries=_coverage(device, tally)),
             errors=tuple(tally.errors),
             reasons=reasons,
         )

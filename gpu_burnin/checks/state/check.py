@@ -18,7 +18,7 @@ from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
 
 __all__ = ["Check", "Expected", "judge_state"]
 
@@ -127,7 +127,7 @@ def _result(
         verdict=verdict_of(reasons),
         seconds=seconds,
         measurements=measurements,
-        coverage=coverage,
+        coverage=Untyped(entries=coverage),
         reasons=reasons,
     )
 

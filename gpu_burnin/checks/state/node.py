@@ -9,7 +9,7 @@ from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, say, 
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.system.values import names_of
 from gpu_burnin.telemetry.state import GpuState, known
-from gpu_burnin.types import JSON, CheckResult, Notice, Reason
+from gpu_burnin.types import JSON, CheckResult, Notice, Reason, untyped
 
 # In the coverage of the check: UUIDs of the GPUs whose persistence mode is off.
 PERSISTENCE_OFF = "persistence_off"
@@ -129,7 +129,12 @@ def persistence_off(states: Sequence[GpuState]) -> list[str]:
 
 def persistence_notices(results: Iterable[CheckResult]) -> tuple[Notice, ...]:
     """That persistence mode is off. It is a setting of the machine and changes nothing while a run holds the GPUs."""
-    off = [uuid for result in results if result.name == NAME for uuid in names_of(result.coverage, PERSISTENCE_OFF)]
+    off = [
+        uuid
+        for result in results
+        if result.name == NAME
+        for uuid in names_of(untyped(result.coverage), PERSISTENCE_OFF)
+    ]
     if not off:
         return ()
     message = (

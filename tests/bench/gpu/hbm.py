@@ -15,6 +15,7 @@ from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
 from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
+from gpu_burnin.types import untyped
 
 _COPY_BYTES = 4 << 30
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice (driver_types.h)
@@ -89,9 +90,9 @@ def _sweep(device: CudaDevice) -> dict[str, Any]:
     finally:
         memory.give_back()
     result = Check().run(ctx)
-    covered = result.coverage["covered_bytes"]
+    covered = untyped(result.coverage)["covered_bytes"]
     return {
-        "sweep_seconds": result.coverage["sweep_seconds"],
+        "sweep_seconds": untyped(result.coverage)["sweep_seconds"],
         "sweep_wall_seconds": result.seconds,
         "sweep_verdict": result.verdict.value,
         "covered_bytes": covered,

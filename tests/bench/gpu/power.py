@@ -18,6 +18,7 @@ from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.power import judge_power
 from gpu_burnin.telemetry.discover import discover
 from gpu_burnin.telemetry.sampling import Sampling
+from gpu_burnin.types import untyped
 
 _BUDGET_S = 30.0
 _SEED = 21
@@ -45,10 +46,10 @@ def measure_power(device: CudaDevice, cupy: Any) -> dict[str, Any]:
         "verdict": str(found.verdict),
         "reasons": [reason.message for reason in found.reasons],
         "notices": [notice.message for notice in judged.notices],
-        "waves": found.coverage["waves"],
-        "mixed": found.coverage["mixed"],
-        "power": found.coverage.get("power"),
-        "power_limit_w": found.coverage.get("power_limit_w"),
-        "shape": found.coverage["shape"],
-        "precision": found.coverage["precision"],
+        "waves": untyped(found.coverage)["waves"],
+        "mixed": untyped(found.coverage)["mixed"],
+        "power": untyped(found.coverage).get("power"),
+        "power_limit_w": untyped(found.coverage).get("power_limit_w"),
+        "shape": untyped(found.coverage)["shape"],
+        "precision": untyped(found.coverage)["precision"],
     }

@@ -114,7 +114,7 @@ def test_a_check_that_needs_peace_has_one_gpu_after_the_other(fake: Fake) -> Non
 def test_workers_exchange_data_through_the_supervisor(fake: Fake) -> None:
     result = fake("exchanges", _scoped(Scope.TOGETHER, gpus=3))
     everybody = {f"GPU-{i}": {"handle": f"GPU-{i}"} for i in range(3)}
-    assert [r.coverage for r in result.results if r.name == "hbm"] == [everybody] * 3
+    assert [r.errors for r in result.results if r.name == "hbm"] == [(everybody,)] * 3
 
 
 def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Pa
 
     result = fake("exchanges, GPU-1 dies", _scoped(Scope.TOGETHER), on_event=on_event)
     found = {r.gpu: r for r in result.results if r.name == "hbm"}
-    assert found["GPU-0"].coverage == {"GPU-0": {"handle": "GPU-0"}}
+    assert found["GPU-0"].errors == ({"GPU-0": {"handle": "GPU-0"}},)
     assert told(found["GPU-1"]) == [("WORKER_DIED", Verdict.FAIL)]
 
 

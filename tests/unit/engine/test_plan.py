@@ -21,8 +21,9 @@ from gpu_burnin.engine.plan import (
     schedule,
     share,
 )
-from gpu_burnin.engine.wire import encode, result_from_json, selftest_from_json, to_json
+from gpu_burnin.engine.wire import encode, result_from_json
 from gpu_burnin.exact.faults import FAULTS
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
 from tests.support.engine_helpers import gpu, plan
 
@@ -183,7 +184,7 @@ def test_results_survive_the_wire() -> None:
     result = CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0, measured, {"c": 1}, ({"row": 1},), (reason,))
     assert result_from_json(json.loads(encode(to_json(result)))) == result
     test = SelftestResult("f", "gemm", None, True, False, 0.1, "s")
-    assert selftest_from_json(json.loads(encode(to_json(test)))) == test
+    assert from_json(SelftestResult, json.loads(encode(to_json(test)))) == test
 
 
 def test_numbers_that_json_lacks_become_text() -> None:

@@ -1,0 +1,186 @@
+"""Dataclasses as JSON values and back, by their type hints. Standard library only.
+
+A hint may be a dataclass, a tuple, a Mapping, a Literal, an Enum, a union, a scalar, or JSON: whatever there is. What a
+field's metadata may say: see JSON_NAME and OMIT_DEFAULT. JSON has no numbers that are not finite: the caller of to_json
+says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT, Untyped
+
+T = TypeVar("T")
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+class Misfit(ValueError):
+    """Data that is not of the form it should have; says where."""
+
+    def __init__(self, why: str, *path: str | int) -> None:
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+        super().__init__(f"{place}: {why}" if place else why)
+        self.why, self.path = why, path
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a dataclass as JSON has it: `make` gives its default (None: it has none)."""
+
+    name: str
+    json_name: str
+    hint: Any
+    make: Callable[[], Any] | None
+    omit_default: bool
+
+
+@functools.cache
+def json_fields(kind: type) -> tuple[Field, ...]:
+    """The fields in the order of the JSON object: a class's own, then what it only inherits."""
+    found = {field.name: field for field in fields(kind)}
+    hints = get_type_hints(kind, localns={"JSON": object})
+    named = dict.fromkeys(name for base in kind.__mro__ for name in inspect.get_annotations(base) if name in found)
+    return tuple(
+        Field(
+            name,
+            str(found[name].metadata.get(JSON_NAME, name)),
+            hints[name],
+            _default(found[name]),
+            bool(found[name].metadata.get(OMIT_DEFAULT)),
+        )
+        for name in named
+    )
+
+
+def _default(field: Any) -> Callable[[], Any] | None:
+    if field.default_factory is not MISSING:
+        made: Callable[[], Any] = field.default_factory
+        return made
+    return None if field.default is MISSING else lambda: field.default
+
+
+def to_json(value: object, not_finite: Callable[[float], str | None] = str) -> Any:
+    """JSON values of a dataclass, mapping, list or scalar; `not_finite` gives what stands for NaN and infinities."""
+    if isinstance(value, Untyped):
+        return to_json(dict(value), not_finite)
+    if is_dataclass(value) and not isinstance(value, type):
+        entries = ((field, getattr(value, field.name)) for field in json_fields(type(value)))
+        return {
+            field.json_name: to_json(item, not_finite)
+            for field, item in entries
+            if not (field.omit_default and field.make and item == field.make())
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item, not_finite) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json(item, not_finite) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return not_finite(value)
+    return str(value) if isinstance(value, str) else value
+
+
+def from_json(kind: type[T], data: object, *, tolerant: bool = False) -> T:
+    """The inverse of to_json. Raises Misfit for data of another form.
+
+    `tolerant` ignores fields that are not known, as another version may have them, and reads null where a number is
+    wanted as one that is not finite.
+    """
+    made: T = _read(kind, data, tolerant)
+    return made
+
+
+def _read(hint: Any, data: Any, tolerant: bool) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in (Any, object):
+        return data
+    if origin in (Union, UnionType):
+        return _first(args, data, tolerant)
+    if origin is Literal:
+        return _one_of(args, data)
+    if origin is tuple:
+        return _items(args, data, tolerant)
+    if origin is not None and issubclass(origin, Mapping):
+        return {_read(args[0], key, tolerant): _at(key, args[1], item, tolerant) for key, item in _object(data).items()}
+    if hint is Untyped:
+        return Untyped(entries=_object(data))
+    if is_dataclass(hint):
+        return _object_of(cast("type[Any]", hint), _object(data), tolerant)
+    if issubclass(hint, Enum):
+        return hint(_one_of([member.value for member in hint], data))
+    return _scalar(hint, data, tolerant)
+
+
+def _at(step: str | int, hint: Any, data: Any, tolerant: bool) -> Any:
+    try:
+        return _read(hint, data, tolerant)
+    except Misfit as misfit:
+        raise Misfit(misfit.why, step, *misfit.path) from None
+
+
+def _first(hints: tuple[Any, ...], data: Any, tolerant: bool) -> Any:
+    if data is None and NoneType in hints:
+        return None
+    misfits = []
+    for hint in hints:
+        try:
+            return _read(hint, data, tolerant)
+        except Misfit as misfit:
+            misfits.append(misfit)
+    raise max(misfits, key=lambda misfit: len(misfit.path))  # the one that went furthest into the data
+
+
+def _one_of(values: Any, data: Any) -> Any:
+    for value in values:
+        if type(value) is type(data) and value == data:
+            return value
+    raise Misfit(f"none of {', '.join(map(repr, values))}: {data!r:.40}")
+
+
+def _items(hints: tuple[Any, ...], data: Any, tolerant: bool) -> tuple[Any, ...]:
+    if not isinstance(data, list | tuple):
+        raise Misfit(f"not a list: {data!r:.40}")
+    many = hints[1:] == (...,)
+    if not many and len(data) != len(hints):
+        raise Misfit(f"not {len(hints)} items: {data!r:.40}")
+    return tuple(_at(index, hints[0 if many else index], item, tolerant) for index, item in enumerate(data))
+
+
+def _object(data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise Misfit(f"not an object: {data!r:.40}")
+    return data
+
+
+def _object_of(kind: type, data: Mapping[str, Any], tolerant: bool) -> Any:
+    known = json_fields(kind)
+    unknown = set(data) - {field.json_name for field in known}
+    if unknown and not tolerant:
+        raise Misfit(f"unknown: {', '.join(sorted(map(str, unknown)))}")
+    found = {}
+    for field in known:
+        if field.json_name in data:
+            found[field.name] = _at(field.json_name, field.hint, data[field.json_name], tolerant)
+        elif field.make is None:
+            raise Misfit("missing", field.json_name)
+    try:
+        return kind(**found)
+    except ValueError as error:  # what the class itself refuses
+        raise Misfit(str(error)) from None
+
+
+def _scalar(kind: type, data: Any, tolerant: bool) -> Any:
+    if kind is float and data is None and tolerant:
+        return math.nan
+    if kind is float and (data in _NOT_FINITE if isinstance(data, str) else type(data) in (int, float)):
+        return float(data)
+    if isinstance(data, kind) and (kind is bool or not isinstance(data, bool)):
+        return data
+    raise Misfit(f"not {kind.__name__}: {data!r:.40}")
