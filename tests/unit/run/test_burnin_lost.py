@@ -110,7 +110,7 @@ def test_full_disk_before_the_run(node: Node) -> None:
     code, _, err = node.call("run", "--json", file_limit_bytes=0)
     assert code == 2
     assert node.call("gate")[0] == 0, "a run that cannot close the gate does not begin"
-    assert "the run was given up, since" in err.splitlines()[-1]
+    assert "the run gave up: " in err.splitlines()[-1]
     assert "Traceback" not in err
 
 
