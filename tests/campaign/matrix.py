@@ -1,4 +1,4 @@
-"""The matrix of the campaign: a line a fault, and how often this project and the peers' rules saw it."""
+"""The matrix of the campaign: a line a fault, and how often this project and the reference tools' rules saw it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from gpu_burnin.system.files import write_atomic
 from tests.campaign.model import NOT_TESTED, SEEN
 
-PEERS = ("gpu-burn", "dcgm", "nvbandwidth", "nccl-tests")
+TOOLS = ("gpu-burn", "dcgm", "nvbandwidth", "nccl-tests")
 AREAS = (
     "state", "compute", "memory", "transfers", "collectives", "power", "opinion", "telemetry", "executor", "command",
     "healthy",
 )  # fmt: skip
 _LEGEND = """\
-muster: cases with the right code, the right GPU and the right verdict, of all cases. The peers' columns are their
-published detection rules (tests/campaign/peers.py) on the same fault: in the outputs of this project's product and in
-those of their own operands, in memory, copies and collectives with their own patterns; a case counts for a peer when
-its rule sees it in either. "-": the rule does not look there (a precision that the tool does not multiply in, a state
-that the rule does not read). What DCGM's health watches say of a node's state is not restated here."""
+muster: cases with the right code, the right GPU and the right verdict, of all cases. The tools' columns are their
+published detection rules (tests/campaign/reference_tools) on the same fault: in the outputs of this project's product
+and in those of their own operands, in memory, copies and collectives with their own patterns; a case counts for a tool
+when its rule sees it in either. "-": the rule does not look there (a precision that the tool does not multiply in, a
+state that the rule does not read). What DCGM's health watches say of a node's state is not restated here."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Line:
     cases: int
     right: int
     codes: str
-    peers: dict[str, str]
+    tools: dict[str, str]
 
 
 def lines(cases: Iterable[Case]) -> list[Line]:
@@ -58,23 +58,23 @@ def lines(cases: Iterable[Case]) -> list[Line]:
             cases=len(group),
             right=sum(case.right for case in group),
             codes=", ".join(sorted({code for case in group for code in case.row["codes"]})) or "none",
-            peers={peer: _peer(group, peer) for peer in PEERS},
+            tools={tool: _seen_by(group, tool) for tool in TOOLS},
         )
         for (area, fault), group in ordered
     ]
 
 
-def _peer(group: Sequence[Case], peer: str) -> str:
-    said = [case.row["peers"].get(peer, NOT_TESTED) for case in group]
-    looked = [word for word in said if word != NOT_TESTED]
-    return f"{sum(word == SEEN for word in looked)}/{len(looked)}" if looked else "-"
+def _seen_by(group: Sequence[Case], tool: str) -> str:
+    outcomes = [case.row["tools"].get(tool, NOT_TESTED) for case in group]
+    looked = [outcome for outcome in outcomes if outcome != NOT_TESTED]
+    return f"{sum(outcome == SEEN for outcome in looked)}/{len(looked)}" if looked else "-"
 
 
 def render(cases: Sequence[Case]) -> str:
     """The whole matrix as text."""
-    table = [("area", "fault", "muster", *(f"{peer} rule" for peer in PEERS), "codes")]
+    table = [("area", "fault", "muster", *(f"{tool} rule" for tool in TOOLS), "codes")]
     table += [
-        (line.area, line.fault, f"{line.right}/{line.cases}", *(line.peers[peer] for peer in PEERS), line.codes)
+        (line.area, line.fault, f"{line.right}/{line.cases}", *(line.tools[tool] for tool in TOOLS), line.codes)
         for line in lines(cases)
     ]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
@@ -91,19 +91,19 @@ def _totals(cases: Sequence[Case]) -> list[str]:
         if group:
             faults = len({case.row["fault"] for case in group})
             right = sum(case.right for case in group)
-            peers = ", ".join(f"{peer} rule {_peer(group, peer)}" for peer in PEERS)
+            tools = ", ".join(f"{tool} rule {_seen_by(group, tool)}" for tool in TOOLS)
             kind = "profiles" if area == "healthy" else "faults"
-            out.append(f"{area}: {faults} {kind}, {right} of {len(group)} cases right ({peers})")
+            out.append(f"{area}: {faults} {kind}, {right} of {len(group)} cases right ({tools})")
     return out
 
 
 def summary(cases: Sequence[Case]) -> str:
     """One line of counts."""
-    sick = [case for case in cases if case.row["area"] != "healthy"]
+    faulty = [case for case in cases if case.row["area"] != "healthy"]
     healthy = [case for case in cases if case.row["area"] == "healthy"]
-    faults = len({(case.row["area"], case.row["fault"]) for case in sick})
+    faults = len({(case.row["area"], case.row["fault"]) for case in faulty})
     return (
-        f"{faults} faults, {sum(case.right for case in sick)} of {len(sick)} cases detected; "
+        f"{faults} faults, {sum(case.right for case in faulty)} of {len(faulty)} cases detected; "
         f"{len(healthy)} healthy runs, {sum(not case.right for case in healthy)} of them not passed"
     )
 

@@ -16,8 +16,10 @@ from gpu_burnin.types import Action, Gpu, Verdict
 
 SEED_VARIABLE = "MUSTER_CAMPAIGN_SEED"
 DEFAULT_SEED = 2026
-# What a peer's rule says of a fault: a verdict on the same outputs, or that it does not look there at all.
+# What a reference tool's rule says of a fault: a verdict on the same outputs, or that it does not look there at all.
 SEEN, MISSED, NOT_TESTED = "seen", "missed", "not tested"
+# What no reference tool looks at.
+TOOLS_NOT_TESTED: Mapping[str, str] = {"gpu-burn": NOT_TESTED, "dcgm": NOT_TESTED}
 
 
 def base_seed() -> int:
@@ -89,7 +91,7 @@ def demand(expect: Expect, judged: Judgement, gpus: Sequence[Gpu], note: str) ->
 
 @dataclass(frozen=True)
 class Row:
-    """One case in the matrix. `peers` says for each peer rule SEEN, MISSED or NOT_TESTED."""
+    """One case in the matrix. `tools` says for each tool's rule SEEN, MISSED or NOT_TESTED."""
 
     area: str
     fault: str
@@ -97,7 +99,7 @@ class Row:
     variant: str = ""
     codes: Sequence[str] = ()
     verdict: str = ""
-    peers: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -53,7 +53,7 @@ def healthy_telemetry(gpus: Sequence[Gpu]) -> TelemetryFindings:
 
 
 def sampled(gpus: Sequence[Gpu], seen: Sequence[Mapping[str, Any]]) -> TelemetryFindings:
-    """Findings from what each GPU's sampler would have said, through the real record of its messages.
+    """Findings from what each GPU's sampler would have sent, through the real record of its messages.
 
     For each GPU: `counters` at first, those that `changed` at the end, lowest, mean and highest `temperature_c`,
     and the clocks event `reasons` of all samples.

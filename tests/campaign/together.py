@@ -15,7 +15,7 @@ from tests.support.exchange_barrier import run_together
 
 
 def node_of(*case: object, least: int = 2, most: int = 4) -> tuple[tuple[Gpu, ...], int]:
-    """The GPUs of a case and the index of the sick one."""
+    """The GPUs of a case and the index of the faulty one."""
     source = case_random("place", *case)
     gpus = made_up_gpus(source.randint(least, most))
     return gpus, source.randrange(len(gpus))

@@ -26,7 +26,7 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact import operands
 from gpu_burnin.types import JSON, Verdict
 from tests.support.engine_helpers import context
-from tests.support.sick_hbm import SickHbm
+from tests.support.faulty_hbm import FaultyHbm
 
 
 class OnMemory(CpuDevice):
@@ -239,7 +239,7 @@ def test_gemm_leaves_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- patterns against models of hardware faults ---
 
-_KINDS = SickHbm.KINDS
+_KINDS = FaultyHbm.KINDS
 # The place of a fault: its word in the low half, its bit in the upper one.
 _PLACES = {"joined data lines": 4 << 32, "neighbour disturb": 40}
 _PLACE = 3 << 32 | 5
@@ -264,7 +264,7 @@ def _run(test: str, memory: HbmPort, size_bytes: int) -> Scan:
 
 @pytest.mark.parametrize(("test", "kind"), [(t, k) for t, kinds in _FINDS.items() for k in kinds])
 def test_patterns_find_hardware_faults(test: str, kind: str) -> None:
-    memory = SickHbm(kind, _PLACES.get(kind, _PLACE)).memory()
+    memory = FaultyHbm(kind, _PLACES.get(kind, _PLACE)).memory()
     memory.take(1 << 16)
     assert _run(test, memory, 1 << 16).damage.words > 0
 

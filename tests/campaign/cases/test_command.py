@@ -1,0 +1,134 @@
+"""Command line: faulty nodes from `gpu-burnin run` to the report, with real processes all the way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.judge.verdict import Judgement
+from gpu_burnin.report import model
+from gpu_burnin.types import Action, Gpu, Verdict
+from tests.campaign.command_node import GPUS, Node, judgement_of
+from tests.campaign.conftest import Record
+from tests.campaign.faults.command import COMMAND_FAULTS, CommandFault
+from tests.campaign.model import TOOLS_NOT_TESTED, Expect, case_random, case_seed, demand, row
+from tests.campaign.node import gpus_of
+from tests.campaign.nvml_child import NvmlChild
+
+SEEDS = 1
+EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
+_FULL = "full disk"
+
+
+def prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], faulty: int) -> None:
+    """Write the kernel log and the journal of the run before."""
+    node.settings |= fault.settings
+    if not fault.no_log:
+        bus = gpus[faulty].pci_bus_id.rpartition(".")[0]
+        lines = ["6,0,100,-;Linux version 6.1", *(line.format(bus=bus) for line in fault.log)]
+        node.kernel_log.write_text("\n".join(lines) + "\n")
+    if fault.journal is not None:
+        with node.store.locked():
+            run = node.store.new_run(datetime(2026, 1, 2, tzinfo=UTC))
+        run.journal.write_bytes(fault.journal)
+
+
+def _finish(process: subprocess.Popen[str], interrupt_at: str) -> tuple[int, str, str]:
+    if interrupt_at:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if interrupt_at in line:
+                break
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("index", range(SEEDS))
+@pytest.mark.parametrize("name", COMMAND_FAULTS)
+def test_command_fault(
+    name: str, index: int, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
+) -> None:
+    fault, seed = COMMAND_FAULTS[name], case_seed("command", name, index)
+    faulty = case_random("command", name, index).randrange(GPUS)
+    start = f"identity = command-{index}\ngpus = {GPUS}\n"
+    gpus = gpus_of(nvml.node(start))
+    lines = {key.format(t=faulty): value for key, value in fault.lines.items()}
+    node = Node(tmp_path, fake_nvml, host_key, start + "".join(f"{key} = {value}\n" for key, value in lines.items()))
+    prepare(node, fault, gpus, faulty)
+    arguments = [argument.format(t=faulty) for argument in fault.arguments]
+    code, out, err = _finish(node.start("--seed", str(seed), *arguments), fault.interrupt_at)
+    assert out, f"exit code {code}, no report: {err}"
+    report = json.loads(out)
+    model.validate(report)
+    judged = judgement_of(report)
+    record(row("command", name, seed, judged, tools=TOOLS_NOT_TESTED))
+    expect = Expect(
+        codes=frozenset(fault.codes.split()),
+        verdict=fault.verdict,
+        gpus=frozenset({faulty}) if fault.on_gpu else frozenset(),
+        also=frozenset(fault.also.split()),
+        node_codes=frozenset(fault.node_codes.split()),
+    )
+    looked_at = tuple(gpu for gpu in gpus if gpu.index in expect.gpus) if fault.cut_short else gpus
+    demand(expect, judged, looked_at, f"seed {seed:#x}, faulty GPU {faulty}; {err[-800:]}")
+    assert code == EXIT_CODES[fault.verdict]
+
+
+@pytest.mark.parametrize("most_bytes", [500, 5000])
+def test_full_disk(
+    most_bytes: int, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
+) -> None:
+    """No room for the journal, or later for the report: the verdict all the same, and no evidence of it."""
+    seed = case_seed("command", _FULL, most_bytes)
+    scenario = f"identity = full\ngpus = {GPUS}\n"
+    node = Node(tmp_path, fake_nvml, host_key, scenario)
+    prepare(node, COMMAND_FAULTS["simulated, and not allowed to pass"], gpus_of(nvml.node(scenario)), 0)
+    code, out, err = _finish(node.start("--seed", str(seed), most_bytes=most_bytes), "")
+    judged = Judgement(Verdict.INCONCLUSIVE, Action.RETEST, ())
+    record(row("command", _FULL, seed, judged, variant=f"{most_bytes} bytes", tools=TOOLS_NOT_TESTED))
+    assert (code, json.loads(out)["verdict"]) == (3, "INCONCLUSIVE"), err
+    assert "make room" in err and "the gate stays closed" in err.strip().splitlines()[-1], err
+    assert "Traceback" not in err
+    assert not list(node.store.runs_dir.glob("*/evidence.json"))
+
+
+def test_healthy_node_passes(nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path) -> None:
+    """The same node without a fault: what the faults above are measured against."""
+    scenario = f"identity = healthy\ngpus = {GPUS}\n"
+    node = Node(tmp_path, fake_nvml, host_key, scenario)
+    gpus = gpus_of(nvml.node(scenario))
+    prepare(node, CommandFault("healthy", "", Verdict.PASS), gpus, 0)
+    code, out, err = _finish(node.start("--seed", "1"), "")
+    assert out, err
+    demand(Expect(frozenset(), Verdict.PASS), judgement_of(json.loads(out)), gpus, err[-800:])
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [("--as=83886080", "RLIMIT_AS is 80 MiB"), ("--as=115343360", "RLIMIT_AS is 110 MiB"),
+     ("--nofile=17", "RLIMIT_NOFILE is 17")],
+)  # fmt: skip
+def test_a_limit_of_the_host(
+    limit: str, named: str, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
+) -> None:
+    """Too little for the workers, though enough for who started them: the limit is named, and no GPU fails."""
+    seed = case_seed("command", "limit", limit)
+    scenario = f"identity = limit\ngpus = {GPUS}\n"
+    nvml.node(scenario)
+    node = Node(tmp_path, fake_nvml, host_key, scenario)
+    node.settings |= {"checks": ["gemm", "hbm"]}
+    node.kernel_log.write_text("6,0,100,-;Linux version 6.1\n")
+    process = node.start("--seed", str(seed), limit=("prlimit", limit))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == EXIT_CODES[Verdict.INCONCLUSIVE], err
+    report = json.loads(out)
+    record(row("command", f"limit {limit}", seed, judgement_of(report), tools=TOOLS_NOT_TESTED))
+    assert {reason["severity"] for reason in report["reasons"]} == {"INCONCLUSIVE"}
+    assert any(reason["code"] == "HOST_LIMIT" and named in reason["message"] for reason in report["reasons"]), report

@@ -1,0 +1,185 @@
+"""Power: wrong products and copies under the real power check, and what NVML says meanwhile, by real samplers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_burnin.checks import CHECKS
+from gpu_burnin.device.port import Buffer
+from gpu_burnin.exact.faults import FAULTS
+from gpu_burnin.telemetry.findings import TelemetryFindings
+from gpu_burnin.telemetry.sampling import Sampling
+from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped
+from tests.campaign.conftest import Record
+from tests.campaign.faults.faulty_link import FaultyNvlinkDevice, FaultyPcieDevice
+from tests.campaign.faults.faulty_products import FaultyProductsDevice, always, each
+from tests.campaign.faults.power import POWER_FAULTS, PowerFault
+from tests.campaign.faults.wires import FAULTY_WIRES
+from tests.campaign.model import MISSED, NOT_TESTED, TOOLS_NOT_TESTED, Expect, case_random, case_seed, demand, row
+from tests.campaign.node import gpus_of
+from tests.campaign.nvml_child import SCENARIO_VARIABLE, NvmlChild
+from tests.campaign.together import judge_group, node_of, run_group
+
+FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
+GPUS = 3
+# Neither tool swings the load of all GPUs; DCGM's pulse_test is closed and belongs to level 4.
+_INTERVAL_S, _READY_S = 0.02, 30.0
+# Seconds of a check: simulated waves take 1.2 s of it, the mixed load has the rest.
+_BUDGET_S = 2.2
+_WAVES = {True: {"power_waves": "always"}, False: {"power_waves": "never"}}
+
+
+class _WrongOnEdge(FaultyProductsDevice):
+    """Only the first product after a rest is wrong: what gives way when the current rises."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(FAULTS["bitflip"], lambda number, _: self._rested, seed)
+        self._rested = False
+        self._made = 0
+
+    def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
+        self._made += 1
+        # The products that measure the load come first, without a rest between them.
+        self._rested = self._made > 40 and self._since_collect == 0
+        self._since_collect += 1
+        super().gemm(precision, a, b, c)
+
+    _since_collect = 0
+
+    def collect(self) -> Any:
+        self._since_collect = 0
+        return super().collect()
+
+
+_FAULTY_PRODUCTS = {
+    "every product": lambda seed: FaultyProductsDevice(FAULTS["low_mantissa"], always, seed),
+    "each seventh product": lambda seed: FaultyProductsDevice(FAULTS["bitflip"], each(7), seed),
+    "first product after a rest": _WrongOnEdge,
+}
+
+
+@pytest.mark.parametrize("waves", [True, False], ids=["waves", "mixed load"])
+@pytest.mark.parametrize("name", _FAULTY_PRODUCTS)
+def test_wrong_products_under_swinging_load(name: str, waves: bool, record: Record) -> None:
+    seed = case_seed("power", name, waves)
+    gpus, faulty = node_of("power", name, waves, least=2, most=3)
+    results = run_group(
+        "power", gpus, seed, devices={faulty: _FAULTY_PRODUCTS[name](seed)}, level="standard", options=_WAVES[waves]
+    )
+    judged = judge_group("power", gpus, seed, results)
+    record(row("power", f"wrong: {name}", seed, judged, variant="waves" if waves else "mixed", tools=TOOLS_NOT_TESTED))
+    note = f"seed {seed:#x}, faulty GPU {faulty}: {[reason.message for reason in judged.reasons]}"
+    demand(Expect(frozenset({"POWER_MISMATCH"}), FAIL, frozenset({faulty})), judged, gpus, note)
+
+
+@pytest.mark.parametrize("name", CHECKS["power"].faults)
+def test_injected_faults_of_power(name: str, record: Record) -> None:
+    seed = case_seed("power", "inject", name)
+    gpus, faulty = node_of("power", "inject", name, least=2, most=3)
+    results = run_group("power", gpus, seed, inject={faulty: (name,)}, level="standard", options=_WAVES[True])
+    judged = judge_group("power", gpus, seed, results)
+    record(row("power", f"injected: {name}", seed, judged, tools=TOOLS_NOT_TESTED))
+    code, severity = {"late": ("COVERAGE_LOW", INCONCLUSIVE), "wrong_transfer": ("PCIE_DATA", FAIL)}.get(
+        name, ("POWER_MISMATCH", FAIL)
+    )
+    demand(
+        Expect(frozenset({code}), severity, frozenset({faulty})), judged, gpus, f"seed {seed:#x}, faulty GPU {faulty}"
+    )
+
+
+def test_wrong_copies_under_mixed_load(record: Record) -> None:
+    """The wires go bad only while everything else works too."""
+    seed = case_seed("power", "copies")
+    gpus, faulty = node_of("power", "copies", least=3, most=3)
+    to_host = FaultyPcieDevice({"h2d": FAULTY_WIRES["data line stuck"](seed)})
+    ahead = gpus[(faulty + 1) % len(gpus)]
+    wire = FAULTY_WIRES["data line stuck"](seed)
+    for name, device, code, blamed in (
+        ("host", to_host, "PCIE_DATA", faulty),
+        ("peer", FaultyNvlinkDevice({(ahead.uuid, "write"): wire}), "TRANSFER_MISMATCH", ahead.index),
+    ):
+        judged = judge_group("power", gpus, seed, run_group("power", gpus, seed, devices={faulty: device}))
+        record(row("power", f"mixed load: wrong copies, {name}", seed, judged, tools=TOOLS_NOT_TESTED))
+        assert judged.verdict is not PASS, name
+        told = [(reason.code, reason.gpu) for reason in judged.reasons]
+        assert told == [(code, gpus[blamed].uuid)], name
+
+
+# --- what NVML says meanwhile ---
+
+
+class _Ready:
+    """Waits until each GPU was sampled once."""
+
+    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+        self._left = {gpu.uuid for gpu in gpus}
+        self._changed = threading.Condition()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """One message of a sampler."""
+        with self._changed:
+            self._left.discard(event["gpu"])
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Raises AssertionError when a sampler says nothing."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._left, _READY_S), f"no samples of {self._left}"
+
+
+def _watched(
+    fault: PowerFault, gpus: tuple[Gpu, ...], seed: int, run_dir: Path
+) -> tuple[list[CheckResult], TelemetryFindings]:
+    """The power check on all GPUs while samplers watch them."""
+    ready = _Ready(gpus)
+    with Sampling(gpus, run_dir, ready.take, _INTERVAL_S) as sampling:
+        ready.wait()
+        results = run_group("power", gpus, seed, level="extended", options=_WAVES[fault.waves], budget_s=_BUDGET_S)
+    return results, sampling.findings()
+
+
+@pytest.mark.parametrize("name", POWER_FAULTS)
+def test_what_nvml_says_under_load(
+    name: str, nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Record
+) -> None:
+    fault, seed = POWER_FAULTS[name], case_seed("power", name)
+    faulty = case_random("power", name).randrange(GPUS)
+    start = f"identity = power\ngpus = {GPUS}\n"
+    gpus = gpus_of(nvml.node(start))
+    scenario = tmp_path / "power.scenario"
+    scenario.write_text(start + fault.scenario(GPUS, faulty))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
+    monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
+    results, findings = _watched(fault, gpus, seed, tmp_path)
+    judged = judge_group("power", gpus, seed, results, telemetry=findings)
+    # gpu-burn prints temperatures and judges none; DCGM has throttle reasons as health, which is not restated here.
+    tools = {"gpu-burn": MISSED, "dcgm": NOT_TESTED}
+    record(row("power", name, seed, judged, variant="waves" if fault.waves else "mixed", tools=tools))
+    note = f"seed {seed:#x}, faulty GPU {faulty}: {[(n.code, n.gpu, n.message) for n in judged.notices]}"
+    faulty_gpus = frozenset({faulty}) if fault.codes else frozenset()
+    demand(Expect(fault.codes, fault.verdict, faulty_gpus, also=fault.also), judged, gpus, note)
+    # That the waves were not made is a notice of the node.
+    told = {(n.code, n.gpu) for n in judged.notices if n.check == "power" and n.gpu is not None}
+    assert told == {(code, gpus[faulty].uuid) for code in fault.notices}, note
+
+
+def test_a_healthy_node_has_nothing_to_tell(
+    nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = f"identity = power\ngpus = {GPUS}\n"
+    gpus = gpus_of(nvml.node(start))
+    healthy = PowerFault("healthy", {}, PASS, waves=True)
+    scenario = tmp_path / "power.scenario"
+    scenario.write_text(start + healthy.scenario(GPUS, -1))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
+    monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
+    results, findings = _watched(healthy, gpus, 1, tmp_path)
+    judged = judge_group("power", gpus, 1, results, telemetry=findings)
+    demand(Expect(frozenset(), PASS), judged, gpus, "healthy")
+    assert judged.notices == ()
+    assert all(untyped(result.coverage)["waves"]["run"] for result in results)  # type: ignore[index,call-overload]
