@@ -17,9 +17,11 @@ from gpu_burnin.checks.gemm.cuda_source import SOURCE
 from gpu_burnin.device import cublaslt, cuda, cuda_device
 from gpu_burnin.device.cublaslt import CUDA_TYPE, HeuristicResult
 from gpu_burnin.device.port import values_from_raw
-from tests.support.host_kernels import HOST_THREADS, THREADED, compile_for_host, with_host_threads
+from tests.support.host_kernels import HOST_THREADS, THREADED, compile_for_host, parameters, with_host_threads
 
 STREAM = 0x7
+# Of the kernels' parameters; an address may be a number too.
+_SCALARS = {"int": np.int32, "u32": np.uint32, "u64": np.uint64, "i64": np.int64, "*": np.uint64}
 
 # --- kernels compiled for the host ---
 
@@ -185,6 +187,7 @@ class FakeCupy:
     def __init__(self, kernels: ctypes.CDLL | None = None, capability: tuple[int, int] = (9, 0)) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.kernels = kernels
+        self._parameters: dict[str, tuple[str, ...]] = {}
         self.now_ms = 0.0
         self.failures: dict[str, Exception] = {}
         self.properties: dict[str, Any] = {
@@ -228,6 +231,8 @@ class FakeCupy:
     def load(self, source: str, names: Sequence[str], shared_bytes: int = 0) -> dict[str, Any]:
         """As KernelLoader does."""
         self.note("load", source)
+        if self.kernels is not None:
+            self._parameters |= parameters(source)
 
         def function(name: str) -> Callable[..., None]:
             return lambda grid, block, arguments: self._launch(name, grid, block, arguments)
@@ -242,6 +247,9 @@ class FakeCupy:
         self.note(name, grid, block, *arguments)
         if self.kernels is None:
             return
+        # CuPy hands over the bytes of a NumPy scalar as they are: each has to be as wide as its parameter.
+        for declared, value in zip(self._parameters[name], arguments, strict=True):
+            assert isinstance(value, FakeArray) or type(value) is _SCALARS[declared], (name, declared, type(value))
         words = np.zeros(14, dtype=np.uint64)
         for i, value in enumerate(arguments):
             number = value.data.ptr if isinstance(value, FakeArray) else int(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,6 +41,15 @@ def compile_for_host(source: str, *options: str) -> ctypes.CDLL:
         if not library.exists():
             _compile(command, source, library)
     return ctypes.CDLL(str(library))
+
+
+@functools.cache
+def parameters(source: str) -> dict[str, tuple[str, ...]]:
+    """The types of each kernel's parameters, as C writes them; "*" for every pointer."""
+    command = ["g++", "-E", "-P", "-x", "c++", "-"]
+    text = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(([^)]*)\)", text)
+    return {name: tuple("*" if "*" in one else one.split()[0] for one in listed.split(",")) for name, listed in found}
 
 
 def _compile(command: list[str], source: str, library: Path) -> None:

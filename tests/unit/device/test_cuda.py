@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.gemm.cuda_source import STORAGE_CODE
 from gpu_burnin.device import cublaslt, cuda, cuda_device
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.port import Buffer, DeviceError
-from gpu_burnin.exact import freivalds, operands
-from gpu_burnin.exact.operands import Operand, Scale
+from gpu_burnin.exact import operands
+from gpu_burnin.exact.operands import Scale
 from tests.support.cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
 
@@ -194,45 +193,6 @@ def test_a_device_that_is_not_open_says_so() -> None:
 # --- operands ---
 
 
-def test_fill_passes_typed_arguments(fake: FakeCupy, device: CudaDevice) -> None:
-    buffer = device.allocate("fp32", 4, 8, transposed=True)
-    exponents = np.arange(8, dtype=np.int16)
-    device.fill(buffer, Operand(123, 63, True, 4096, 5, exponents, "cols"))
-    name, (grid, block, data, *arguments) = fake.calls[-1]
-    assert (name, grid, block) == ("fill", (8,), (256,))
-    assert data.data.ptr == buffer.data.data.ptr
-    uploaded = arguments.pop(9)
-    assert (uploaded.values.dtype, uploaded.values.tolist()) == (np.int16, list(range(8)))
-    assert [(type(x), int(x)) for x in arguments] == [
-        (np.int32, STORAGE_CODE["fp32"]), (np.uint64, 4), (np.uint64, 8), (np.int32, 1), (np.uint64, 123),
-        (np.int64, 63), (np.int64, 5), (np.int32, 1), (np.uint64, 8), (np.int32, 1),
-    ]  # fmt: skip
-
-
-def test_no_exponents_are_a_null_pointer(fake: FakeCupy, device: CudaDevice) -> None:
-    device.fill(device.allocate("fp32", 4, 8), Operand(1, 63, False))
-    assert fake.calls[-1][1][-2:] == (np.uint64(0), np.int32(0))
-
-
-@pytest.mark.parametrize(
-    ("storage", "positive", "expected"),
-    [
-        ("fp64", False, (8, 11, 52, 7, 0, 1 << 63)),
-        ("bf16", False, (2, 8, 7, 6, 0, 1 << 15)),
-        ("fp8_e4m3", True, (1, 4, 3, 4, 1, 0)),
-        ("int8", False, (1, 0, 8, 0, 0, 0)),
-        ("int8", True, (1, 0, 7, 0, 0, 0)),
-    ],
-)
-def test_fill_random_describes_the_format(
-    fake: FakeCupy, device: CudaDevice, storage: str, positive: bool, expected: tuple[int, ...]
-) -> None:
-    device.fill_random(device.allocate(storage, 16, 16), 9, positive)
-    name, (_, _, _, size, rows, cols, transposed, key, *rest) = fake.calls[-1]
-    assert (name, int(rows), int(cols), int(transposed), int(key)) == ("fill_random", 16, 16, 0, 9)
-    assert (int(size), *(int(x) for x in rest)) == expected
-
-
 # --- products and checks ---
 
 
@@ -261,27 +221,6 @@ def test_the_layout_of_a_product_is_checked(device: CudaDevice, wrong: str) -> N
         device.gemm("fp32", sides["a"], sides["b"], sides["c"])
 
 
-def test_a_check_is_one_kernel_with_a_slot_of_its_own_and_room_for_a_copy(fake: FakeCupy, device: CudaDevice) -> None:
-    c = device.allocate("fp32", 16, 16)
-    fake.calls.clear()
-    for expected in (0xFFFFFFFFFFFFFFFF, None):
-        device.enqueue_check(c, 0x1_0000_0005, None, expected)
-    assert fake.names() == ["record", "empty", "digest_fp32", "digest_fp32"]
-    slots = []
-    for call, number, expected in ((2, 0, 0xFFFFFFFFFFFFFFFF), (3, 1, None)):
-        _, _, data, count, cols, row_exponents, col_exponents, _, _, key, slot, state, *rest = fake.calls[call][1]
-        assert data.data.ptr == c.data.data.ptr
-        assert [(type(x), int(x)) for x in (count, cols, row_exponents, col_exponents, key)] == [
-            (np.uint64, 256), (np.uint64, 16), (np.uint64, 0), (np.uint64, 0), (np.uint32, 5),
-        ]  # fmt: skip
-        assert state.nbytes == 32
-        assert [(type(x), int(x)) for x in rest[:2]] == [(np.uint64, number), (np.uint64, expected or 0)]
-        kept = rest[2]
-        assert (kept == np.uint64(0)) if expected is None else (kept.nbytes == c.size_bytes)
-        slots.append(slot.data.ptr)
-    assert slots[1] - slots[0] == 32
-
-
 def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, device: CudaDevice) -> None:
     c = device.allocate("fp64", 16, 16)
     scale = Scale(np.arange(16, dtype=np.int16), np.arange(16, dtype=np.int16))
@@ -307,23 +246,6 @@ def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: Fake
     assert len(collected.observed) == 1
     empty = device.collect()
     assert (empty.observed, empty.kept, empty.seconds) == ((), None, 0.0)
-
-
-def test_digest_of_bits_and_bilinear_use_the_kernel_of_their_type(fake: FakeCupy, device: CudaDevice) -> None:
-    w, v = freivalds.challenge(1, 4, 8)
-    for storage, bits, bilinear in (
-        ("fp32", "digest_int32", "bilinear_fp32"),
-        ("int32", "digest_int32", "bilinear_int32"),
-        ("fp64", "digest_raw64", "bilinear_fp64"),
-    ):
-        buffer = device.allocate(storage, 4, 8)
-        fake.calls.clear()
-        assert device.digest_bits(buffer, 5) == 0
-        assert device.bilinear(buffer, w, v, None) == 0
-        assert fake.names() == [bits, bilinear]
-        left, right = fake.calls[-1][1][7:9]
-        assert (left.values.dtype, left.values.tolist()) == (np.uint32, w.tolist())
-        assert (right.values.dtype, right.values.tolist()) == (np.uint32, v.tolist())
 
 
 def test_raw_access_moves_single_elements_in_storage_order(device: CudaDevice) -> None:
