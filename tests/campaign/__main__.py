@@ -15,14 +15,19 @@ from tests.campaign.model import DEFAULT_SEED, SEED_VARIABLE
 from tests.campaign.plugin import BUILD, HERE
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    made.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"seed of all cases (default {DEFAULT_SEED})")
+    made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    made.add_argument("-k", dest="expression", default="", help="only cases whose name matches, as pytest's -k")
+    made.add_argument("tests", nargs="*", help="only these tests, as a failed case prints them")
+    return made
+
+
 def main() -> int:
     """Parse, then let pytest run the cases."""
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"seed of all cases (default {DEFAULT_SEED})")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("-k", dest="expression", default="", help="only cases whose name matches, as pytest's -k")
-    parser.add_argument("tests", nargs="*", help="only these tests, as a failed case prints them")
-    asked = parser.parse_args()
+    asked = parser().parse_args()
     os.environ[SEED_VARIABLE] = str(asked.seed)
     os.chdir(HERE.parents[1])
     BUILD.mkdir(exist_ok=True)
