@@ -119,7 +119,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
     check_surroundings(config)
     unsigned = () if planted else obstacles(config, read_host())
     with store.locked():
-        store.forget_waves()
+        store.forget_power_request()
         prepared = prepare(options)
         revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
         with interrupts.taken():

@@ -40,9 +40,11 @@ _LAZY: Mapping[str, tuple[str, str, str]] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
     "fleet": ("gpu_burnin.cli.fleet", "fleet", "Look at many hosts from the controller."),
     "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
+    "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),
     "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
     "selftest": ("gpu_burnin.cli.selftest", "selftest", "Prove this node's detectors with injected faults."),
-    "waves": ("gpu_burnin.cli.power_grant", "waves", "Show or grant this node's request for power waves."),
+    "start": ("gpu_burnin.cli.node", "start", "Start a burn-in in a systemd unit of its own."),
+    "status": ("gpu_burnin.cli.node", "status", "Say what this node knows of its burn-in."),
 }
 
 
@@ -97,8 +99,8 @@ def cli() -> None:
 @click.option(
     "--waves",
     type=click.Choice(["always", "granted", "never"]),
-    help="Whether all GPUs swing between idle and full load together: always, when granted (gpu-burnin waves), or "
-    "never.  [default: always]",
+    help="Whether all GPUs swing between idle and full load together: always, when granted (gpu-burnin "
+    "power-grant), or never.  [default: always]",
 )
 @click.option(
     "--wave-wait",

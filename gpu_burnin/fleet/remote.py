@@ -5,10 +5,11 @@ The unit, not the connection, owns the run: when the controller goes away the ru
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import paramiko
@@ -16,20 +17,16 @@ import paramiko
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
 from gpu_burnin.fleet.model import ProblemCode, SshError, Target
 from gpu_burnin.fleet.ssh import connect
+from gpu_burnin.node import unit
+from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system import known_hosts as kh
 
-UNIT = "gpu-burnin-host.service"
-# On tmpfs and for root only: what the run prints. Its files are in a directory which its last line names.
-RUN_DIR = "/run/gpu-burnin-host"
-REPORT, PROGRESS = f"{RUN_DIR}/report.json", f"{RUN_DIR}/progress.log"
 PROGRAM = "/usr/local/bin/gpu-burnin"
 POLL_S = 1.0
 RECONNECT_S = 600.0
 COMMAND_TIMEOUT_S = 60.0
-_PROPERTIES = "LoadState,ActiveState,SubState,ExecMainCode,ExecMainStatus"
-_CLD_EXITED = "1"
+_REPORT, _PROGRESS, _ENDED = (str(unit.RUN_DIR / name) for name in (REPORT, unit.PROGRESS, unit.ENDED))
 _RUN_FILES = re.compile(r"report: (/.+)")
-_PAGE = "report.html"
 # Problems of a host that is away for a while, as against those of a host that is not to be talked to.
 _MAY_PASS = (ProblemCode.UNREACHABLE, ProblemCode.NO_SSH, ProblemCode.KEX_FAILED)
 
@@ -69,23 +66,22 @@ def run_on_host(
     Raises SshError when the host cannot be reached at the start or refuses us, GpuBurninError when it cannot run
     (exit 2), stays away, or has lost the run (exit 3).
     """
-    started, follower = False, _Follower(target, on_line)
+    follower: _Follower | None = None
     last_contact = clock()
     while True:
         try:
             with connect(target, known) as connection:
-                if not started:
-                    start(connection.transport, target, arguments, on_line)
-                    started = True
+                if follower is None:
+                    follower = _Follower(target, on_line, start(connection.transport, target, arguments, on_line))
                 while True:
-                    finished = follower.poll(connection.transport)
+                    ended = follower.poll(connection.transport)
                     last_contact = clock()
-                    if finished is not None:
-                        return _collect(connection.transport, target, finished, follower.run_files)
+                    if ended is not None:
+                        return _collect(connection.transport, target, ended, follower.run_files)
                     sleep(POLL_S)
         except (SshError, paramiko.SSHException, EOFError, OSError) as error:
             refused = isinstance(error, SshError) and error.problem.code not in _MAY_PASS
-            if refused or not started:
+            if refused or follower is None:
                 raise _as_ssh_error(target, error) from error
             if clock() - last_contact > reconnect_s:
                 raise GpuBurninError(
@@ -98,111 +94,81 @@ def run_on_host(
 
 
 def start(
-    transport: paramiko.Transport,
-    target: Target,
-    arguments: Sequence[str],
-    on_line: Callable[[str], None],
-) -> None:
-    """Start the unit, unless it is running already; raises GpuBurninError (exit 2) when systemd refuses."""
-    if _running(_state(transport, target)):
+    transport: paramiko.Transport, target: Target, arguments: Sequence[str], on_line: Callable[[str], None]
+) -> str:
+    """Have the host start a burn-in, unless one runs there; systemd's id of it. Raises GpuBurninError (exit 2)."""
+    reply = _execute(transport, target, [PROGRAM, "start", "--json", "--", *arguments])
+    if reply.exit_code != 0:
+        raise GpuBurninError(
+            f"{target.name}: {PROGRAM} start does not work ({reply.stderr or 'no reason given'}); install gpu-burnin "
+            f"there (role gpu_burnin); {target.user} must be root or have sudo without password",
+            EXIT_USAGE,
+        )
+    try:
+        answer = json.loads(reply.stdout)
+        started, invocation = bool(answer["started"]), str(answer["invocation"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise GpuBurninError(
+            f"{target.name}: {PROGRAM} start answered what is not understood ({error}); install this version there",
+            EXIT_USAGE,
+        ) from error
+    if not started:
         on_line(f"{target.name}: a burn-in is already running there; following it (its options stay as they are)")
-        return
-    _forget(transport, target)
-    command = [PROGRAM, "run", "--json", *arguments]
-    unit = [
-        "systemd-run",
-        "--quiet",
-        f"--unit={UNIT}",
-        "--description=gpu-burnin run, asked for by gpu-burnin host",
-        # exec: systemd-run fails when the program cannot be started; RemainAfterExit: the exit code stays readable.
-        "--property=Type=exec",
-        "--property=RemainAfterExit=yes",
-        # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
-        "--property=KillMode=mixed",
-        f"--property=StandardOutput=truncate:{REPORT}",
-        f"--property=StandardError=truncate:{PROGRESS}",
-        "--",
-        *command,
-    ]
-    for step in (["install", "-d", "-m", "0700", RUN_DIR], unit):
-        reply = _execute(transport, target, step)
-        if reply.exit_code != 0:
-            raise GpuBurninError(
-                f"{target.name}: cannot start {PROGRAM} in a systemd unit ({reply.stderr or 'no reason given'}); "
-                f"install gpu-burnin there (role gpu_burnin); {target.user} must be root or have sudo without password",
-                EXIT_USAGE,
-            )
+    return invocation
 
 
 class _Follower:
     """Knows how much of the progress was seen, across connections; `run_files` is the run's directory, once named."""
 
-    def __init__(self, target: Target, on_line: Callable[[str], None]) -> None:
+    def __init__(self, target: Target, on_line: Callable[[str], None], invocation: str) -> None:
         self._target = target
+        self._invocation = invocation
         self._on_line = on_line
         self._offset = 0
         self._rest = b""
         self.run_files: str | None = None
 
-    def poll(self, transport: paramiko.Transport) -> Mapping[str, str] | None:
-        """Pass on new lines; the unit's state once it is finished, else None."""
-        # The state first: once it says finished, the file that is read next is complete.
-        state = _state(transport, self._target)
-        if state.get("LoadState") != "loaded":
+    def poll(self, transport: paramiko.Transport) -> unit.Ended | None:
+        """Pass on new lines; how the run ended once it has, else None. Raises GpuBurninError for a run that is gone."""
+        # The state first, the progress last: what is read once the run has ended is complete.
+        state = unit.parse_state(
+            self._text(transport, ["systemctl", "show", f"--property={unit.PROPERTIES}", unit.UNIT])
+        )
+        ended = unit.parse_ended(self._text(transport, ["cat", _ENDED]))
+        if ended is not None and ended.invocation != self._invocation:
+            ended = None
+        if ended is None and not (state.running and state.invocation == self._invocation):
             raise GpuBurninError(
-                f"{self._target.name}: the run is gone: the host has booted meanwhile, or somebody stopped {UNIT}; "
+                f"{self._target.name}: the run is gone: the host has booted meanwhile, or what it left was removed; "
                 "after a boot `gpu-burnin report` there says in which check it died",
                 EXIT_INCONCLUSIVE,
             )
-        reply = _execute(transport, self._target, ["tail", "-c", f"+{self._offset + 1}", PROGRESS])
+        reply = _execute(transport, self._target, ["tail", "-c", f"+{self._offset + 1}", _PROGRESS])
         self._offset += len(reply.stdout)
         *lines, self._rest = (self._rest + reply.stdout).split(b"\n")
-        finished = not _running(state)
-        if finished and self._rest:
+        if ended and self._rest:
             lines.append(self._rest)
         for line in lines:
             text = line.decode("utf-8", "replace").rstrip("\r")
             if named := _RUN_FILES.fullmatch(text):
                 self.run_files = named[1]
             self._on_line(text)
-        return state if finished else None
+        return ended
+
+    def _text(self, transport: paramiko.Transport, command: Sequence[str]) -> str:
+        return _execute(transport, self._target, command).stdout.decode("utf-8", "replace")
 
 
-def _collect(
-    transport: paramiko.Transport, target: Target, state: Mapping[str, str], run_files: str | None
-) -> RemoteRun:
-    report = _execute(transport, target, ["cat", REPORT])
-    page = _execute(transport, target, ["cat", f"{run_files}/{_PAGE}"]).stdout if run_files else b""
-    _forget(transport, target)
-    if state.get("ExecMainCode") != _CLD_EXITED:
+def _collect(transport: paramiko.Transport, target: Target, ended: unit.Ended, run_files: str | None) -> RemoteRun:
+    report = _execute(transport, target, ["cat", _REPORT])
+    page = _execute(transport, target, ["cat", f"{run_files}/{REPORT_HTML}"]).stdout if run_files else b""
+    if ended.exit_code is None:
         raise GpuBurninError(
-            f"{target.name}: the burn-in was killed (signal {state.get('ExecMainStatus')}); "
-            f"look at `journalctl -u {UNIT}` there (out of memory?) and run it again",
+            f"{target.name}: the burn-in was killed (signal {ended.signal}); "
+            f"look at `journalctl -u {unit.UNIT}` there (out of memory?) and run it again",
             EXIT_INCONCLUSIVE,
         )
-    return RemoteRun(int(state.get("ExecMainStatus", str(EXIT_INCONCLUSIVE))), report.stdout, page)
-
-
-def _forget(transport: paramiko.Transport, target: Target) -> None:
-    """Let systemd drop a finished unit; both commands fail harmlessly when there is none."""
-    _execute(transport, target, ["systemctl", "stop", UNIT])
-    _execute(transport, target, ["systemctl", "reset-failed", UNIT])
-
-
-def _state(transport: paramiko.Transport, target: Target) -> Mapping[str, str]:
-    reply = _execute(transport, target, ["systemctl", "show", "--property", _PROPERTIES, UNIT])
-    if reply.exit_code != 0:
-        raise GpuBurninError(
-            f"{target.name}: cannot ask systemd for {UNIT} ({reply.stderr or 'no reason given'}); "
-            f"let {target.user} be root or use sudo without password",
-            EXIT_USAGE,
-        )
-    lines = reply.stdout.decode("utf-8", "replace").splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
-def _running(state: Mapping[str, str]) -> bool:
-    return state.get("ActiveState") in ("activating", "active", "deactivating") and state.get("SubState") != "exited"
+    return RemoteRun(ended.exit_code, report.stdout, page)
 
 
 def _execute(transport: paramiko.Transport, target: Target, arguments: Sequence[str]) -> _Reply:

@@ -17,7 +17,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
-from gpu_burnin.node.store import WAVE_DIR
+from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import LEVELS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
@@ -167,7 +167,7 @@ def plan_options(options: RunOptions, found: Found) -> dict[str, JSON]:
     links = decide(found.states, expect, load_skus(), on_bus=found.on_bus, switches=found.switches)
     return {
         "power_waves": options.waves or config.power_waves or ALWAYS,
-        "wave_dir": str(config.state_dir / WAVE_DIR),
+        "wave_dir": str(config.state_dir / POWER_GRANT_DIR),
         "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
         expectations.KEY: expect.to_json(),
         node_links.KEY: links.to_json(),

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,6 @@ from pathlib import Path
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
 
-ROOTS_STATE_DIR = Path("/var/lib/gpu-burnin")
 KEEP_RUNS = 50
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
@@ -29,7 +28,7 @@ SIGNATURE = "evidence.json.sig"
 # Where the workers of a run share compiled kernels while it lasts.
 KERNEL_DIR = "kernels"
 # Where a run asks for a grant of its power waves.
-WAVE_DIR = "waves"
+POWER_GRANT_DIR = "power_grant"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 _MOST_DIGITS = 18
@@ -44,18 +43,6 @@ class NoResult(GpuBurninError):
     def __init__(self, message: str, run: int) -> None:
         super().__init__(message, EXIT_INCONCLUSIVE if run else EXIT_FAIL)
         self.run = run
-
-
-def default_state_dir(environment: Mapping[str, str] = os.environ, *, is_root: bool | None = None) -> Path:
-    """The default state directory: root's own, or the user's by the XDG Base Directory Specification."""
-    if os.geteuid() == 0 if is_root is None else is_root:
-        return ROOTS_STATE_DIR
-    own = Path(environment.get("XDG_STATE_HOME") or "")
-    if own.is_absolute():
-        return own / "gpu-burnin"
-    home = Path(environment.get("HOME") or "")
-    # Containers run unknown users at home in "/" or nowhere: then the refusal names --state-dir.
-    return home / ".local/state/gpu-burnin" if home.is_absolute() else ROOTS_STATE_DIR
 
 
 @dataclass(frozen=True)
@@ -169,9 +156,9 @@ class Store:
             key=lambda run: run.sequence,
         )
 
-    def forget_waves(self) -> None:
+    def forget_power_request(self) -> None:
         """Remove what a run before left of its request for power waves; call with the lock held."""
-        shutil.rmtree(self.root / WAVE_DIR, ignore_errors=True)
+        shutil.rmtree(self.root / POWER_GRANT_DIR, ignore_errors=True)
 
     def finish(self, run: RunDirectory, keep: int = KEEP_RUNS) -> None:
         """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from gpu_burnin.checks.power.grant_request import MODES
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.store import default_state_dir
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.durations import FORM, parse_duration
 from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.settings.state_dir import default_state_dir
 from gpu_burnin.system.files import read_text
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")

@@ -53,7 +53,7 @@ class Request:
     over_at: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the file and `gpu-burnin waves --json` have it."""
+        """As the file and `gpu-burnin power-grant --json` have it."""
         return {**asdict(self), "state": str(self.state)}
 
     @classmethod
@@ -143,11 +143,16 @@ def grant(directory: Path) -> Request:
     request = state(directory)
     if request.state is not State.WAITING:
         raise GpuBurninError(f"no burn-in of this node waits for a grant of power waves (state: {request.state})")
+    give(directory, request)
+    return request
+
+
+def give(directory: Path, request: Request) -> None:
+    """Grant exactly this request. Raises GpuBurninError where that cannot be written."""
     try:
         write_atomic(directory / GRANT, f"{request.asked_at}\n".encode())
     except OSError as error:
         raise GpuBurninError(f"{directory} cannot be written: {error.strerror or error}; run as root") from error
-    return request
 
 
 def _write(directory: Path, request: Request) -> None:

@@ -1,200 +1,292 @@
-"""When the burnin module runs a burn-in, and what it believes of the newest evidence."""
+"""When the burnin module runs a burn-in, and what it returns of the host's status."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import burnin
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.modules import burnin as module
+from ansible_collections.muster.fleet.plugins.modules import power_grant
 
 from gpu_burnin.settings.durations import parse_duration
 
 ROOT = Path(__file__).resolve().parents[3]
-BOOT = "11111111-2222-3333-4444-555555555555"
-OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
 
 
-def put_run(state: Path, sequence: int, **changes: Any) -> Path:
-    """One finished run as gpu_burnin leaves it; `changes` go into the statement."""
-    run = state / "runs" / f"20260801T120000Z-{sequence:06d}"
-    run.mkdir(parents=True)
-    report = {"action": "repair", "reasons": [{"code": "XID_FATAL", "message": "XID 79", "check": "kernel_log"}]}
-    body = json.dumps(report).encode()
-    (run / "report.json").write_bytes(body)
-    statement = {
-        "report_sha256": hashlib.sha256(body).hexdigest(),
-        "boot_id": BOOT,
-        "verdict": "FAIL",
-        "level": "quick",
-        "simulated": True,
-        "finished_at": "2026-08-01T12:00:30Z",
-        **changes,
-    }
-    (run / "evidence.json").write_text(json.dumps(statement))
-    return run
+def evidence(**changes: Any) -> dict[str, Any]:
+    """A PASS of this boot, as `gpu-burnin status --json` has it."""
+    return {
+        "run_id": "r", "path": "/r", "sequence": 1, "problem": "", "this_boot": True, "boot_id": "b",
+        "verdict": "PASS", "level": "standard", "simulated": False, "finished_at": "2026-08-01T12:00:30Z",
+        "action": "none", "reasons": [], "warnings": [], "report": "/r/report.json", "page": "", **changes,
+    }  # fmt: skip
 
 
-def evidence(**changes: Any) -> burnin.Evidence:
-    """A PASS of this boot."""
-    base = burnin.Evidence("r", "/r", 1, BOOT, "PASS", "standard", False, "2026-08-01T12:00:30Z", "none", ())
-    return replace(base, **changes)
-
-
-def decide(found: burnin.Evidence | None, **changes: Any) -> burnin.Decision:
-    """The decision on a host with an open gate."""
-    given = {"boot_id": BOOT, "level": "standard", "retest": False, "gate_open": True, "revoked": False, **changes}
-    return burnin.decide(found, **given)
-
-
-def test_newest_is_the_highest_sequence_with_evidence(tmp_path: Path) -> None:
-    put_run(tmp_path, 9)
-    newest = put_run(tmp_path, 10)
-    (tmp_path / "runs" / "20260801T120000Z-000011").mkdir()
-    (tmp_path / "runs" / "notes").mkdir()
-    found = burnin.newest_evidence(tmp_path)
-    assert found is not None
-    assert (found.path, found.sequence, found.verdict) == (str(newest), 10, "FAIL")
-    assert found.reasons[0]["code"] == "XID_FATAL"
-    assert found.action == "repair"
-
-
-def test_no_state_no_evidence(tmp_path: Path) -> None:
-    assert burnin.newest_evidence(tmp_path) is None
-
-
-def test_changed_report_is_not_believed(tmp_path: Path) -> None:
-    run = put_run(tmp_path, 1, verdict="PASS")
-    (run / "report.json").write_text('{"action": "none", "reasons": []}')
-    found = burnin.newest_evidence(tmp_path)
-    assert found is not None
-    assert "is not the report that was signed" in found.problem
-    assert decide(found).run
-
-
-@pytest.mark.parametrize("name", ["evidence.json", "report.json"])
-def test_damaged_files_are_a_problem_not_a_crash(tmp_path: Path, name: str) -> None:
-    run = put_run(tmp_path, 1)
-    if name == "evidence.json":
-        (run / name).write_text("{")
-    else:
-        (run / name).unlink()
-    found = burnin.newest_evidence(tmp_path)
-    assert found is not None
-    assert name.split(".")[0] in found.problem or "cannot be read" in found.problem
+def status(
+    found: dict[str, Any] | None = None, *, gate_open: bool = True, revoked: str | None = None
+) -> dict[str, Any]:
+    """The status of a host with this evidence."""
+    gate = {"open": gate_open, "exit_code": 0 if gate_open else 1, "message": "" if gate_open else "closed"}
+    return {"evidence": found, "gate": gate, "revoked": revoked}
 
 
 @pytest.mark.parametrize(
-    ("found", "changes", "run", "why"),
+    ("found", "changes", "retest", "run", "why"),
     [
-        (None, {}, True, "no burn-in has been completed"),
-        (evidence(), {}, False, "a pass of this boot exists"),
-        (evidence(), {"retest": True}, True, "a retest was asked for"),
-        (evidence(boot_id=OTHER_BOOT), {}, True, "started again"),
-        (evidence(level="quick"), {}, True, "this boot passed at quick; standard is required"),
-        (evidence(level="extended"), {}, False, "a pass of this boot exists"),
-        (evidence(), {"gate_open": False}, True, "does not accept"),
-        (evidence(), {"gate_open": False, "revoked": True}, False, "closed by hand or by the cluster"),
-        (evidence(verdict="FAIL"), {"gate_open": False}, False, "the FAIL of this boot stands"),
-        (evidence(verdict="INCONCLUSIVE"), {"gate_open": False}, False, "the INCONCLUSIVE of this boot stands"),
-        (evidence(verdict="FAIL"), {"gate_open": False, "retest": True}, True, "a retest was asked for"),
-        (evidence(verdict="FAIL", boot_id=OTHER_BOOT), {"gate_open": False}, True, "started again"),
+        (None, {}, False, True, "no burn-in has been completed"),
+        (evidence(), {}, False, False, "a pass of this boot exists"),
+        (evidence(), {}, True, True, "a retest was asked for"),
+        (evidence(this_boot=False), {}, False, True, "started again"),
+        (evidence(problem="it is not signed"), {}, False, True, "it is not signed"),
+        (evidence(level="quick"), {}, False, True, "this boot passed at quick; standard is required"),
+        (evidence(level="extended"), {}, False, False, "a pass of this boot exists"),
+        (evidence(), {"gate_open": False}, False, True, "does not accept"),
+        (evidence(), {"gate_open": False, "revoked": "by hand"}, False, False, "closed by hand or by the cluster"),
+        (evidence(verdict="FAIL"), {"gate_open": False}, False, False, "the FAIL of this boot stands"),
+        (evidence(verdict="INCONCLUSIVE"), {"gate_open": False}, False, False, "the INCONCLUSIVE of this boot stands"),
+        (evidence(verdict="FAIL"), {"gate_open": False}, True, True, "a retest was asked for"),
+        (evidence(verdict="FAIL", this_boot=False), {"gate_open": False}, False, True, "started again"),
         # A FAIL is not tested again for the sake of a higher level.
-        (evidence(verdict="FAIL", level="quick"), {"gate_open": False}, False, "the FAIL of this boot stands"),
+        (evidence(verdict="FAIL", level="quick"), {"gate_open": False}, False, False, "the FAIL of this boot stands"),
     ],
 )
-def test_decisions(found: burnin.Evidence | None, changes: dict[str, Any], run: bool, why: str) -> None:
-    decision = decide(found, **changes)
+def test_decisions(found: dict[str, Any] | None, changes: dict[str, Any], retest: bool, run: bool, why: str) -> None:
+    decision = burnin.decide(status(found, **changes), level="standard", retest=retest)
     assert decision.run is run
     assert why in decision.why
 
 
 def test_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="thorough"):
-        decide(evidence(level="thorough"))
-
-
-def test_busy_units() -> None:
-    assert burnin.is_busy(burnin.parse_show("ActiveState=activating\nResult=success\nExecMainStatus=0\n"))
-    assert burnin.is_busy({"ActiveState": "deactivating"})
-    assert not burnin.is_busy({"ActiveState": "failed"})
-    assert not burnin.is_busy(burnin.parse_show("ActiveState=inactive\n"))
-
-
-def test_run_survives_the_controller_and_verdicts_are_no_failures() -> None:
-    command = burnin.run_command("/usr/local/bin/gpu-burnin", "quick", 60, "u.service", "p.service")
-    assert command[0] == "systemd-run"
-    assert "--no-block" not in command, "a start that is only queued looks like a run that has ended"
-    assert "--service-type=exec" in command
-    assert "--property=SuccessExitStatus=1 3" in command
-    assert "--property=KillMode=mixed" in command, "workers that systemd kills look like workers that died"
-    assert "--property=OOMPolicy=continue" in command, "systemd would end the run with the worker that the kernel took"
-    assert command[-4:] == ["/usr/local/bin/gpu-burnin", "run", "--level", "quick"]
+        burnin.decide(status(evidence(level="thorough")), level="standard", retest=False)
 
 
 def test_only_extended_has_a_length() -> None:
-    command = burnin.run_command("gpu-burnin", "extended", 7200, "u.service", "p.service")
-    assert command[-4:] == ["--level", "extended", "--for", "7200s"]
+    assert burnin.run_options("quick", 7200, "", None) == ["--level", "quick"]
+    assert burnin.run_options("extended", 7200, "", None) == ["--level", "extended", "--for", "7200s"]
 
 
 def test_the_level_and_the_wait_are_left_to_the_host_where_nothing_is_said() -> None:
-    command = burnin.run_command("gpu-burnin", None, 7200, "u.service", "p.service")
-    assert command[-2:] == ["gpu-burnin", "run"]
-    assert burnin.wave_options("", None) == []
-    leave = burnin.wave_options("granted", 900)
-    command = burnin.run_command("gpu-burnin", "quick", 7200, "u.service", "p.service", leave)
-    assert command[-6:] == ["--level", "quick", "--waves", "granted", "--wave-wait", "900s"]
+    assert burnin.run_options(None, 7200, "", None) == []
+    given = burnin.run_options("quick", 7200, "granted", 900)
+    assert given == ["--level", "quick", "--waves", "granted", "--wave-wait", "900s"]
 
 
-def test_warnings_of_the_report_are_returned(tmp_path: Path) -> None:
-    put_run(tmp_path, 1)
-    found = burnin.newest_evidence(tmp_path)
-    assert found is not None
-    assert burnin.summary(found, gate_open=True, gate_message="")["burnin_warnings"] == [], "0.1.0 had none"
-    warned = replace(found, warnings=({"code": "EXTENDED_WANTED"},))
-    assert burnin.summary(warned, gate_open=True, gate_message="")["burnin_warnings"] == [{"code": "EXTENDED_WANTED"}]
+def test_warnings_of_the_report_are_returned() -> None:
+    assert burnin.summary(status(evidence()))["burnin_warnings"] == []
+    warned = evidence(warnings=[{"code": "EXTENDED_WANTED"}])
+    assert burnin.summary(status(warned))["burnin_warnings"] == [{"code": "EXTENDED_WANTED"}]
 
 
 def test_summary_names_the_report() -> None:
-    result = burnin.summary(evidence(path="/var/lib/x"), gate_open=False, gate_message="closed")
+    result = burnin.summary(status(evidence(report="/var/lib/x/report.json"), gate_open=False))
     assert result["report"] == "/var/lib/x/report.json"
     assert (result["gate_open"], result["gate_message"]) == (False, "closed")
 
 
-def test_summary_names_the_page_of_a_run_that_left_one(tmp_path: Path) -> None:
+def test_summary_names_the_page_of_a_run_that_left_one() -> None:
     """Version 0.1.0 left none; what is not there cannot be brought to the controller."""
-    found = evidence(path=str(tmp_path))
-    assert "page" not in burnin.summary(found, gate_open=True, gate_message="")
-    (tmp_path / "report.html").touch()
-    assert burnin.summary(found, gate_open=True, gate_message="")["page"] == f"{tmp_path}/report.html"
+    assert "page" not in burnin.summary(status(evidence()))
+    assert burnin.summary(status(evidence(page="/r/report.html")))["page"] == "/r/report.html"
 
 
-def test_the_boot_unit_stops_the_run_alone() -> None:
-    lines = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text().splitlines()
-    run = next(line for line in lines if line.startswith("ExecStart="))
-    assert run.startswith("ExecStart={{ __gpu_burnin_program }} run")
-    assert "KillMode=mixed" in lines, "workers that systemd kills look like workers that died"
-    assert "OOMPolicy=continue" in lines
+def test_a_gate_that_does_not_work_fails_the_task() -> None:
+    found = status(evidence(), gate_open=False)
+    found["gate"] |= {"exit_code": 2, "message": "gpu-burnin gate does not work: no host key"}
+    with pytest.raises(FleetError, match="gate does not work: no host key"):
+        burnin.summary(found)
+
+
+class FakeModule:
+    """As much of AnsibleModule as the program's wrapper uses."""
+
+    def __init__(self, program: Path, answer: tuple[int, str, str], config: str | None = None) -> None:
+        self.params = {"program": str(program), "config": config}
+        self.commands: list[list[str]] = []
+        self._answer = answer
+
+    def run_command(self, command: list[str]) -> tuple[int, str, str]:
+        self.commands.append(command)
+        return self._answer
+
+
+def ask(tmp_path: Path, *answer: Any, config: str | None = None) -> tuple[burnin.Program, FakeModule]:
+    path = tmp_path / "gpu-burnin"
+    path.touch(mode=0o755)
+    module = FakeModule(path, answer, config)  # type: ignore[arg-type]
+    return burnin.Program(module), module  # type: ignore[arg-type]
+
+
+def test_the_program_is_asked_in_json(tmp_path: Path) -> None:
+    program, module = ask(tmp_path, 0, '{"state": "over"}', "", config="/c.yaml")
+    assert program.status("--wait-for", "end") == {"state": "over"}
+    program.start(["--level", "quick"])
+    assert program.grant_and_wait(90.4) == "over"
+    assert [command[1:] for command in module.commands] == [
+        ["status", "--json", "--config", "/c.yaml", "--wait-for", "end"],
+        ["start", "--json", "--", "--config", "/c.yaml", "--level", "quick"],
+        ["power-grant", "--json", "--config", "/c.yaml", "--wait", "--timeout", "90s"],
+    ]
+
+
+def test_an_error_of_the_program_is_the_tasks_one_sentence(tmp_path: Path) -> None:
+    program, _ = ask(tmp_path, 2, "", "Usage: x\ngpu-burnin: /etc/c.yaml:3: unknown key levle\n")
+    with pytest.raises(FleetError, match=r"^/etc/c\.yaml:3: unknown key levle$"):
+        program.status()
+    program, _ = ask(tmp_path, 3, "", "gpu-burnin: gpu-1: the burn-in has not ended after 5 s and goes on\n")
+    with pytest.raises(FleetError, match="run the play again, which joins it, or raise gpu_burnin_timeout_s"):
+        program.status()
+    program, _ = ask(tmp_path, 4, "", "")
+    with pytest.raises(FleetError, match="ended with exit code 4 and said nothing"):
+        program.status()
+    program, _ = ask(tmp_path, 0, "started", "")
+    with pytest.raises(FleetError, match="answered what is no JSON"):
+        program.status()
+
+
+def test_a_host_without_the_program_says_what_to_do(tmp_path: Path) -> None:
+    program = burnin.Program(FakeModule(tmp_path / "none", (0, "", "")))  # type: ignore[arg-type]
+    with pytest.raises(FleetError, match="is not installed; apply the role gpu_burnin"):
+        program.status()
+
+
+# --- the modules' phases ---
+
+
+class Script:
+    """A host whose program answers one status after another, and keeps what it is asked."""
+
+    def __init__(self, path: Path, *statuses: dict[str, Any], check_mode: bool = False, **params: Any) -> None:
+        path.touch(mode=0o755)
+        self.check_mode, self._statuses = check_mode, list(statuses)
+        self.params = {
+            "program": str(path), "config": None, "timeout_s": 1800, "phase": "all", "level": "standard",
+            "retest": False, "extended_s": 7200, "extended_for_new": "", "waves": "granted", "wave_wait_s": None,
+            "after_sequence": 0, **params,
+        }  # fmt: skip
+        self.commands: list[str] = []
+
+    def run_command(self, command: list[str]) -> tuple[int, str, str]:
+        self.commands.append(command[1])
+        if command[1] == "status":
+            return 0, json.dumps(self._statuses.pop(0)), ""
+        return 0, json.dumps({"state": "over", "started": True}), ""
+
+
+def of_host(found: dict[str, Any] | None, *, running: bool, waves: str = "none", **unit: Any) -> dict[str, Any]:
+    """The whole status of a host."""
+    base = {"name": "gpu-burnin-run.service", "running": running, "failed": "", "last_lines": "the last line", **unit}
+    return {**status(found), "unit": base, "power_grant": {"state": waves}}
+
+
+IDLE, ASKS = of_host(None, running=False), of_host(None, running=True, waves="waiting")
+PASSED = of_host(evidence(), running=False, waves="over")
+
+
+def test_the_first_phase_comes_back_when_waves_are_asked_for(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", IDLE, ASKS, phase="run")
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["waves"], done["sequence_before"], done["ran"]) == ("waiting", 0, False)
+    assert host.commands == ["status", "start", "status"], "a grant is for the module with the throttle"
+
+
+def test_the_whole_run_in_one_task_grants_by_itself(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", IDLE, ASKS, PASSED)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert host.commands == ["status", "start", "status", "power-grant", "status"]
+    assert (done["verdict"], done["waves"], done["ran"]) == ("PASS", "over", True)
+
+
+def test_a_run_under_way_is_joined_and_its_result_is_as_good_as_a_retest(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", of_host(None, running=True), PASSED, retest=True)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["verdict"], done["changed"], done["ran"]) == ("PASS", True, True)
+    assert done["why"] == "joined the run in gpu-burnin-run.service; a pass of this boot exists"
+    assert "start" not in host.commands
+
+
+def test_the_last_phase_waits_for_the_end_and_gives_the_result(tmp_path: Path) -> None:
+    done = module.run(Script(tmp_path / "p", PASSED, phase="end"))  # type: ignore[arg-type]
+    assert (done["verdict"], done["changed"], done["gate_open"]) == ("PASS", True, True)
+    with pytest.raises(FleetError, match="the burn-in ended without evidence: the last line"):
+        module.run(Script(tmp_path / "p", PASSED, phase="end", after_sequence=1))  # type: ignore[arg-type]
+
+
+def test_evidence_that_cannot_be_used_is_no_result(tmp_path: Path) -> None:
+    damaged = of_host(evidence(problem="it is not signed"), running=False)
+    with pytest.raises(FleetError, match="evidence that cannot be used: it is not signed"):
+        module.run(Script(tmp_path / "p", IDLE, damaged))  # type: ignore[arg-type]
+
+
+def test_a_unit_that_failed_fails_the_task(tmp_path: Path) -> None:
+    failed = of_host(None, running=False, failed="exit-code")
+    with pytest.raises(FleetError, match=r"gpu-burnin-run\.service failed \(exit-code\): the last line"):
+        module.run(Script(tmp_path / "p", IDLE, failed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("allowed", "command"), [("granted", "run --waves never"), ("never", "run --waves never"), ("always", "run")]
+    ("found", "changed", "why"),
+    [
+        (IDLE, True, "no burn-in has been"),
+        (PASSED, False, "a pass of this boot"),
+        (ASKS, False, "a burn-in is going on in"),
+    ],
+)
+def test_a_check_run_starts_nothing(found: dict[str, Any], changed: bool, why: str, tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", found, check_mode=True)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["changed"], done["ran"], why in done["why"]) == (changed, False, True)
+    assert host.commands == ["status"]
+
+
+def test_a_check_run_on_a_host_without_the_program(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", check_mode=True, program="/none/gpu-burnin")
+    assert module.run(host)["changed"]  # type: ignore[arg-type]
+
+
+def test_a_wrong_duration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match="extended_for_new: 'soon' is not a duration"):
+        module.run(Script(tmp_path / "p", extended_for_new="soon"))  # type: ignore[arg-type]
+
+
+def test_a_grant_is_given_where_it_is_asked_for_alone(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", ASKS)
+    done = power_grant.run(host)  # type: ignore[arg-type]
+    assert (done["changed"], done["waves"], host.commands) == (True, "over", ["status", "power-grant"])
+    for found in (IDLE, PASSED, of_host(None, running=True), of_host(None, running=False, waves="waiting")):
+        host = Script(tmp_path / "p", found)
+        assert not power_grant.run(host)["changed"]  # type: ignore[arg-type]
+        assert host.commands == ["status"]
+    host = Script(tmp_path / "p", ASKS, check_mode=True)
+    assert power_grant.run(host)["changed"]  # type: ignore[arg-type]
+    assert host.commands == ["status"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "command"),
+    [
+        ("granted", "start --follow -- --waves never"),
+        ("never", "start --follow -- --waves never"),
+        ("always", "start --follow"),
+    ],
 )
 def test_a_power_cut_does_not_make_a_row_of_machines_swing(allowed: str, command: str) -> None:
-    """The run at boot makes no power waves, unless they are allowed at any time."""
+    """The run at boot is started by the one starter, and makes no power waves, unless they are allowed at any time."""
     template = (ROOT / "roles/gpu_burnin/templates/gpu-burnin-boot.service.j2").read_text()
     variables = {"gpu_burnin_power_waves": allowed, "__gpu_burnin_program": "gpu-burnin", "ansible_managed": "x"}
     lines = jinja2.Environment().from_string(template).render(variables).splitlines()
     assert f"ExecStart=gpu-burnin {command}" in lines
+    assert "SuccessExitStatus=1 3" in lines
 
 
 def test_durations_of_the_role_are_those_of_the_program() -> None:
     for text in ("90s", "30m", "2h", "1d"):
         assert burnin.duration_s(text) == parse_duration(text)
     assert burnin.duration_s("") == 0
-    with pytest.raises(ValueError, match="'soon' is not a duration"):
+    with pytest.raises(FleetError, match="extended_for_new: 'soon' is not a duration"):
         burnin.duration_s("soon")

@@ -1,11 +1,10 @@
 """Power waves of many hosts: the role grants so many at a time, through the module, to burn-ins that ask for them.
 
-Hosts are folders here, systemd is a script, and a burn-in is a process that asks by checks.power.grant_request itself.
+Hosts are folders here, systemd is a script, and a burn-in is a process that asks by grant_request itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -17,57 +16,57 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils import burnin
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.modules import burnin as module
 
-from gpu_burnin.checks.power import grant_request as power_grant
+from tests.support import fake_systemd
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-SYSTEMCTL = """\
-#!/bin/sh
-for unit; do :; done
-[ "$unit" = gpu-burnin-run.service ] && [ -e "$FAKE_HOST/busy" ] && echo ActiveState=active || echo ActiveState=inactive
-"""
-SYSTEMD_RUN = """\
-#!/bin/sh
-touch "$FAKE_HOST/busy"
-echo "$@" > "$FAKE_HOST/command"
-setsid {python} {script} "$FAKE_HOST" >"$FAKE_HOST/log" 2>&1 </dev/null &
+# gpu-burnin on a host: with files of its own.
+PROGRAM = """\
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from gpu_burnin.node import unit
+unit.RUN_DIR, unit.POLL_S = Path(os.environ["FAKE_HOST"]) / "run", 0.1
+from gpu_burnin.__main__ import main
+main()
 """
 # What a run does with its waves, and what it leaves.
 BURNIN = """\
-import hashlib, json, sys, time
+import hashlib, json, os, sys, time
+from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {root!r})
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.settings.config import load_config
 from gpu_burnin.checks.power import grant_request as power_grant
-host = Path(sys.argv[1])
+from gpu_burnin.system import host as machine
+from gpu_burnin.types import Verdict
+from tests.support.report_helpers import leave_run
+host = Path(os.environ["FAKE_HOST"])
 if not (host / "asks_nothing").exists():
-    request = power_grant.ask(host / "state/waves", 60.0, 0.5)
+    request = power_grant.ask(host / "state/power_grant", 60.0, 0.5)
+    # The parent, which asks in a run, goes as soon as this one does.
     until = time.monotonic() + 60
-    while not power_grant.granted(host / "state/waves", request):
+    while not power_grant.granted(host / "state/power_grant", request):
         assert time.monotonic() < until
         time.sleep(0.02)
-    request = power_grant.move(host / "state/waves", request, power_grant.State.RUNNING)
+    request = power_grant.move(host / "state/power_grant", request, power_grant.State.RUNNING)
     # The waves themselves, or until two hosts have begun theirs.
     until = time.monotonic() + (60 if (host.parent / "together").exists() else 0.5)
     while time.monotonic() < until:
-        requests = [path.read_bytes() for path in host.parent.glob("*/state/waves/request.json")]
+        requests = [path.read_bytes() for path in host.parent.glob("*/state/power_grant/request.json")]
         if sum(b'"granted_at": null' not in text for text in requests) > 1:
             break
         time.sleep(0.02)
-    power_grant.move(host / "state/waves", request, power_grant.State.OVER)
-run = host / "state/runs/20260801T120000Z-000001"
-run.mkdir(parents=True)
+    power_grant.move(host / "state/power_grant", request, power_grant.State.OVER)
 body = json.dumps({{"action": "none", "reasons": [], "warnings": [{{"code": "EXTENDED_WANTED"}}]}}).encode()
-(run / "report.json").write_bytes(body)
-(run / "evidence.json").write_text(json.dumps({{
-    "report_sha256": hashlib.sha256(body).hexdigest(), "boot_id": {boot_id!r}, "verdict": "PASS", "level": "standard",
-    "simulated": False, "finished_at": "2026-08-01T12:00:30Z",
-}}))
-(host / "busy").unlink()
+statement = Statement(
+    host.name, machine.machine_id(), machine.boot_id(), hashlib.sha256(body).hexdigest(), Verdict.PASS, "standard",
+    "b" * 64, "c" * 64, False, 1, "2026-01-02T03:04:05Z",
+)
+run = leave_run(load_config(host / "config.yaml"), statement)
+(run.path / "report.json").write_bytes(body)
 """
 
 
@@ -77,16 +76,17 @@ def executable(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Path:
+def fleet(tmp_path: Path, host_key: Path) -> Path:
     """A folder with three hosts, the scripts that stand for systemd and the program, and a play of the role's tasks."""
     (tmp_path / "bin").mkdir()
     for name in ("gpu-1", "gpu-2", "gpu-3"):
         (tmp_path / name).mkdir()
-    script = tmp_path / "burnin.py"
-    script.write_text(BURNIN.format(root=str(ROOT), boot_id=BOOT_ID))
-    executable(tmp_path / "bin/systemctl", SYSTEMCTL)
-    executable(tmp_path / "bin/systemd-run", SYSTEMD_RUN.format(python=sys.executable, script=script))
-    executable(tmp_path / "bin/gpu-burnin", "#!/bin/sh\nexit 0\n")
+        settings = {"node_name": name, "state_dir": str(tmp_path / name / "state"), "host_key": str(host_key)}
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "burnin.py").write_text(BURNIN.format(root=str(ROOT)))
+    (tmp_path / "program.py").write_text(PROGRAM.format(root=str(ROOT)))
+    fake_systemd.install(tmp_path / "bin")
+    executable(tmp_path / "bin/gpu-burnin", f'#!/bin/sh\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
     role = ROOT / "roles/gpu_burnin"
     tasks = yaml.safe_load((role / "tasks/main.yml").read_text())
     names = [task["name"] for task in tasks]
@@ -94,6 +94,7 @@ def fleet(tmp_path: Path) -> Path:
     told = {"name": "Tell", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}}
     keys = ("verdict", "why", "waves", "changed", "burnin_warnings")
     pairs = ", ".join(f"'{key}': __gpu_burnin_result.{key} | default('')" for key in keys)
+    here = {"config": f"{tmp_path}/{{{{ inventory_hostname }}}}/config.yaml", "program": f"{tmp_path}/bin/gpu-burnin"}
     play = {
         "hosts": "all",
         "gather_facts": False,
@@ -102,13 +103,9 @@ def fleet(tmp_path: Path) -> Path:
         "environment": {
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
             "FAKE_HOST": f"{tmp_path}/{{{{ inventory_hostname }}}}",
+            "FAKE_PROGRAM": f"{sys.executable} {tmp_path}/burnin.py",
         },
-        "module_defaults": {
-            "muster.fleet.burnin": {
-                "state_dir": f"{tmp_path}/{{{{ inventory_hostname }}}}/state",
-                "program": f"{tmp_path}/bin/gpu-burnin",
-            }
-        },
+        "module_defaults": {f"muster.fleet.{name}": here for name in ("burnin", "power_grant")},
         "tasks": [*tasks[first:last], told],
     }
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
@@ -128,7 +125,7 @@ def results(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def most_at_once(fleet: Path) -> int:
     """How many hosts were in their waves at the same time, by what they wrote themselves."""
     spans = []
-    for path in fleet.glob("gpu-*/state/waves/request.json"):
+    for path in fleet.glob("gpu-*/state/power_grant/request.json"):
         request = json.loads(path.read_text())
         spans.append([datetime.fromisoformat(request[key]) for key in ("granted_at", "over_at")])
     assert spans
@@ -156,7 +153,8 @@ def test_no_more_hosts_swing_at_once_than_the_site_stands(fleet: Path, ansible_p
     assert found["gpu-1"]["burnin_warnings"] == [{"code": "EXTENDED_WANTED"}]
     assert most_at_once(fleet) == 1
     command = (fleet / "gpu-1/command").read_text()
-    assert "run --level standard --waves granted --wave-wait " in command
+    assert "gpu_burnin run --json " in command
+    assert " --level standard --waves granted --wave-wait " in command
     # Long enough for the last of three hosts, and never less than the role's own default.
     assert int(command.split("--wave-wait ")[1].split("s")[0]) >= 1800
     again = play(fleet, ansible_playbook, 1)
@@ -177,224 +175,13 @@ def test_a_run_that_a_lost_controller_left_waiting_is_joined_and_granted(
     fleet: Path, ansible_playbook: Playbook
 ) -> None:
     host = fleet / "gpu-1"
-    (host / "busy").touch()
-    process = subprocess.Popen([sys.executable, str(fleet / "burnin.py"), str(host)])
-    try:
-        done = ansible_playbook("play.yml", inventory="gpu-1,")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert process.wait(timeout=10) == 0
-    finally:
-        process.kill()
+    environment = {
+        **os.environ, "PATH": f"{fleet}/bin:{os.environ['PATH']}", "FAKE_HOST": str(host),
+        "FAKE_PROGRAM": f"{sys.executable} {fleet}/burnin.py",
+    }  # fmt: skip
+    subprocess.run([fleet / "bin/gpu-burnin", "start", "--", "--level", "quick"], env=environment, check=True)
+    done = ansible_playbook("play.yml", inventory="gpu-1,")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert results(done)["gpu-1"]["why"] == "joined the run in gpu-burnin-run.service"
     assert results(done)["gpu-1"]["waves"] == "over"
-    assert not (host / "command").exists(), "no second run was started"
-
-
-# --- the module's states ---
-
-
-class FakeModule:
-    """As much of AnsibleModule as the burnin module uses; `busy` says whether the run's unit is at work."""
-
-    def __init__(self, state: Path, busy: Callable[[], bool], check_mode: bool = False, **params: Any) -> None:
-        self.check_mode, self._busy = check_mode, busy
-        self.params = {
-            "phase": "waves", "level": "standard", "retest": False, "extended_s": 7200, "timeout_s": 1800,
-            "extended_for_new": "", "waves": "granted", "wave_wait_s": None, "after_sequence": 0,
-            "state_dir": str(state), "program": "/none/gpu-burnin", **params,
-        }  # fmt: skip
-
-    def run_command(self, command: list[str], check_rc: bool = False) -> tuple[int, str, str]:
-        if command[0] == "systemctl":
-            busy = command[-1] == "gpu-burnin-run.service" and self._busy()
-            return 0, "ActiveState=active\n" if busy else "ActiveState=inactive\n", ""
-        return 0, "", ""
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
-    """What happens on the host at each look of the module, instead of time that passes."""
-    planned: list[Callable[[], Any]] = []
-
-    def sleep(_: float) -> None:
-        assert planned, "the module waits for something that does not come"
-        planned.pop(0)()
-
-    monkeypatch.setattr(module.time, "sleep", sleep)
-    return planned
-
-
-def phase(name: str, state: Path, busy: Callable[[], bool] = lambda: True, **params: Any) -> dict[str, Any]:
-    return module.PHASES[name](module.Host(FakeModule(state, busy, phase=name, **params)))  # type: ignore[arg-type]
-
-
-def granted(state: Path) -> str:
-    path = state / "waves/grant"
-    return path.read_text().strip() if path.exists() else ""
-
-
-def test_waves_are_granted_once_asked_for_and_waited_for(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    request(tmp_path / "waves")
-    steps += [
-        lambda: request(tmp_path / "waves", state="running", granted_at="2026-08-01T12:00:01Z"),
-        lambda: request(tmp_path / "waves", state="over", granted_at="2026-08-01T12:00:01Z", over_at="x"),
-    ]
-    done = phase("waves", tmp_path)
-    assert (done["changed"], done["waves"]) == (True, "over")
-    assert granted(tmp_path) == "2026-08-01T12:00:00.000001Z"
-    assert not steps
-
-
-def test_a_worker_that_asks_anew_is_granted_anew(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    request(tmp_path / "waves")
-    steps += [
-        lambda: request(tmp_path / "waves", asked_at="2026-08-01T12:00:09.000001Z"),
-        lambda: request(tmp_path / "waves", asked_at=granted(tmp_path), state="over"),
-    ]
-    steps.insert(1, lambda: None)
-    assert phase("waves", tmp_path)["waves"] == "over"
-    assert granted(tmp_path) == "2026-08-01T12:00:09.000001Z"
-
-
-@pytest.mark.parametrize("state", ["over", "given_up"])
-def test_nothing_is_granted_where_nothing_is_asked(state: str, tmp_path: Path) -> None:
-    assert not phase("waves", tmp_path)["changed"]
-    request(tmp_path / "waves", state=state)
-    assert phase("waves", tmp_path)["waves"] == state
-    request(tmp_path / "waves")
-    assert not phase("waves", tmp_path, busy=lambda: False)["changed"], "no run is at work"
-    assert phase("waves", tmp_path, check_mode=True)["changed"]
-    assert not granted(tmp_path)
-
-
-def test_waves_of_a_burn_in_that_dies_are_waited_for_no_longer(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    request(tmp_path / "waves")
-    steps += [lambda: request(tmp_path / "waves", state="running", pid=2**22 + 1)]
-    assert phase("waves", tmp_path)["waves"] == "none"
-
-
-def test_a_check_that_breaks_off_does_not_keep_the_turn(
-    tmp_path: Path, steps: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its request stays as it was until the run ends, which may go on for hours without waves."""
-    now = iter(range(0, 1000, 10))
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(now)))
-    request(tmp_path / "waves", waves_s=30.0)
-    steps += [lambda: request(tmp_path / "waves", waves_s=30.0, state="running"), *[lambda: None] * 50]
-    assert phase("waves", tmp_path)["waves"] == "running"
-    assert next(now) <= 30 + module.WAVES_SLACK_S + 60
-    assert steps
-
-
-def test_waves_that_do_not_end_fail_the_task_with_what_to_do(tmp_path: Path) -> None:
-    request(tmp_path / "waves", waves_s=0.0)
-    with pytest.raises(FleetError, match=r"has not ended after 0 s and goes on.*run the play again"):
-        phase("waves", tmp_path, timeout_s=0)
-
-
-def test_the_first_phase_comes_back_when_waves_are_asked_for(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    steps += [lambda: request(tmp_path / "waves", state="running"), lambda: request(tmp_path / "waves")]
-    done = phase("run", tmp_path)
-    assert (done["waves"], done["sequence_before"], done["ran"]) == ("waiting", 0, False)
-    assert not granted(tmp_path), "that is for the phase with the throttle"
-    assert not steps, "waves that are under way are no request"
-
-
-def leave_result(state: Path) -> None:
-    """A finished run of this boot, as gpu_burnin leaves it."""
-    run = state / "runs/20260801T120000Z-000001"
-    run.mkdir(parents=True)
-    body = json.dumps({"action": "none", "reasons": []}).encode()
-    (run / "report.json").write_bytes(body)
-    statement = {
-        "report_sha256": hashlib.sha256(body).hexdigest(), "boot_id": BOOT_ID, "verdict": "PASS", "level": "standard",
-        "simulated": False, "finished_at": "2026-08-01T12:00:30Z",
-    }  # fmt: skip
-    (run / "evidence.json").write_text(json.dumps(statement))
-
-
-def test_the_whole_run_in_one_task_grants_by_itself(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    request(tmp_path / "waves")
-    busy = [True]
-
-    def over() -> None:
-        request(tmp_path / "waves", state="over")
-        leave_result(tmp_path)
-        busy.clear()
-
-    steps += [over]
-    done = phase("all", tmp_path, busy=lambda: bool(busy))
-    assert granted(tmp_path)
-    assert (done["verdict"], done["waves"], done["ran"]) == ("PASS", "over", True)
-
-
-def test_the_last_phase_waits_for_the_end_and_gives_the_result(tmp_path: Path, steps: list[Callable[[], Any]]) -> None:
-    busy = [True]
-    steps += [lambda: leave_result(tmp_path), busy.clear]
-    done = phase("end", tmp_path, busy=lambda: bool(busy))
-    assert (done["verdict"], done["changed"], done["gate_open"]) == ("PASS", True, True)
-    with pytest.raises(FleetError, match="the burn-in ended without evidence"):
-        phase("end", tmp_path, busy=lambda: False, after_sequence=1)
-
-
-def test_a_wrong_duration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match="extended_for_new: 'soon' is not a duration"):
-        phase("waves", tmp_path, extended_for_new="soon")
-
-
-# --- what the module reads and writes ---
-
-
-def request(directory: Path, **changes: Any) -> Path:
-    """The request of a burn-in that lives (this process), in the form of gpu_burnin.checks.power.grant_request."""
-    directory.mkdir(parents=True, exist_ok=True)
-    fields = {
-        "asked_at": "2026-08-01T12:00:00.000001Z", "boot_id": BOOT_ID, "pid": os.getpid(), "wait_s": 60.0,
-        "waves_s": 12.5, "state": "waiting", "granted_at": None, "over_at": None, **changes,
-    }  # fmt: skip
-    path = directory / "request.json"
-    path.write_text(json.dumps(fields))
-    return path
-
-
-def test_the_module_reads_what_the_burn_in_writes(tmp_path: Path) -> None:
-    assert burnin.wave_request(tmp_path, BOOT_ID) == burnin.WaveRequest()
-    asked = power_grant.ask(tmp_path / "waves", 60.0, 12.5)
-    seen = burnin.wave_request(tmp_path, BOOT_ID)
-    assert (seen.state, seen.open, seen.asked_at, seen.waves_s) == ("waiting", True, asked.asked_at, 12.5)
-    burnin.grant_waves(tmp_path, seen)
-    assert power_grant.granted(tmp_path / "waves", asked)
-    assert (tmp_path / "waves/grant").stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in (tmp_path / "waves").iterdir()) == ["grant", "request.json"]
-    over = power_grant.move(
-        tmp_path / "waves",
-        power_grant.move(tmp_path / "waves", asked, power_grant.State.RUNNING),
-        power_grant.State.OVER,
-    )
-    seen = burnin.wave_request(tmp_path, BOOT_ID)
-    assert (seen.state, seen.open, seen.granted_at, seen.over_at) == ("over", False, over.granted_at, over.over_at)
-
-
-def test_a_grant_is_for_one_request_alone(tmp_path: Path) -> None:
-    first = power_grant.ask(tmp_path / "waves", 60.0, 1.0)
-    burnin.grant_waves(tmp_path, burnin.wave_request(tmp_path, BOOT_ID))
-    assert power_grant.granted(tmp_path / "waves", first)
-    second = power_grant.ask(tmp_path / "waves", 60.0, 1.0)
-    assert not power_grant.granted(tmp_path / "waves", second)
-
-
-@pytest.mark.parametrize("state", ["waiting", "running"])
-def test_a_request_of_a_burn_in_that_is_gone_is_none(state: str, tmp_path: Path) -> None:
-    request(tmp_path / "waves", state=state)
-    assert burnin.wave_request(tmp_path, BOOT_ID).open
-    assert burnin.wave_request(tmp_path, "another boot").state == "none"
-    assert burnin.wave_request(tmp_path, BOOT_ID, proc=tmp_path / "no_such_proc").state == "none"
-    request(tmp_path / "waves", state="over")
-    assert burnin.wave_request(tmp_path, "another boot").state == "over", "what is over stays to be read"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "waiting"}', '{"state": "waiting", "pid": "x"}'])
-def test_a_damaged_request_is_named(text: str, tmp_path: Path) -> None:
-    request(tmp_path / "waves").write_text(text)
-    with pytest.raises(ValueError, match=r"request\.json is no request for power waves"):
-        burnin.wave_request(tmp_path, BOOT_ID)
+    assert "--level quick" in (host / "command").read_text(), "no second run was started"

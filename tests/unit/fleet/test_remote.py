@@ -1,8 +1,9 @@
-"""A burn-in on a remote host, over a real SSH connection to a host whose systemd is played."""
+"""A burn-in on a remote host, over a real SSH connection to a host whose systemd and gpu-burnin are played."""
 
 from __future__ import annotations
 
 import base64
+import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,22 +13,26 @@ import pytest
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.model import SshError, Target
-from gpu_burnin.fleet.remote import PROGRESS, REPORT, UNIT, RemoteRun, run_on_host
+from gpu_burnin.fleet.remote import RemoteRun, run_on_host
+from gpu_burnin.node import unit
 from gpu_burnin.system import known_hosts as kh
 from tests.support.ssh_server import SshServer, StartServer, new_key
 
 RUN_FILES = "/srv/look here/runs/r1"
+REPORT, PROGRESS, ENDED = (str(unit.RUN_DIR / name) for name in ("report.json", unit.PROGRESS, unit.ENDED))
+INVOCATION = "11112222333344445555666677778888"
 NAMED = f"report: {RUN_FILES}\n".encode()
 
 
 @dataclass
 class Host:
-    """Plays systemd: the unit prints `progress`, a piece at each poll, then ends with `exit_code`."""
+    """Plays the unit: it prints `progress`, a piece at each poll, then ends with `exit_code`."""
 
     progress: list[bytes] = field(default_factory=lambda: [b"one\ntw", b"o\nthree"])
     exit_code: int = 0
-    exit_kind: str = "1"
-    state: str = "none"
+    exit_kind: str = "exited"
+    running: bool = False
+    invocation: str = INVOCATION
     log: bytes = b""
     files: dict[str, bytes] = field(
         default_factory=lambda: {REPORT: b'{"run_id": "r1"}', f"{RUN_FILES}/report.html": b"<!doctype html>"}
@@ -45,16 +50,12 @@ class Host:
         match words[:2]:
             case ["systemctl", "show"]:
                 return 0, self._show(), b""
-            case ["systemctl", "stop"] | ["systemctl", "reset-failed"]:
-                self.state = "none"
-                return 0, b"", b""
-            case ["install", _]:
-                return 0, b"", b""
-            case ["systemd-run", _]:
+            case [_, "start"]:
                 if self.refuse:
-                    return 1, b"", self.refuse.encode()
-                self.state = "running"
-                return 0, b"", b""
+                    return 2, b"", self.refuse.encode()
+                answer = {"unit": unit.UNIT, "started": not self.running, "invocation": self.invocation}
+                self.running = True
+                return 0, json.dumps(answer).encode(), b""
             case ["tail", _]:
                 assert words[3] == PROGRESS
                 return 0, self.log[int(words[2]) - 1 :], b""
@@ -63,20 +64,17 @@ class Host:
         return 127, b"", b"not played"
 
     def _show(self) -> bytes:
-        if self.state == "running":
+        if self.running:
             self.polls += 1
             self.on_poll(self.polls)
             if self.progress:
                 self.log += self.progress.pop(0)
-            else:
-                self.state = "done"
-        lines = {
-            "none": "LoadState=not-found\nActiveState=inactive\nSubState=dead",
-            "running": "LoadState=loaded\nActiveState=active\nSubState=running\nExecMainCode=0\nExecMainStatus=0",
-            "done": "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
-            f"ExecMainCode={self.exit_kind}\nExecMainStatus={self.exit_code}",
-        }
-        return lines[self.state].encode() + b"\n"
+            elif self.running:
+                self.running = False
+                self.files[ENDED] = f"{self.invocation} {self.exit_kind} {self.exit_code}\n".encode()
+        if not self.running:
+            return b"ActiveState=inactive\nResult=success\nInvocationID=\n"
+        return f"ActiveState=active\nResult=success\nInvocationID={self.invocation}\n".encode()
 
 
 @dataclass
@@ -121,11 +119,8 @@ def test_progress_report_and_exit_code_come_back(bench: Bench, exit_code: int) -
     bench.host.exit_code = exit_code
     assert bench.run("--level", "quick") == RemoteRun(exit_code, b'{"run_id": "r1"}')
     assert bench.lines == ["one", "two", "three"]
-    [started] = [words for words in bench.host.commands if words[0] == "systemd-run"]
-    assert started[-5:] == ["/usr/local/bin/gpu-burnin", "run", "--json", "--level", "quick"]
-    assert f"--unit={UNIT}" in started
-    assert "--property=KillMode=mixed" in started, "workers that systemd kills look like workers that died"
-    assert bench.host.state == "none", "the finished unit is not left behind"
+    [started] = [words for words in bench.host.commands if "start" in words]
+    assert started == ["/usr/local/bin/gpu-burnin", "start", "--json", "--", "--level", "quick"], "the one starter"
 
 
 def test_the_page_comes_from_the_directory_that_the_run_names(bench: Bench) -> None:
@@ -159,7 +154,7 @@ def test_a_lost_connection_is_made_again_and_no_line_is_lost_or_repeated(bench: 
     assert bench.run().exit_code == 0
     assert [line for line in bench.lines if "connection lost" not in line] == ["one", "two", "three"]
     assert any("connection lost" in line for line in bench.lines)
-    assert sum(words[0] == "systemd-run" for words in bench.host.commands) == 1
+    assert sum("start" in words for words in bench.host.commands) == 1
 
 
 def test_a_host_that_stays_away_is_inconclusive(bench: Bench) -> None:
@@ -181,15 +176,14 @@ def test_a_changed_key_while_following_is_not_accepted(bench: Bench) -> None:
 
 
 def test_a_run_that_goes_on_is_followed_not_started(bench: Bench) -> None:
-    bench.host.state = "running"
+    bench.host.running = True
     assert bench.run("--level", "standard").exit_code == 0
-    assert not any(words[0] == "systemd-run" for words in bench.host.commands)
     assert "following it" in bench.lines[0]
 
 
 def test_a_killed_run_is_inconclusive(bench: Bench) -> None:
-    bench.host.exit_kind, bench.host.exit_code = "2", 9
-    with pytest.raises(GpuBurninError, match="killed") as caught:
+    bench.host.exit_kind, bench.host.exit_code = "killed", 9
+    with pytest.raises(GpuBurninError, match=r"killed \(signal 9\)") as caught:
         bench.run()
     assert caught.value.exit_code == 3
 
@@ -197,12 +191,33 @@ def test_a_killed_run_is_inconclusive(bench: Bench) -> None:
 def test_a_reboot_meanwhile_is_inconclusive(bench: Bench) -> None:
     def reboot(poll: int) -> None:
         if poll == 2:
-            bench.host.state = "none"
+            bench.host.running = False
 
     bench.host.on_poll = reboot
     with pytest.raises(GpuBurninError, match="has booted meanwhile") as caught:
         bench.run()
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_run_of_the_next_boot_is_not_taken_for_this_one(bench: Bench, ended: bool) -> None:
+    def reboot(poll: int) -> None:
+        if poll == 2:
+            bench.host.invocation = "9" * 32
+            bench.host.progress = [] if ended else bench.host.progress
+
+    bench.host.on_poll = reboot
+    with pytest.raises(GpuBurninError, match="has booted meanwhile") as caught:
+        bench.run()
+    assert caught.value.exit_code == 3
+
+
+def test_another_version_on_the_host_is_named(bench: Bench) -> None:
+    execute = bench.host.execute
+    bench.server.execute = lambda command: (0, b"started", b"") if "start" in command else execute(command)
+    with pytest.raises(GpuBurninError, match="install this version there") as caught:
+        bench.run()
+    assert caught.value.exit_code == 2
 
 
 def test_a_host_without_gpu_burnin_is_a_usage_error(bench: Bench) -> None:

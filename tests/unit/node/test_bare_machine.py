@@ -16,9 +16,9 @@ import yaml
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.signing import obstacles
-from gpu_burnin.node.store import default_state_dir
 from gpu_burnin.report import model
 from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.state_dir import default_state_dir
 from gpu_burnin.system.host import Host, read_host
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -45,7 +45,7 @@ def test_leaving_out_a_configured_dcgm_is_no_pass() -> None:
 def test_power_waves_run_unless_somebody_says_otherwise() -> None:
     said = plan_options(RunOptions(config=Config(state_dir=STATE)), FOUND)
     assert {name: said[name] for name in ("power_waves", "wave_dir", "wave_wait_s")} == {
-        "power_waves": "always", "wave_dir": "/var/lib/x/waves", "wave_wait_s": 1800.0,
+        "power_waves": "always", "wave_dir": "/var/lib/x/power_grant", "wave_wait_s": 1800.0,
     }  # fmt: skip
     fleet = Config(state_dir=STATE, power_waves="granted", wave_wait_s=60.0)
     assert plan_options(RunOptions(config=fleet), FOUND)["power_waves"] == "granted"

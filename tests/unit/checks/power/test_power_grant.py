@@ -19,9 +19,9 @@ from gpu_burnin.checks.power import grant_request as waves
 from gpu_burnin.checks.power.grant import Grant
 from gpu_burnin.checks.power.grant_request import State
 from gpu_burnin.checks.together import Group
-from gpu_burnin.cli.power_grant import waves as command
+from gpu_burnin.cli.node import power_grant as command
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.store import WAVE_DIR
+from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
@@ -215,31 +215,22 @@ def test_the_files_are_the_owners_alone(tmp_path: Path) -> None:
 # --- the command ---
 
 
-def call(state_dir: Path, *arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
+def call(state_dir: Path, *arguments: str) -> tuple[int, str]:
     config = state_dir / "config.yaml"
     config.write_text("{}\n")
-    line = ["--config", str(config), "--state-dir", str(state_dir), *before, *arguments]
-    done = CliRunner().invoke(command, line)
+    done = CliRunner().invoke(command, ["--config", str(config), "--state-dir", str(state_dir), *arguments])
     return (2, str(done.exception)) if isinstance(done.exception, GpuBurninError) else (done.exit_code, done.output)
 
 
-def test_the_command_shows_and_grants(tmp_path: Path) -> None:
-    directory = tmp_path / WAVE_DIR
-    assert call(tmp_path) == (0, "no burn-in asks for power waves\n")
-    assert call(tmp_path, "grant")[0] == 2
+def test_the_command_grants(tmp_path: Path) -> None:
+    directory = tmp_path / POWER_GRANT_DIR
+    assert call(tmp_path)[0] == 2
     request = waves.ask(directory, 60.0, 23.7)
-    assert "waits for a grant of 24 s of power waves" in call(tmp_path)[1]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert call(tmp_path, "grant", "--state-dir", str(elsewhere))[0] == 2
-    code, text = call(elsewhere, "grant", "--state-dir", str(tmp_path))  # what stands behind grant counts
+    assert call(elsewhere)[0] == 2
+    assert not waves.granted(directory, request)
+    code, text = call(tmp_path)
     assert (code, request.asked_at in text) == (0, True)
     assert waves.granted(directory, request)
-    shown = json.loads(call(tmp_path, before=("--json",))[1])
-    assert shown == {**request.to_json(), "state": "waiting"}
-    waves.move(directory, request, State.RUNNING)
-    assert "under way" in call(tmp_path)[1]
-    waves.move(directory, request, State.GIVEN_UP)
-    assert "waited 60 s" in call(tmp_path)[1]
-    waves.move(directory, request, State.OVER)
-    assert "over" in call(tmp_path)[1]
+    assert json.loads(call(tmp_path, "--json")[1]) == {**request.to_json(), "state": "waiting"}

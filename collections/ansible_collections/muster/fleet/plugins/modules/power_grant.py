@@ -1,0 +1,76 @@
+#!/usr/bin/python
+"""Ansible module: let a host's burn-in make its power waves, and wait until they are over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.burnin import PROGRAM_SPEC, Program
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+
+DOCUMENTATION = r"""
+module: power_grant
+short_description: Let a burn-in swing the load of all GPUs together
+version_added: "0.2.0"
+description:
+  - Grants the power waves that the host's burn-in asks for, and waits until they are over. On a host that asks for
+    nothing it does nothing.
+  - With C(throttle) on the task, only so many hosts swing at the same time.
+  - In check mode nothing is granted; C(changed) says whether it would be.
+options:
+  timeout_s:
+    description: Longest time to wait, in seconds; the length of the waves comes on top.
+    type: int
+    default: 1800
+  config:
+    description: The host's configuration file; without it, the one that C(gpu-burnin) reads by itself.
+    type: path
+  program:
+    description: The gpu-burnin command.
+    type: path
+    default: /usr/local/bin/gpu-burnin
+extends_documentation_fragment:
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Let one host at a time make its power waves
+  muster.fleet.power_grant:
+  throttle: 1
+"""
+
+RETURN = r"""
+waves:
+  description: What became of the power waves, one of none (nothing was asked), waiting, running, over and given_up.
+  returned: success
+  type: str
+why:
+  description: Why it granted, or why it did not, as one clause.
+  returned: success
+  type: str
+"""
+
+
+def run(module: AnsibleModule) -> dict[str, Any]:
+    """Grant and wait. Raises FleetError."""
+    program = Program(module)
+    status = program.status()
+    state = status["power_grant"]["state"]
+    if not status["unit"]["running"] or state not in ("waiting", "running"):
+        return {"changed": False, "why": "no burn-in asks for power waves", "waves": state}
+    if module.check_mode:
+        return {"changed": True, "why": "a burn-in asks for power waves", "waves": state}
+    waves = program.grant_and_wait(module.params["timeout_s"])
+    return {"changed": True, "why": "a burn-in asked for power waves", "waves": waves}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(run, PROGRAM_SPEC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""What this node knows of its own burn-in: newest run, evidence, gate, power waves, known GPUs. Reads files only.
+
+What one of them cannot tell is a sentence in `problems`; the others are told all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpu_burnin.checks.power import grant_request as power_grant
+from gpu_burnin.errors import EXIT_PASS, GpuBurninError
+from gpu_burnin.node import authentic, evidence, reports, unit
+from gpu_burnin.node.gate import GateClosed, check_gate
+from gpu_burnin.node.known_gpus import KnownGpu, read_known
+from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
+from gpu_burnin.report.file_names import REPORT, REPORT_HTML
+from gpu_burnin.settings.config import Config
+from gpu_burnin.system import host
+from gpu_burnin.system.files import parse_json
+
+SCHEMA = "muster-node-status/v1"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The burn-in's systemd unit: whether a run is under way in it; why it failed, "" when it did not.
+
+    `last_lines` is what its newest run of this boot printed last.
+    """
+
+    name: str
+    running: bool
+    failed: str = ""
+    last_lines: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has begun: its number, and its directory, "" where that is gone."""
+
+    sequence: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether kubelet may start; `exit_code` is that of `gpu-burnin gate`, `message` its sentence when closed."""
+
+    open: bool
+    exit_code: int
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The newest evidence that a run has left, and what the report it is about says.
+
+    `problem` is one sentence when statement, signature and report do not belong together: then nothing else is told
+    but where it is. `this_boot`: it is of this boot of this machine. `annotation` is what the node publishes.
+    """
+
+    run_id: str
+    path: str
+    sequence: int
+    problem: str = ""
+    this_boot: bool = False
+    boot_id: str = ""
+    verdict: str = ""
+    level: str = ""
+    simulated: bool = False
+    finished_at: str = ""
+    action: str = ""
+    reasons: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[Mapping[str, Any], ...] = ()
+    report: str = ""
+    page: str = ""
+    annotation: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of one node. `revoked` is why the gate was closed by hand or by the cluster, None when it was not."""
+
+    node: str
+    unit: Unit
+    newest_run: Run | None
+    evidence: Evidence | None
+    gate: Gate
+    revoked: str | None
+    power_grant: power_grant.Request
+    known_gpus: tuple[KnownGpu, ...]
+    problems: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """As `gpu-burnin status --json` prints it."""
+        return {**asdict(self), "power_grant": self.power_grant.to_json()}
+
+
+def read_status(config: Config, root: Path = Path("/")) -> Status:
+    """The state of this node. Raises GpuBurninError where the state directory may not be read."""
+    store = Store(config.state_dir)
+    if store.root.is_dir() and not os.access(store.root, os.R_OK | os.X_OK):
+        raise GpuBurninError(f"{config.node_name}: {store.root} cannot be read; run as root")
+    problems: list[str] = []
+
+    def told(read: Callable[[], _T], otherwise: _T) -> _T:
+        try:
+            return read()
+        except GpuBurninError as error:
+            problems.append(str(error))
+            return otherwise
+
+    def own_unit() -> Unit:
+        found = unit.state()
+        return Unit(unit.UNIT, found.running, found.failed, unit.last_lines())
+
+    return Status(
+        node=config.node_name,
+        unit=told(own_unit, Unit(unit.UNIT, running=False)),
+        newest_run=told(lambda: _newest_run(store), None),
+        evidence=_newest_evidence(store, config, root),
+        gate=_gate(config, root),
+        revoked=store.revoked(),
+        power_grant=told(lambda: power_grant.state(store.root / POWER_GRANT_DIR), power_grant.NO_REQUEST),
+        known_gpus=told(lambda: read_known(config.state_dir), ()),
+        problems=tuple(problems),
+    )
+
+
+def _newest_run(store: Store) -> Run | None:
+    number = store.counter()
+    path = next((str(run.path) for run in store.runs() if run.sequence == number), "")
+    return Run(number, path) if number else None
+
+
+def _gate(config: Config, root: Path) -> Gate:
+    try:
+        check_gate(config, root)
+    except GateClosed as error:
+        return Gate(open=False, exit_code=error.exit_code, message=str(error))
+    except GpuBurninError as error:
+        return Gate(open=False, exit_code=error.exit_code, message=f"gpu-burnin gate does not work: {error}")
+    return Gate(open=True, exit_code=EXIT_PASS)
+
+
+def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | None:
+    run = next((run for run in reversed(store.runs()) if os.path.lexists(run.path / EVIDENCE)), None)
+    if run is None:
+        return None
+    try:
+        return _evidence(run, config, root)
+    except GpuBurninError as error:
+        return Evidence(run.run_id, str(run.path), run.sequence, problem=str(error))
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{run.path / REPORT} cannot be read ({type(error).__name__}: {error})"
+        return Evidence(run.run_id, str(run.path), run.sequence, problem=problem)
+
+
+def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
+    """Raises GpuBurninError, ValueError, KeyError or TypeError for what cannot be believed."""
+    annotation = evidence.annotation_of(run.path)
+    signed, signature = evidence.decode_annotation(annotation)
+    if not evidence.signature_holds(signed, signature, evidence.own_public_key(config.host_key)):
+        raise GpuBurninError(f"{run.path / EVIDENCE} is not signed by this host's key {config.host_key}")
+    statement = evidence.parse_statement(signed)
+    data = reports.read(run.path / REPORT)
+    authentic.refuse_changed(run.path / REPORT, data)
+    report = parse_json(data)
+    page = run.path / REPORT_HTML
+    return Evidence(
+        run_id=run.run_id,
+        path=str(run.path),
+        sequence=run.sequence,
+        this_boot=(statement.machine_id, statement.boot_id) == (host.machine_id(root), host.boot_id(root)),
+        boot_id=statement.boot_id,
+        verdict=str(statement.verdict),
+        level=statement.level,
+        simulated=statement.simulated,
+        finished_at=statement.finished_at,
+        action=str(report["action"]),
+        reasons=tuple(report["reasons"]),
+        warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
+        report=str(run.path / REPORT),
+        page=str(page) if page.is_file() else "",
+        annotation=annotation,
+    )
+
+
+_POWER = {
+    power_grant.State.NONE: "nothing is asked",
+    power_grant.State.WAITING: "a burn-in waits for a grant of {waves_s:.0f} s; give it with: gpu-burnin power-grant",
+    power_grant.State.RUNNING: "under way, {waves_s:.0f} s in all",
+    power_grant.State.OVER: "over",
+    power_grant.State.GIVEN_UP: "the last burn-in waited {wait_s:.0f} s for a grant and went on without them",
+}
+
+
+def render(status: Status) -> str:
+    """The status for people: one line for each fact."""
+    newest, found = status.newest_run, status.evidence
+    unit_text = "none under way"
+    if status.unit.running:
+        unit_text = f"under way in {status.unit.name}"
+    elif status.unit.failed:
+        unit_text = f"{status.unit.name} failed ({status.unit.failed}): {status.unit.last_lines}"
+    lines = [
+        ("node", status.node),
+        ("burn-in", unit_text),
+        ("newest run", f"{newest.sequence} {newest.path}".strip() if newest else "none has begun"),
+        ("evidence", _evidence_text(found) if found else "none"),
+        *(("reason", f"{reason['code']}: {reason['message']}") for reason in (found.reasons if found else ())),
+        ("gate", "open" if status.gate.open else status.gate.message.removeprefix(f"{status.node}: ")),
+        ("power waves", _POWER[status.power_grant.state].format(**asdict(status.power_grant))),
+        ("known GPUs", ", ".join(gpu.serial or gpu.uuid for gpu in status.known_gpus) or "none"),
+        *(("problem", problem) for problem in status.problems),
+    ]
+    return "".join(f"{name + ':':13}{text}\n" for name, text in lines)
+
+
+def _evidence_text(found: Evidence) -> str:
+    if found.problem:
+        return found.problem
+    boot = "of this boot" if found.this_boot else "of another boot"
+    simulated = ", simulated" if found.simulated else ""
+    return f"{found.verdict} of run {found.sequence} at level {found.level}, {boot}{simulated}, {found.finished_at}"

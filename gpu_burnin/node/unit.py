@@ -1,0 +1,222 @@
+"""The one starter of this node's burn-in: a transient systemd unit, which outlives who asked for it.
+
+The role's module, the unit at boot, `gpu-burnin host` and people start it alike, so each of them finds and follows what
+another one started. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.report.file_names import REPORT
+from gpu_burnin.system.files import read_text
+
+UNIT = "gpu-burnin-run.service"
+PUBLISH_UNIT = "gpu-burnin-publish.service"
+# On tmpfs and for root only: what the newest run of the unit prints, and how it ended.
+RUN_DIR = Path("/run/gpu-burnin")
+PROGRESS, ENDED = "progress.log", "ended"
+PROPERTIES = "ActiveState,Result,InvocationID"
+POLL_S = 0.5
+_COMMAND_TIMEOUT_S = 60.0
+_MOST_PROGRESS_BYTES = 64 << 20
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """What systemd says of the unit; one that is not there is idle. `failed` is its reason, "" when it did not fail.
+
+    `invocation` is systemd's id of this one run of the unit, "" for a unit that is not there.
+    """
+
+    running: bool
+    failed: str = ""
+    invocation: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the main process of a run ended: `exit_code`, or None and the `signal` that killed it."""
+
+    invocation: str
+    exit_code: int | None
+    signal: str = ""
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run that is under way: whether this call has started it, and systemd's id of it."""
+
+    started: bool
+    invocation: str
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """The systemd-run command line of one `gpu-burnin run --json ARGUMENTS`."""
+    return [
+        "systemd-run",
+        f"--unit={UNIT}",
+        "--description=GPU burn-in",
+        "--quiet",
+        # Comes back when the program runs: until then a unit whose start is only queued looks like one that has ended.
+        "--service-type=exec",
+        # FAIL and INCONCLUSIVE are results of the burn-in, not failures of the unit.
+        "--property=SuccessExitStatus=1 3",
+        # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
+        "--property=KillMode=mixed",
+        # When memory runs out the kernel takes a worker, of which the run tells: systemd shall not end the run for it.
+        "--property=OOMPolicy=continue",
+        f"--property=StandardOutput=truncate:{RUN_DIR / REPORT}",
+        f"--property=StandardError=truncate:{RUN_DIR / PROGRESS}",
+        # systemd forgets a unit that has ended well, and its exit code with it.
+        f"--property=ExecStopPost=-/bin/sh -c 'echo $$INVOCATION_ID $$EXIT_CODE $$EXIT_STATUS >{RUN_DIR / ENDED}'",
+        # However it ends, its evidence is published when the node is in the cluster.
+        f"--property=ExecStopPost=-/usr/bin/systemctl --no-block try-restart {PUBLISH_UNIT}",
+        "--",
+        # This very installation, whatever PATH and the working directory hold.
+        *(sys.executable, "-P", "-m", "gpu_burnin", "run", "--json"),
+        *arguments,
+    ]
+
+
+def start(arguments: Sequence[str]) -> Started:
+    """Start the unit, unless it runs already; then its options stay as they are.
+
+    Raises GpuBurninError (exit 2) when systemd refuses.
+    """
+    found = state()
+    if found.running:
+        return Started(False, found.invocation)
+    if found.failed:
+        # A unit left failed by an earlier configuration error would keep its name occupied.
+        _systemctl("reset-failed", UNIT)
+    try:
+        RUN_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (RUN_DIR / ENDED).unlink(missing_ok=True)
+    except OSError as error:
+        raise GpuBurninError(f"{_host()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
+    done = _call(command(arguments))
+    found, over = state(), ended()
+    if done.returncode == 0:
+        return Started(True, found.invocation or (over.invocation if over else ""))
+    if found.running:  # somebody else was quicker
+        return Started(False, found.invocation)
+    raise GpuBurninError(f"{_host()}: systemd-run cannot start the burn-in ({_why(done)}); run as root")
+
+
+def state() -> UnitState:
+    """What the unit does now. Raises GpuBurninError (exit 2) when systemd does not say."""
+    return parse_state(_systemctl("show", f"--property={PROPERTIES}", UNIT))
+
+
+def parse_state(text: str) -> UnitState:
+    """The state out of the PROPERTIES that `systemctl show` prints, KEY=VALUE a line."""
+    properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    active = properties.get("ActiveState")
+    return UnitState(
+        running=active in ("active", "activating", "deactivating", "reloading"),
+        failed=properties.get("Result", "no reason given") if active == "failed" else "",
+        invocation=properties.get("InvocationID", ""),
+    )
+
+
+def ended() -> Ended | None:
+    """How the newest run of the unit ended in this boot; None when it has not."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return parse_ended(read_text(RUN_DIR / ENDED, follow=False))
+    return None
+
+
+def parse_ended(text: str) -> Ended | None:
+    """What ExecStopPost has written (systemd.exec(5), $EXIT_CODE and $EXIT_STATUS); None when it is not that."""
+    match text.split():
+        case [invocation, "exited", status] if status.isdecimal():
+            return Ended(invocation, int(status))
+        case [invocation, "killed" | "dumped", signal]:
+            return Ended(invocation, None, signal)
+    return None
+
+
+def last_lines() -> str:
+    """The last lines that the newest run of the unit wrote."""
+    with contextlib.suppress(OSError):
+        lines = read_text(RUN_DIR / PROGRESS, _MOST_PROGRESS_BYTES, follow=False, errors="replace").splitlines()
+        return " / ".join(line.strip() for line in lines[-_LAST_LINES:] if line.strip()) or "it wrote nothing"
+    return "it wrote nothing"
+
+
+def follow(
+    invocation: str,
+    on_line: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Pass on the lines of a run, and give its exit code once it has ended. Raises GpuBurninError (exit 3)."""
+    offset, rest = 0, b""
+    while True:
+        # The state first: once it says that the run has ended, what is read next is complete.
+        found = state()
+        running = found.running and found.invocation == invocation
+        with contextlib.suppress(OSError), (RUN_DIR / PROGRESS).open("rb") as file:
+            file.seek(offset)
+            offset += len(new := file.read())
+            *whole, rest = (rest + new).split(b"\n")
+            for line in whole if running or not rest else (*whole, rest):
+                on_line(line.decode("utf-8", "replace"))
+        if not running:
+            break
+        sleep(POLL_S)
+    over = ended()
+    if over is None or over.invocation != invocation:
+        raise GpuBurninError(f"{_host()}: the burn-in in {UNIT} is gone; run it again", EXIT_INCONCLUSIVE)
+    if over.exit_code is None:
+        raise GpuBurninError(
+            f"{_host()}: the burn-in in {UNIT} was killed (signal {over.signal}); look at `journalctl -u {UNIT}` (out "
+            "of memory?) and run it again",
+            EXIT_INCONCLUSIVE,
+        )
+    return over.exit_code
+
+
+def _systemctl(*arguments: str) -> str:
+    done = _call(["systemctl", *arguments])
+    if done.returncode != 0:
+        raise GpuBurninError(
+            f"{_host()}: systemd does not answer ({_why(done)}); run as root, on a machine with systemd"
+        )
+    return done.stdout
+
+
+def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        # In the C locale: what is read here is not translated.
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_COMMAND_TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GpuBurninError(
+            f"{_host()}: {words[0]} does not work ({error}); the burn-in's unit needs systemd"
+        ) from error
+
+
+def _why(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stderr.split()) or "no reason given"
+
+
+def _host() -> str:
+    return socket.gethostname()
