@@ -76,17 +76,22 @@ def command(arguments: Sequence[str]) -> list[str]:
         "--property=KillMode=mixed",
         # When memory runs out the kernel takes a worker, of which the run tells: systemd shall not end the run for it.
         "--property=OOMPolicy=continue",
-        f"--property=StandardOutput=truncate:{RUN_DIR / REPORT}",
-        f"--property=StandardError=truncate:{RUN_DIR / PROGRESS}",
-        # systemd forgets a unit that has ended well, and its exit code with it.
-        f"--property=ExecStopPost=-/bin/sh -c 'echo $$INVOCATION_ID $$EXIT_CODE $$EXIT_STATUS >{RUN_DIR / ENDED}'",
-        # However it ends, its evidence is published when the node is in the cluster.
-        f"--property=ExecStopPost=-/usr/bin/systemctl --no-block try-restart {PUBLISH_UNIT}",
+        # Not truncate: ExecStopPost opens them once more.
+        f"--property=StandardOutput=append:{RUN_DIR / REPORT}",
+        f"--property=StandardError=append:{RUN_DIR / PROGRESS}",
+        f"--property=ExecStopPost=-/bin/sh -c '{_at_its_end()}'",
         "--",
         # This very installation, whatever PATH and the working directory hold.
         *(sys.executable, "-P", "-m", "gpu_burnin", "run", "--json"),
         *arguments,
     ]
+
+
+def _at_its_end() -> str:
+    # systemd forgets a unit that has ended well, and its exit code with it.
+    tell = f"echo $$INVOCATION_ID $$EXIT_CODE $$EXIT_STATUS >{RUN_DIR / ENDED}"
+    # However the run ends, its evidence is published when the node is in the cluster.
+    return f"{tell}; systemctl --no-block try-restart {PUBLISH_UNIT} 2>/dev/null"
 
 
 def start(arguments: Sequence[str]) -> Started:
@@ -102,7 +107,8 @@ def start(arguments: Sequence[str]) -> Started:
         _systemctl("reset-failed", UNIT)
     try:
         RUN_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (RUN_DIR / ENDED).unlink(missing_ok=True)
+        for name in (ENDED, REPORT, PROGRESS):
+            (RUN_DIR / name).unlink(missing_ok=True)
     except OSError as error:
         raise GpuBurninError(f"{_host()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
     done = _call(command(arguments))

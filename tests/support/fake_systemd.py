@@ -28,30 +28,37 @@ def _show(state: Path) -> None:
 
 def _run(host: Path, state: Path, words: list[str]) -> None:
     command = words[words.index("--") + 1 :]
-    said = [word.removeprefix("--property=").split("=", 1) for word in words if word.startswith("--property=")]
-    properties = dict(said)
+    properties = dict(
+        word.removeprefix("--property=").split("=", 1) for word in words if word.startswith("--property=")
+    )
     (host / "command").write_text(shlex.join(words))
     invocation = uuid.uuid4().hex
     state.write_text(f"ActiveState=active\nResult=success\nInvocationID={invocation}\n")
     if os.fork():
         return
     os.setsid()
-    outputs = [
-        Path(properties[key].removeprefix("truncate:")).open("wb")  # noqa: SIM115 until the process ends
-        for key in ("StandardOutput", "StandardError")
-    ]
-    for descriptor, output in enumerate(outputs, 1):
-        os.dup2(output.fileno(), descriptor)
-    code = subprocess.run([*shlex.split(os.environ["FAKE_PROGRAM"]), *command], check=False).returncode
+    # Who called shall not wait for the unit's end.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    code = _executed([*shlex.split(os.environ["FAKE_PROGRAM"]), *command], properties, {})
     how = ("exited", str(code)) if code >= 0 else ("killed", str(-code))
-    environment = {**os.environ, "INVOCATION_ID": invocation, "EXIT_CODE": how[0], "EXIT_STATUS": how[1]}
-    for step in [value.removeprefix("-") for key, value in said if key == "ExecStopPost"]:
-        if not step.startswith("/usr/bin/systemctl"):
-            subprocess.run([word.replace("$$", "$") for word in shlex.split(step)], env=environment, check=False)
+    told = {"INVOCATION_ID": invocation, "EXIT_CODE": how[0], "EXIT_STATUS": how[1]}
+    last = shlex.split(properties["ExecStopPost"].removeprefix("-"))
+    _executed([word.replace("$$", "$") for word in last], properties, told)
     if str(code) in ["0", *properties["SuccessExitStatus"].split()]:
         state.unlink()
     else:
         state.write_text(f"ActiveState=failed\nResult=exit-code\nInvocationID={invocation}\n")
+
+
+def _executed(words: list[str], properties: dict[str, str], more: dict[str, str]) -> int:
+    """The exit code of one command of the unit; as systemd does, each command opens the unit's outputs anew."""
+    modes = {"truncate": "wb", "append": "ab"}
+    (out_mode, out), (err_mode, err) = (properties[key].split(":", 1) for key in ("StandardOutput", "StandardError"))
+    with Path(out).open(modes[out_mode]) as stdout, Path(err).open(modes[err_mode]) as stderr:
+        done = subprocess.run(words, stdout=stdout, stderr=stderr, env={**os.environ, **more}, check=False)
+    return done.returncode
 
 
 def main() -> None:
@@ -65,6 +72,8 @@ def main() -> None:
             state.unlink()
         case ["systemd-run", *words]:
             _run(host, state, words)
+        case ["systemctl", "--no-block", "try-restart", _]:
+            sys.exit("Unit not found.")
         case words:
             sys.exit(f"not played: {words}")
 
