@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for python in options.python:
             if not _PYTHON.match(python):
-                raise WheelhouseError(f"--python {python}: is no Python version such as 3.11")
+                raise WheelhouseError(f"--python {python}: is not a Python version such as 3.11")
         locks = options.requirements or [CHECKOUT / "requirements" / NODE_LOCKS[options.cuda]]
         wanted = Wanted(tuple(locks), options.pip_lock, tuple(sorted(options.python)), tuple(sorted(options.machine)))
         result = build(CHECKOUT, wanted, options.output.absolute(), options.dry_run)

@@ -84,4 +84,4 @@ def _pci(address: str) -> tuple[int, ...]:
     try:
         return tuple(int(part, 16) for part in address.strip("\0").replace(".", ":").split(":"))
     except ValueError:
-        raise DeviceError(f"{address!r} is no PCI address such as 0000:91:00.0: report this") from None
+        raise DeviceError(f"{address!r} is not a PCI address such as 0000:91:00.0: report this") from None

@@ -19,9 +19,9 @@ GPUS = tuple(
 )
 
 
-def plan(device: str = "cuda", **options: object) -> Plan:
+def plan(backend: str = "cuda", **options: object) -> Plan:
     """The level quick on both GPUs."""
-    return make_plan("quick", device=device, gpus=GPUS, seed=1, **options)  # type: ignore[arg-type]
+    return make_plan("quick", backend=backend, gpus=GPUS, seed=1, **options)  # type: ignore[arg-type]
 
 
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")

@@ -117,7 +117,7 @@ def _outcome(entity: int, label: str, result: Any, test: str) -> Outcome:
         raise DcgmUnknown(f"the test {test} has the status {status!r}, which is not one of {', '.join(_STATUSES)}")
     warnings = result.get("warnings", [])
     if not isinstance(warnings, list):
-        raise DcgmUnknown(f"the warnings of the test {test} are no list")
+        raise DcgmUnknown(f"the warnings of the test {test} are not a list")
     messages = tuple(_get(warning, "warning", str, f"a warning of {test}") for warning in warnings)
     severities = {warning.get("error_severity") for warning in warnings}
     if status == PASS and messages:

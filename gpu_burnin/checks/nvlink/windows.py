@@ -104,7 +104,7 @@ class WindowedPort(ABC, Generic[Box]):
     def _new_window(self, peers: Sequence[str], size_bytes: int, faults: LinkFaults | None) -> Window:
         """The window to export. Raises DeviceError for a size that cannot be cut into pieces of words."""
         if size_bytes <= 0 or size_bytes % (PIECES * WORD_BYTES):
-            raise DeviceError(f"{size_bytes} bytes are no multiple of {PIECES * WORD_BYTES}: change transfer_bytes")
+            raise DeviceError(f"{size_bytes} bytes are not a multiple of {PIECES * WORD_BYTES}: change transfer_bytes")
         return Window(tuple(peers), size_bytes, faults or LinkFaults())
 
     def _window_of(self, uuid: str, handle: JSON) -> tuple[Window, Mapping[str, JSON]]:

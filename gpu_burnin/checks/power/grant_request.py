@@ -133,7 +133,7 @@ def state(directory: Path) -> Request:
     except PermissionError as error:
         raise GpuBurninError(f"{path} cannot be read; run as root") from error
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise GpuBurninError(f"{path} is no request for power waves ({error}): remove it") from error
+        raise GpuBurninError(f"{path} is not a request for power waves ({error}): remove it") from error
     ended = request.boot_id != _boot_id() or not Path(f"/proc/{request.pid}").exists()
     return NO_REQUEST if ended and request.state in (State.WAITING, State.RUNNING) else request
 

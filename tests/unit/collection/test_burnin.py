@@ -145,7 +145,7 @@ def test_an_error_of_the_program_is_the_tasks_one_sentence(tmp_path: Path) -> No
     with pytest.raises(FleetError, match="ended with exit code 4 and said nothing"):
         program.status()
     program, _ = ask(tmp_path, 0, "started", "")
-    with pytest.raises(FleetError, match="answered what is no JSON"):
+    with pytest.raises(FleetError, match="did not answer in JSON"):
         program.status()
 
 

@@ -53,7 +53,7 @@ def test_what_is_no_address_is_refused(address: str, message: str) -> None:
 
 @pytest.mark.parametrize("port", [0, 65536, -1, "http", "", True, 1.5])
 def test_what_is_no_port_is_refused(port: int | str) -> None:
-    with pytest.raises(AnsibleFilterError, match="is no port; give a number from 1 to 65535"):
+    with pytest.raises(AnsibleFilterError, match="is not a port; give a number from 1 to 65535"):
         endpoint("198.18.7.11", port)
 
 

@@ -138,8 +138,8 @@ def test_diff(tmp_path: Path, content: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "directories", "absent", "message"),
     [
-        (FileSpec("relative", b"", 0o644), [], [], "no plain absolute path"),
-        (FileSpec("/tmp/../etc/x", b"", 0o644), [], [], "no plain absolute path"),
+        (FileSpec("relative", b"", 0o644), [], [], "not a plain absolute path"),
+        (FileSpec("/tmp/../etc/x", b"", 0o644), [], [], "not a plain absolute path"),
         (FileSpec("{tmp}/a", b"", 0o644), [], ["{tmp}/a"], "named twice"),
         (FileSpec("{tmp}/none/a", b"", 0o644), [], [], "list it under directories"),
         (FileSpec("{tmp}", b"", 0o644), [], [], "not a regular file"),

@@ -157,7 +157,7 @@ def test_a_limit_does_not_narrow_the_check(tmp_path: Path, ansible_playbook: Pla
     bad.write()
     done = ansible_playbook("site.yml", "-l", "localhost,etcd-1", inventory="inv")
     assert done.returncode == 2
-    assert "gpu-1: pod_network_range 'nonsense' is no IP range" in done.stdout + done.stderr
+    assert "gpu-1: pod_network_range 'nonsense' is not an IP range" in done.stdout + done.stderr
 
 
 def test_a_broken_playbook_is_one_sentence(tmp_path: Path, ansible_playbook: Playbook) -> None:

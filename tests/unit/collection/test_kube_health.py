@@ -102,7 +102,7 @@ def test_ends_at_the_deadline_and_says_why() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "https://", "127.0.0.1:6443", "https://host/path"])
 def test_refuses_what_is_no_server(url: str) -> None:
-    with pytest.raises(FleetError, match="no server URL"):
+    with pytest.raises(FleetError, match="not a server URL"):
         wait(Server(url), [Check("/")], 0)
 
 

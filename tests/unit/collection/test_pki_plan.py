@@ -165,7 +165,7 @@ def test_ca_key_may_be_away_or_vaulted_while_nothing_is_issued(root: Path) -> No
     assert reason(root, replace(LEAF, cn="b")) != ""
     (root / "etcd/ca.key").unlink()
     assert reason(root) == ""
-    with pytest.raises(FleetError, match=r"ca\.key is needed to issue member-a and is not there"):
+    with pytest.raises(FleetError, match=r"ca\.key is needed to issue member-a and is missing"):
         reason(root, replace(LEAF, cn="b"))
 
 
@@ -197,7 +197,7 @@ def test_unreadable_files_are_named(root: Path) -> None:
     [
         (replace(LEAF, days=366), 30, "pki_leaf_days is 366; give 90 to 365"),
         (replace(LEAF, days=30), 10, "pki_leaf_days is 30"),
-        (replace(LEAF, days=90), 90, "each run would issue everything anew"),
+        (replace(LEAF, days=90), 90, "each run would issue everything again"),
         (replace(LEAF, ca="none"), 30, "unknown CA none"),
     ],
 )
@@ -226,7 +226,7 @@ def test_keypair(root: Path) -> None:
     write_key(root / "sa.key")
     assert missing() == ("sa",)
     (root / "sa.key").unlink()
-    with pytest.raises(FleetError, match=r"sa\.key is gone"):
+    with pytest.raises(FleetError, match=r"sa\.key is missing"):
         missing()
 
 

@@ -36,7 +36,7 @@ def test_unpack_refuses_paths(tmp_path: Path, name: str) -> None:
     sha256 = make_tar(archive, {name: b"x"})
     target = tmp_path / "out"
     target.mkdir()
-    with pytest.raises(FleetError, match="no plain file"):
+    with pytest.raises(FleetError, match="not a plain file"):
         wheel_venv.unpack(archive, sha256, target)
     assert list(target.iterdir()) == []
 

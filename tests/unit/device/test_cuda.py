@@ -149,7 +149,7 @@ def _memory(fake: FakeCupy) -> None:
             lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "0000:41:00.0"),
             "opened the GPU at 0000:41:00.0 and not GPU-0 at 0000:01:00.0: set CUDA_VISIBLE_DEVICES",
         ),
-        (lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "?"), "'\\?' is no PCI address"),
+        (lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "?"), "'\\?' is not a PCI address"),
     ],
 )
 def test_what_keeps_a_gpu_from_being_used_is_one_sentence_with_a_fix(

@@ -140,7 +140,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytes
     assert wheelhouse.main([*common, "--requirements", str(tmp_path / "none.txt"), "--python", "3.11"]) == 2
     assert "none.txt: cannot be read" in capsys.readouterr().err
     assert wheelhouse.main([*common, "--requirements", "x", "--python", "python3"]) == 2
-    assert "no Python version" in capsys.readouterr().err
+    assert "not a Python version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("cuda", "gpu_wheels"), [("none", set()), ("12", {"cu12", "12x"}), ("13", {"cu13", "13x"})])

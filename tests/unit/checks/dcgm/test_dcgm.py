@@ -210,7 +210,7 @@ _TEST = ("DCGM Diagnostic", "test_categories", 0, "tests", 0)
         (_put("Passed", *_TEST, "results", 1, "status"), "the status 'Passed', which is not one of Pass, Fail"),
         (_put("pass", *_TEST, "test_summary", "status"), "the status 'pass'"),
         (_put("0", *_TEST, "results", 0, "entity_id"), "no 'entity_id'"),
-        (_put("bad", *_TEST, "results", 0, "warnings"), "warnings of the test software are no list"),
+        (_put("bad", *_TEST, "results", 0, "warnings"), "warnings of the test software are not a list"),
         (_put([{}], *_TEST, "results", 0, "warnings"), "a warning of software has no 'warning'"),
     ],
 )

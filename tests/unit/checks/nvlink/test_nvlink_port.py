@@ -137,7 +137,7 @@ def test_a_gpu_that_has_no_place_or_no_handle_is_unavailable(ends: tuple[NvlinkP
 
 
 def test_calls_out_of_order_are_the_callers_fault(ends: tuple[NvlinkPort, NvlinkPort]) -> None:
-    with pytest.raises(DeviceError, match="no multiple of 64"):
+    with pytest.raises(DeviceError, match="not a multiple of 64"):
         ends[0].export(A, [B], 100)
     with pytest.raises(DeviceError, match="no memory is exported"):
         ends[0].attach(B, {})

@@ -191,7 +191,7 @@ def test_only_a_request_that_waits_is_granted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"asked_at": "x", "state": "odd"}'])
 def test_a_file_that_is_no_request_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / waves.REQUEST).write_text(text)
-    with pytest.raises(GpuBurninError, match=r"request\.json is no request for power waves"):
+    with pytest.raises(GpuBurninError, match=r"request\.json is not a request for power waves"):
         waves.state(tmp_path)
 
 

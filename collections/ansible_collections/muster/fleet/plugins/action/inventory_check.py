@@ -137,7 +137,7 @@ class Findings:
         for cause, names in variables.items():
             more = f" and {len(names) - 1} more that follow from it" if len(names) > 1 else ""
             message = f"{next(iter(names))}{more} cannot be resolved: {cause.rstrip('.')}"
-            found.append(Problem(message, "set what it refers to, or correct it", tuple(hosts[cause])))
+            found.append(Problem(message, "set the variable that it refers to, or correct it", tuple(hosts[cause])))
         return found
 
 

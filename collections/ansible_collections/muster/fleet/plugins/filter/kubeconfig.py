@@ -60,7 +60,7 @@ class _Dumper(yaml.SafeDumper):
 def kubeconfig(server: str, cluster: str, user: str, pki_dir: str, name: str = "") -> str:
     """The text of a kubeconfig. Raises AnsibleFilterError for a server that is no https URL."""
     if not str(server).startswith("https://"):
-        raise AnsibleFilterError(f"{server!r} is no URL of an API server; it must begin with https://")
+        raise AnsibleFilterError(f"{server!r} is not a URL of an API server; it must begin with https://")
     names = {"cluster": str(cluster), "user": str(user)}
     client = f"{pki_dir}/{name or user}"
     content = {

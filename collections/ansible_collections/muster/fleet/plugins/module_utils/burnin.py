@@ -72,7 +72,7 @@ class Program:
         try:
             return dict(json.loads(out))
         except ValueError as error:
-            raise FleetError(f"gpu-burnin {command} --json answered what is no JSON ({error})") from error
+            raise FleetError(f"gpu-burnin {command} --json did not answer in JSON ({error})") from error
 
 
 def timeout(seconds: float) -> list[str]:

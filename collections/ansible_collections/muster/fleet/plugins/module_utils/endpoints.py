@@ -94,7 +94,7 @@ def _port(port: int | str) -> int:
     except ValueError:
         number = 0
     if number not in PORTS:
-        raise FleetError(f"{port!r} is no port; give a number from {PORTS[0]} to {PORTS[-1]}")
+        raise FleetError(f"{port!r} is not a port; give a number from {PORTS[0]} to {PORTS[-1]}")
     return number
 
 

@@ -313,7 +313,7 @@ def _check_set(files: Sequence[FileSpec], directories: Sequence[DirectorySpec], 
     seen: set[str] = set()
     for path in [*(d.path for d in directories), *absent, *(f.dest for f in files)]:
         if not path.startswith("/") or path.endswith("/") or os.path.normpath(path) != path:
-            raise FleetError(f"{path}: is no plain absolute path; write it in full, without .. or a final /")
+            raise FleetError(f"{path}: is not a plain absolute path; write it in full, without .. or a final /")
         if path in seen:
             raise FleetError(f"{path}: is named twice in one set; keep one of the two")
         seen.add(path)

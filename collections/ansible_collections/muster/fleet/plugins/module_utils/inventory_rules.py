@@ -164,7 +164,7 @@ def host_names(inventory: Inventory) -> Iterable[Problem]:
             )
         elif len(host) > HOSTNAME_MAX or not all(LABEL.match(label) for label in host.split(".")):
             yield Problem(
-                "is no valid host name (RFC 1123, lower case, at most 64 characters)",
+                "is not a valid host name (RFC 1123, lower case, at most 64 characters)",
                 "rename the host: letters a-z, digits and hyphens",
                 (host,),
             )
@@ -180,7 +180,7 @@ def fleet_ranges(inventory: Inventory) -> Iterable[Problem]:
         network = _network(value)
         if network is None:
             yield Problem(
-                f"{name} {value!r} is no IP range",
+                f"{name} {value!r} is not an IP range",
                 "write network/prefix without host bits, like 10.64.0.0/12",
                 variable=name,
             )
@@ -204,7 +204,7 @@ def fleet_ports(inventory: Inventory) -> Iterable[Problem]:
                 continue
             if port not in PORTS:
                 yield Problem(
-                    f"{name} is {port}, which is no port", f"give one from {PORTS[0]} to {PORTS[-1]}", variable=name
+                    f"{name} is {port}, which is not a port", f"give one from {PORTS[0]} to {PORTS[-1]}", variable=name
                 )
             elif port in taken:
                 yield Problem(f"{name} is {port}, which {taken[port]} is too", "give each its own port", variable=name)
@@ -230,7 +230,7 @@ def host_addresses(inventory: Inventory) -> Iterable[Problem]:
         address = _address(value)
         if address is None:
             yield Problem(
-                f"fleet_address {value!r} is no IP address" if value else "has no fleet_address",
+                f"fleet_address {value!r} is not an IP address" if value else "has no fleet_address",
                 "set ansible_host or fleet_address to the address by which other hosts reach it",
                 (host,),
                 variable="fleet_address",
@@ -265,7 +265,7 @@ def pod_ranges(inventory: Inventory) -> Iterable[Problem]:
         network = _network(value)
         if network is None:
             yield Problem(
-                f"pod_network_range {value!r} is no IP range" if value else "is a node without pod_network_range",
+                f"pod_network_range {value!r} is not an IP range" if value else "is a node without pod_network_range",
                 "give the node its own range inside fleet_pod_cidr, like 10.64.1.0/24",
                 (host,),
                 variable="pod_network_range",
@@ -313,7 +313,9 @@ def play_patterns(inventory: Inventory) -> Iterable[Problem]:
         for word in re.split(r"[:,]\s*", pattern):
             name = word.lstrip("!&")
             if name and name not in known and not re.search(r"[*?\[\]~{]", name):
-                yield Problem(f"a play is for {name!r}, which is no group and no host", "correct the play's hosts line")
+                yield Problem(
+                    f"a play is for {name!r}, which is neither a group nor a host", "correct the play's hosts line"
+                )
 
 
 def _whole(value: Any) -> int | None:

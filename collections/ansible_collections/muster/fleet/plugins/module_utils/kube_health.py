@@ -152,7 +152,7 @@ def validate(server: Server, checks: Sequence[Check]) -> None:
     """Raises FleetError when the server or a check is malformed."""
     parts = urlsplit(server.url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-        raise FleetError(f"{server.url}: is no server URL; write http(s)://ADDRESS:PORT without a path")
+        raise FleetError(f"{server.url}: is not a server URL; write http(s)://ADDRESS:PORT without a path")
     for check in checks:
         if not check.path.startswith("/"):
             raise FleetError(f"{server.url}: the path {check.path!r} must begin with /")

@@ -162,7 +162,7 @@ def _names(sans: Sequence[str]) -> list[x509.GeneralName]:
 def _load_issuer(order: Order, name: str) -> Issuer:
     folder = order.path / name
     if name not in order.ca_keys:
-        raise FleetError(f"{folder}/ca.key has to sign and was not given; add it to ca_keys")
+        raise FleetError(f"{folder}/ca.key must sign and was not given; add it to ca_keys")
     certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     key = _load_key(folder / "ca.key", order.ca_keys[name].encode())
     # The plan cannot look into a key under ansible-vault, so it is compared here.
@@ -182,7 +182,7 @@ def _load_key(path: Path, content: bytes) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise FleetError(f"{path} is not a private key; put it back from your backup") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FleetError(f"{path} is no elliptic curve key; put back the one that this fleet began with")
+        raise FleetError(f"{path} is not an elliptic curve key; put back the one that this fleet began with")
     return key
 
 

@@ -122,7 +122,7 @@ def make_plan(request: Request, now: datetime) -> Plan:
         if timedelta(days=leaf.days) <= request.renew_before:
             raise FleetError(
                 f"pki_renew_before_days is {request.renew_before.days}, which is not less than pki_leaf_days "
-                f"({leaf.days}): each run would issue everything anew; lower it"
+                f"({leaf.days}): each run would issue everything again; lower it"
             )
     warnings: list[str] = []
     authorities = tuple(
@@ -176,7 +176,7 @@ def _authority_reason(request: Request, authority: Authority, now: datetime, war
     if certificate is None:
         return "it does not exist"
     remaining = certificate.not_valid_after_utc - now
-    advice = f"move {folder} away to make a new CA (every certificate of it is then issued anew)"
+    advice = f"move {folder} away to make a new CA (all its certificates are then issued again)"
     if remaining <= timedelta(0):
         raise FleetError(f"{folder}/ca.crt has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if remaining < request.renew_before:
@@ -192,7 +192,7 @@ def _authority_reason(request: Request, authority: Authority, now: datetime, war
 def _require_ca_key(folder: Path, leaf: Leaf, new: set[str]) -> None:
     if leaf.ca not in new and not (folder / "ca.key").exists():
         raise FleetError(
-            f"{folder}/ca.key is needed to issue {leaf.name} and is not there; put it back for this run, "
+            f"{folder}/ca.key is needed to issue {leaf.name} and is missing; put it back for this run, "
             f"or move {folder} away to make a new CA"
         )
 
@@ -265,14 +265,14 @@ def _certificate(path: Path) -> x509.Certificate | None:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise FleetError(f"{path} is not a certificate; remove it to have it issued anew") from None
+        raise FleetError(f"{path} is not a certificate; remove it to get a new one") from None
 
 
 def _key_public(path: Path) -> bytes:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise FleetError(f"{path} is not a plain private key; remove it to have it made anew") from None
+        raise FleetError(f"{path} is not a plain private key; remove it to get a new one") from None
     return _encode(key.public_key())
 
 
@@ -293,7 +293,7 @@ def _keypair_missing(base: Path) -> bool:
     public = base.with_name(base.name + ".pub")
     private = base.with_name(base.name + ".key")
     if not private.exists() and public.exists():
-        raise FleetError(f"{private} is gone but {public} is there; put the key back from your backup")
+        raise FleetError(f"{private} is missing but {public} exists; put the key back from your backup")
     if not private.exists() or not public.exists():
         return True
     if _is_vaulted(private):

@@ -52,7 +52,7 @@ def unpack(archive: Path, sha256: str, directory: Path) -> None:
         for member in tar:
             source = tar.extractfile(member) if member.isfile() else None
             if source is None or "/" in member.name or member.name.startswith("."):
-                raise FleetError(f"{archive}: {member.name} is no plain file; build the wheelhouse again")
+                raise FleetError(f"{archive}: {member.name} is not a plain file; build the wheelhouse again")
             with source, (directory / member.name).open("wb") as handle:
                 shutil.copyfileobj(source, handle)
 
