@@ -21,9 +21,10 @@ from gpu_burnin.engine.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.engine.journal import Journal
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
-from gpu_burnin.hardware import load_skus, load_xids, make_reason
+from gpu_burnin.hardware import load_skus, make_reason
 from gpu_burnin.judge import telemetry_selftest
-from gpu_burnin.judge.verdict import Judgement, KernelLogFindings, Observations, judge
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
+from gpu_burnin.judge.verdict import Judgement, judge
 from gpu_burnin.node.history import History, read_history
 from gpu_burnin.node.known_gpus import makes_known, wanted_notice
 from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
@@ -128,7 +129,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
                 seen = _execute(config, store, prepared, begun, planted, display, interrupts, started_s)
                 times = clock.ended()
                 observed = _observe(options, prepared, seen, history, unsigned, times)
-                judged = judge(observed, load_xids())
+                judged = judge(observed)
             facts = build.RunFacts(
                 run_id=run.run_id,
                 sequence=run.sequence,

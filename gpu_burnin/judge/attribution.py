@@ -29,9 +29,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.hardware.floors import FAILING
+from gpu_burnin.judge.floors import FAILING
+from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.system.values import mapping_of, number_of, rows_of
-from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Gpu, Notice, Reason, untyped
+from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Notice, Reason, untyped
 
 CHECK = "nvlink"
 # Good GPUs spread by 5 to 8 % (stas00/ml-engineering, accelerator README): a fifth less is no noise.
@@ -189,16 +190,14 @@ def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
     return {transfer: replace(cell, wrong=wrong.get(transfer, 0)) for transfer, cell in found.items()}
 
 
-def attributed(
-    results: Iterable[CheckResult], gpus: Iterable[Gpu], *, simulated: bool
-) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+def judge_links(seen: Observations) -> Findings:
     """What the copies between all GPUs say against links and GPUs.
 
     Wrong data and missing peer access where there must be some are FAIL. What is slow is a FAIL only under a floor that
     was measured or that a vendor gives, else a notice; missing peer access that nobody promised is a notice.
     """
-    listed = [result for result in results if result.name == CHECK]
-    cells, labels = cells_of(listed), {gpu.uuid: gpu.label for gpu in gpus}
+    listed = [result for result in seen.results if result.name == CHECK]
+    cells, labels = cells_of(listed), {gpu.uuid: gpu.label for gpu in seen.gpus}
     classes = {transfer: cell.kind for transfer, cell in cells.items()}
     floors = _floors(listed)
     reasons: list[Reason] = []
@@ -219,7 +218,7 @@ def attributed(
         reasons.append(_reason("P2P_UNAVAILABLE", one, "dead", message, {"why": why}))
     notices += _not_promised([t for t in dead if not cells[t].expected], cells, labels)
 
-    usual = slow_transfers(cells, SLOW_SHARE_SIMULATED if simulated else SLOW_SHARE)
+    usual = slow_transfers(cells, SLOW_SHARE_SIMULATED if seen.simulated else SLOW_SHARE)
     for one in blame(usual, [t for t in copied if not cells[t].wrong], classes):
         rate, reached = min((cells[t].rate or 0.0, usual[t]) for t in one.transfers)
         message = (
@@ -235,7 +234,7 @@ def attributed(
         else:
             details = {"attributed": {**_attributed(one, "slow"), **facts}}
             notices.append(Notice(code, CHECK, message, one.gpus[0] if one.kind == "gpu" else None, details))
-    return tuple(reasons), tuple(notices)
+    return Findings(tuple(reasons), tuple(notices))
 
 
 def _not_promised(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.hardware import SkuTable, make_reason
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.system.values import number_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict, untyped
+from gpu_burnin.types import JSON, CheckResult, Reason, Verdict, untyped
 
 # With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
 # Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
@@ -80,12 +81,14 @@ def missed_fault_rate_of_gpu(gpu: str, results: Iterable[CheckResult]) -> float 
     return RULE_OF_THREE / seconds
 
 
-def coverage_reasons(
-    results: Iterable[CheckResult], gpus: Iterable[Gpu], skus: SkuTable, *, simulated: bool
-) -> Iterator[Reason]:
+def judge_coverage(seen: Observations) -> Findings:
     """COVERAGE_LOW for each passing result that covers less than it must; simulated hardware has nothing to cover."""
-    models = {gpu.uuid: gpu.sku for gpu in gpus}
-    for result in () if simulated else results:
+    return Findings(() if seen.simulated else tuple(_too_little(seen)))
+
+
+def _too_little(seen: Observations) -> Iterator[Reason]:
+    models, skus = seen.models, seen.rules.skus
+    for result in seen.results:
         if result.verdict is not Verdict.PASS:
             continue
         yield from _share(result, LEAST_SHARE.get(result.name), "covered")

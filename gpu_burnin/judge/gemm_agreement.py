@@ -8,35 +8,33 @@ not say which of them is wrong: it is INCONCLUSIVE (design, section 6).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict, untyped
+from gpu_burnin.judge.observations import Findings, Observations
+from gpu_burnin.types import JSON, Reason, Verdict, untyped
 
 # Precision, model, number of SMs, serialised algorithm: what has to be equal for equal bits.
 _Group: TypeAlias = tuple[str, str, JSON, str]
 
 
-def disagreements(results: Iterable[CheckResult], gpus: Iterable[Gpu]) -> Iterator[Reason]:
+def judge_gemm_agreement(seen: Observations) -> Findings:
     """GEMM_DISAGREE for each precision in which comparable GPUs gave different bits.
 
     The reason is about the GPU that stands alone against two or more that agree, else about the node.
     """
-    listed = tuple(results)
-    models = {gpu.uuid: gpu.sku for gpu in gpus}
-    sms = {result.gpu: untyped(result.coverage).get("sms_total") for result in listed if result.name == "sm"}
+    models = seen.models
+    sms = {result.gpu: untyped(result.coverage).get("sms_total") for result in seen.results if result.name == "sm"}
     groups: dict[_Group, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
-    for result in listed:
+    for result in seen.results:
         if result.name != "gemm" or result.gpu is None or result.verdict is not Verdict.PASS:
             continue
         algorithms = _texts(untyped(result.coverage).get("algorithms"))
         for precision, digests in _digests(untyped(result.coverage).get("random_digests")).items():
             group = (precision, models.get(result.gpu, ""), sms.get(result.gpu), algorithms.get(precision, ""))
             groups[group][digests].append(result.gpu)
-    for (precision, *_), found in groups.items():
-        if len(found) > 1:
-            yield _reason(precision, found)
+    return Findings(tuple(_reason(precision, found) for (precision, *_), found in groups.items() if len(found) > 1))
 
 
 def _reason(precision: str, found: Mapping[tuple[str, ...], list[str]]) -> Reason:

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from gpu_burnin.hardware.floors import SLOW
-from gpu_burnin.types import JSON, CheckResult, Gpu, Notice
+from gpu_burnin.judge.floors import SLOW
+from gpu_burnin.judge.observations import Findings, Observations
+from gpu_burnin.types import JSON, CheckResult, Notice
 
 # Under this share of the median of the others of its model.
 LEAST_SHARE = 0.8
 MEASUREMENTS = ("h2d", "d2h")
 
 
-def pcie_notices(results: Iterable[CheckResult], gpus: Iterable[Gpu]) -> tuple[Notice, ...]:
+def judge_pcie_outliers(seen: Observations) -> Findings:
     """SLOW for each GPU whose rate alone, in one direction, is under LEAST_SHARE of the median of its neighbours.
 
     Neighbours are the other GPUs of its model on the node. Simulated links are as fast as the computer and are not
     compared. A rate that is no number is slow.
     """
-    return tuple(_notices(tuple(results), {gpu.uuid: gpu.sku for gpu in gpus}))
+    return Findings(notices=tuple(_notices(seen.results, seen.models)))
 
 
 def _notices(results: tuple[CheckResult, ...], models: dict[str, str]) -> Iterator[Notice]:

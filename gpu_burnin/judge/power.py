@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.hardware.policy import PowerQuantity, PowerRule, TelemetryPolicy, Weight
+from gpu_burnin.hardware.policy import PowerQuantity, PowerRule, Weight
+from gpu_burnin.judge.observations import Findings, Observations
+from gpu_burnin.judge.plausible import believable
 from gpu_burnin.judge.power_phases import BRAKE, HW_THERMAL, MIXED, SLOWDOWN, SW_THERMAL, WAVES, Phase, phases_of
-from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
+from gpu_burnin.telemetry.findings import GpuSeries
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, Untyped, untyped
 
 CHECK = "power"
@@ -17,48 +19,45 @@ CHECK = "power"
 _LEAST_FOR_MEDIAN = 3
 
 
-@dataclass(frozen=True)
-class PowerJudgement:
-    """All results of the run, those of the power check with what telemetry saw of them, and what follows from it."""
+def with_power(seen: Observations) -> tuple[CheckResult, ...]:
+    """The results, those of the power check with what telemetry saw of them.
 
-    results: tuple[CheckResult, ...]
-    reasons: tuple[Reason, ...] = ()
-    notices: tuple[Notice, ...] = ()
-
-
-def judge_power(
-    results: Iterable[CheckResult], findings: TelemetryFindings, gpus: Sequence[Gpu], policy: TelemetryPolicy
-) -> PowerJudgement:
-    """Power, clocks, temperatures and throttling of each GPU in the phases of the power check, by the policy.
-
-    Adds `power` and `power_limit_w` to the check's coverage and the measurement power_reached_w. A run without the
-    check is as it was.
+    That is `power` and `power_limit_w` in the coverage, and the measurement power_reached_w.
     """
-    done = tuple(results)
-    own = {result.gpu: result for result in done if result.name == CHECK and result.gpu is not None}
-    series = {one.gpu: one for one in findings.series}
-    phases = {
-        uuid: phases_of(series[uuid], untyped(result.coverage)) if uuid in series else {}
-        for uuid, result in own.items()
-    }
-    values = _values(series, phases)
-    written: dict[str | None, CheckResult] = {}
-    reasons: list[Reason] = []
-    notices: list[Notice] = list(_not_made(own.values()))
-    for gpu in gpus:
-        if not phases.get(gpu.uuid):
-            continue
-        seen, limits = phases[gpu.uuid], series[gpu.uuid].limits
-        written[gpu.uuid] = _with_power(own[gpu.uuid], seen, limits, _rank(gpu.uuid, phases))
-        found = _applied(gpu, values[gpu.uuid], seen, limits, policy.power)
-        reasons += [one for one in found if isinstance(one, Reason)]
-        notices += [one for one in found if isinstance(one, Notice)]
-        notices += _jumped(gpu, seen)
-    return PowerJudgement(
-        tuple(written.get(result.gpu, result) if result.name == CHECK else result for result in done),
-        tuple(reasons),
-        tuple(notices),
+    series, phases = _phases(seen)
+    return tuple(
+        _with_power(result, phases[result.gpu], series[result.gpu].limits, _rank(result.gpu, phases))
+        if result.name == CHECK and result.gpu in phases
+        else result
+        for result in seen.results
     )
+
+
+def judge_power(seen: Observations) -> Findings:
+    """Power, clocks, temperatures and throttling of each GPU in the phases of the power check, by the policy."""
+    series, phases = _phases(seen)
+    values = _values(series, phases)
+    reasons: list[Reason] = []
+    notices: list[Notice] = list(_not_made(result for result in seen.results if result.name == CHECK))
+    for gpu in seen.plan.gpus:
+        if gpu.uuid in phases:
+            own = phases[gpu.uuid]
+            found = _applied(gpu, values[gpu.uuid], own, series[gpu.uuid].limits, seen.rules.telemetry.power)
+            reasons += [one for one in found if isinstance(one, Reason)]
+            notices += [one for one in found if isinstance(one, Notice)]
+            notices += _jumped(gpu, own)
+    return Findings(tuple(reasons), tuple(notices))
+
+
+def _phases(seen: Observations) -> tuple[dict[str, GpuSeries], dict[str, dict[str, Phase]]]:
+    """What can be believed of the samples, and the phases of the power check in them; both by GPU."""
+    series = {one.gpu: one for one in believable(seen.telemetry, seen.rules.telemetry).series}
+    found = {
+        result.gpu: phases_of(series[result.gpu], untyped(result.coverage))
+        for result in seen.results
+        if result.name == CHECK and result.gpu in series
+    }
+    return series, {uuid: phases for uuid, phases in found.items() if uuid is not None and phases}
 
 
 def _values(

@@ -8,6 +8,7 @@ from statistics import median
 
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.policy import CounterRule, Meaning, Quantity, TelemetryPolicy, Weight
+from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.plausible import Implausible, sifted
 from gpu_burnin.judge.power import CHECK as POWER
 from gpu_burnin.judge.power_phases import WAVES, Phase, outside, phases_of
@@ -34,22 +35,19 @@ class _Finding:
     numbers: Mapping[str, JSON]
 
 
-def judge_telemetry(
-    findings: TelemetryFindings, gpus: Sequence[Gpu], results: Iterable[CheckResult], policy: TelemetryPolicy
-) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+def judge_telemetry(seen: Observations) -> Findings:
     """What the samplers saw against the node, and what a person should know besides.
 
-    `gpus` are those of the plan: one that was not sampled to the end is TELEMETRY_LOST. `results` say in their
-    coverage how many bytes the checks moved on each GPU. Each code gives one reason a GPU, with everything that
-    led to it.
+    A GPU that was not sampled to the end is TELEMETRY_LOST. Results say in their coverage how many bytes the checks
+    moved on each GPU. Each code gives one reason a GPU, with everything that led to it.
     """
+    findings, done, policy = seen.telemetry, seen.results, seen.rules.telemetry
     series = {one.gpu: one for one in findings.series}
-    done = tuple(results)
     sound = {uuid: sifted(one, policy) for uuid, one in series.items()}
     medians = _above_median({uuid: own for uuid, (own, _) in sound.items()})
     reasons: list[Reason] = []
     notices: list[Notice] = []
-    for gpu in gpus:
+    for gpu in seen.watched:
         read = series.get(gpu.uuid, GpuSeries(gpu.uuid, (), {}))
         own, implausible = sound.get(gpu.uuid, (read, ()))
         counters = [counter for counter in findings.counters if counter.gpu == gpu.uuid]
@@ -70,7 +68,7 @@ def judge_telemetry(
                 reasons.append(make_reason(meaning.code, CHECK, message, gpu=gpu.uuid, details=details))
             else:
                 notices.append(Notice(meaning.code, CHECK, message, gpu=gpu.uuid, details=details))
-    return tuple(reasons), tuple(notices)
+    return Findings(tuple(reasons), tuple(notices))
 
 
 def _by_code(found: Iterable[_Finding]) -> list[list[_Finding]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gpu_burnin.hardware import load_xids
-from gpu_burnin.hardware.policy import TelemetryPolicy, load_policy
+from gpu_burnin.engine.plan import make_plan
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.power import judge_power
 from gpu_burnin.judge.power_phases import BRAKE, HW_THERMAL, IDLE
 from gpu_burnin.judge.telemetry import judge_telemetry
@@ -37,11 +38,10 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
     """
     if not gpus:
         return ()
-    policy = load_policy()
     faults: list[tuple[str, str, str, Callable[[Gpu], Iterable[Reason]]]] = [
         ("xid_79 line", "kernel_log", "XID_FATAL", lambda sick: _log_reasons(gpus, sick)),
         *(
-            (fault, "counters", code, lambda sick, make=make: _run_reasons(gpus, sick, make, policy))
+            (fault, "counters", code, lambda sick, make=make: _reasons(gpus, {sick.uuid: make(_healthy())}))
             for fault, code, make in (
                 ("jump ecc", "ECC_UNCORRECTED", _jump),
                 ("fall ecc", "COUNTER_LOST", _fall),
@@ -50,9 +50,9 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
                 ("slowdown throttle", "THROTTLED", _throttle),
             )
         ),
-        ("brake power", "counters", "POWER_BRAKE", lambda sick: _power_reasons(gpus, sick, policy)),
+        ("brake power", "counters", "POWER_BRAKE", lambda sick: _power_reasons(gpus, sick)),
     ]
-    quiet = not _reasons(gpus, {}, policy) and not _power_reasons(gpus, None, policy)
+    quiet = not _reasons(gpus, {}) and not _power_reasons(gpus, None)
     return tuple(_test(fault, check, code, gpus, make, quiet) for fault, check, code, make in faults)
 
 
@@ -80,28 +80,36 @@ def _log_reasons(gpus: Sequence[Gpu], sick: Gpu) -> Iterable[Reason]:
     events = [event for line in lines if (record := parse_record(line)) and (event := xid_event(record))]
     if [event.monotonic_us for event in events] != [_KERNEL_US]:
         return ()
-    return judge_xids(events, gpus, 0, "self-test", load_xids()).reasons
+    log = KernelLogFindings("self-test", True, events=tuple(events))
+    return judge_xids(replace(_seen(gpus, {}), kernel_log=log)).reasons
 
 
-def _run_reasons(
-    gpus: Sequence[Gpu], sick: Gpu, fault: Callable[[list[_Message]], list[_Message]], policy: TelemetryPolicy
-) -> Iterable[Reason]:
-    return _reasons(gpus, {sick.uuid: fault(_healthy())}, policy)
-
-
-def _power_reasons(gpus: Sequence[Gpu], sick: Gpu | None, policy: TelemetryPolicy) -> Iterable[Reason]:
+def _power_reasons(gpus: Sequence[Gpu], sick: Gpu | None) -> Iterable[Reason]:
     """What the judge of the power check says when the power brake of one GPU comes on in the second of the waves."""
     waves: dict[str, JSON] = {"wanted": True, "run": True, "started_s": 2.0, "ended_s": 3.0}
-    results = [
-        CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=Untyped(entries={"waves": waves})) for gpu in gpus
-    ]
+    made = Untyped(entries={"waves": waves})
+    results = tuple(CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=made) for gpu in gpus)
     faulty = {} if sick is None else {sick.uuid: _brake(_healthy())}
-    return judge_power(results, _findings(gpus, faulty), gpus, policy).reasons
+    return judge_power(replace(_seen(gpus, faulty), results=results)).reasons
 
 
-def _reasons(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]], policy: TelemetryPolicy) -> Iterable[Reason]:
+def _reasons(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Iterable[Reason]:
     """What the judge says of a run whose samplers sent these messages, healthy ones where none are given."""
-    return judge_telemetry(_findings(gpus, faulty), gpus, (), policy)[0]
+    return judge_telemetry(_seen(gpus, faulty)).reasons
+
+
+def _seen(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Observations:
+    """A run without results and with a silent kernel log, whose samplers sent these messages."""
+    return Observations(
+        plan=make_plan("quick", backend="cpu", gpus=gpus, seed=0, selftest=False),
+        gpus=tuple(gpus),
+        results=(),
+        selftests=(),
+        kernel_log=KernelLogFindings("self-test", True),
+        simulated=False,
+        allow_simulated=False,
+        telemetry=_findings(gpus, faulty),
+    )
 
 
 def _findings(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> TelemetryFindings:

@@ -10,22 +10,16 @@ from enum import Enum, auto
 from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
 from gpu_burnin.judge.ladder import driver_decides
 from gpu_burnin.judge.nvlink5 import decode, is_understated, worst_rule
+from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.telemetry.kmsg import SAME_LINE_US, UNREADABLE, XidEvent
 from gpu_burnin.telemetry.pci import normal_bus_id
-from gpu_burnin.types import JSON, Action, Gpu, Notice, Reason
+from gpu_burnin.telemetry.sampling_record import EVENTS
+from gpu_burnin.types import JSON, Action, Notice, Reason
 
 CHECK = "kernel_log"
 RECOVERY_XID = 154
 _NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class XidFindings:
-    """What the events say: `reasons` against the node, `notices` for a person."""
-
-    reasons: tuple[Reason, ...] = ()
-    notices: tuple[Notice, ...] = ()
 
 
 class _Time(Enum):
@@ -58,53 +52,44 @@ class _Judged:
     holds: bool
 
 
-def judge_xids(
-    events: Iterable[XidEvent],
-    gpus: Sequence[Gpu],
-    gaps: int,
-    sources: str | Sequence[str],
-    table: XidTable,
-    own_pids: Collection[int] = (),
-    *,
-    before: Iterable[XidEvent] = (),
-    users_ran: bool = False,
-    reported: Iterable[XidEvent] = (),
-    driver_told: bool = False,
-) -> XidFindings:
+def judge_xids(seen: Observations) -> Findings:
     """What the kernel log, and NVML's own reports, say against the node.
 
-    `own_pids` are the processes that the executor itself killed: codes that a kill causes during the run are then
-    its own doing. `before` are the events that were there before the run. They count by the runtime column where
-    `users_ran` says that work of others may have caused them, and otherwise like the run's own, but for the codes
-    that ask for a retest: this run is the retest; those that `events` no longer has count all the same, and as a gap.
-    What the driver says it has recovered from since (XID 154 back
-    to None after a reset) is told, not held against it. `reported` are the XIDs that NVML reported during the
-    run; those the log has too are dropped. Each code on each device gives one reason, however often it came, and
-    where XID 154 says what the GPU needs, that is the action. `driver_told`: NVML reported every XID of the run, and
-    nothing asks for what was before it, so that a PASS may do without a log, and with one whose beginning the kernel
-    has overwritten; one that lost what it had during the run is cut, and held against it all the same.
+    Codes that a kill causes are the run's own doing where the driver blames a process that the executor killed. What
+    was there before the run counts by the runtime column where users' work may have caused it, and otherwise like the
+    run's own, but for the codes that ask for a retest: this run is the retest; what the log no longer has counts all
+    the same, and as a gap. What the driver says it has recovered from since (XID 154 back to None after a reset) is
+    told, not held against it. XIDs that NVML reported during the run count where the log does not have them. Each code
+    on each device gives one reason, however often it came, and where XID 154 says what the GPU needs, that is the
+    action. Where NVML reported every XID of the run, and nothing asks for what was before it, a PASS may do without a
+    log, and with one whose beginning the kernel has overwritten; one that lost what it had during the run is cut, and
+    held against it all the same.
     """
-    later, earlier = tuple(events), tuple(before)
+    log, driver_told = seen.kernel_log, not seen.opens_gate and _told_by_driver(seen)
     # What was there before the run must still be there after it, unless the log was cut.
-    kept = _earlier(earlier, later)
-    vanished = tuple(event for event in earlier if event not in kept)
+    kept = _earlier(log.before, log.events)
+    vanished = tuple(event for event in log.before if event not in kept)
     reasons: list[Reason] = []
     notices: tuple[Notice, ...] = ()
-    if not sources and driver_told:
+    if not log.alive and driver_told:
         notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: XIDs before this run and SXids go unseen"),)
-    elif not sources:
+    elif not log.alive:
         reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, _NO_LOG))
-    elif gaps := gaps or len(vanished):
-        names = sources if isinstance(sources, str) else ", ".join(sources)
-        message = f"{gaps} or more kernel messages since boot are lost (read from {names})"
+    elif gaps := log.gaps or len(vanished):
+        message = f"{gaps} or more kernel messages since boot are lost (read from {log.source})"
         if driver_told and not vanished:
             notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", details={"gaps": gaps}),)
         else:
             reasons.append(make_reason("XID_GAP", CHECK, message, details={"gaps": gaps}))
-    old = _earlier(logged := (*vanished, *later), earlier)
-    merged = _merged(logged, reported, old)
-    told, said = _told(merged, gpus, table, own_pids, old, users_ran, reasons)
-    return XidFindings(told, (*notices, *said))
+    old = _earlier(logged := (*vanished, *log.events), log.before)
+    events = _told(_merged(logged, seen.telemetry.xids, old), seen, old)
+    return Findings((*reasons, *events.reasons), (*notices, *events.notices))
+
+
+def _told_by_driver(seen: Observations) -> bool:
+    """Whether NVML would have reported each XID of each GPU under test, from the begin of the run to its end."""
+    alive = {source.gpu for source in seen.telemetry.sources if source.name == EVENTS and source.alive}
+    return bool(seen.watched) and all(gpu.uuid in alive for gpu in seen.watched)
 
 
 def _earlier(events: Iterable[XidEvent], before: Sequence[XidEvent]) -> frozenset[XidEvent]:
@@ -130,20 +115,15 @@ def _merged(
     return (*logged, *(event for key, event in more.items() if key not in have))
 
 
-def _told(
-    events: Sequence[XidEvent],
-    gpus: Sequence[Gpu],
-    table: XidTable,
-    own_pids: Collection[int],
-    old: Collection[XidEvent],
-    users_ran: bool,
-    reasons: list[Reason],
-) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
-    uuids = {normal_bus_id(gpu.pci_bus_id): gpu.uuid for gpu in gpus}
+def _told(events: Sequence[XidEvent], seen: Observations, old: Collection[XidEvent]) -> Findings:
+    """The policy for events, of which `old` were there before the run."""
+    table = seen.rules.xids
+    uuids = {normal_bus_id(gpu.pci_bus_id): gpu.uuid for gpu in seen.gpus}
     recovered, demands = _recovery(events, table)
+    reasons: list[Reason] = []
     notices: list[Notice] = []
-    earlier = _Time.USERS if users_ran else _Time.BEFORE
-    foreign = [event for event in events if event in old or not is_own(event, table, own_pids)]
+    earlier = _Time.USERS if seen.passed_this_boot else _Time.BEFORE
+    foreign = [event for event in events if event in old or not is_own(event, table, seen.killed_pids)]
     for group in _groups(foreign):
         judged = [
             found
@@ -161,7 +141,7 @@ def _told(
             reasons.append(make_reason(worst.code, CHECK, message, gpu=gpu, details=details, action=action))
         else:
             notices.append(Notice(worst.code, CHECK, message, gpu, details))
-    return tuple(reasons), tuple(notices)
+    return Findings(tuple(reasons), tuple(notices))
 
 
 def is_own(event: XidEvent, table: XidTable, own_pids: Collection[int]) -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 import gpu_burnin
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
-from gpu_burnin.judge.verdict import Judgement, Observations, killed_by_run
+from gpu_burnin.judge.observations import Observations
+from gpu_burnin.judge.verdict import Judgement
+from gpu_burnin.judge.xid import is_own
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import SERIES
 from gpu_burnin.report.words import covered
@@ -100,7 +102,7 @@ def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
             "pid": event.pid,
             "monotonic_us": event.monotonic_us,
             "text": event.text,
-            "own": killed_by_run(event, seen.killed_pids),
+            "own": is_own(event, seen.rules.xids, seen.killed_pids),
         }
         for event in log.events
     ]

@@ -11,8 +11,9 @@ from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import Device
 from gpu_burnin.engine.plan import Plan, make_plan
-from gpu_burnin.hardware import load_skus, load_xids
-from gpu_burnin.judge.verdict import Judgement, KernelLogFindings, Observations, judge
+from gpu_burnin.hardware import load_skus
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
+from gpu_burnin.judge.verdict import Judgement, judge
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
@@ -150,4 +151,4 @@ def context_of(
 
 def verdict(seen: Observations) -> Judgement:
     """The real verdict by the shipped XID table."""
-    return judge(seen, load_xids())
+    return judge(seen)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpu_burnin.checks import SELFTESTED
 from gpu_burnin.engine.plan import Plan, make_plan
-from gpu_burnin.judge.verdict import KernelLogFindings, Observations
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.report.build import RunFacts
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.judge.verdict import Observations
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.types import CheckResult, Gpu, Verdict
 from tests.support.sample_parts import (
     dcgm_result,

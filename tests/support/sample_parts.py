@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.judge.verdict import Observations
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.types import CheckResult, Gpu, Measurement, Series, Verdict
 
 STARTED_S = 5000.0

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpu_burnin.engine.plan import Plan, make_plan
-from gpu_burnin.hardware import load_xids, make_reason
-from gpu_burnin.judge.verdict import KernelLogFindings, Observations, judge
+from gpu_burnin.hardware import make_reason
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
+from gpu_burnin.judge.verdict import judge
 from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
@@ -262,7 +263,7 @@ def sample(
         found=replace(RUN.found, gpus=gpus),
         facts={gpus[0].uuid: {"cupy": "14.2.0", "cublaslt": "13.0.2"}} if gpus else {},
     )
-    judged = judge(seen, load_xids())
+    judged = judge(seen)
     report = build.build(run, seen, replace(judged, notices=(*judged.notices, *notices)))
     return report, build_series(seen.results, seen.telemetry, STARTED_S)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.checks.state.rules import PciePort
+from gpu_burnin.checks.state.rules import HostLink
 from gpu_burnin.telemetry.state import GpuState, Unsupported
 
 NOT_SUPPORTED = Unsupported("not_supported")
@@ -42,9 +42,9 @@ def healthy(index: int = 0, **changes: Any) -> GpuState:
     return GpuState(**(values | changes))
 
 
-def in_any_slot(*states: GpuState) -> dict[str, PciePort]:
+def in_any_slot(*states: GpuState) -> dict[str, HostLink]:
     """Slots that can do whatever the models of these GPUs can."""
-    return {state.pci_bus_id: PciePort(6, 32) for state in states}
+    return {state.pci_bus_id: HostLink(6, 32) for state in states}
 
 
 def pci_device(sys_root: Path, address: str, port: str = "", **files: str) -> Path:

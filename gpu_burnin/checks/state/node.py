@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, say, unread_fields
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.system.values import names_of
 from gpu_burnin.telemetry.state import GpuState, known
-from gpu_burnin.types import JSON, CheckResult, Notice, Reason, untyped
+from gpu_burnin.types import JSON, Reason
 
 # In the coverage of the check: UUIDs of the GPUs whose persistence mode is off.
 PERSISTENCE_OFF = "persistence_off"
@@ -125,21 +124,3 @@ def _unequal(
 def persistence_off(states: Sequence[GpuState]) -> list[str]:
     """UUIDs of the GPUs whose persistence mode is off."""
     return [state.uuid for state in states if state.persistence is False]
-
-
-def persistence_notices(results: Iterable[CheckResult]) -> tuple[Notice, ...]:
-    """That persistence mode is off. It is a setting of the machine and changes nothing while a run holds the GPUs."""
-    off = [
-        uuid
-        for result in results
-        if result.name == NAME
-        for uuid in names_of(untyped(result.coverage), PERSISTENCE_OFF)
-    ]
-    if not off:
-        return ()
-    message = (
-        f"persistence mode is off on {len(off)} GPUs: without a process the driver forgets settings and counts of "
-        "errors, so those from before this run may be lost"
-    )
-    gpus: list[JSON] = [*off]
-    return (Notice("PERSISTENCE_OFF", NAME, message, off[0] if len(off) == 1 else None, {"gpus": gpus}),)

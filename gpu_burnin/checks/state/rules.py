@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
-from gpu_burnin.hardware.floors import POWER_LIMIT_TOLERANCE_W
+from gpu_burnin.hardware.skus import POWER_LIMIT_TOLERANCE_W
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.telemetry.node_links import NodeLinks
 from gpu_burnin.telemetry.state import GpuState, Unsupported, known

@@ -14,11 +14,12 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
-from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.judge.measured import measured
 from gpu_burnin.judge.power import judge_power
 from gpu_burnin.telemetry.discover import discover
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.types import untyped
+from tests.support.observed import observed
 
 _BUDGET_S = 30.0
 _SEED = 21
@@ -40,12 +41,13 @@ def measure_power(device: CudaDevice, cupy: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Sampling((gpu,), Path(folder), lambda _: None) as sampling:
         result = Check().run(ctx)
         sampling.stop()
-        judged = judge_power([result], sampling.findings(), (gpu,), load_policy())
-    (found,) = judged.results
+        seen = measured(observed([result], (gpu,), telemetry=sampling.findings()))
+        notices = judge_power(seen).notices
+    (found,) = seen.results
     return {
         "verdict": str(found.verdict),
         "reasons": [reason.message for reason in found.reasons],
-        "notices": [notice.message for notice in judged.notices],
+        "notices": [notice.message for notice in notices],
         "waves": untyped(found.coverage)["waves"],
         "mixed": untyped(found.coverage)["mixed"],
         "power": untyped(found.coverage).get("power"),

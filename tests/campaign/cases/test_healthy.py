@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.checks import CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS, Scope
-from gpu_burnin.judge.verdict import KernelLogFindings
+from gpu_burnin.judge.observations import KernelLogFindings
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import open_kernel_log

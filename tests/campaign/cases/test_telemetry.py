@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.judge.verdict import Judgement, KernelLogFindings
+from gpu_burnin.judge.observations import KernelLogFindings
+from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.telemetry.sampling import Sampling

@@ -16,10 +16,11 @@ import pytest
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.engine.executor import ExecutionResult, execute
-from gpu_burnin.judge.attribution import attributed
+from gpu_burnin.judge.attribution import judge_links
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support.engine_helpers import gpu, limited, plan
 from tests.support.executor_helpers import LIMITS, gone
+from tests.support.observed import observed
 from tests.support.together_helpers import contexts, run_together
 
 _COUNT = 3
@@ -62,7 +63,7 @@ def _accuses_nobody(name: str, results: Mapping[str | None, CheckResult], left: 
         assert {reason.code for reason in result.reasons} <= {"NCCL_TIMEOUT", "COVERAGE_LOW"}
         if name == "nccl" and result.coverage["ranks"] != _COUNT:
             assert result.verdict is Verdict.INCONCLUSIVE
-    reasons, notices = attributed(results.values(), [gpu(index) for index in range(_COUNT)], simulated=True)
+    reasons, notices = judge_links(observed(results.values(), [gpu(index) for index in range(_COUNT)], simulated=True))
     assert reasons == () and {notice.code for notice in notices} <= {"P2P_LINK_SLOW", "P2P_GPU_SLOW"}
 
 
@@ -105,6 +106,7 @@ def test_two_gpus_may_leave_at_any_two_exchanges(name: str) -> None:
 _WORKER = """
 import os, signal, sys
 from gpu_burnin.engine import worker
+from tests.support.observed import observed
 gpu, step, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 exchange, calls = worker.Worker._exchange, []
 def may_die(self, data):

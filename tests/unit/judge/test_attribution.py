@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.nvlink.rows import Row
-from gpu_burnin.judge.attribution import Transfer, attributed, blame, cells_of, slow_transfers
+from gpu_burnin.judge.attribution import Transfer, blame, cells_of, judge_links, slow_transfers
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import JSON, CheckResult, Measurement, Notice, Reason, Verdict
 from tests.support.engine_helpers import gpu
+from tests.support.observed import observed
 
 GOOD = 400e9
 NOISE = 0.03
@@ -74,8 +76,12 @@ def _gpu(rates: Mapping[Transfer, float | None], uuid: str, way: str) -> list[Tr
     return {"send": sends, "receive": receives, "both": sends + receives}[way]
 
 
+def _seen(matrix: Matrix, simulated: bool = False) -> Observations:
+    return observed(matrix.results(), [gpu(index) for index in range(matrix.count)], simulated=simulated)
+
+
 def _told(matrix: Matrix) -> tuple[list[Any], list[Any]]:
-    reasons, notices = attributed(matrix.results(), [gpu(index) for index in range(matrix.count)], simulated=False)
+    reasons, notices = judge_links(_seen(matrix))
     return [_named(reason) for reason in reasons], [_named(notice) for notice in notices]
 
 
@@ -155,7 +161,7 @@ def test_the_message_says_which_way(way: str, words: str) -> None:
     rates = _healthy(8, random.Random(1))
     for transfer in _gpu(rates, "GPU-1", way):
         rates[transfer] = GOOD * 0.5
-    _, (notice,) = attributed(Matrix(8, rates).results(), [gpu(i) for i in range(8)], simulated=False)
+    _, (notice,) = judge_links(_seen(Matrix(8, rates)))
     assert words in notice.message and "GPU-1" in notice.message and "7 of 7 other GPUs" in notice.message
     assert notice.gpu == "GPU-1"
 
@@ -200,7 +206,7 @@ def test_a_gpu_that_reaches_no_other_is_named_and_not_its_links() -> None:
 
 def test_when_nothing_works_it_is_the_node() -> None:
     rates: dict[Transfer, float | None] = dict.fromkeys(_healthy(4, random.Random(1)), None)
-    reasons, notices = attributed(Matrix(4, rates).results(), [gpu(index) for index in range(4)], simulated=False)
+    reasons, notices = judge_links(_seen(Matrix(4, rates)))
     told: Any = reasons[0].details["attributed"]
     assert (len(reasons), notices, reasons[0].gpu, told["kind"], len(told["gpus"])) == (1, (), None, "node", 4)
     assert "each of the 4 GPUs cannot copy with all others, but should" in reasons[0].message
@@ -208,9 +214,7 @@ def test_when_nothing_works_it_is_the_node() -> None:
 
 def test_pairs_that_need_not_reach_each_other_are_one_notice() -> None:
     rates: dict[Transfer, float | None] = dict.fromkeys(_healthy(4, random.Random(1)), None)
-    reasons, (notice,) = attributed(
-        Matrix(4, rates, expected=False).results(), [gpu(index) for index in range(4)], simulated=False
-    )
+    reasons, (notice,) = judge_links(_seen(Matrix(4, rates, expected=False)))
     assert reasons == ()
     assert notice.code == "P2P_UNAVAILABLE" and len(list(notice.details["pairs"])) == 6  # type: ignore[arg-type]
 
@@ -324,7 +328,7 @@ def test_a_gpu_bad_in_one_role_only_is_named(role: str) -> None:
     for transfer in rates:
         if transfer[2] == direction and transfer[0 if own else 1] == "GPU-5":
             rates[transfer] = GOOD * 0.5
-    _, (notice,) = attributed(Matrix(8, rates).results(), [gpu(i) for i in range(8)], simulated=False)
+    _, (notice,) = judge_links(_seen(Matrix(8, rates)))
     assert (notice.code, notice.gpu) == ("P2P_GPU_SLOW", "GPU-5")
     assert f"in {role}" in notice.message
 
@@ -366,11 +370,10 @@ def test_simulated_gpus_need_more_than_noise_to_be_slow() -> None:
     for transfer in _link("GPU-0", "GPU-1"):
         rates[transfer] = GOOD * 0.2
     assert slow_transfers(cells_of(Matrix(4, rates).results()))
-    gpus = [gpu(index) for index in range(4)]
-    assert attributed(Matrix(4, rates).results(), gpus, simulated=True) == ((), ())
+    assert judge_links(_seen(Matrix(4, rates), simulated=True)) == ((), ())
 
 
 def test_other_checks_and_odd_rows_are_left_alone() -> None:
     odd = CheckResult("nvlink", "GPU-0", Verdict.PASS, 1.0, coverage={"p2p": [3, {"peer": "GPU-1"}]})
     other = CheckResult("pcie", "GPU-0", Verdict.PASS, 1.0, coverage={"p2p": [{"peer": "GPU-1", "expected": True}]})
-    assert attributed([odd, other], [gpu(0), gpu(1)], simulated=False) == ((), ())
+    assert judge_links(observed([odd, other], [gpu(0), gpu(1)], simulated=False)) == ((), ())

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.hardware import Confidence, Floor, SkuTable, load_skus, make_reason
-from gpu_burnin.hardware.floors import at_lowered_power, judge_floors, with_floors
+from gpu_burnin.judge.floors import at_lowered_power, judge_floors, judge_power_limit, with_floors
 from gpu_burnin.judge.ladder import driver_decides, escalated, worst_action
+from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
 from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Measurement, Verdict
+from tests.support.observed import observed
 
 GPU = Gpu(0, "GPU-0", "1", "0000:1b:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
 
@@ -28,14 +30,14 @@ def table(confidence: Confidence) -> SkuTable:
 
 @pytest.mark.parametrize("confidence", [Confidence.MEASURED, Confidence.VENDOR])
 def test_rate_under_a_measured_or_vendors_floor_is_slow(confidence: Confidence) -> None:
-    reasons, notices = judge_floors(with_floors([result(679.0)], [GPU], skus=table(confidence)))
+    reasons, notices = judge_floors(observed(with_floors([result(679.0)], [GPU], skus=table(confidence))))
     assert notices == ()
     assert [(r.code, r.severity, r.gpu, r.action) for r in reasons] == [("SLOW", Verdict.FAIL, "GPU-0", Action.HOLD)]
     assert "679" in reasons[0].message and "somebody" in reasons[0].message
 
 
 def test_rate_under_a_derived_floor_only_warns() -> None:
-    reasons, notices = judge_floors(with_floors([result(679.0)], [GPU], skus=table(Confidence.DERIVED)))
+    reasons, notices = judge_floors(observed(with_floors([result(679.0)], [GPU], skus=table(Confidence.DERIVED))))
     assert reasons == ()
     assert [(n.code, n.gpu, n.details["floor"]) for n in notices] == [("SLOW", "GPU-0", 680.0)]
 
@@ -43,13 +45,13 @@ def test_rate_under_a_derived_floor_only_warns() -> None:
 @pytest.mark.parametrize("value", [680.0, 900.0])
 def test_rate_at_or_over_the_floor_is_fine(value: float) -> None:
     filled = with_floors([result(value)], [GPU], skus=table(Confidence.MEASURED))
-    assert judge_floors(filled) == ((), ())
+    assert judge_floors(observed(filled)) == ((), ())
     (measurement,) = filled[0].measurements
     assert (measurement.floor, measurement.floor_source, measurement.floor_confidence) == (680, "somebody", "measured")
 
 
 def test_rate_that_is_no_number_is_slow() -> None:
-    reasons, _ = judge_floors(with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED)))
+    reasons, _ = judge_floors(observed(with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED))))
     assert [reason.code for reason in reasons] == ["SLOW"]
 
 
@@ -57,7 +59,7 @@ def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
     skus = load_skus()
     vendor = with_floors([result(40e9, "h2d", "B/s")], [GPU], skus=skus)
     assert vendor[0].measurements[0].floor == pytest.approx(48e9)
-    assert [reason.code for reason in judge_floors(vendor)[0]] == ["SLOW"]
+    assert [reason.code for reason in judge_floors(observed(vendor))[0]] == ["SLOW"]
     with pytest.raises(ValueError, match="cannot be compared"):
         with_floors([result(1.0, "h2d", "TFLOP/s")], [GPU], skus=skus)
     with pytest.raises(ValueError, match="cannot be compared"):
@@ -80,8 +82,11 @@ def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:
 def test_floors_are_those_of_full_power(expected_w: float | None, limits: dict[str, int], held: bool) -> None:
     skus = table(Confidence.MEASURED)
     copies = replace(result(1e9, "h2d", "B/s"), name="pcie")
-    results, notices = at_lowered_power([result(500.0), copies], {GPU.uuid: limits}, expected_w)
-    reasons, _ = judge_floors(with_floors(results, [GPU], skus=skus))
+    series = GpuSeries(GPU.uuid, (), {}, limits=limits)
+    lowered = observed([result(500.0), copies], [GPU], telemetry=TelemetryFindings(series=(series,)))
+    lowered = replace(lowered, plan=replace(lowered.plan, options={"expect": {"power_limit_w": expected_w}}))
+    results, notices = at_lowered_power(lowered), judge_power_limit(lowered).notices
+    reasons, _ = judge_floors(observed(with_floors(results, [GPU], skus=skus)))
     assert [reason.code for reason in reasons] == ["SLOW"] * held
     assert [notice.code for notice in notices] == ["POWER_LIMIT"] * (not held)
     assert results[1].coverage.no_floor_why is None, "copies need no power"
@@ -118,14 +123,14 @@ def test_floors_of_copies_are_those_of_card_and_host(
         "numa_node": numa_node,
     }
     slow = replace(result(0.99 * floor, "h2d", "B/s"), name="pcie", coverage=coverage)
-    reasons, notices = judge_floors(with_floors([slow], [GPU]))
+    reasons, notices = judge_floors(observed(with_floors([slow], [GPU])))
     assert [[item.code for item in found] for found in (reasons, notices)] == (
         [["SLOW"], []] if fails else [[], ["SLOW"]]
     )
     if not fails:
         assert "the model's own floor is 48 GB/s" in notices[0].message
     fast = replace(slow, measurements=(Measurement("h2d", floor, "B/s"),))
-    assert judge_floors(with_floors([fast], [GPU])) == ((), ())
+    assert judge_floors(observed(with_floors([fast], [GPU]))) == ((), ())
 
 
 # What somebody saw such GPUs reach, in the floors' units: matrix products sustained at the power limit, the slowest GPU
@@ -146,7 +151,7 @@ def test_gpu_at_its_models_published_rate_is_not_told_off_and_one_far_below_is(s
     of_model, floor = replace(GPU, sku=sku), load_skus().skus[sku].floors[name]
     for share, told in ((1.0, 0), (0.9, 0), (0.65, 1)):
         rate = result(share * PUBLISHED[sku][name], name, floor.unit)
-        reasons, notices = judge_floors(with_floors([rate], [of_model]))
+        reasons, notices = judge_floors(observed(with_floors([rate], [of_model])))
         assert len(reasons) + len(notices) == told
 
 
@@ -161,7 +166,7 @@ def test_memory_far_slower_than_its_model_is_told_and_fails_nobody(sku: str) -> 
     of_memory = replace(GPU, sku=sku)
     floor = load_skus().skus[sku].floors["hbm_rate"]
     for rate, told in ((0.99 * floor.value * 1e9, ["SLOW"]), (floor.value * 1e9, [])):
-        reasons, notices = judge_floors(with_floors([result(rate, "hbm_rate", "B/s")], [of_memory]))
+        reasons, notices = judge_floors(observed(with_floors([result(rate, "hbm_rate", "B/s")], [of_memory])))
         assert (reasons, [notice.code for notice in notices]) == ((), told)
 
 
@@ -179,7 +184,7 @@ def test_a_rate_that_was_not_measured_as_its_floor_was_is_not_held_against_it() 
     slow = replace(result(1.0), coverage={"no_floor_why": "the floors are those of 8 GPUs"})
     assert with_floors([slow], [GPU], skus=table(Confidence.VENDOR)) == (slow,)
     like_it = replace(slow, coverage={"no_floor_why": None})
-    assert judge_floors(with_floors([like_it], [GPU], skus=table(Confidence.VENDOR)))[0]
+    assert judge_floors(observed(with_floors([like_it], [GPU], skus=table(Confidence.VENDOR))))[0]
 
 
 def test_every_floor_of_the_gemm_check_is_in_the_unit_it_measures_in() -> None:

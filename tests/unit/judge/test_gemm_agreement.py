@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.judge.gemm_agreement import disagreements
+from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
 from gpu_burnin.types import CheckResult, Gpu, Reason, Verdict
+from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", f"S{i}", f"0000:{i + 1:02x}:00.0", "Test", "h200-sxm", 1 << 30, "1") for i in range(4))
 
@@ -22,7 +23,7 @@ def sm(index: int, total: int) -> CheckResult:
 
 
 def found(*results: CheckResult, gpus: tuple[Gpu, ...] = GPUS) -> list[Reason]:
-    return list(disagreements(results, gpus))
+    return list(judge_gemm_agreement(observed(results, gpus)).reasons)
 
 
 def test_equal_bits_say_nothing() -> None:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.engine.plan import make_plan
-from gpu_burnin.hardware import load_xids
-from gpu_burnin.judge.pcie_outliers import LEAST_SHARE, pcie_notices
-from gpu_burnin.judge.verdict import KernelLogFindings, Observations, judge
+from gpu_burnin.judge.pcie_outliers import LEAST_SHARE, judge_pcie_outliers
+from gpu_burnin.judge.verdict import judge
 from gpu_burnin.types import CheckResult, Measurement, Notice, Verdict
 from tests.support.engine_helpers import gpu
+from tests.support.observed import observed
 
 GPUS = tuple(gpu(index) for index in range(8))
 
@@ -33,12 +32,12 @@ def slow(found: tuple[Notice, ...]) -> list[str | None]:
 
 
 def test_links_that_differ_a_little_are_told_nothing_of() -> None:
-    assert pcie_notices(results(55, 54, 53, 55, 50, 52, 55, 45), GPUS) == ()
+    assert judge_pcie_outliers(observed(results(55, 54, 53, 55, 50, 52, 55, 45), GPUS)).notices == ()
 
 
 @pytest.mark.parametrize("name", ["h2d", "d2h"])
 def test_a_link_of_half_the_rate_is_warned_of_with_both_figures(name: str) -> None:
-    (notice,) = pcie_notices(results(55, 54, 27, 55, name=name), GPUS)
+    (notice,) = judge_pcie_outliers(observed(results(55, 54, 27, 55, name=name), GPUS)).notices
     assert (notice.gpu, notice.check) == ("GPU-2", "pcie")
     assert f"{name} is 27 GB/s, under 80% of 55 GB/s, the median of the other 3 GPUs" in notice.message
     assert notice.details["median_of_others"] == 55e9
@@ -47,39 +46,35 @@ def test_a_link_of_half_the_rate_is_warned_of_with_both_figures(name: str) -> No
 
 def test_the_limit_itself_is_not_slow() -> None:
     at = 50 * LEAST_SHARE
-    assert pcie_notices(results(50, 50, at), GPUS) == ()
-    assert slow(pcie_notices(results(50, 50, at - 0.01), GPUS)) == ["GPU-2"]
+    assert judge_pcie_outliers(observed(results(50, 50, at), GPUS)).notices == ()
+    assert slow(judge_pcie_outliers(observed(results(50, 50, at - 0.01), GPUS)).notices) == ["GPU-2"]
 
 
 def test_of_two_gpus_the_slower_is_named_and_one_alone_has_no_neighbour() -> None:
-    assert slow(pcie_notices(results(55, 27), GPUS)) == ["GPU-1"]
-    assert pcie_notices(results(27), GPUS) == ()
+    assert slow(judge_pcie_outliers(observed(results(55, 27), GPUS)).notices) == ["GPU-1"]
+    assert judge_pcie_outliers(observed(results(27), GPUS)).notices == ()
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan")])
 def test_a_link_without_a_rate_is_slow(rate: float) -> None:
-    assert slow(pcie_notices(results(55, rate, 55), GPUS)) == ["GPU-1"]
+    assert slow(judge_pcie_outliers(observed(results(55, rate, 55), GPUS)).notices) == ["GPU-1"]
 
 
 def test_only_gpus_of_one_model_are_compared() -> None:
     other = (replace(GPUS[0], sku="other"), *GPUS[1:])
-    assert pcie_notices(results(27, 55, 55), other) == ()
-    assert slow(pcie_notices(results(27, 55, 55), GPUS)) == ["GPU-0"]
+    assert judge_pcie_outliers(observed(results(27, 55, 55), other)).notices == ()
+    assert slow(judge_pcie_outliers(observed(results(27, 55, 55), GPUS)).notices) == ["GPU-0"]
 
 
 def test_simulated_links_other_checks_and_other_figures_are_not_compared() -> None:
-    assert pcie_notices(results(55, 27, 55, simulated=True), GPUS) == ()
-    assert pcie_notices([replace(r, name="nvlink") for r in results(55, 27, 55)], GPUS) == ()
-    assert pcie_notices([replace(r, gpu=None) for r in results(55, 27, 55)], GPUS) == ()
-    assert pcie_notices(results(55, 27, 55, name="h2d_all"), GPUS) == ()
+    assert judge_pcie_outliers(observed(results(55, 27, 55, simulated=True), GPUS)).notices == ()
+    assert judge_pcie_outliers(observed([replace(r, name="nvlink") for r in results(55, 27, 55)], GPUS)).notices == ()
+    assert judge_pcie_outliers(observed([replace(r, gpu=None) for r in results(55, 27, 55)], GPUS)).notices == ()
+    assert judge_pcie_outliers(observed(results(55, 27, 55, name="h2d_all"), GPUS)).notices == ()
 
 
 def test_the_verdict_carries_the_warning_and_stays_a_pass() -> None:
-    plan = make_plan("quick", backend="cuda", gpus=GPUS[:3], seed=1, checks=["pcie"], selftest=False)
-    seen = Observations(
-        plan=plan, gpus=GPUS[:3], results=tuple(results(55, 27, 55)), selftests=(),
-        kernel_log=KernelLogFindings("/dev/kmsg", True), simulated=False, allow_simulated=False,
-    )  # fmt: skip
-    judgement = judge(seen, load_xids())
+    seen = observed(results(55, 27, 55), GPUS[:3], checks=["pcie"])
+    judgement = judge(seen)
     assert [(notice.code, notice.gpu) for notice in judgement.notices if notice.check == "pcie"] == [("SLOW", "GPU-1")]
     assert not any(reason.code == "SLOW" for reason in judgement.reasons)

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.judge.observations import Findings
 from gpu_burnin.judge.plausible import believable, sifted
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampler_columns import _LIMITS, COLUMNS, REASONS
 from gpu_burnin.telemetry.sampling_record import SAMPLES
-from gpu_burnin.types import Gpu, Notice, Reason, Verdict
+from gpu_burnin.types import Gpu, Verdict
+from tests.support.observed import observed
 
 GPU = Gpu(0, "GPU-0", "", "0000:1b:00.0", "", "h100-sxm5-80gb", 80 << 30, "")
 POLICY = load_policy()
@@ -31,9 +33,9 @@ def series(buckets: int = 20, wrong: int = 0, limits: dict[str, int] | None = No
     )  # fmt: skip
 
 
-def judge(one: GpuSeries) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+def judge(one: GpuSeries) -> Findings:
     found = TelemetryFindings(series=(one,), sources=(Source(SAMPLES, GPU.uuid, True),))
-    return judge_telemetry(found, (GPU,), (), POLICY)
+    return judge_telemetry(observed(gpus=(GPU,), telemetry=found))
 
 
 def test_a_healthy_gpu_is_believed() -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from gpu_burnin.engine.plan import make_plan
-from gpu_burnin.hardware import load_xids
 from gpu_burnin.hardware.policy import PowerQuantity, Weight, load_policy
 from gpu_burnin.judge import verdict
-from gpu_burnin.judge.power import PowerJudgement, judge_power
+from gpu_burnin.judge.observations import Rules
+from gpu_burnin.judge.power import judge_power, with_power
 from gpu_burnin.judge.power_phases import ENERGY_SOURCE, MIXED, POWER_SOURCE, WAVES, energy_over, phases_of
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
-from gpu_burnin.types import CheckResult, Gpu, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, Verdict
+from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
 SICK = GPUS[1]
@@ -74,21 +75,38 @@ def result(gpu: Gpu, **coverage: Any) -> CheckResult:
     return CheckResult("power", gpu.uuid, Verdict.PASS, 21.0, coverage=made, started_s=109.0)
 
 
-def judge(sick: GpuSeries | None = None, **coverage: Any) -> PowerJudgement:
+@dataclass(frozen=True)
+class Judged:
+    """The results with what telemetry saw of them, and what is said of them."""
+
+    results: tuple[CheckResult, ...]
+    reasons: tuple[Reason, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def _judged(
+    results: Iterable[CheckResult], found: TelemetryFindings, gpus: tuple[Gpu, ...] = GPUS, **changes: Any
+) -> Judged:
+    seen = observed(results, gpus, telemetry=found, **changes)
+    seen = replace(seen, results=with_power(seen))
+    return Judged(seen.results, *judge_power(seen))
+
+
+def judge(sick: GpuSeries | None = None, **coverage: Any) -> Judged:
     """A node of four GPUs, of which one may be sick."""
     found = TelemetryFindings(series=tuple(sick if sick and gpu is SICK else series(gpu) for gpu in GPUS))
     results = (CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0), *(result(gpu, **coverage) for gpu in GPUS))
-    return judge_power(results, found, GPUS, POLICY)
+    return _judged(results, found)
 
 
-def told(judged: PowerJudgement) -> tuple[list[str], list[str]]:
+def told(judged: Judged) -> tuple[list[str], list[str]]:
     """Codes of reasons and notices, all about the sick GPU."""
     assert {one.gpu for part in (judged.reasons, judged.notices) for one in part} <= {SICK.uuid}
     assert {one.check for part in (judged.reasons, judged.notices) for one in part} <= {"power"}
     return [one.code for one in judged.reasons], [one.code for one in judged.notices]
 
 
-def power_of(judged: PowerJudgement, gpu: Gpu = SICK) -> dict[str, Any]:
+def power_of(judged: Judged, gpu: Gpu = SICK) -> dict[str, Any]:
     (found,) = [one for one in judged.results if one.name == "power" and one.gpu == gpu.uuid]
     power = found.coverage["power"]
     assert isinstance(power, dict)
@@ -133,7 +151,7 @@ def test_other_results_and_runs_without_the_check_stay_as_they_are() -> None:
     assert judged.results[0] == CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0)
     alone = (CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0),)
     found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS))
-    assert judge_power(alone, found, GPUS, POLICY) == PowerJudgement(alone)
+    assert _judged(alone, found) == Judged(alone)
 
 
 # --- throttling in the phases ---
@@ -311,13 +329,13 @@ def test_two_gpus_are_too_few_for_a_median() -> None:
     pair = GPUS[:2]
     hot = changed(capped(1400.0), temperature_c=lambda t, value: 85.0)
     found = TelemetryFindings(series=(series(GPUS[0]), hot))
-    judged = judge_power([result(gpu) for gpu in pair], found, pair, POLICY)
+    judged = _judged([result(gpu) for gpu in pair], found, pair)
     assert (judged.reasons, judged.notices) == ((), ())
 
 
 def test_a_gpu_without_samples_is_left_to_the_rules_of_telemetry() -> None:
     found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS if gpu is not SICK))
-    judged = judge_power([result(gpu) for gpu in GPUS], found, GPUS, POLICY)
+    judged = _judged([result(gpu) for gpu in GPUS], found)
     assert (judged.reasons, judged.notices) == ((), ())
     assert "power" not in judged.results[1].coverage
 
@@ -347,19 +365,9 @@ def test_a_coverage_without_times_gives_no_phase(part: Any) -> None:
 
 def test_the_verdict_of_a_run_has_it_all() -> None:
     braked = series(SICK, clocks_event_reasons=lambda t, bits: 132.0 if t == 115 else bits)
-    judged = verdict.judge(
-        verdict.Observations(
-            plan=make_plan("standard", backend="cuda", gpus=GPUS, seed=1, checks=("power",), selftest=False),
-            gpus=GPUS,
-            results=tuple(result(gpu) for gpu in GPUS),
-            selftests=(),
-            kernel_log=verdict.KernelLogFindings("made up", True),
-            simulated=False,
-            allow_simulated=False,
-            telemetry=TelemetryFindings(series=tuple(braked if gpu is SICK else series(gpu) for gpu in GPUS)),
-        ),
-        load_xids(),
-    )
+    found = TelemetryFindings(series=tuple(braked if gpu is SICK else series(gpu) for gpu in GPUS))
+    seen = observed([result(gpu) for gpu in GPUS], GPUS, checks=("power",), telemetry=found)
+    judged = verdict.judge(seen)
     assert ("POWER_BRAKE", SICK.uuid) in [(reason.code, reason.gpu) for reason in judged.reasons]
     assert (judged.verdict, judged.gpus[SICK.uuid]) == (Verdict.FAIL, Verdict.FAIL)
     assert [one.measurements[0].name for one in judged.results] == ["power_reached_w"] * 4
@@ -381,5 +389,5 @@ def test_a_policy_that_fails_a_node_for_its_clock_does_so() -> None:
         for rule in POLICY.power
     )
     found = TelemetryFindings(series=tuple(capped(1200.0) if gpu is SICK else series(gpu) for gpu in GPUS))
-    judged = judge_power([result(gpu) for gpu in GPUS], found, GPUS, replace(POLICY, power=rules))
+    judged = _judged([result(gpu) for gpu in GPUS], found, rules=Rules(telemetry=replace(POLICY, power=rules)))
     assert [(one.code, one.severity) for one in judged.reasons] == [("CLOCK_CAPPED", Verdict.FAIL)]

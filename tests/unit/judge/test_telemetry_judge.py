@@ -10,18 +10,18 @@ import pytest
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.hardware.policy import CounterRule, EventRule, Quantity, ThrottleRule, Weight, load_policy
 from gpu_burnin.judge import telemetry_selftest as selftest
-from gpu_burnin.judge.power import PowerJudgement
+from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import SAMPLES
-from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
 SICK = GPUS[1]
 POLICY = load_policy()
 TB = 10**12
-Judged = tuple[tuple[Reason, ...], tuple[Notice, ...]]
 
 
 def series(gpu: Gpu, temperature_c: float = 60.0, **changes: Any) -> GpuSeries:
@@ -47,11 +47,11 @@ def result(**coverage: int) -> CheckResult:
     return CheckResult("hbm", SICK.uuid, Verdict.PASS, 10.0, coverage=coverage)
 
 
-def judge(found: TelemetryFindings, *results: CheckResult) -> Judged:
-    return judge_telemetry(found, GPUS, results, POLICY)
+def judge(found: TelemetryFindings, *results: CheckResult) -> Findings:
+    return judge_telemetry(observed(results, GPUS, telemetry=found))
 
 
-def told(judged: Judged) -> tuple[list[str], list[str]]:
+def told(judged: Findings) -> tuple[list[str], list[str]]:
     """The codes of reasons and of notices, all of which must be about the sick GPU."""
     assert {one.gpu for part in judged for one in part} <= {SICK.uuid}
     return [one.code for one in judged[0]], [one.code for one in judged[1]]
@@ -180,7 +180,7 @@ def test_last_readings_of_a_sampler_that_died_still_count() -> None:
 
 @pytest.mark.parametrize("rule", POLICY.throttle.values(), ids=named)
 def test_each_clocks_event_reason(rule: ThrottleRule) -> None:
-    def judged(samples: int) -> Judged:
+    def judged(samples: int) -> Findings:
         return judge(findings(series(SICK, samples=20, reason_samples={rule.bit: samples})))
 
     assert told(judged(rule.least_samples)) == wanted(rule.meaning.weight, rule.meaning.code)
@@ -213,11 +213,11 @@ def test_a_hardware_slowdown_in_moments_of_power_waves_is_no_fault(
     columns = {"temperature_c": (60.0,) * 6, "clocks_event_reasons": seen}
     waves: dict[str, JSON] = {"run": True, "started_s": 1.2, "ended_s": 3.9}
     power = CheckResult("power", SICK.uuid, Verdict.PASS, 5.0, (), {"waves": waves})
-    found = judge_telemetry(findings(replace(watched, columns=columns)), GPUS, (power,), POLICY)
+    found = judge(findings(replace(watched, columns=columns)), power)
     assert [reason.code for reason in found[0]] == code
     brake = replace(watched, columns={**columns, "clocks_event_reasons": (4.0, 132.0, 4.0, 4.0, 4.0, 4.0)})
     brake = replace(brake, reason_samples={4: 60, 0x80: 1})
-    reasons, _ = judge_telemetry(findings(brake), GPUS, (power,), POLICY)
+    reasons, _ = judge(findings(brake), power)
     assert [reason.code for reason in reasons] == ["THROTTLED"], "a power brake is none of the clocks' own"
 
 
@@ -248,7 +248,7 @@ def test_two_gpus_have_no_median() -> None:
         series=(series(GPUS[0]), series(SICK, 85.0, limits={})),
         sources=tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS[:2]),
     )
-    assert judge_telemetry(found, GPUS[:2], (), POLICY) == ((), ())
+    assert judge_telemetry(observed(gpus=GPUS[:2], telemetry=found)) == ((), ())
 
 
 def headroom(
@@ -378,10 +378,7 @@ def test_every_made_up_fault_is_seen() -> None:
 
 @pytest.mark.parametrize("blindness", ["judge_telemetry", "judge_xids"])
 def test_a_blind_judge_is_found_out(monkeypatch: pytest.MonkeyPatch, blindness: str) -> None:
-    from gpu_burnin.judge.xid import XidFindings
-
-    blind: Any = XidFindings() if blindness == "judge_xids" else ((), ())
-    monkeypatch.setattr(selftest, blindness, lambda *_arguments, **_options: blind)
+    monkeypatch.setattr(selftest, blindness, lambda _seen: Findings())
     check = "kernel_log" if blindness == "judge_xids" else "counters"
     missed = [one for one in selftest.run(GPUS) if not one.detected]
     assert {one.check for one in missed} == {check}
@@ -392,22 +389,22 @@ def test_a_blind_judge_is_found_out(monkeypatch: pytest.MonkeyPatch, blindness: 
 def test_a_judge_of_power_that_is_blind_or_always_blames_one_gpu_is_found_out(
     monkeypatch: pytest.MonkeyPatch, reasons: tuple[Reason, ...]
 ) -> None:
-    monkeypatch.setattr(selftest, "judge_power", lambda *_arguments: PowerJudgement((), reasons))
+    monkeypatch.setattr(selftest, "judge_power", lambda _seen: Findings(reasons))
     assert "brake power" in [one.fault for one in selftest.run(GPUS) if not one.detected]
 
 
 def test_a_judge_that_blames_the_wrong_gpu_or_cries_always_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = judge_telemetry
 
-    def wrong(*arguments: Any) -> Judged:
-        reasons, notices = real(*arguments)
-        return tuple(replace(reason, gpu=GPUS[0].uuid) for reason in reasons), notices
+    def wrong(seen: Observations) -> Findings:
+        reasons, notices = real(seen)
+        return Findings(tuple(replace(reason, gpu=GPUS[0].uuid) for reason in reasons), notices)
 
     monkeypatch.setattr(selftest, "judge_telemetry", wrong)
     judged_here = [one for one in selftest.run(GPUS) if one.check == "counters" and one.fault != "brake power"]
     assert not any(one.detected for one in judged_here)
     crying = Reason("THROTTLED", "telemetry", "always")
-    monkeypatch.setattr(selftest, "judge_telemetry", lambda *_arguments: ((crying,), ()))
+    monkeypatch.setattr(selftest, "judge_telemetry", lambda _seen: Findings((crying,)))
     assert not any(one.detected for one in selftest.run(GPUS))
 
 

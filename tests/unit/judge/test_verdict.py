@@ -10,7 +10,9 @@ import pytest
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.judge.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
-from gpu_burnin.judge.verdict import KernelLogFindings, Observations, judge, killed_by_run
+from gpu_burnin.judge.observations import KernelLogFindings, Observations
+from gpu_burnin.judge.verdict import judge
+from gpu_burnin.judge.xid import is_own
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
@@ -37,7 +39,7 @@ def with_test(check: str, *, injected: bool = True, detected: bool = True, real:
 
 
 def test_everything_well_is_a_pass() -> None:
-    judged = judge(healthy(), XIDS)
+    judged = judge(healthy())
     assert judged.verdict is Verdict.PASS
     assert judged.action is Action.NONE
     assert judged.reasons == ()
@@ -133,19 +135,19 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
 
 @pytest.mark.parametrize(("code", "verdict", "seen"), DOUBTS)
 def test_each_doubt_keeps_the_node_out(code: str, verdict: Verdict, seen: Callable[[], Observations]) -> None:
-    judged = judge(seen(), XIDS)
+    judged = judge(seen())
     assert judged.verdict is verdict
     assert {reason.code for reason in judged.reasons} == {code}
 
 
 def test_enough_memory_covered_is_enough() -> None:
     covered = {**VERIFIED, "covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
-    assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered)), XIDS).verdict is Verdict.PASS
+    assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered))).verdict is Verdict.PASS
 
 
 def test_simulated_where_allowed_passes_whatever_memory_it_covered() -> None:
     seen = exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage={}))
-    assert judge(replace(seen, simulated=True, allow_simulated=True), XIDS).verdict is Verdict.PASS
+    assert judge(replace(seen, simulated=True, allow_simulated=True)).verdict is Verdict.PASS
 
 
 def test_fail_wins_and_leads_with_the_hardest_action() -> None:
@@ -155,34 +157,34 @@ def test_fail_wins_and_leads_with_the_hardest_action() -> None:
         make_reason("GPU_LOST", "state", "lost", gpu="GPU-1"),
         make_reason("GPU_LOST", "state", "lost", gpu="GPU-1"),
     )
-    judged = judge(replace(healthy(), extra=reasons), XIDS)
+    judged = judge(replace(healthy(), extra=reasons))
     assert judged.verdict is Verdict.FAIL
     assert judged.action is Action.HOLD
     assert [reason.code for reason in judged.reasons] == ["GPU_LOST", "SLOW", "COVERAGE_LOW"]
 
 
 def test_a_gpus_own_verdict_has_only_its_own_reasons() -> None:
-    judged = judge(with_log(events=(xid(79),)), XIDS)
+    judged = judge(with_log(events=(xid(79),)))
     assert judged.gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.FAIL}
     assert judged.reasons[0].gpu == GPUS[1].uuid
 
 
 def test_xid_of_a_process_that_the_run_killed_is_its_own() -> None:
     own = replace(with_log(events=(xid(43, pid=77),)), killed_pids=frozenset({77}))
-    assert judge(own, XIDS).verdict is Verdict.PASS
-    assert judge(replace(own, killed_pids=frozenset({78})), XIDS).verdict is Verdict.INCONCLUSIVE
+    assert judge(own).verdict is Verdict.PASS
+    assert judge(replace(own, killed_pids=frozenset({78}))).verdict is Verdict.INCONCLUSIVE
 
 
 def test_only_codes_that_follow_a_kill_are_shown_as_own() -> None:
-    assert killed_by_run(xid(43, pid=77), frozenset({77}))
-    assert not killed_by_run(xid(43, pid=77), frozenset({78}))
-    assert not killed_by_run(xid(43), frozenset({77}))
-    assert not killed_by_run(xid(48, pid=77), frozenset({77}))
-    assert not killed_by_run(xid(9999, pid=77), frozenset({77}))
+    assert is_own(xid(43, pid=77), XIDS, frozenset({77}))
+    assert not is_own(xid(43, pid=77), XIDS, frozenset({78}))
+    assert not is_own(xid(43), XIDS, frozenset({77}))
+    assert not is_own(xid(48, pid=77), XIDS, frozenset({77}))
+    assert not is_own(xid(9999, pid=77), XIDS, frozenset({77}))
 
 
 def test_rate_under_a_derived_floor_is_a_notice() -> None:
-    judged = judge(rate("copy", 9.9, "derived"), XIDS)
+    judged = judge(rate("copy", 9.9, "derived"))
     assert judged.verdict is Verdict.PASS
     assert [(notice.code, notice.gpu) for notice in judged.notices] == [("SLOW", "GPU-1")]
 
@@ -190,35 +192,35 @@ def test_rate_under_a_derived_floor_is_a_notice() -> None:
 def test_floors_of_the_model_are_judged_without_being_asked_for() -> None:
     slow = Measurement("gemm_bf16_throughput", 100.0, "TFLOP/s")
     seen = exchanged(healthy(), replace(result("gemm", "GPU-0"), measurements=(slow,)))
-    assert [notice.code for notice in judge(seen, XIDS).notices] == ["SLOW"]
-    assert judge(replace(seen, simulated=True, allow_simulated=True), XIDS).notices == ()
+    assert [notice.code for notice in judge(seen).notices] == ["SLOW"]
+    assert judge(replace(seen, simulated=True, allow_simulated=True)).notices == ()
 
 
 def test_xid_of_users_before_the_run_is_a_notice() -> None:
     seen = replace(with_log(events=(xid(31),), before=(xid(31),)), passed_this_boot=True)
-    judged = judge(seen, XIDS)
+    judged = judge(seen)
     assert (judged.verdict, [notice.code for notice in judged.notices]) == (Verdict.PASS, ["XID_SUSPECT"])
 
 
 def test_fault_that_is_back_after_a_restart_goes_up_the_ladder() -> None:
-    first = judge(with_log(events=(xid(48),)), XIDS)
+    first = judge(with_log(events=(xid(48),)))
     assert first.action is Action.RESET_GPU
     again = replace(with_log(events=(xid(48),)), last_reasons=first.reasons, restarted=True)
-    assert judge(again, XIDS).action is Action.POWER_CYCLE
+    assert judge(again).action is Action.POWER_CYCLE
 
 
 def test_model_without_fp8_needs_no_fp8() -> None:
     gpus = tuple(replace(gpu, sku="a100-sxm4-80gb") for gpu in GPUS)
     seen = replace(gemm(data_path=paths(fp8_e4m3=None), precisions_not_covered=["fp8_e4m3"]), gpus=gpus)
-    assert judge(seen, XIDS).verdict is Verdict.PASS
+    assert judge(seen).verdict is Verdict.PASS
     # Run all the same, it needs no proof of a unit that the model does not have.
     unproven = gemm(data_path=paths(fp8_e4m3={**PROVEN, "proven": False}))
-    assert judge(replace(unproven, gpus=gpus), XIDS).verdict is Verdict.PASS
-    assert judge(unproven, XIDS).verdict is Verdict.INCONCLUSIVE
+    assert judge(replace(unproven, gpus=gpus)).verdict is Verdict.PASS
+    assert judge(unproven).verdict is Verdict.INCONCLUSIVE
 
 
 def test_an_interrupted_run_lists_what_is_missing_once() -> None:
-    judged = judge(replace(without(healthy(), "hbm", "GPU-1"), interrupted=True), XIDS)
+    judged = judge(replace(without(healthy(), "hbm", "GPU-1"), interrupted=True))
     assert [reason.code for reason in judged.reasons] == ["INTERRUPTED"]
     assert [(gap.check, gap.gpu) for gap in judged.gaps] == [("hbm", "GPU-1")]
 
@@ -238,18 +240,18 @@ def test_missed_fault_rate_of_a_gpu_takes_all_its_time() -> None:
 
 def test_dead_source_is_named() -> None:
     log = KernelLogFindings("/var/log/none", alive=False)
-    assert judge(replace(healthy(), kernel_log=log), XIDS).verdict is Verdict.INCONCLUSIVE
+    assert judge(replace(healthy(), kernel_log=log)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_gpu_whose_check_never_came_to_a_result_has_not_passed() -> None:
     seen = replace(without(healthy(), "hbm", "GPU-1"), interrupted=True)
-    assert judge(seen, load_xids()).gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.INCONCLUSIVE}
+    assert judge(seen).gpus == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.INCONCLUSIVE}
 
 
 def test_causes_come_before_what_follows_from_them() -> None:
     busy = make_reason("NVML_UNAVAILABLE", "state", "no driver", action=Action.RETEST)
     seen = replace(healthy(), shortfalls=("no GPU was tested",), simulated=True, extra=())
-    told = judge(exchanged(seen, replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(busy,))), load_xids())
+    told = judge(exchanged(seen, replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(busy,))))
     assert told.reasons[0].code == "NVML_UNAVAILABLE"
     assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
 
@@ -259,7 +261,7 @@ def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
     for uuid, digests in (("GPU-0", ["0x1", "0x2"]), ("GPU-1", ["0x1", "0x3"])):
         tested = next(r for r in seen.results if (r.name, r.gpu) == ("gemm", uuid))
         seen = exchanged(seen, replace(tested, coverage={**tested.coverage, "random_digests": {"bf16": digests}}))
-    judged = judge(seen, XIDS)
+    judged = judge(seen)
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert [reason.code for reason in judged.reasons] == ["GEMM_DISAGREE"]
 
@@ -301,13 +303,13 @@ def _copies(**coverage: object) -> Observations:
 def test_copies_between_gpus_are_judged_by_all_their_results(
     coverage: dict[str, object], verdict: Verdict, codes: list[str]
 ) -> None:
-    judged = judge(_copies(**coverage), XIDS)
+    judged = judge(_copies(**coverage))
     assert (judged.verdict, [reason.code for reason in judged.reasons]) == (verdict, codes)
 
 
 def test_a_pair_that_need_not_copy_is_a_notice() -> None:
     row = _pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way", expected=False)
-    judged = judge(_copies(pairs_total=0, pairs_covered=0, p2p=[row]), XIDS)
+    judged = judge(_copies(pairs_total=0, pairs_covered=0, p2p=[row]))
     assert judged.verdict is Verdict.PASS
     assert [notice.code for notice in judged.notices] == ["P2P_UNAVAILABLE"]
 
@@ -317,7 +319,7 @@ def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
     nothing = {"pairs_total": 0, "pairs_covered": 0, "copies_moved": 0, "copies_verified": 0}
     alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage=nothing)
     assert missed_fault_rate(alone) is None
-    assert judge(exchanged(healthy(), alone), XIDS).verdict is Verdict.PASS
+    assert judge(exchanged(healthy(), alone)).verdict is Verdict.PASS
 
 
 def _timed(**coverage: JSON) -> CheckResult:
@@ -353,7 +355,7 @@ def test_a_bound_speaks_of_verified_time_only(coverage: dict[str, JSON], rate_pe
     ],
 )
 def test_what_was_not_verified_is_no_pass(coverage: dict[str, JSON], words: str) -> None:
-    judged = judge(exchanged(healthy(), _timed(**coverage)), XIDS)
+    judged = judge(exchanged(healthy(), _timed(**coverage)))
     assert judged.verdict is Verdict.INCONCLUSIVE
     (reason,) = judged.reasons
     assert (reason.code, reason.check, reason.gpu) == ("COVERAGE_LOW", "pcie", "GPU-0")

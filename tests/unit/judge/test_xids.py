@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from gpu_burnin.hardware import load_xids
-from gpu_burnin.judge.xid import XidFindings, judge_xids
+from gpu_burnin.judge.observations import Findings, KernelLogFindings
+from gpu_burnin.judge.xid import judge_xids
+from gpu_burnin.telemetry.findings import Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
+from gpu_burnin.telemetry.sampling_record import EVENTS
 from gpu_burnin.types import Action, Gpu, Reason, Verdict
+from tests.support.observed import observed
 
 GPUS = (
     Gpu(0, "GPU-a", "1", "0000:1b:00.0", "", "", 0, ""),
@@ -25,8 +29,21 @@ def sxid(code: int, text: str) -> XidEvent:
     return XidEvent(code, "0000:06:00.0", None, f"nvidia-nvswitch1: SXid (PCI:0000:06:00.0): {code}, {text}", 50, True)
 
 
-def find(*events: XidEvent, gaps: int = 0, sources: str = "journal", **more: Any) -> XidFindings:
-    return judge_xids(events, GPUS, gaps, sources, load_xids(), **more)
+def find(
+    *events: XidEvent,
+    gaps: int = 0,
+    sources: str = "journal",
+    before: Iterable[XidEvent] = (),
+    reported: Iterable[XidEvent] = (),
+    driver_told: bool = False,
+    **more: Any,
+) -> Findings:
+    """What is said of these events; `before` are those that were there before the run, and `driver_told` says that NVML
+    would have reported each one of it, and nobody asks for the time before."""
+    told = (Source(EVENTS, gpu.uuid, driver_told) for gpu in GPUS)
+    log = KernelLogFindings(sources, bool(sources), gaps, events, tuple(before))
+    telemetry = TelemetryFindings(sources=tuple(told), xids=tuple(reported))
+    return judge_xids(observed(gpus=GPUS, kernel_log=log, telemetry=telemetry, opens_gate=not driver_told, **more))
 
 
 def judge(*events: XidEvent, **more: Any) -> tuple[Reason, ...]:
@@ -111,11 +128,11 @@ def test_application_xid_during_preflight_is_tested_again(code: int) -> None:
 @pytest.mark.parametrize("code", [13, 31, 43, 45, 68, 109, 999])
 def test_what_users_may_have_caused_is_told_and_does_not_count(code: int) -> None:
     old = xid(code)
-    found = find(old, before=(old,), users_ran=True)
+    found = find(old, before=(old,), passed_this_boot=True)
     assert found.reasons == ()
     assert [(notice.gpu, notice.details["xid"]) for notice in found.notices] == [("GPU-b", code)]
     # The same code once more during the run counts.
-    assert judge(old, xid(code, at_us=5_000_000), before=(old,), users_ran=True) != ()
+    assert judge(old, xid(code, at_us=5_000_000), before=(old,), passed_this_boot=True) != ()
 
 
 def test_line_that_another_source_stamps_later_is_still_of_before_the_run() -> None:
@@ -132,7 +149,7 @@ def test_what_vanished_from_the_log_during_the_run_counts_and_is_a_gap() -> None
 
 def test_fatal_xid_before_the_run_counts_whoever_ran() -> None:
     for users_ran in (False, True):
-        assert [r.code for r in judge(xid(79), before=(xid(79),), users_ran=users_ran)] == ["XID_FATAL"]
+        assert [r.code for r in judge(xid(79), before=(xid(79),), passed_this_boot=users_ran)] == ["XID_FATAL"]
 
 
 @pytest.mark.parametrize(("code", "wanted"), [(999, ["XID_UNKNOWN"]), (157, ["XID_SUSPECT"]), (63, ["XID_FATAL"])])
@@ -162,12 +179,12 @@ def test_what_a_reset_has_cleared_since_is_told_and_does_not_count() -> None:
 
 
 def test_own_kills_are_excused_only_for_what_a_kill_causes() -> None:
-    assert find(xid(43, pid=77), xid(45, pid=77), own_pids={77}) == XidFindings()
+    assert find(xid(43, pid=77), xid(45, pid=77), killed_pids=frozenset({77})) == Findings()
     # A process of before the run cannot have been killed by it: the number was used twice.
-    assert len(find(xid(43, pid=77), own_pids={77}, before=(xid(43, pid=77),)).notices) == 1
-    assert [r.code for r in judge(xid(43, pid=78), own_pids={77})] == ["XID_SUSPECT"]
-    assert [r.code for r in judge(xid(48, pid=77), own_pids={77})] == ["XID_FATAL"]
-    assert [r.code for r in judge(xid(45), own_pids={77})] == ["XID_SUSPECT"]
+    assert len(find(xid(43, pid=77), killed_pids=frozenset({77}), before=(xid(43, pid=77),)).notices) == 1
+    assert [r.code for r in judge(xid(43, pid=78), killed_pids=frozenset({77}))] == ["XID_SUSPECT"]
+    assert [r.code for r in judge(xid(48, pid=77), killed_pids=frozenset({77}))] == ["XID_FATAL"]
+    assert [r.code for r in judge(xid(45), killed_pids=frozenset({77}))] == ["XID_SUSPECT"]
 
 
 def test_repeats_give_one_reason_for_each_gpu() -> None:
@@ -297,7 +314,7 @@ def test_reports_of_nvml_count_once() -> None:
     assert [r.gpu for r in judge(logged, reported=(xid(79, "NVML", bus="0000:1b:00.0"),))] == ["GPU-b", "GPU-a"]
     assert [r.code for r in judge(reported=(event,), sources="")] == ["XID_SOURCE_MISSING", "XID_FATAL"]
     # The kill is the executor's own in the log, so NVML's word of it is too.
-    assert judge(xid(43, pid=77), own_pids={77}, reported=(xid(43, "NVML"),)) == ()
+    assert judge(xid(43, pid=77), killed_pids=frozenset({77}), reported=(xid(43, "NVML"),)) == ()
 
 
 def test_sxid_is_judged_by_the_line_itself() -> None:

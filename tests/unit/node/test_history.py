@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.engine.journal import Journal
-from gpu_burnin.hardware import load_xids, make_reason
+from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.history import History, read_history
@@ -36,7 +36,7 @@ def leave_report(store: Store, *codes: str, inject: tuple[str, ...] = ()) -> Non
     """A run of BOOT with a report that gives these reasons."""
     seen = healthy(plan(inject=inject) if inject else None)
     seen = replace(seen, extra=tuple(make_reason(code, "gemm", "m", gpu="GPU-1") for code in codes))
-    report = build.build(RUN, seen, judge(seen, load_xids()))
+    report = build.build(RUN, seen, judge(seen))
     write_atomic(store.new_run(NOW).path / REPORT, model.to_bytes(report))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin import run as run_module
 from gpu_burnin.engine.plan import make_plan
-from gpu_burnin.hardware import load_reasons, load_xids
+from gpu_burnin.hardware import load_reasons
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node.known_gpus import (
     CODE,
@@ -127,7 +127,7 @@ def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> No
     assert "GPU 0 (serial 1650), GPU 1 (serial 1651) have not passed" in notice.message
     assert notice.message.endswith("gpu-burnin run --level extended --for 90m")
     assert notice.code in load_reasons()
-    judged, without = (judge(replace(healthy(), notices=found), load_xids()) for found in ((notice,), ()))
+    judged, without = (judge(replace(healthy(), notices=found)) for found in ((notice,), ()))
     assert (judged.verdict, judged.reasons, judged.action) == (without.verdict, without.reasons, without.action)
     assert judged.notices == (notice, *without.notices)
     one = wanted_notice((replace(GPUS[0], serial=""),))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.engine.plan import make_plan
-from gpu_burnin.hardware import load_xids
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node import evidence, reports
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, read_known
@@ -34,7 +33,7 @@ def finished(config: Config, verdict: Verdict = Verdict.PASS, level: str = "quic
         run = store.new_run(NOW)
         store.begin(run)
     seen = healthy(make_plan(level, backend="cuda", gpus=GPUS, seed=1))
-    report = build.build(replace(RUN, run_id=run.run_id, sequence=run.sequence), seen, judge(seen, load_xids()))
+    report = build.build(replace(RUN, run_id=run.run_id, sequence=run.sequence), seen, judge(seen))
     report["verdict"] = str(verdict)
     return Finished(run, seen.plan, HOST, report, {}, planted=False, signed=signed)
 

@@ -12,8 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpu_burnin.hardware import load_reasons, load_xids, make_reason
-from gpu_burnin.judge.verdict import Observations, judge
+from gpu_burnin.hardware import load_reasons, make_reason
+from gpu_burnin.judge.observations import Observations
+from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node import reports
 from gpu_burnin.report import build, model, text
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
@@ -24,7 +25,7 @@ from tests.support.sample_nodes import SAMPLES
 
 
 def report_of(seen: Observations, run: build.RunFacts = RUN) -> model.Report:
-    return build.build(run, seen, judge(seen, load_xids()))
+    return build.build(run, seen, judge(seen))
 
 
 def advice(code: str) -> str | None:
@@ -122,7 +123,7 @@ def test_warnings_counters_and_sources_are_in_the_report() -> None:
         events=(GpuEvent("GPU-1", "xid", 48, 2, 7.5),),
     )
     seen = replace(healthy(), telemetry=findings)
-    judged = replace(judge(seen, load_xids()), notices=(Notice("SLOW", "gemm", "a bit slow", "GPU-0", {"x": 1}),))
+    judged = replace(judge(seen), notices=(Notice("SLOW", "gemm", "a bit slow", "GPU-0", {"x": 1}),))
     report = build.build(RUN, seen, judged)
     model.to_bytes(report)
     assert report["warnings"] == [

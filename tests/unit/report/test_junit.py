@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.judge.verdict import Observations
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import model
 from gpu_burnin.report.junit import to_junit
 from tests.support.sample_nodes import SAMPLES, one_slow_link

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.judge.verdict import Observations
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import charts, html, text
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.verdicts import columns, verdict_on

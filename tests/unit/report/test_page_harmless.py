@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.judge.verdict import Observations
+from gpu_burnin.judge.observations import Observations
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice

@@ -13,7 +13,6 @@ import pytest
 from gpu_burnin.checks.state.node import judge_state
 from gpu_burnin.checks.state.rules import Expected, HostLink
 from gpu_burnin.hardware import Sku, load_skus
-from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.telemetry.counters import CounterTrack
@@ -27,6 +26,7 @@ from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
 from gpu_burnin.types import Reason
 from tests.support import recorded_nvml
+from tests.support.observed import observed
 from tests.support.recorded_nvml import Profile, installed, profile, uuid
 
 SKUS = load_skus().skus
@@ -292,7 +292,7 @@ def test_counters_and_samples_of_a_healthy_gpu_leave_nothing_to_complain_of(mode
         series=(GpuSeries(gpu.uuid, tuple(map(float, range(10))), rest, limits=limits, samples=100),),
         sources=(Source(SAMPLES, gpu.uuid, alive=True),),
     )
-    assert judge_telemetry(found, (gpu,), (), load_policy())[0] == ()
+    assert judge_telemetry(observed(gpus=(gpu,), telemetry=found)).reasons == ()
 
 
 def test_an_id_of_a_counter_that_the_driver_should_know_is_lost() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.telemetry.findings import Counter, Source, TelemetryFindings
 from gpu_burnin.telemetry.inventory import read_inventory_in_child
@@ -22,6 +21,7 @@ from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.sampling_record import EVENTS, SAMPLES
 from gpu_burnin.telemetry.state import to_gpu
 from gpu_burnin.types import Gpu
+from tests.support.observed import observed
 
 INTERVAL_S = 0.02
 DEADLINE_S = 60.0
@@ -80,7 +80,7 @@ def counter(findings: TelemetryFindings, gpu: Gpu, name: str) -> Counter:
 
 def codes(findings: TelemetryFindings, gpus: tuple[Gpu, ...]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Codes of reasons and of notices by GPU, only where there are some."""
-    reasons, notices = judge_telemetry(findings, gpus, (), load_policy())
+    reasons, notices = judge_telemetry(observed(gpus=gpus, telemetry=findings))
     by_gpu: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
     for found, told in zip(by_gpu, (reasons, notices), strict=True):
         for one in told:
@@ -363,6 +363,8 @@ from pathlib import Path
 from gpu_burnin.telemetry.inventory import read_inventory_in_child
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.state import to_gpu
+from tests.support.observed import observed
+from tests.support.observed import observed
 gpus = [to_gpu(state, "") for state in read_inventory_in_child().gpus]
 with Sampling(gpus, Path({str(tmp_path)!r}), lambda event: None) as samplers:
     print(samplers._processes[0].pid, flush=True)

@@ -17,12 +17,13 @@ from gpu_burnin.checks.nvlink.port import DATA_FAULTS
 from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, expected, moved_bytes
 from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.device.port import DeviceError
-from gpu_burnin.hardware import load_skus
-from gpu_burnin.judge.attribution import attributed
-from gpu_burnin.judge.coverage import coverage_reasons, missed_fault_rate
+from gpu_burnin.judge.attribution import judge_links
+from gpu_burnin.judge.coverage import judge_coverage, missed_fault_rate
+from gpu_burnin.judge.observations import Findings
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
+from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import context, gpu
+from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together, run_together
 
 
@@ -30,8 +31,8 @@ def _run(made: list[CheckContext]) -> dict[str, CheckResult]:
     return results_together(Check().run, made)
 
 
-def _judged(results: dict[str, CheckResult], count: int) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
-    return attributed(results.values(), [gpu(index) for index in range(count)], simulated=True)
+def _judged(results: dict[str, CheckResult], count: int) -> Findings:
+    return judge_links(observed(results.values(), [gpu(index) for index in range(count)], simulated=True))
 
 
 def _injected(count: int, fault: str, on: int = 0) -> list[CheckContext]:
@@ -99,7 +100,7 @@ def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.Mo
     assert missed_fault_rate(result) is None
     # Four in peace, then one in each phase; of the pairs that share no GPU only writes.
     assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (11, 5)
-    (reason,) = coverage_reasons([result], [gpu()], load_skus(), simulated=False)
+    (reason,) = judge_coverage(observed([result], [gpu()])).reasons
     assert "45.5% was verified" in reason.message
 
 

@@ -15,12 +15,14 @@ from gpu_burnin.checks.nvlink.port import TOO_MANY_PEERS, NvlinkUnavailable
 from gpu_burnin.checks.nvlink.rows import Row
 from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.hardware import load_skus
-from gpu_burnin.judge.attribution import attributed
+from gpu_burnin.judge.attribution import judge_links
+from gpu_burnin.judge.observations import Findings
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import CheckResult, Notice, Reason, Verdict
+from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
+from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together
 
 
@@ -28,8 +30,8 @@ def _run(made: list[CheckContext]) -> dict[str, CheckResult]:
     return results_together(Check().run, made)
 
 
-def _judged(results: dict[str, CheckResult], count: int) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
-    return attributed(results.values(), [gpu(index) for index in range(count)], simulated=True)
+def _judged(results: dict[str, CheckResult], count: int) -> Findings:
+    return judge_links(observed(results.values(), [gpu(index) for index in range(count)], simulated=True))
 
 
 def _no_peer_access(status: str) -> Callable[[str, Any], dict[str, PairTopology]]:

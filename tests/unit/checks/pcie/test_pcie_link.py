@@ -20,6 +20,7 @@ from gpu_burnin.telemetry.findings import Counter, TelemetryFindings
 from gpu_burnin.telemetry.pci import PciLink, current_link
 from gpu_burnin.types import CheckResult
 from tests.support.engine_helpers import gpu
+from tests.support.observed import observed
 from tests.support.pcie_helpers import one, run
 
 
@@ -105,10 +106,9 @@ def test_the_replay_rule_counts_by_what_this_check_moved() -> None:
     found = TelemetryFindings(counters=(counter,))
 
     def codes(size: int) -> list[str]:
-        judged = judge_telemetry(
-            found, (gpu(),), (replace(result, coverage={**result.coverage, rule.traffic: size}),), policy
-        )
-        return [notice.code for notice in judged[1] if "pcie_replays" in notice.message]
+        moving = replace(result, coverage={**result.coverage, rule.traffic: size})
+        judged = judge_telemetry(observed([moving], [gpu()], telemetry=found))
+        return [notice.code for notice in judged.notices if "pcie_replays" in notice.message]
 
     # 1000 replays are too many for what was moved here, and few enough for 200 TB.
     assert codes(moved) == ["PCIE_ERRORS"]

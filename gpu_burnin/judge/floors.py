@@ -6,13 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.hardware.skus import RATE_UNITS, Confidence, Floor, Sku, SkuTable, load_skus
+from gpu_burnin.hardware.skus import (
+    POWER_LIMIT_TOLERANCE_W,
+    RATE_UNITS,
+    Confidence,
+    Floor,
+    Sku,
+    SkuTable,
+    load_skus,
+)
+from gpu_burnin.judge.observations import Findings, Observations
+from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.system.values import mapping_of, number_of
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, untyped
 
 SLOW = "SLOW"
-# What a limit may differ from the one that was meant.
-POWER_LIMIT_TOLERANCE_W = 1.0
 # Checks whose rates are lower under a lower power limit.
 _BY_POWER = frozenset({"gemm", "hbm"})
 # Somebody saw a good GPU reach these; a floor worked out from other figures only warns.
@@ -38,51 +46,58 @@ def with_floors(
     return tuple(_filled(result, models.get(result.gpu or "")) for result in found)
 
 
-def at_lowered_power(
-    results: Iterable[CheckResult], limits: Mapping[str, Mapping[str, int]], expected_w: float | None
-) -> tuple[tuple[CheckResult, ...], tuple[Notice, ...]]:
-    """The results without floors for what power decides, on GPUs whose limit was lowered as expected; and the notice.
+def at_lowered_power(seen: Observations) -> tuple[CheckResult, ...]:
+    """The results without floors for what power decides, on GPUs whose power limit was lowered as expected.
 
-    `limits` are watts by GPU (UUID): power_limit_w in force and power_default_w, the GPU's own. `expected_w` is what
-    the operator says. Floors are those of GPUs at their own limit.
+    Floors are those of GPUs at their own limit.
     """
-    found = tuple(results)
-    lowered = {
-        uuid: own
-        for uuid, own in limits.items()
-        if expected_w is not None
-        and own.get("power_limit_w", 0) - expected_w <= POWER_LIMIT_TOLERANCE_W
-        and own.get("power_default_w", 0) - expected_w > POWER_LIMIT_TOLERANCE_W
-    }
-    if not lowered or expected_w is None:
-        return found, ()
+    expected_w, lowered = _lowered(seen)
     why = f"the power limit is {expected_w:g} W as expected, and the floors are those of the GPU's own limit"
-    listed: dict[str, JSON] = {uuid: own["power_default_w"] for uuid, own in lowered.items()}
-    own_w = "/".join(sorted({f"{own['power_default_w']:g}" for own in lowered.values()}))
+    return tuple(
+        replace(result, coverage=replace(result.coverage, no_floor_why=why))
+        if result.name in _BY_POWER and result.gpu in lowered
+        else result
+        for result in seen.results
+    )
+
+
+def judge_power_limit(seen: Observations) -> Findings:
+    """A notice of the GPUs whose rates were held against no floor, since their power limit was lowered as expected."""
+    expected_w, lowered = _lowered(seen)
+    if not lowered:
+        return Findings()
+    listed: dict[str, JSON] = {**lowered}
+    own_w = "/".join(sorted({f"{default_w:g}" for default_w in lowered.values()}))
     message = (
-        f"{len(lowered)} of {len(limits)} GPUs run at a power limit of {expected_w:g} W as expected, and their own is "
-        f"{own_w} W: their rates in {' and '.join(sorted(_BY_POWER))} were held against no floor"
+        f"{len(lowered)} of {len(seen.telemetry.series)} GPUs run at a power limit of {expected_w:g} W as expected, "
+        f"and their own is {own_w} W: their rates in {' and '.join(sorted(_BY_POWER))} were held against no floor"
     )
     details: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
-    return (
-        tuple(
-            replace(result, coverage=replace(result.coverage, no_floor_why=why))
-            if result.name in _BY_POWER and result.gpu in lowered
-            else result
-            for result in found
-        ),
-        (Notice("POWER_LIMIT", "telemetry", message, details=details),),
-    )
+    return Findings(notices=(Notice("POWER_LIMIT", "telemetry", message, details=details),))
 
 
-def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tuple[Notice, ...]]:
+def _lowered(seen: Observations) -> tuple[float, dict[str, int]]:
+    """The limit that the operator says (0: none), and the own limits, in watts, of the GPUs that were lowered to it."""
+    expected_w = expectations_of(seen.plan.options).power_limit_w
+    if expected_w is None:
+        return 0.0, {}
+    limits = {series.gpu: series.limits for series in seen.telemetry.series}
+    return expected_w, {
+        uuid: own["power_default_w"]
+        for uuid, own in limits.items()
+        if own.get("power_limit_w", 0) - expected_w <= POWER_LIMIT_TOLERANCE_W
+        and own.get("power_default_w", 0) - expected_w > POWER_LIMIT_TOLERANCE_W
+    }
+
+
+def judge_floors(seen: Observations) -> Findings:
     """What the measurements that carry a floor say: SLOW under a measured or vendor's, a notice under a derived.
 
     A value that is no number is under every floor.
     """
     reasons: list[Reason] = []
     notices: list[Notice] = []
-    for result, measurement in _slow(results):
+    for result, measurement in _slow(seen.results):
         message = (
             f"{measurement.name} is {_told(float(measurement.value), measurement.unit)}, under the floor of "
             f"{_told(measurement.floor or 0.0, measurement.unit)} "
@@ -99,7 +114,7 @@ def judge_floors(results: Iterable[CheckResult]) -> tuple[tuple[Reason, ...], tu
             reasons.append(make_reason(SLOW, result.name, message, gpu=result.gpu, details=details))
         else:
             notices.append(Notice(SLOW, result.name, message, result.gpu, details))
-    return tuple(reasons), tuple(notices)
+    return Findings(tuple(reasons), tuple(notices))
 
 
 def _told(value: float, unit: str) -> str:
