@@ -73,6 +73,12 @@ def test_checks_of_the_page_are_those_of_the_program() -> None:
     assert tuple(named) == CHECK_NAMES
 
 
+def test_the_page_of_exit_codes_has_every_command() -> None:
+    rows = re.findall(r"^\| (`gpu-burnin [^|]*) \|", (ROOT / "docs/reference/exit-codes.md").read_text(), re.MULTILINE)
+    named = {words.removeprefix("gpu-burnin ").split()[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
+    assert named == set(cli.list_commands(click.Context(cli)))
+
+
 def test_rooms_of_the_overview_are_those_of_the_package() -> None:
     section = (ROOT / "docs/overview.md").read_text().partition("## The rooms of")[2].partition("\n## ")[0]
     folders = {path.parent.name for path in (ROOT / "gpu_burnin").glob("*/__init__.py")}
