@@ -31,7 +31,6 @@ NODES_GROUP = "system:nodes"
 NODE_USER = "system:node:"
 REASON = "MusterInventoryMatch"
 POLL_S = 1.0
-ATTEMPTS = 5
 # kubelet asks for a serving certificate within seconds of reporting its addresses (it looks every second:
 # client-go util/certificate); a node Ready for this long without a request has its certificate already.
 SERVING_WINDOW_S = 30.0

@@ -24,7 +24,6 @@ class Scope(StrEnum):
     NODE = "node"  # once, for the whole node, before the GPUs
     EACH = "each"  # on every GPU as soon as that GPU has come to it
     TOGETHER = "together"  # on all GPUs from one moment on; their workers can exchange data
-    ALONE = "alone"  # on one GPU after the other while the rest of the node is idle
     AFTER = "after"  # once, for the whole node, when the workers have given back its GPUs
 
     @property
@@ -144,10 +143,9 @@ def done_share(spent_s: float, budget_s: float) -> float:
 
 
 class Check(Protocol):
-    """One check. `per_gpu` is False for a check that judges the whole node."""
+    """One check."""
 
     name: str
-    per_gpu: bool
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Run within ctx.budget_s (seconds, a target) and return what was found; raise only for a broken set-up."""

@@ -129,16 +129,13 @@ def _drive(run: Run, lanes: Sequence[WorkerSupervisor]) -> None:
 
 
 def _release(run: Run, active: Sequence[WorkerSupervisor]) -> None:
-    """Once all lanes wait, begin the earliest check they wait for: on all of its GPUs, or on the next one alone."""
+    """Once all lanes wait, begin the earliest check they wait for, on all of its GPUs."""
     if any(lane.busy for lane in active):
         return
     names = {lane.check.name for lane in active if lane.check is not None}
     check = next(check for check in run.plan.checks if check.name in names)
     waiting = [lane for lane in active if lane.check == check]
     left_s = run.left_s()
-    if check.scope is Scope.ALONE:
-        waiting[0].release(left_s, turns=len(waiting))
-        return
     for lane in waiting:
         lane.release(left_s)
 

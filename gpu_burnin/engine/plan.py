@@ -60,7 +60,7 @@ class Level:
     slots: Mapping[str, Slot]
 
 
-# Which checks, for how long. Their order and what runs in peace (Scope) are in checks.CHECKS. `--for` replaces the time
+# Which checks, for how long. Their order and scope are in checks.CHECKS. `--for` replaces the time
 # of extended. The least times are what a check is estimated to need on 8 H200s (docs/reference/levels.md has the sum).
 LEVELS: Mapping[str, Level] = {
     "quick": Level(60.0, 1.0, {
@@ -299,12 +299,11 @@ def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence
             raise PlanError(f"inject {spec!r}: no GPU {injection.gpu} is part of this run; give its index or UUID")
 
 
-def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan], turns: int = 1) -> float:
+def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan]) -> float:
     """Seconds for `check` out of the `left_s` of the run, by its weight against the checks that come `later`.
 
     What start, self-tests and earlier checks have cost is in `left_s`, so a run keeps its time whatever they cost,
-    as long as every check still gets its least. `turns` is the number of GPUs it has yet to run on one after the
-    other. A check without a weight takes the time it takes and gets its least.
+    as long as every check still gets its least. A check without a weight takes the time it takes and gets its least.
     """
     if not check.weight:
         return check.least_s
@@ -312,20 +311,16 @@ def share(left_s: float, check: CheckPlan, later: Sequence[CheckPlan], turns: in
     others_s = sum(other.least_s for other in later)
     whole = check.weight + sum(other.weight for other in timed)
     wanted = min((left_s - CLOSING_S) * check.weight / whole, left_s - CLOSING_S - others_s)
-    return max(check.least_s, wanted / turns)
+    return max(check.least_s, wanted)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """When a check begins and how long it takes, in seconds of the plan, where nothing else costs time.
-
-    `budget_s` is the time on one GPU, `seconds` the time of the run: more where GPUs take turns.
-    """
+    """When a check begins and how long it takes, in seconds of the plan, where nothing else costs time."""
 
     check: CheckPlan
     begins_s: float
     budget_s: float
-    seconds: float
 
 
 def schedule(plan: Plan) -> tuple[Expected, ...]:
@@ -335,13 +330,10 @@ def schedule(plan: Plan) -> tuple[Expected, ...]:
     """
     expected: list[Expected] = []
     now_s = 0.0
-    for scopes in ({Scope.NODE}, {Scope.EACH, Scope.TOGETHER, Scope.ALONE}, {Scope.AFTER}):
-        lane = [check for check in plan.checks if check.scope in scopes]
-        for place, check in enumerate(lane):
-            turns = max(1, len(plan.gpus)) if check.scope is Scope.ALONE else 1
-            begins_s = now_s
-            for left in range(turns, 0, -1):
-                budget_s = share(plan.total_s - now_s, check, lane[place + 1 :], left)
-                now_s += budget_s
-            expected.append(Expected(check, begins_s, (now_s - begins_s) / turns, now_s - begins_s))
+    for scopes in ({Scope.NODE}, {Scope.EACH, Scope.TOGETHER}, {Scope.AFTER}):
+        checks = [check for check in plan.checks if check.scope in scopes]
+        for place, check in enumerate(checks):
+            budget_s = share(plan.total_s - now_s, check, checks[place + 1 :])
+            expected.append(Expected(check, now_s, budget_s))
+            now_s += budget_s
     return tuple(expected)

@@ -43,7 +43,7 @@ class WorkerSupervisor:
         self._offer: JSON = None
         self._left_s = 0.0  # of the step's time, while its clock stands still in an exchange
         self.offering = False  # the worker waits for what the others have to exchange
-        self.waiting = False  # the next check is for all GPUs or for one alone: the executor releases it
+        self.waiting = False  # the next check is for all GPUs together: the executor releases it
         self._limits = plan.deadlines
         # What follows the others (DCGM) has a time of its own, on top of the run's.
         self._timed = not any(check.scope is Scope.AFTER for check in checks)
@@ -132,12 +132,12 @@ class WorkerSupervisor:
             self._emit("worker_wedged", pid=self._worker.pid)
             self._hung(wedged=True)
 
-    # --- checks for all GPUs or for one alone ---
+    # --- checks for all GPUs together ---
 
-    def release(self, left_s: float, turns: int = 1) -> None:
-        """Let the check begin that the lane waits for; `left_s` are seconds left of the run, shared by `turns` GPUs."""
+    def release(self, left_s: float) -> None:
+        """Let the check begin that the lane waits for; `left_s` are seconds left of the run."""
         self.waiting = False
-        self._ask(self._step, left_s, turns)
+        self._ask(self._step, left_s)
 
     @property
     def offer(self) -> JSON:
@@ -201,20 +201,20 @@ class WorkerSupervisor:
             return
         step = self._steps.popleft()
         assert step.check is not None
-        if step.op == "check" and step.check.scope in (Scope.TOGETHER, Scope.ALONE):
+        if step.op == "check" and step.check.scope is Scope.TOGETHER:
             self._begin(step, math.inf)
             self.waiting = True
             return
         self._ask(step, self.run.left_s())
 
-    def _ask(self, step: Step, left_s: float, turns: int = 1) -> None:
+    def _ask(self, step: Step, left_s: float) -> None:
         """Send a step to the worker, a check with its share of the time that is left."""
         assert self._worker is not None and step.check is not None
         if step.op == "selftest":
             budget_s, limit_s = 0.0, self._limits.selftest_s
         else:
             later = [other.check for other in self._steps if other.check is not None and other.op == "check"]
-            budget_s = share(left_s, step.check, later, turns)
+            budget_s = share(left_s, step.check, later)
             limit_s = self._limits.check_s(budget_s)
         self._begin(step, limit_s)
         pid = self._worker.pid

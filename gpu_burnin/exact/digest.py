@@ -33,9 +33,8 @@ def low_keys(key: int, start: int, count: int) -> U32:
     return digest_keys(key, 2 * start, count, 2)
 
 
-def digest_integers(values: I64, key: int, start: int = 0) -> int:
-    """Multilinear digest, 32 x 32 -> 64 bits, summed modulo 2^64, of integers at flat positions start,
-    start+1, ...
+def digest_integers(values: I64, key: int) -> int:
+    """Multilinear digest, 32 x 32 -> 64 bits, summed modulo 2^64, of integers at flat positions 0, 1, ...
 
     Each integer is two signed 32-bit digits, low and high; the high one is 0 for |v| < 2^31, so that
     32-bit and 64-bit results that hold the same integers have the same digest. Digit d of element i is
@@ -46,7 +45,7 @@ def digest_integers(values: I64, key: int, start: int = 0) -> int:
     flat = values.reshape(-1)
     total = 0
     for begin in range(0, flat.size, _BLOCK):
-        total += _two_digits(flat[begin : begin + _BLOCK], key, start + begin)
+        total += _two_digits(flat[begin : begin + _BLOCK], key, begin)
     return total & MASK64
 
 

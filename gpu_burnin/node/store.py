@@ -202,10 +202,6 @@ class Store:
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
 
-    def revoke(self, reason: str) -> None:
-        """Close the local gate until a pass that starts later clears it."""
-        write_atomic(self.root / "revoked", f"{reason}\n".encode())
-
     def clear_revocation(self, reason: str) -> None:
         """Open what `reason` closed; a revocation made meanwhile for another reason stays."""
         if self.revoked() == reason:

@@ -28,7 +28,6 @@ _ON: Mapping[Scope, str] = {
     Scope.NODE: "node",
     Scope.EACH: "each GPU",
     Scope.TOGETHER: "all together",
-    Scope.ALONE: "one GPU alone",
     Scope.AFTER: "node, last",
 }
 
@@ -55,7 +54,7 @@ def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Seque
         "why_simulated": why_simulated or None,
         "no_pass": [*no_pass],
         "total_s": plan.total_s,
-        "after_total_s": sum(step.seconds for step in steps if step.check.scope is Scope.AFTER),
+        "after_total_s": sum(step.budget_s for step in steps if step.check.scope is Scope.AFTER),
         "gpus": [{"index": g.index, "uuid": g.uuid, "serial": g.serial, "sku": g.sku} for g in plan.gpus],
         "shapes": dict(plan.shapes),
         "power_waves": plan.options.get("power_waves"),
@@ -69,12 +68,11 @@ def _check_json(plan: Plan, step: Expected, skus: SkuTable) -> dict[str, Any]:
     return {
         "name": step.check.name,
         "scope": str(step.check.scope),
-        "in_peace": step.check.scope is Scope.ALONE,
         "optional": row.optional,
         "selftested": row.selftested,
         "begins_s": round(step.begins_s, 3),
         "seconds_on_each_gpu": round(step.budget_s, 3) if step.check.per_gpu else None,
-        "seconds": round(step.seconds, 3),
+        "seconds": round(step.budget_s, 3),
         "seconds_are": "a share of the time" if step.check.weight else "a limit",
         "covers": dict(covers.facts),
         "covers_in_words": covers.words,
@@ -133,11 +131,11 @@ def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequenc
 
 
 def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str, str]:
-    limit = "" if step.check.weight or not step.seconds else "up to "
+    limit = "" if step.check.weight or not step.budget_s else "up to "
     least_s = _least_s(plan, step, skus)
     bound = f"every {duration(least_s / RULE_OF_THREE)}" if least_s else "-"
     words = _covers(plan, step, skus).words + ("; optional" if CHECKS[step.check.name].optional else "")
-    return step.check.name, _ON[step.check.scope], limit + duration(step.seconds), bound, words
+    return step.check.name, _ON[step.check.scope], limit + duration(step.budget_s), bound, words
 
 
 def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
@@ -154,7 +152,7 @@ def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
     texts.append(
         "Start and self-tests take a little of these times; what a check does not use goes to those that follow."
     )
-    if after_s := sum(step.seconds for step in steps if step.check.scope is Scope.AFTER):
+    if after_s := sum(step.budget_s for step in steps if step.check.scope is Scope.AFTER):
         texts.append(f"What runs last is not part of the {duration(plan.total_s)}: up to {duration(after_s)} more.")
     names = {step.check.name for step in steps}
     waits = plan.options.get("power_waves") == GRANTED and waves_for(plan.level, plan.total_s)

@@ -17,12 +17,10 @@ _BITS = frozenset({"clocks_event_reasons"})
 _Values = Sequence[float | None]
 
 
-def build_series(
-    results: Iterable[CheckResult], findings: TelemetryFindings, started_s: float, buckets: int = MAX_BUCKETS
-) -> dict[str, Any]:
+def build_series(results: Iterable[CheckResult], findings: TelemetryFindings, started_s: float) -> dict[str, Any]:
     """The series of a run as JSON values; all times are seconds since `started_s` (CLOCK_MONOTONIC, seconds).
 
-    `gpus` has for each UUID `t_s` and `columns`, means over each of at most `buckets` buckets of equal length;
+    `gpus` has for each UUID `t_s` and `columns`, means over each of at most MAX_BUCKETS buckets of equal length;
     where samples were joined, `low` and `high` have the extremes of each bucket. `windows` says when each check
     ran (gpu None: on the node). `rates` are what the checks measured about themselves over time, in `unit`.
     """
@@ -30,7 +28,7 @@ def build_series(
     return {
         "schema": SCHEMA,
         "started_monotonic_s": round(started_s, 6),
-        "gpus": {series.gpu: _gpu(series, started_s, buckets) for series in findings.series},
+        "gpus": {series.gpu: _gpu(series, started_s) for series in findings.series},
         "windows": [
             {
                 "gpu": result.gpu,
@@ -41,12 +39,12 @@ def build_series(
             for result in done
             if result.started_s > 0
         ],
-        "rates": [_rate(result, series, started_s, buckets) for result in done for series in result.series],
+        "rates": [_rate(result, series, started_s) for result in done for series in result.series],
     }
 
 
-def _gpu(series: GpuSeries, started_s: float, buckets: int) -> dict[str, Any]:
-    groups = grouped(series.t_s, buckets)
+def _gpu(series: GpuSeries, started_s: float) -> dict[str, Any]:
+    groups = grouped(series.t_s, MAX_BUCKETS)
     found: dict[str, Any] = {
         "t_s": times(series.t_s, groups, started_s),
         "columns": {
@@ -60,8 +58,8 @@ def _gpu(series: GpuSeries, started_s: float, buckets: int) -> dict[str, Any]:
     return found
 
 
-def _rate(result: CheckResult, series: Series, started_s: float, buckets: int) -> dict[str, Any]:
-    groups = grouped(series.t_s, buckets)
+def _rate(result: CheckResult, series: Series, started_s: float) -> dict[str, Any]:
+    groups = grouped(series.t_s, MAX_BUCKETS)
     return {
         "gpu": result.gpu,
         "check": result.name,

@@ -117,23 +117,6 @@ def record(known: KnownHosts, new: Iterable[tuple[str, int, HostKey]]) -> None:
         ) from error
 
 
-def host_public_key(known_hosts: Path, host: str, port: int = DEFAULT_PORT) -> str:
-    """The pinned ed25519 key of a host as `ssh-ed25519 AAAA...`: what its evidence is verified with.
-
-    Raises GpuBurninError when the file has no ed25519 key for the host, or more than one.
-    """
-    pinned = load(known_hosts).keys(host, port)
-    keys = sorted({key.line for key in pinned if key.key_type == EVIDENCE_KEY_TYPE})
-    if len(keys) == 1:
-        return keys[0]
-    pattern = host_pattern(host, port)
-    what = "no ssh-ed25519 key" if not keys else f"{len(keys)} different ssh-ed25519 keys"
-    raise GpuBurninError(
-        f"{host}: {known_hosts} has {what} for {pattern}, so its evidence cannot be verified; "
-        f"remove its lines (ssh-keygen -R '{pattern}' -f {known_hosts}) and probe the host again"
-    )
-
-
 def _parse_line(line: str, where: str) -> Entry:
     fields = line.split()
     marker = fields.pop(0) if fields[0].startswith("@") else ""

@@ -164,14 +164,14 @@ def _open_nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def read_topology(own: str, others: Iterable[str], sys_root: Path = SYS) -> dict[str, PairTopology]:
+def read_topology(own: str, others: Iterable[str]) -> dict[str, PairTopology]:
     """How the GPU `own` (UUID) reaches each of the others; {} where NVML cannot be used."""
     with _open_nvml() as nvml:
         if nvml is None:
             return {}
         from gpu_burnin.telemetry.nvml import is_simulated
 
-        root = None if is_simulated() else sys_root  # behind a fake there is no PCI device
+        root = None if is_simulated() else SYS  # behind a fake there is no PCI device
         return {other: pair for other in others if (pair := _read_pair(nvml, own, other, root)) is not None}
 
 

@@ -44,7 +44,6 @@ class Check:
     """Runs dcgmi once and judges its answer. Option `dcgmi`: the program's path or name."""
 
     name = NAME
-    per_gpu = False
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Takes the time dcgmi takes; at ctx.budget_s (seconds) it is ended."""

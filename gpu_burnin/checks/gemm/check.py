@@ -16,7 +16,6 @@ class Check:
     """Probes, then exact, random and light products in all precisions until the budget is spent."""
 
     name = "gemm"
-    per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Every phase at least once, then more while time is left. Raises DeviceError without a device."""

@@ -32,7 +32,6 @@ class Check:
     """
 
     name = "hbm"
-    per_gpu = True
     retention_s = 60.0
 
     def run(self, ctx: CheckContext) -> CheckResult:

@@ -48,7 +48,6 @@ class Check:
     """Collectives of all GPUs together."""
 
     name = "nccl"
-    per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """All ranks run the same operations; each compares its own results and tells the others how it went."""

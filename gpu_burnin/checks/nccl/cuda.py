@@ -269,18 +269,17 @@ class Log:
     The library opens the file of NCCL_DEBUG_FILE once a process, so a later object goes on with the one of the first.
     """
 
-    def __init__(self, environment: Any = os.environ) -> None:
-        self._environment = environment
+    def __init__(self) -> None:
         self._fd = -1
 
     def start(self) -> None:
         """Has to come before the first call of the library."""
-        named = self._environment.get("NCCL_DEBUG_FILE", "")
+        named = os.environ.get("NCCL_DEBUG_FILE", "")
         if named.startswith(_OPEN_FILES):
             self._fd = int(named.removeprefix(_OPEN_FILES))
             return
         self._fd = os.memfd_create("gpu-burnin-nccl-log")
-        nccl.prepare_environment(f"{_OPEN_FILES}{self._fd}", self._environment)
+        nccl.prepare_environment(f"{_OPEN_FILES}{self._fd}", os.environ)
 
     def size(self) -> int:
         """Bytes until now."""

@@ -47,7 +47,6 @@ class Check:
     of all GPUs."""
 
     name = NAME
-    per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises DeviceError without a device, without memory, or when the device fails."""

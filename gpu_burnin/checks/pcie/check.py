@@ -26,7 +26,6 @@ class Check:
     """Turns of one GPU after the other, then all together, until the budget is spent."""
 
     name = "pcie"
-    per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """One round at least. Raises DeviceError without a device, or when (pinned) memory is refused."""

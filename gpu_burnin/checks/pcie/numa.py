@@ -43,15 +43,15 @@ def near_device(pci_address: str, sys_root: Path = SYS) -> Iterator[Place]:
         os.sched_setaffinity(0, before)
 
 
-def numa_nodes(sys_root: Path = SYS) -> int:
+def numa_nodes() -> int:
     """How many NUMA nodes the kernel shows; 0 where it does not tell."""
-    return sum(1 for _ in (sys_root / "devices/system/node").glob("node[0-9]*"))
+    return sum(1 for _ in (SYS / "devices/system/node").glob("node[0-9]*"))
 
 
-def is_virtual(proc: Path = Path("/proc")) -> bool:
+def is_virtual() -> bool:
     """Whether a hypervisor runs this machine: the processor flag that says so (CPUID leaf 1, ECX bit 31)."""
     try:
-        lines = (proc / "cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return False
     return any("hypervisor" in line.split() for line in lines if line.startswith("flags"))

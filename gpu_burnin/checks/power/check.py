@@ -43,7 +43,6 @@ class Check:
     """Synchronised waves, if the level has them and the site allows it, then the mixed load."""
 
     name = "power"
-    per_gpu = True
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()

@@ -50,7 +50,6 @@ def ask(
     options: Mapping[str, JSON],
     waves_s: float,
     tell: Tell = lambda _: None,
-    now: Callable[[], float] = time.monotonic,
 ) -> Grant:
     """The site's word on waves of `waves_s` seconds; all members call it and get the same answer.
 
@@ -64,7 +63,7 @@ def ask(
         return _tell(group, directory, waves_s)
     if mode != power_grant.GRANTED or directory is None:
         return Grant(False, "nobody asked for them (--waves never, or power_waves: never in the configuration)")
-    return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell, now)
+    return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell)
 
 
 def over(group: Group, grant: Grant) -> Grant:
@@ -91,20 +90,20 @@ def _tell(group: Group, directory: Path | None, waves_s: float) -> Grant:
     return Grant(True, None, directory, _request(answer) if isinstance(answer, Mapping) else None)
 
 
-def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Tell, now: Callable[[], float]) -> Grant:
-    until_s = now() + wait_s
+def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Tell) -> Grant:
+    until_s = time.monotonic() + wait_s
     request: power_grant.Request | None = None
     looked_s = 0.0
     while True:
         said: JSON = None
         if group.rank == 0:
-            began_s = now()
+            began_s = time.monotonic()
             try:
                 request = request or power_grant.ask(directory, wait_s, waves_s)
-                said = _look(directory, request, until_s, now)
+                said = _look(directory, request, until_s)
             except GpuBurninError as error:
                 said = {"answer": _NO, "why": str(error)}
-            waited_s = now() - began_s
+            waited_s = time.monotonic() - began_s
             looked_s += waited_s
             tell({"phase": "waiting for the grant of power waves", "waited_s": waited_s})
         answer = _first(group, said)
@@ -115,17 +114,17 @@ def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Te
         return Grant(True, None, directory, _request(answer), looked_s)
 
 
-def _look(directory: Path, request: power_grant.Request, until_s: float, now: Callable[[], float]) -> JSON:
+def _look(directory: Path, request: power_grant.Request, until_s: float) -> JSON:
     """Look for the grant for a while: yes, no when the time is over, else wait."""
-    tell_s = min(until_s, now() + _TELL_S)
+    tell_s = min(until_s, time.monotonic() + _TELL_S)
     while not power_grant.granted(directory, request):
-        left_s = tell_s - now()
+        left_s = tell_s - time.monotonic()
         if left_s <= 0:
             break
         time.sleep(min(_LOOK_S, left_s))
     else:
         return {"answer": _YES, **_request_json(power_grant.move(directory, request, power_grant.State.RUNNING))}
-    if now() < until_s:
+    if time.monotonic() < until_s:
         return {"answer": _WAIT}
     power_grant.move(directory, request, power_grant.State.GIVEN_UP)
     return {"answer": _NO, "why": f"no grant for power waves came within {request.wait_s:g} s"}

@@ -75,7 +75,6 @@ class Check:
     """Goes through the kernels with ever new seeds until the budget is spent."""
 
     name = "sm"
-    per_gpu = True
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """At least one whole round of the kernels. Raises DeviceError without a device."""

@@ -28,12 +28,12 @@ class CudaSm:
     of as many blocks as there are SMs spreads over all of them.
     """
 
-    def __init__(self, cupy: Any, loader: Loader, device: int = 0) -> None:
+    def __init__(self, cupy: Any, loader: Loader) -> None:
         attribute = cupy.cuda.runtime.deviceGetAttribute
         self._cupy, self._loader = cupy, loader
         self._kernels: dict[str, Any] = {}
-        self.multiprocessors = int(attribute(_MULTIPROCESSORS, device))
-        self.shared_bytes = int(attribute(_SHARED_OPT_IN, device))
+        self.multiprocessors = int(attribute(_MULTIPROCESSORS, 0))
+        self.shared_bytes = int(attribute(_SHARED_OPT_IN, 0))
 
     def run(self, kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
         """Launch until every SM has run the kernel, twice at least and 16 times at most."""

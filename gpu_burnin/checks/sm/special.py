@@ -34,7 +34,6 @@ from gpu_burnin.exact.operands import U64
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
-U32 = NDArray[np.uint32]
 
 # From the exact value to the correctly rounded FP32 result, in units in its last place.
 _ROUNDING_ULP = 0.5

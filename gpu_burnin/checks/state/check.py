@@ -65,7 +65,6 @@ class Check:
     """Reads NVML and sysfs once and judges the whole node; also counts what could not be read."""
 
     name = NAME
-    per_gpu = False
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Read and judge; NVML that cannot be used at all is an inconclusive result."""

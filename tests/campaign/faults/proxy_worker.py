@@ -125,7 +125,7 @@ def _wrong_before(message: dict[str, Any]) -> bytes:
     first = message["results"][0]
     real = {
         "code": "HBM_BIT_ERROR", "check": first["check"], "message": "other bits than were written",
-        "gpu": first["gpu"], "details": {"offset_bytes": 64}, "action": "repair", "severity": "FAIL",
+        "gpu": first["gpu"], "evidence": {"offset_bytes": 64}, "action": "repair", "severity": "FAIL",
     }  # fmt: skip
     return _blinded(injected=False, detected=False, real=real)(message) or b""
 

@@ -40,7 +40,7 @@ def test_a_hang_in_the_last_check_of_a_run_in_time_is_told_from_a_run_that_was_l
     for step in schedule(made):
         if step.check.scope is not Scope.AFTER:
             ends_s = step.begins_s + limits.check_s(step.budget_s)
-            assert step.begins_s + step.seconds <= made.total_s - CLOSING_S + 1e-6
+            assert step.begins_s + step.budget_s <= made.total_s - CLOSING_S + 1e-6
             assert step.budget_s < limits.check_s(step.budget_s)
             # With turns the budget is that of one GPU; its worker's clock stands still in the others'.
             assert ends_s <= limits.steps_s + 1e-6, step.check.name

@@ -105,12 +105,6 @@ def test_a_check_for_all_gpus_begins_when_the_last_has_come_to_it(fake: Fake, tm
     assert len(budgets) == 1, "all get the same time"
 
 
-def test_a_check_that_needs_peace_has_one_gpu_after_the_other(fake: Fake) -> None:
-    result = fake("fine", _scoped(Scope.ALONE, gpus=3))
-    kinds = ("check_started", "check_finished")
-    assert _order(result, "hbm") == [(kind, f"GPU-{i}") for i in range(3) for kind in kinds]
-
-
 def test_workers_exchange_data_through_the_supervisor(fake: Fake) -> None:
     result = fake("exchanges", _scoped(Scope.TOGETHER, gpus=3))
     everybody = {f"GPU-{i}": {"handle": f"GPU-{i}"} for i in range(3)}

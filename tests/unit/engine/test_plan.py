@@ -55,7 +55,6 @@ def test_time_is_shared_by_weight_and_never_below_the_least() -> None:
     assert share(-50.0, first, [second]) == 4.0
     assert share(1000.0, untimed, [first]) == 4.0
     assert share(43.0, second, [untimed]) == pytest.approx(43 - CLOSING_S - 4)
-    assert share(43.0, second, [], turns=4) == pytest.approx((43 - CLOSING_S) / 4)
 
 
 def test_the_schedule_shares_the_time_as_a_run_does() -> None:
@@ -63,28 +62,26 @@ def test_the_schedule_shares_the_time_as_a_run_does() -> None:
     checks = (
         CheckPlan("state", Scope.NODE, 0.0, 5.0),
         CheckPlan("gemm", Scope.EACH, 3.0, 4.0),
-        CheckPlan("pcie", Scope.ALONE, 1.0, 1.0),
+        CheckPlan("pcie", Scope.TOGETHER, 1.0, 1.0),
         CheckPlan("nccl", Scope.TOGETHER, 2.0, 4.0),
         CheckPlan("dcgm", Scope.AFTER, 0.0, 600.0),
     )
     made = replace(_make(gpus=[gpu(0), gpu(1)]), checks=checks, total_s=60.0)
     state, gemm, pcie, nccl, dcgm = schedule(made)
-    assert (state.begins_s, state.seconds) == (0, 5)
+    assert (state.begins_s, state.budget_s) == (0, 5)
     assert gemm.begins_s == 5
-    assert gemm.budget_s == gemm.seconds == pytest.approx(share(55.0, checks[1], checks[2:4]))
-    left_s = 55.0 - gemm.seconds
-    first = share(left_s, checks[2], checks[3:4], turns=2)
-    assert pcie.seconds == pytest.approx(first + share(left_s - first, checks[2], checks[3:4], turns=1))
-    assert pcie.budget_s == pytest.approx(pcie.seconds / 2), "two GPUs, one after the other"
-    assert nccl.seconds == pytest.approx(share(left_s - pcie.seconds, checks[3], []))
-    assert nccl.begins_s + nccl.seconds == pytest.approx(60 - CLOSING_S), "what is left but for the closing"
-    assert (dcgm.begins_s, dcgm.seconds) == (pytest.approx(60 - CLOSING_S), 600), "on top of the level's time"
+    assert gemm.budget_s == pytest.approx(share(55.0, checks[1], checks[2:4]))
+    left_s = 55.0 - gemm.budget_s
+    assert pcie.budget_s == pytest.approx(share(left_s, checks[2], checks[3:4]))
+    assert nccl.budget_s == pytest.approx(share(left_s - pcie.budget_s, checks[3], []))
+    assert nccl.begins_s + nccl.budget_s == pytest.approx(60 - CLOSING_S), "what is left but for the closing"
+    assert (dcgm.begins_s, dcgm.budget_s) == (pytest.approx(60 - CLOSING_S), 600), "on top of the level's time"
 
 
 @pytest.mark.parametrize("level", ["quick", "standard", "extended"])
 def test_the_schedule_of_a_level_fills_its_time_and_no_more(level: str) -> None:
     made = _make(level, backend="cuda", gpus=[gpu(index) for index in range(8)])
-    assert sum(step.seconds for step in schedule(made)) <= made.total_s - CLOSING_S + 1e-6
+    assert sum(step.budget_s for step in schedule(made)) <= made.total_s - CLOSING_S + 1e-6
     assert all(step.budget_s >= step.check.least_s for step in schedule(made))
 
 
@@ -169,7 +166,7 @@ def test_injections_hit_the_gpu_they_name() -> None:
 def test_every_check_has_its_row() -> None:
     assert set(CHECKS["gemm"].faults) == set(FAULTS)
     for name, check in REGISTRY.items():
-        assert (check.name, check.per_gpu) == (name, CHECKS[name].scope.per_gpu)
+        assert check.name == name
         assert (name in SELFTESTED) == CHECKS[name].selftested
 
 
@@ -207,10 +204,10 @@ def test_the_time_of_a_check_that_has_nothing_to_do_goes_to_all_others() -> None
         {step.check.name: step for step in schedule(_make("standard", backend="cuda", gpus=gpus))}
         for gpus in ([gpu(0)], [gpu(0), gpu(1)])
     )
-    assert (one["nvlink"].seconds, two["nvlink"].seconds > 0) == (0, True)
+    assert (one["nvlink"].budget_s, two["nvlink"].budget_s > 0) == (0, True)
     for name in ("sm", "gemm", "hbm", "pcie", "nccl", "power"):
-        assert one[name].seconds > 1.05 * two[name].seconds, name
-    assert one["power"].begins_s + one["power"].seconds == pytest.approx(300 - CLOSING_S)
+        assert one[name].budget_s > 1.05 * two[name].budget_s, name
+    assert one["power"].begins_s + one["power"].budget_s == pytest.approx(300 - CLOSING_S)
 
 
 def test_a_run_that_could_not_keep_its_time_is_refused() -> None:
@@ -218,5 +215,5 @@ def test_a_run_that_could_not_keep_its_time_is_refused() -> None:
         _make("extended", backend="cuda", duration_s=60.0)
     for kept in (_make("extended", backend="cuda", duration_s=120.0), _make("extended", duration_s=60.0)):
         steps = [step for step in schedule(kept) if step.check.scope is not Scope.AFTER]
-        assert sum(step.seconds for step in steps) + CLOSING_S <= kept.total_s + 1e-6
+        assert sum(step.budget_s for step in steps) + CLOSING_S <= kept.total_s + 1e-6
     assert _make("extended", backend="cuda", duration_s=60.0, checks=["state", "gemm"]).total_s == 60

@@ -59,8 +59,6 @@ def test_what_is_beside_the_evidence_costs_a_pass_nothing(config: Config) -> Non
     """Whoever is root may write everywhere: directories stand where the files would go."""
     for name in (KNOWN_GPUS, "latest", "metrics"):
         (config.state_dir / name / "x").mkdir(parents=True)
-    Store(config.state_dir).revoke("yesterday")
-    (config.state_dir / "revoked").unlink()
     (config.state_dir / "revoked").mkdir()
     config = replace(config, metrics_file=config.state_dir / "metrics")
     done = replace(finished(config, level="extended"), revoked=Store(config.state_dir).revoked())

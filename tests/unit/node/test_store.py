@@ -148,7 +148,7 @@ def test_the_run_that_speaks_for_the_node_outlives_any_number_of_others(store: S
 
 def test_revocation_of_meanwhile_stays(store: Store) -> None:
     with store.locked():
-        store.revoke("XID 79")
+        (store.root / "revoked").write_text("XID 79\n")
         assert store.revoked() == "XID 79"
         store.clear_revocation("an older one")
         assert store.revoked() == "XID 79"

@@ -66,7 +66,7 @@ def test_the_json_follows_the_schedule_and_the_rule_of_three() -> None:
     }
     active_s = 0.0
     for check, step in zip(told["checks"], schedule(made), strict=True):
-        assert check["seconds"] == pytest.approx(step.seconds, abs=1e-3)
+        assert check["seconds"] == pytest.approx(step.budget_s, abs=1e-3)
         assert check["begins_s"] == pytest.approx(step.begins_s, abs=1e-3)
         if step.check.per_gpu:
             # In turns on eight GPUs each waits for seven eighths of that part.

@@ -19,7 +19,7 @@ from tests.support.node_runs import BOOT_LINE, LAB, Node, codes, full
 
 def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node: Node, public_line: str) -> None:
     node.store.root.mkdir()
-    node.store.revoke("XID 79 yesterday")
+    (node.store.root / "revoked").write_text("XID 79 yesterday\n")
     code, report, err = node.run()
     assert (code, report["verdict"], report["reasons"]) == (0, "PASS", [])
     assert "GPU 1: gemm PASS" in err
@@ -141,7 +141,7 @@ def test_an_unsigned_pass_neither_opens_the_gate_nor_leaves_it_to_an_older_one(n
     node.configure(checks=["state"])
     assert node.run()[0] == 0
     assert node.call("gate")[0] == 0
-    node.store.revoke("XID 79 yesterday")
+    (node.store.root / "revoked").write_text("XID 79 yesterday\n")
     node.configure(checks=["state"], require_evidence=False, host_key="/none")
     code, report, _ = node.run()
     assert (code, report["verdict"]) == (0, "PASS")

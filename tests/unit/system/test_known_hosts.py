@@ -67,14 +67,3 @@ def test_recording_keeps_what_was_there(tmp_path: Path) -> None:
 def test_a_line_that_cannot_be_read_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(GpuBurninError, match="known_hosts line 2"):
         kh.load(write(tmp_path, f"ok {ED}\n{line}\n"))
-
-
-def test_the_evidence_key_is_the_one_ed25519_key(tmp_path: Path) -> None:
-    path = write(tmp_path, f"node-1 {RSA}\nnode-1 {ED}\n")
-    assert kh.host_public_key(path, "node-1") == ED
-
-
-@pytest.mark.parametrize("text", ["", f"node-1 {RSA}\n", f"node-1 {ED}\nnode-1 {ED[:-2]}uF\n"])
-def test_no_evidence_key_or_two_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(GpuBurninError, match=r"node-1.*ssh-ed25519"):
-        kh.host_public_key(write(tmp_path, text), "node-1")

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 REQUEST_TIMEOUT_S = 5.0
+_INTERVAL_S = 0.5  # between two probes
 CREDENTIAL_OPTIONS: dict[str, dict[str, Any]] = {
     "ca": {"type": "path", "default": "/etc/etcd/pki/ca.crt"},
     "cert": {"type": "path", "default": "/etc/etcd/pki/health.crt"},
@@ -159,7 +160,6 @@ def _judge(members: Sequence[Member], leader: str, alarms: Sequence[str], expect
 def wait_healthy(
     probe: Callable[[], Health],
     timeout_s: float,
-    interval_s: float = 0.5,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Health:
@@ -169,7 +169,7 @@ def wait_healthy(
         health = probe()
         if health.healthy or clock() >= deadline:
             return health
-        pause(interval_s)
+        pause(_INTERVAL_S)
 
 
 def may_restart(others_healthy: int, size: int) -> bool:
