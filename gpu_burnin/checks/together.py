@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
+
+# Sleeping ends up to some 0.1 ms late, more on a busy host: the last bit before a moment is waited for in a loop.
+_SPIN_S = 0.001
 
 
 @contextlib.contextmanager
@@ -89,3 +93,17 @@ class Group:
     def start_s(self, lead_s: float) -> float:
         """A moment of CLOCK_MONOTONIC, the same for all members, at least `lead_s` seconds after the last has asked."""
         return max(float(str(now)) for now in self.gather(time.monotonic()).values()) + lead_s
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The host's clock (CLOCK_MONOTONIC, seconds) and a way to wait; tests bring their own."""
+
+    now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def until(self, at_s: float) -> None:
+        """Wait for a moment. A moment that has passed is not waited for."""
+        while (left_s := at_s - self.now()) > 0:
+            if left_s > _SPIN_S:
+                self.pause(left_s - _SPIN_S)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gpu_burnin
+from gpu_burnin import __version__
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
 from gpu_burnin.judge.observations import Observations
@@ -74,7 +74,7 @@ def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
     told = (coverage.get("version") for coverage in collectives if coverage.get("simulated") is not True)
     facts = next((facts for unit, facts in run.facts.items() if unit != "node"), {})
     return {
-        "gpu_burnin": gpu_burnin.__version__,
+        "gpu_burnin": __version__,
         "python": platform.python_version(),
         "driver": run.found.driver or None,
         "cuda": run.found.cuda or None,

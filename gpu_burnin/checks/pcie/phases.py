@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CHECKS, CheckContext, done_share
 from gpu_burnin.checks.pcie.port import FAULTS, WAYS, Direction, Geometry, Moved, PciePort, Verified, WrongCopy
-from gpu_burnin.checks.power.wave import Clock
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.exact.operands import mix
 from gpu_burnin.telemetry.pci import current_link

@@ -18,10 +18,10 @@ from gpu_burnin.checks.power import waves as power_waves
 from gpu_burnin.checks.power.grant import Grant
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load, Wrong
 from gpu_burnin.checks.power.mixed import Mixed, MixedLoad
-from gpu_burnin.checks.power.wave import ON_DEVICE, Clock, Wave, total_s, waves_for
+from gpu_burnin.checks.power.wave import ON_DEVICE, Wave, total_s, waves_for
 from gpu_burnin.checks.power.waves import Waves, run_waves
 from gpu_burnin.checks.selftest import hindered, injected
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
 

@@ -14,8 +14,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.port import NvlinkPort, NvlinkUnavailable, transfer_key
 from gpu_burnin.checks.pcie.port import Kind, Moved, PciePort
 from gpu_burnin.checks.power.load import Load
-from gpu_burnin.checks.power.wave import Clock
-from gpu_burnin.checks.together import Group, given_back
+from gpu_burnin.checks.together import Clock, Group, given_back
 from gpu_burnin.device.port import Device, DeviceError, DeviceFault
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason

@@ -12,8 +12,7 @@ evidence of waves and is never used as such. Not yet run on hardware.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.types import JSON
@@ -26,8 +25,6 @@ SWEEP_HZ: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 14.
 SIMULATED: tuple[tuple[float, int], ...] = ((2.0, 1), (5.0, 2), (10.0, 3))
 # Part of a wave's periods that must have been made for the frequency to count as exercised.
 LEAST_MADE = 0.9
-# Sleeping ends up to some 0.1 ms late, more on a busy host: the last bit before an edge is waited for in a loop.
-_SPIN_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -102,20 +99,6 @@ def periods_of(wave: Wave, start_s: float) -> Iterator[Period]:
 def starts(waves: Sequence[Wave], start_s: float) -> tuple[float, ...]:
     """When the first edge of each wave is due."""
     return tuple(start_s + total_s(waves[:index]) for index in range(len(waves)))
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The host's clock (CLOCK_MONOTONIC, seconds) and a way to wait; tests bring their own."""
-
-    now: Callable[[], float] = time.monotonic
-    pause: Callable[[float], None] = time.sleep
-
-    def until(self, at_s: float) -> None:
-        """Wait for a moment. A moment that has passed is not waited for."""
-        while (left_s := at_s - self.now()) > 0:
-            if left_s > _SPIN_S:
-                self.pause(left_s - _SPIN_S)
 
 
 @dataclass

@@ -13,14 +13,13 @@ from gpu_burnin.checks.power.wave import (
     LEAST_MADE,
     ON_DEVICE,
     WITHOUT_DEVICE,
-    Clock,
     Period,
     Wave,
     WaveRecord,
     periods_of,
     starts,
 )
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason, Series
 

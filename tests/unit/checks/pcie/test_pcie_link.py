@@ -12,7 +12,7 @@ from gpu_burnin.checks.pcie import phases as pcie_phases
 from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.phases import Tally
 from gpu_burnin.checks.pcie.port import Direction
-from gpu_burnin.checks.power.wave import Clock
+from gpu_burnin.checks.together import Clock
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.report.words import covered

@@ -20,8 +20,8 @@ from gpu_burnin.checks.power import mixed as power_mixed
 from gpu_burnin.checks.power import waves as power_waves
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load
-from gpu_burnin.checks.power.wave import Clock, Wave
-from gpu_burnin.checks.together import Group
+from gpu_burnin.checks.power.wave import Wave
+from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import CheckResult, Verdict

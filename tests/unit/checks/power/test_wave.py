@@ -9,7 +9,6 @@ from gpu_burnin.checks.power.wave import (
     ON_DEVICE,
     SWEEP_HZ,
     WITHOUT_DEVICE,
-    Clock,
     Wave,
     WaveRecord,
     periods_of,
@@ -17,6 +16,7 @@ from gpu_burnin.checks.power.wave import (
     total_s,
     waves_for,
 )
+from gpu_burnin.checks.together import Clock
 
 FAST = Wave(50.0, 4)  # half a period: 10 ms
 
