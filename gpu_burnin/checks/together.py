@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,19 +12,6 @@ from gpu_burnin.types import JSON
 
 # Sleeping ends up to some 0.1 ms late, more on a busy host: the last bit before a moment is waited for in a loop.
 _SPIN_S = 0.001
-
-
-@contextlib.contextmanager
-def given_back(close: Callable[[], None], abandon: Callable[[], None]) -> Iterator[None]:
-    """Call `close` behind the block, or `abandon` when it raises; then what went wrong first says more than that giving
-    back failed as well."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(DeviceError):
-            abandon()
-        raise
-    close()
 
 
 class Group:

@@ -11,17 +11,9 @@ from gpu_burnin.device.cuda_errors import NO_DEVICE, DeviceErrors
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Gpu
 
-# Lowest compute capability with a tensor core (or plain unit) for the precision: CUDA C++ Programming Guide, table
-# "Feature support per compute capability"; FP8 in cublasLt from 8.9 (cuBLAS documentation of cublasLtMatmul).
-NEEDED_CAPABILITY: dict[str, tuple[int, int]] = {
-    "fp64": (6, 0),
-    "fp32": (6, 0),
-    "tf32": (8, 0),
-    "bf16": (8, 0),
-    "fp16": (7, 0),
-    "int8": (7, 2),
-    "fp8_e4m3": (8, 9),
-}
+# Environment variables that change what cuBLAS computes with; see clean_environment.
+_PREFIXES = ("CUBLAS_", "CUBLASLT_")
+_NAMES = ("NVIDIA_TF32_OVERRIDE",)
 
 
 def few_blocks(accesses: int, threads: int, unroll: int) -> int:
@@ -38,10 +30,16 @@ class GpuProperties:
     capability: tuple[int, int]
     multiprocessors: int
 
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """Precisions that this GPU computes natively, in the order of exact.PRECISIONS."""
-        return tuple(p for p, needed in NEEDED_CAPABILITY.items() if self.capability >= needed)
+
+def clean_environment(environment: Any = os.environ) -> tuple[str, ...]:
+    """Remove what would switch on emulation or TF32 behind the caller's back; the names removed.
+
+    Has effect only before cuBLAS is loaded, which reads them once.
+    """
+    found = tuple(name for name in environment if name.startswith(_PREFIXES) or name in _NAMES)
+    for name in found:
+        del environment[name]
+    return found
 
 
 def import_cupy() -> Any:

@@ -6,25 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_burnin.checks.gemm.cuda_source import SOURCE as PRODUCTS
-from gpu_burnin.checks.hbm.source import SOURCE as HBM
-from gpu_burnin.checks.nccl.source import SOURCE as NCCL
-from gpu_burnin.checks.nvlink.source import SOURCE as NVLINK
-from gpu_burnin.checks.pcie.source import SOURCE as PCIE
-from gpu_burnin.checks.sm.source import SOURCE as SM
 from gpu_burnin.device import nvrtc
 from gpu_burnin.device.kernel_store import KernelStore
 from gpu_burnin.types import JSON
-
-# Those that take longest come first: workers that start at once then take the rest from each other.
-SOURCES = {
-    "products": PRODUCTS,
-    "hbm": HBM,
-    "sm": SM,
-    "nccl": NCCL,
-    "pcie": PCIE,
-    "nvlink": NVLINK,
-}
 
 
 class Loader(Protocol):
@@ -65,8 +49,8 @@ class KernelLoader:
         }
 
 
-def open_loader(cupy: Any, capability: tuple[int, int], folder: Path | None) -> KernelLoader:
-    """A loader with every kernel of the device compiled, shared with other processes through `folder`.
+def open_loader(cupy: Any, capability: tuple[int, int], folder: Path | None, sources: Sequence[str]) -> KernelLoader:
+    """A loader with these sources compiled, all shared with other processes through `folder`.
 
     The compiler is that of CuPy's version of CUDA, so that the driver which serves CuPy takes its machine code.
     Raises DeviceError.
@@ -74,5 +58,5 @@ def open_loader(cupy: Any, capability: tuple[int, int], folder: Path | None) -> 
     compiler = nvrtc.Nvrtc(nvrtc.load_library(int(cupy.cuda.runtime.runtimeGetVersion()) // 1000))
     target = nvrtc.target_for(capability, compiler.architectures)
     store = KernelStore(compiler.compile, compiler.version, target, folder)
-    store.prepare(tuple(SOURCES.values()))
+    store.prepare(sources)
     return KernelLoader(cupy, store)

@@ -75,11 +75,12 @@ class Worker:
         if self._gpu is None:
             return {}
         from gpu_burnin.device.choose import make_device
+        from gpu_burnin.exact.port import products_on
 
-        self._device = make_device(self._plan.backend, self._kernel_dir)
+        self._device = make_device(self._plan.backend, self._kernel_dir, _kernel_sources)
         self._device.open(self._gpu)
-        facts: Mapping[str, JSON] = self._device.facts()
-        return facts
+        with products_on(self._device) as products:
+            return {**self._device.facts(), **products.facts()}
 
     def handle(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run one check or its self-test and return the answer."""
@@ -119,6 +120,13 @@ class Worker:
             raise GpuBurninError("the supervisor went away during an exchange between workers; start the run again")
         offers: Mapping[str, JSON] = answer["data"]
         return offers
+
+
+def _kernel_sources() -> tuple[str, ...]:
+    """The CUDA C of all checks, read only where a GPU is opened."""
+    from gpu_burnin.checks.sources import SOURCES
+
+    return tuple(SOURCES.values())
 
 
 def _with_waiting(result: CheckResult, waited_s: float) -> CheckResult:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.port import Buffer, Device, raw_from_integers, read_matrix, values_from_raw, write_matrix
+from gpu_burnin.device.port import Device, read_matrix, write_matrix
+from gpu_burnin.device.storage import Buffer, raw_from_integers, values_from_raw
 from gpu_burnin.exact.digest import to_integers
 from gpu_burnin.exact.operands import random_words
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.port import Buffer, Device, raw_from_integers, values_from_raw
+from gpu_burnin.device.port import Device
+from gpu_burnin.device.storage import Buffer, raw_from_integers, values_from_raw
 from gpu_burnin.exact import freivalds, operands
 from gpu_burnin.exact.digest import integers_of
 from gpu_burnin.exact.integer import integer_product

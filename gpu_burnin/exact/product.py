@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.port import STORAGE, STORAGE_OF, Buffer, Collected, Device, read_matrix
+from gpu_burnin.device.port import read_matrix
+from gpu_burnin.device.storage import STORAGE, Buffer
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.faults import Fault, Target
 from gpu_burnin.exact.golden import DIGEST_KEY, GOLDEN_SEEDS
 from gpu_burnin.exact.operands import I16, I64, U64, Digest, Operand, OperandRange, Scale
+from gpu_burnin.exact.port import STORAGE_OF, Collected, Products
 
 Pair = tuple[int, int]
 # Which A and which B, so that no two products in a row are alike, not even when the round starts again.
@@ -122,24 +124,24 @@ class Batch:
 class Stream:
     """The device's one stream of work. Every product goes through it, so that each launch is accounted for."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, products: Products) -> None:
+        self.products = products
         self._asked = 0
         self._wanted: list[int] = []
-        device.collect()
-        device.forget_kept()
-        device.enqueue_check(device.allocate("int32", 16, 16), DIGEST_KEY, None, None)
-        self._counted = device.collect().observed[0].launches
+        products.collect()
+        products.forget_kept()
+        products.enqueue_check(products.device.allocate("int32", 16, 16), DIGEST_KEY, None, None)
+        self._counted = products.collect().observed[0].launches
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer, skip: bool = False) -> None:
         """Enqueue a product; `skip` is a launch that gets lost on its way (fault injection)."""
         self._asked += 1
         if not skip:
-            self.device.gemm(precision, a, b, c)
+            self.products.gemm(precision, a, b, c)
 
     def begin(self) -> None:
         """Device time counts from here: what was enqueued before, by others than run, is none of the next batch's."""
-        self.device.collect()
+        self.products.collect()
 
     def timed(self, precision: str, a: Buffer, b: Buffer, c: Buffer, count: int) -> float:
         """Device seconds of `count` products one after the other, which nothing verifies; their launches are counted
@@ -147,17 +149,17 @@ class Stream:
         self.begin()
         for _ in range(count):
             self.gemm(precision, a, b, c)
-        return self.device.collect().seconds
+        return self.products.collect().seconds
 
     def check(self, c: Buffer, scale: Scale | None, expected: int | None) -> None:
         """Enqueue the digest of C with the number of launches so far."""
-        self.device.enqueue_check(c, DIGEST_KEY, scale, expected)
+        self.products.enqueue_check(c, DIGEST_KEY, scale, expected)
         self._wanted.append(self._asked)
         self._asked = 0
 
     def collect(self) -> tuple[Collected, tuple[bool, ...]]:
         """Wait for all checks; with each, whether as many products were launched before it as were asked for."""
-        collected = self.device.collect()
+        collected = self.products.collect()
         launched = []
         for seen, wanted in zip(collected.observed, self._wanted, strict=True):
             launched.append(seen.launches - self._counted == wanted)
@@ -175,7 +177,8 @@ class ProductUnit:
 
     def __init__(self, stream: Stream, precision: str, shape: Shape) -> None:
         operand, result = STORAGE_OF[precision]
-        self.stream, self.device, self.precision, self.shape = stream, stream.device, precision, shape
+        self.stream, self.products, self.device = stream, stream.products, stream.products.device
+        self.precision, self.shape = precision, shape
         allocate = self.device.allocate
         self.a: tuple[Buffer, Buffer] = (allocate(operand, shape.m, shape.k), allocate(operand, shape.m, shape.k))
         self.b: tuple[Buffer, Buffer] = (
@@ -206,8 +209,8 @@ class ProductUnit:
     def reload(self) -> None:
         """Fill all operands again with what was loaded last."""
         for i in (0, 1):
-            self.device.fill(self.a[i], self._cases[i, 0].operand("a"))
-            self.device.fill(self.b[i], self._cases[0, i].operand("b"))
+            self.products.fill(self.a[i], self._cases[i, 0].operand("a"))
+            self.products.fill(self.b[i], self._cases[0, i].operand("b"))
 
     def case(self, pair: Pair) -> Case:
         """The product of A[pair[0]] and B[pair[1]] as loaded."""
@@ -236,7 +239,7 @@ class ProductUnit:
             self.stream.check(self.c, self._scales[pair], want.digest)
             waiting.append((case, want))
             if want.w is not None and want.v is not None:  # the result is needed before the next one replaces it
-                value = self.device.bilinear(self.c, want.w, want.v, self._scales[pair])
+                value = self.products.bilinear(self.c, want.w, want.v, self._scales[pair])
                 seconds += self._collect(waiting, outcomes, value)
         seconds += self._collect(waiting, outcomes, None)
         return Batch(tuple(outcomes), seconds, changed)
@@ -246,8 +249,8 @@ class ProductUnit:
         collected, launched = self.stream.collect()
         kept = None
         if collected.kept is not None:
-            kept = self.device.kept_matrix(self.c)
-            self.device.forget_kept()
+            kept = self.products.kept_matrix(self.c)
+            self.products.forget_kept()
         for index, (case, want) in enumerate(waiting):
             digest = collected.observed[index].digest
             problems = self._problems(want, digest, bilinear, launched[index])
@@ -270,7 +273,7 @@ class ProductUnit:
     def clear(self) -> None:
         """Overwrite C with random bits, others each time: what is not written afterwards never repeats either."""
         self._cleared += 1
-        self.device.fill_random(self.c, exact.stream_key(self._cleared, "clear"))
+        self.products.fill_random(self.c, exact.stream_key(self._cleared, "clear"))
         self._last, self._last_digest = None, None
 
     def _launch(self, pair: Pair, fault: Fault | None, fault_seed: int) -> int | None:

@@ -22,13 +22,13 @@ from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import operation
 from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.port import Direction
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.fresh import make_set
 from gpu_burnin.exact.golden import fresh_seeds
 from gpu_burnin.exact.product import ROUND, Expected, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import Gpu
+from tests.support.devices import ComputingDevice
 
 SHAPE = Shape(2048, 2048, 4096)
 _ROUNDS = 4
@@ -63,7 +63,7 @@ class Figure:
 def verification() -> list[Figure]:
     """Plain, verified and Freivalds products in turn, so that all see the same machine. The least processor time of
     each counts: with one thread it is the time on an idle machine, and other work only adds to it."""
-    stream = Stream(CpuDevice())
+    stream = Stream(ComputingDevice())
     golden_unit, fresh_unit = (ProductUnit(stream, "fp32", SHAPE) for _ in range(2))
     operands = exact.RANGES["square"]
     golden_unit.load(operands)
@@ -107,7 +107,7 @@ def _verified(unit: ProductUnit, pair: Pair, expected: Expected) -> float:
     return seconds
 
 
-class _Watched(CpuDevice):
+class _Watched(ComputingDevice):
     """Notes when a fault is written into a buffer."""
 
     def __init__(self) -> None:

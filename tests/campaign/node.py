@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import Device
 from gpu_burnin.engine.plan import Plan, make_plan
 from gpu_burnin.hardware import load_skus
@@ -19,6 +18,7 @@ from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import Record
 from gpu_burnin.telemetry.state import NodeState, to_gpu
 from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult
+from tests.support.devices import ComputingDevice
 
 # Small products and little memory: the detectors are the same, a case takes milliseconds.
 SHAPES = {
@@ -139,9 +139,10 @@ def context_of(
 
     An exchange has no other members; together.py gives it some.
     """
-    chosen = device or CpuDevice()
+    chosen = device or ComputingDevice()
     chosen.open(gpus[index])
     if precisions is not None:
+        assert isinstance(chosen, ComputingDevice)
         chosen.precisions = precisions
     return CheckContext(
         seed=seed, level=level, budget_s=budget_s, gpus=gpus, gpu=gpus[index], device=chosen, shapes=shapes,

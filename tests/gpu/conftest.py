@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.exact.port import Products, products_on
 
 HERE = Path(__file__).resolve().parent
 pytest.register_assert_rewrite("tests.support.cuda_cases", "tests.support.hbm_cases")
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def opened_device() -> Iterator[CudaDevice]:
+def device() -> Iterator[CudaDevice]:
     """The first GPU that CUDA shows, opened once. MUSTER_GPU_TESTS_KERNELS: where sessions share compiled kernels."""
     shared = os.environ.get("MUSTER_GPU_TESTS_KERNELS")
     device = CudaDevice(Path(shared) if shared else None)
@@ -51,8 +52,7 @@ def opened_device() -> Iterator[CudaDevice]:
 
 
 @pytest.fixture
-def device(opened_device: CudaDevice) -> CudaDevice:
-    """The same without anything that an earlier test left."""
-    opened_device.collect()
-    opened_device.forget_kept()
-    return opened_device
+def products(device: CudaDevice) -> Iterator[Products]:
+    """Its products, without anything that an earlier test left."""
+    with products_on(device) as made:
+        yield made

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.faults import FAULTS
-from gpu_burnin.checks.hbm.port import HbmPort
+from gpu_burnin.checks.hbm.port import HbmPort, hbm_port
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict, untyped
@@ -28,7 +28,7 @@ class TestKernels(HbmCases):
     @pytest.fixture
     def memory(self, device: CudaDevice, size_bytes: int) -> Iterator[HbmPort]:
         """Memory in five pieces."""
-        made = device.memory()
+        made = hbm_port(device)
         assert len(made.take(size_bytes).regions) == 5
         yield made
         made.give_back()
@@ -37,7 +37,7 @@ class TestKernels(HbmCases):
 def test_nearly_all_of_the_memory_is_taken_and_given_back(device: CudaDevice) -> None:
     import cupy
 
-    memory = device.memory()
+    memory = hbm_port(device)
     before = cupy.cuda.runtime.memGetInfo()[0]
     try:
         taken = memory.take(0)

@@ -27,6 +27,7 @@ from gpu_burnin.checks.nccl.operations import (
     operation,
     sent_bits,
 )
+from gpu_burnin.checks.nccl.port import nccl_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
@@ -37,7 +38,7 @@ _SIZE, _LIMIT_S = 16 << 20, 60.0
 @pytest.fixture
 def port(device: CudaDevice) -> Iterator[CudaNccl]:
     """A port with open buffers."""
-    made = device.collectives()
+    made = nccl_port(device)
     assert isinstance(made, CudaNccl)
     made.open(_SIZE)
     yield made
@@ -79,11 +80,11 @@ def test_one_rank_gets_what_it_sends(port: CudaNccl, collective: str, kind: str)
 
 # An abort that does not come back ends the process it is in, as it should end a worker: not that of the tests.
 _NEVER_COMES = """
-from gpu_burnin.checks.nccl.port import NcclTimeout
+from gpu_burnin.checks.nccl.port import NcclTimeout, nccl_port
 from gpu_burnin.device.cuda import CudaDevice
 device = CudaDevice()
 device.open(None)
-port = device.collectives()
+port = nccl_port(device)
 port.open(16 << 20)
 try:
     port.join([port.offer(0, 2), None], 0, "default", 3.0)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.nvlink.check import Check
-from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, PIECES, Direction, transfer_key
+from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, PIECES, Direction, nvlink_port, transfer_key
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict, untyped
 from tests.support.engine_helpers import context
@@ -26,10 +26,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OTHER = f"""
 import json, sys
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.checks.nvlink.port import transfer_key
+from gpu_burnin.checks.nvlink.port import nvlink_port, transfer_key
 device = CudaDevice()
 device.open(None)
-port = device.peers()
+port = nvlink_port(device)
 handle = port.export("GPU-b", ["GPU-a"], {_SIZE})
 port.fill("GPU-a", transfer_key(7, "GPU-b", "GPU-a", 1))
 port.clear("GPU-a")
@@ -76,7 +76,7 @@ def _ask(process: subprocess.Popen[str]) -> Any:
 
 
 def test_memory_of_another_process_is_written_and_read(device: CudaDevice, other: subprocess.Popen[str]) -> None:
-    port = device.peers()
+    port = nvlink_port(device)
     try:
         port.export("GPU-a", ["GPU-b"], _SIZE)
         port.attach("GPU-b", _line(other))
@@ -96,7 +96,7 @@ def test_memory_of_another_process_is_written_and_read(device: CudaDevice, other
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("fault", DATA_FAULTS)
 def test_each_fault_is_seen_on_the_device(device: CudaDevice, direction: Direction, fault: str) -> None:
-    port, key = device.peers(), transfer_key(7, "GPU-a", "GPU-a", 1)
+    port, key = nvlink_port(device), transfer_key(7, "GPU-a", "GPU-a", 1)
     try:
         port.attach("GPU-a", port.export("GPU-a", ["GPU-a"], _SIZE))
         port.fill("GPU-a", key)
@@ -141,7 +141,7 @@ def test_all_pairs_of_the_node_are_covered(tmp_path: Path) -> None:
 def test_all_memory_is_given_back(device: CudaDevice) -> None:
     import cupy
 
-    port = device.peers()
+    port = nvlink_port(device)
     port.export("GPU-a", ["GPU-b"], _SIZE)
     port.close()
     free = cupy.cuda.runtime.memGetInfo()[0]
@@ -154,7 +154,7 @@ def test_all_memory_is_given_back(device: CudaDevice) -> None:
 def test_what_another_may_have_mapped_is_not_freed_when_it_goes_wrong(device: CudaDevice) -> None:
     import cupy
 
-    port = device.peers()
+    port = nvlink_port(device)
     port.export("GPU-a", ["GPU-b"], _SIZE)
     free = cupy.cuda.runtime.memGetInfo()[0]
     port.abandon()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.checks.pcie.check import Check
-from gpu_burnin.checks.pcie.port import FAULTS, Direction, Kind, PciePort, Verified
+from gpu_burnin.checks.pcie.port import FAULTS, Direction, Kind, PciePort, Verified, pcie_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
@@ -20,7 +20,7 @@ _SIZES = (4096, 1 << 20, 256 << 20)
 @pytest.fixture(params=_SIZES)
 def link(request: pytest.FixtureRequest, device: CudaDevice) -> Iterator[PciePort]:
     """An open, filled link with copies of each size."""
-    with closing(device.host_link()) as made:
+    with closing(pcie_port(device)) as made:
         made.open(request.param)
         made.fill(7)
         yield made
@@ -63,11 +63,11 @@ def test_the_check_passes_and_its_selftest_sees_everything(device: CudaDevice) -
 def test_all_memory_is_given_back(device: CudaDevice) -> None:
     import cupy
 
-    with closing(device.host_link()) as link:
+    with closing(pcie_port(device)) as link:
         link.open(1 << 20)  # kernels and streams take memory once
     cupy.get_default_memory_pool().free_all_blocks()
     free, _ = cupy.cuda.runtime.memGetInfo()
-    with closing(device.host_link()) as link:
+    with closing(pcie_port(device)) as link:
         link.open(256 << 20)
         assert cupy.cuda.runtime.memGetInfo()[0] <= free - (512 << 20)
     assert cupy.cuda.runtime.memGetInfo()[0] >= free - (2 << 20)

@@ -10,6 +10,7 @@ from gpu_burnin.checks.sm import golden as sm_golden
 from gpu_burnin.checks.sm import judge as sm_judge
 from gpu_burnin.checks.sm.check import ROUNDS, Check
 from gpu_burnin.checks.sm.kernels import KERNELS
+from gpu_burnin.checks.sm.port import sm_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
@@ -19,7 +20,7 @@ _SEED = 7
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_sm_gives_the_expected_words(device: CudaDevice, kernel: str) -> None:
-    run = device.run_on_sms(kernel, _SEED, ROUNDS[kernel])
+    run = sm_port(device).run(kernel, _SEED, ROUNDS[kernel])
     verdicts = sm_judge.judge(run, sm_golden.expected(kernel, _SEED, ROUNDS[kernel]))
     assert verdicts.clean
     assert len(verdicts.covered) == device.multiprocessors()

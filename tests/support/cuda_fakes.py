@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.gemm.cuda_source import SOURCE
-from gpu_burnin.device import cublaslt, cuda, cuda_device
-from gpu_burnin.device.cublaslt import CUDA_TYPE, HeuristicResult
-from gpu_burnin.device.port import values_from_raw
+from gpu_burnin.device import cuda, cuda_device
+from gpu_burnin.device.storage import values_from_raw
+from gpu_burnin.exact import cublaslt
+from gpu_burnin.exact.cublaslt import CUDA_TYPE, HeuristicResult
+from gpu_burnin.exact.source import SOURCE
 from tests.support.host_kernels import HOST_THREADS, THREADED, compile_for_host, parameters, with_host_threads
 
 STREAM = 0x7

@@ -7,21 +7,16 @@ from numpy.typing import NDArray
 
 from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.device.cpu import CpuDevice
+from tests.support.devices import DeviceWith
 
 
-class FaultyHbm(CpuDevice):
+class FaultyHbm(DeviceWith):
     """Memory with one hardware fault, applied after every write."""
 
     KINDS = ("stuck at 0", "stuck at 1", "address line", "joined data lines", "neighbour disturb")
 
     def __init__(self, kind: str, seed: int) -> None:
-        super().__init__()
-        self._kind, self._seed = kind, seed
-
-    def memory(self) -> CpuHbm:
-        """Faulty memory."""
-        return _Faulty(self._kind, self._seed)
+        super().__init__(hbm=lambda: _Faulty(kind, seed))
 
 
 class _Faulty(CpuHbm):

@@ -7,6 +7,7 @@ from gpu_burnin.checks.gemm import selftest as gemm_selftest
 from gpu_burnin.checks.gemm.data_path import DataPath, judge_path, simulated_path
 from gpu_burnin.checks.gemm.phases import Session
 from gpu_burnin.exact import operands
+from gpu_burnin.exact.port import products_on
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of, word_text
@@ -20,8 +21,9 @@ class Check:
     def run(self, ctx: CheckContext) -> CheckResult:
         """Every phase at least once, then more while time is left. Raises DeviceError without a device."""
         device = needed_device(ctx, self.name)
-        session = Session(ctx, device)
-        session.run()
+        with products_on(device) as products:
+            session = Session(ctx, products)
+            session.run()
         sku = None if device.simulated or ctx.gpu is None else load_skus().skus.get(ctx.gpu.sku)
         paths = data_paths(session, sku)
         wanted = operands.PRECISIONS if sku is None else sku.precisions

@@ -11,13 +11,14 @@ from gpu_burnin.checks.gemm.errors import Found, describe, describe_probe, descr
 from gpu_burnin.checks.gemm.probe import BitProbe, probe_bits
 from gpu_burnin.checks.gemm.tally import Tally, rate_unit
 from gpu_burnin.checks.verified import VerifiedTime
-from gpu_burnin.device.port import Device, read_matrix
+from gpu_burnin.device.port import read_matrix
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, Fault
 from gpu_burnin.exact.fresh import FreshSet, FreshSupply
 from gpu_burnin.exact.golden import DIGEST_KEY, shipped_shapes
 from gpu_burnin.exact.operands import OperandRange
+from gpu_burnin.exact.port import Products
 from gpu_burnin.exact.product import ROUND, Expected, Outcome, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import JSON
 
@@ -61,11 +62,11 @@ def fresh_order(precisions: Sequence[str], k: int) -> tuple[OperandRange, ...]:
 class Session:
     """One run of the check on one GPU. `tally` holds what was seen so far."""
 
-    def __init__(self, ctx: CheckContext, device: Device) -> None:
-        self.ctx, self.device, self.shape = ctx, device, shape_of(ctx)
-        self.tally = Tally(time=VerifiedTime.of(device.precisions))
+    def __init__(self, ctx: CheckContext, products: Products) -> None:
+        self.ctx, self.products, self.device, self.shape = ctx, products, products.device, shape_of(ctx)
+        self.tally = Tally(time=VerifiedTime.of(products.precisions))
         self.probes: dict[str, BitProbe] = {}
-        self._stream = Stream(device)
+        self._stream = Stream(products)
         self._units: dict[tuple[str, Shape], ProductUnit] = {}
         self._cost_s: dict[str, float] = {}
         self._fault: Fault | None = next((FAULTS[name] for name in ctx.inject if name in FAULTS), None)
@@ -81,7 +82,7 @@ class Session:
 
     def run(self) -> None:
         """Every phase at least once, then cycles of them until the budget is spent or enough was found."""
-        with FreshSupply(fresh_order(self.device.precisions, self.shape.k), self.shape, self.ctx.seed) as supply:
+        with FreshSupply(fresh_order(self.products.precisions, self.shape.k), self.shape, self.ctx.seed) as supply:
             self._probe()
             self._cold(supply)
             self._once()
@@ -110,11 +111,11 @@ class Session:
 
     def _probe(self) -> None:
         """Which data path each precision takes; a precision on another path keeps to what that path can hold."""
-        for precision in self.device.precisions:
+        for precision in self.products.precisions:
             unit = self._unit(precision)
             self._show(f"{precision} probe")
             probe = self.probes[precision] = probe_bits(unit, self.ctx.seed)
-            self.tally.algorithms[precision] = self.device.algorithm(precision, unit.a[0], unit.b[0], unit.c)
+            self.tally.algorithms[precision] = self.products.algorithm(precision, unit.a[0], unit.b[0], unit.c)
             self.tally.made("probe", unit, 1)
             if probe.errors is not None:
                 self.tally.wrong += 1
@@ -126,14 +127,14 @@ class Session:
 
         While the host has no fresh set ready, the GPU goes on with the rotation.
         """
-        for precision in self.device.precisions:
+        for precision in self.products.precisions:
             until = time.monotonic() + _COLD_S
             for number, (operands, scaled) in enumerate(self._loads(precision)):
                 if self._enough or (number > 0 and time.monotonic() >= until):
                     break
                 if self._has_golden or operands.rounds_to is not None:
                     self._golden("cold", precision, operands, scaled, ROUND)
-        missing = {key for p in self.device.precisions for r in self._ranges(p) if (key := self._fresh_key(p, r))}
+        missing = {key for p in self.products.precisions for r in self._ranges(p) if (key := self._fresh_key(p, r))}
         while missing and not self._enough:
             made = supply.take(wait=not self._has_golden)
             if made is not None:
@@ -151,7 +152,7 @@ class Session:
         """One step of the rotation. After each round of golden ones comes a fresh set, if the host has one ready."""
         self._turn += 1
         made = None
-        if not self._has_golden or self._turn % (1 + len(self.device.precisions)) == 0:
+        if not self._has_golden or self._turn % (1 + len(self.products.precisions)) == 0:
             made = supply.take(wait=not self._has_golden)
         if made is not None:
             self._fresh(phase, made, least=False)
@@ -171,7 +172,7 @@ class Session:
         They are verified by Freivalds' check; after that their digests are known, and more of them follow.
         """
         done = []
-        for precision in self.device.precisions:
+        for precision in self.products.precisions:
             if made.operands not in self._ranges(precision):
                 continue
             done.append(precision)
@@ -188,13 +189,13 @@ class Session:
 
     def _random(self, least: bool = False) -> None:
         """Random operands in every precision: two products in turn, each the same bits each time."""
-        for precision in self.device.precisions:
+        for precision in self.products.precisions:
             if self._enough:
                 return
             unit = self._unit(precision)
             for side, buffers in (("a", unit.a), ("b", unit.b)):
                 for i, buffer in enumerate(buffers):
-                    self.device.fill_random(buffer, exact.stream_key(self.ctx.seed, f"random {side}{i}"))
+                    self.products.fill_random(buffer, exact.stream_key(self.ctx.seed, f"random {side}{i}"))
             self._random_products(unit, 0.0 if least else _BATCH_S)
 
     def _random_products(self, unit: ProductUnit, seconds: float) -> None:
@@ -219,7 +220,7 @@ class Session:
         """The digest of one product; the host waits for it, so its clock has the time that the GPU was at work."""
         started = time.monotonic()
         self._stream.gemm(unit.precision, unit.a[which], unit.b[which], unit.c)
-        digest = self.device.digest_bits(unit.c, DIGEST_KEY)
+        digest = self.products.digest_bits(unit.c, DIGEST_KEY)
         self.tally.made("random", unit, 1)
         self.tally.time.add(time.monotonic() - started, unit.precision)
         return digest
@@ -247,7 +248,7 @@ class Session:
         least = min(self.shape.m, self.shape.n, self.shape.k)
         sizes = [s for s in _LIGHT_SIZES if not self.device.simulated or s <= _LIGHT_SIZE_SIMULATED]
         size = next((s for s in sizes if s <= least), least)
-        for precision in self.device.precisions:
+        for precision in self.products.precisions:
             unit = self._unit(precision, Shape(size, size, size))
             unit.load(self._ranges(precision)[0])
             expected = expected_digests({pair: unit.case(pair) for pair in ROUND})
@@ -320,9 +321,9 @@ class Session:
 
         A counter and not a generator: one that the session keeps would keep the session, and with it device memory.
         """
-        index, which = divmod(self._next_load, len(self.device.precisions))
+        index, which = divmod(self._next_load, len(self.products.precisions))
         self._next_load += 1
-        precision = self.device.precisions[which]
+        precision = self.products.precisions[which]
         loads = self._loads(precision)
         operands, scaled = loads[index % len(loads)]
         return precision, operands, scaled

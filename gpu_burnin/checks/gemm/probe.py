@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_burnin.checks.gemm.probe_errors import ProbeErrors, first_product, is_fault, is_near, probe_errors
-from gpu_burnin.device.port import raw_from_integers, values_from_raw
+from gpu_burnin.device.storage import raw_from_integers, values_from_raw
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.integer import factor_products
 from gpu_burnin.exact.operands import I64, RANGES, Operand
@@ -95,8 +95,8 @@ def _rounding(unit: ProductUnit, seed: int) -> BitProbe:
     precision, shape = unit.precision, unit.shape
     operands = RANGES["ieee_fp64" if precision == "fp64" else "ieee_fp32"]
     case = Case(precision, operands, shape, seed, seed)
-    unit.device.fill(unit.a[0], case.operand("a"))
-    unit.device.fill(unit.b[0], case.operand("b"))
+    unit.products.fill(unit.a[0], case.operand("a"))
+    unit.products.fill(unit.b[0], case.operand("b"))
     left, right = _factors(case, min(_ROWS, shape.m))
     native = "fp64" if precision == "fp64" else "fp32"
     rounded = factor_products(left, right, operands.rounds_to)
@@ -162,7 +162,7 @@ def _sums(unit: ProductUnit, seed: int) -> BitProbe:
     precision, shape = unit.precision, unit.shape
     rows, cols = min(_SAMPLE, shape.m), min(_SAMPLE, shape.n)
     for buffer, stream in ((unit.a[0], "probe a"), (unit.b[0], "probe b")):
-        unit.device.fill_random(buffer, exact.stream_key(seed, stream), positive=True)
+        unit.products.fill_random(buffer, exact.stream_key(seed, stream), positive=True)
     storage = unit.a[0].storage.name
     left = _numbers(unit.device.read_raw(unit.a[0], 0, rows * shape.k), storage).reshape(rows, shape.k)
     right = _numbers(unit.device.read_raw(unit.b[0], 0, cols * shape.k), storage).reshape(cols, shape.k)
@@ -217,8 +217,8 @@ def _integers(unit: ProductUnit, seed: int) -> BitProbe:
     shape = unit.shape
     rows, cols = min(_SAMPLE, shape.m), min(_SAMPLE, shape.n)
     a, b = (Operand(exact.stream_key(seed, f"probe {side}"), 127, False, low=_INT8_LEAST) for side in ("a", "b"))
-    unit.device.fill(unit.a[0], a)
-    unit.device.fill(unit.b[0], b)
+    unit.products.fill(unit.a[0], a)
+    unit.products.fill(unit.b[0], b)
     left = exact.operand_rows(a.key, a.bound, a.signed, a.stride, 0, rows, shape.k, a.low)
     columns = [exact.operand_values(b.key, b.bound, b.signed, j, shape.k, b.low, shape.n) for j in range(cols)]
     sums: I64 = left @ np.stack(columns, axis=1)

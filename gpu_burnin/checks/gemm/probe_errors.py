@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.port import values_from_raw
+from gpu_burnin.device.storage import values_from_raw
 from gpu_burnin.exact.locate import bit_entry, first_places
 from gpu_burnin.exact.product import ProductUnit
 from gpu_burnin.types import JSON

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.gemm.errors import describe
 from gpu_burnin.checks.selftest import hindered, injected
-from gpu_burnin.device.port import STORAGE, STORAGE_OF
+from gpu_burnin.device.storage import STORAGE
 from gpu_burnin.exact import golden
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, SELFTEST_FAULTS, Fault, flip_bit
 from gpu_burnin.exact.fresh import make_set
+from gpu_burnin.exact.port import STORAGE_OF, products_on
 from gpu_burnin.exact.product import ROUND, Expected, Outcome, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.types import SelftestResult
 
@@ -31,8 +32,9 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
         return ()
     limit = _LIMIT_SIMULATED if ctx.device.simulated else _LIMIT_DEVICE
     shape = Shape(*(min(ctx.shapes[key], limit) for key in ("gemm_m", "gemm_n", "gemm_k")))
-    stream = Stream(ctx.device)
-    return tuple(result for p in ctx.device.precisions for result in _precision(ctx, stream, p, shape))
+    with products_on(ctx.device) as products:
+        stream = Stream(products)
+        return tuple(result for p in products.precisions for result in _precision(ctx, stream, p, shape))
 
 
 def _precision(ctx: CheckContext, stream: Stream, precision: str, shape: Shape) -> Iterator[SelftestResult]:

@@ -11,7 +11,7 @@ from gpu_burnin.checks import CheckContext, done_share, needed_device
 from gpu_burnin.checks.hbm import selftest as hbm_selftest
 from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
-from gpu_burnin.checks.hbm.port import HbmPort, Taken
+from gpu_burnin.checks.hbm.port import HbmPort, Taken, hbm_port
 from gpu_burnin.checks.hbm.rounds import Scan, steps, tests_of, wrong_words
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.hardware.reasons import make_reason
@@ -38,7 +38,7 @@ class Check:
         """Raises DeviceError without a device or without memory for the test."""
         device = needed_device(ctx, self.name)
         started = time.monotonic()
-        memory = device.memory()
+        memory = hbm_port(device)
         try:
             taken = memory.take(ctx.shapes["hbm_bytes"])
             scan = Scan(_with_faults(ctx, memory, taken), taken.size_bytes)

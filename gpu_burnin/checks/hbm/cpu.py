@@ -8,12 +8,17 @@ import numpy as np
 
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, compare, together
 from gpu_burnin.checks.hbm.port import Taken, words_in
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import U64
 
 _CHUNK_WORDS = 1 << 15  # 256 KiB: the temporary arrays stay in the cache
 # What "all that is free" means on a host that other work shares.
 DEFAULT_BYTES = 16 << 20
+
+
+def make_port(_: Device) -> CpuHbm:
+    """See Device.port."""
+    return CpuHbm()
 
 
 class CpuHbm:

@@ -15,6 +15,7 @@ import numpy as np
 from gpu_burnin.checks.hbm import source
 from gpu_burnin.checks.hbm.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, WrongWord
 from gpu_burnin.checks.hbm.port import Taken
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_device import few_blocks
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.kernels import Loader
@@ -43,6 +44,11 @@ class _Piece:
     @property
     def end_bytes(self) -> int:
         return self.offset_bytes + self.size_bytes
+
+
+def make_port(device: CudaDevice) -> CudaHbm:
+    """See Device.port."""
+    return CudaHbm(device.cupy, device.errors, device.loader, device.multiprocessors())
 
 
 class CudaHbm:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES, MemoryFaults, Pattern
+from gpu_burnin.device.port import Device
 from gpu_burnin.exact.operands import U64
 
 
@@ -74,3 +75,9 @@ def flip(memory: HbmPort, offset_bytes: int, mask: int) -> None:
 def words_in(size_bytes: int) -> int:
     """64-bit words in so many bytes."""
     return size_bytes // WORD_BYTES
+
+
+def hbm_port(device: Device) -> HbmPort:
+    """The memory of this device as the hbm check tests it."""
+    port: HbmPort = device.port(__package__)
+    return port

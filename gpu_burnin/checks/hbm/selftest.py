@@ -7,6 +7,7 @@ import time
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import Pattern
+from gpu_burnin.checks.hbm.port import hbm_port
 from gpu_burnin.checks.hbm.rounds import Scan, Step, address_in_cell, moving_inversions, retention, wrong_words
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.device.port import Device
@@ -29,7 +30,7 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
 
 def _strike(ctx: CheckContext, device: Device, name: str) -> SelftestResult:
     size_bytes = min(ctx.shapes["hbm_bytes"] or _MOST_BYTES, _MOST_BYTES)
-    memory = device.memory()
+    memory = hbm_port(device)
     fault = FAULTS[name](max(size_bytes, _LEAST_BYTES), ctx.seed, waits=True)
     try:
         memory.take(max(size_bytes, _LEAST_BYTES))

@@ -26,12 +26,12 @@ from gpu_burnin.checks.nccl.judge import (
     why_no_floor,
 )
 from gpu_burnin.checks.nccl.operations import KINDS, Operation, Outcome, bus_factor
-from gpu_burnin.checks.nccl.port import Transports
+from gpu_burnin.checks.nccl.port import Transports, nccl_port
 from gpu_burnin.checks.nccl.session import Session, Stopped, settled, wrong_element
 from gpu_burnin.checks.nccl.tally import Tally
 from gpu_burnin.checks.selftest import hindered, injected
-from gpu_burnin.checks.together import Group, given_back
-from gpu_burnin.device.port import Device, DeviceError
+from gpu_burnin.checks.together import Group
+from gpu_burnin.device.port import Device, DeviceError, given_back
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.settings.expectations import expectations_of
@@ -54,10 +54,10 @@ class Check:
         device, gpu = _needed(ctx)
         started = time.monotonic()
         group = Group(ctx)
-        port = device.collectives()
+        port = nccl_port(device)
         session = Session(ctx, group, port)
         members, version, found = group.members, "", _Found(ctx, gpu, group.members)
-        with given_back(port.close, port.close):
+        with given_back(port.close):
             try:
                 hellos = session.hello()
                 version = hellos[gpu.uuid].version or ""
@@ -90,7 +90,7 @@ class Check:
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """A wrong element and a lost result in a buffer of this GPU; no library and no other rank takes part."""
         device, gpu = _needed(ctx)
-        port = device.collectives()
+        port = nccl_port(device)
         results: list[SelftestResult] = []
         try:
             for index, (part, op) in enumerate(settled(port, _SELFTEST_BYTES, ctx.seed)):

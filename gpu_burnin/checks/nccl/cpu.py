@@ -33,7 +33,7 @@ from gpu_burnin.checks.nccl.operations import (
 )
 from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout, Route, Transports
 from gpu_burnin.device import shared_memory
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.types import JSON
 
 Bytes = NDArray[np.uint8]
@@ -76,6 +76,11 @@ class _Block:
 def block_bytes(ranks: int) -> int:
     """Size of the block of one rank."""
     return _PAGE + ranks * _PIECES * _PIECE_BYTES
+
+
+def make_port(_: Device) -> CpuNccl:
+    """See Device.port."""
+    return CpuNccl()
 
 
 class CpuNccl:

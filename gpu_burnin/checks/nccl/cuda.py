@@ -24,6 +24,7 @@ from gpu_burnin.checks.nccl.operations import (
 )
 from gpu_burnin.checks.nccl.port import NcclMissing, Transports
 from gpu_burnin.checks.nccl.source import KIND_CODE, SOURCE
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import Loader
@@ -39,6 +40,11 @@ _NOT_READY = 600
 # Words of a report where the wrong elements and the counters of the sources start.
 _RECORDS = 2
 _SOURCES = _RECORDS + 2 * MOST_RECORDED
+
+
+def make_port(device: CudaDevice) -> CudaNccl:
+    """See Device.port."""
+    return CudaNccl(device.cupy, device.errors, device.loader, device.multiprocessors())
 
 
 class CudaNccl:

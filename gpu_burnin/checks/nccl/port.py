@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_burnin.checks.nccl.operations import Operation, Outcome
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.types import JSON
 
 
@@ -124,3 +124,9 @@ class NcclPort(Protocol):
 
         Ends the process where an abort does not come to an end: nothing can be done with its device any more.
         """
+
+
+def nccl_port(device: Device) -> NcclPort:
+    """Operations of all GPUs together, not yet opened or joined."""
+    port: NcclPort = device.port(__package__)
+    return port

@@ -23,10 +23,11 @@ from gpu_burnin.checks.nvlink.port import (
     LinkFaults,
     NvlinkPort,
     NvlinkUnavailable,
+    nvlink_port,
 )
 from gpu_burnin.checks.nvlink.rows import Row, expected, measurements, moved_bytes
-from gpu_burnin.checks.together import Group, given_back
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.checks.together import Group
+from gpu_burnin.device.port import DeviceError, given_back
 from gpu_burnin.hardware import load_skus, make_reason
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.topology import NVLINK_PATHS, PairTopology, bar1_bytes, read_topology, why_not
@@ -63,7 +64,7 @@ class Check:
         group = Group(ctx)
         if len(group.members) < 2:
             return _alone(ctx, device.simulated, time.monotonic() - started)
-        port = device.peers()
+        port = nvlink_port(device)
         with given_back(port.close, port.abandon):
             rows = _rows(ctx, device.simulated)
             size_bytes = _size_bytes(ctx, group, rows)

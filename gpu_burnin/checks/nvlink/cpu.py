@@ -23,9 +23,14 @@ from gpu_burnin.checks.nvlink.port import (
 from gpu_burnin.checks.nvlink.windows import WindowedPort
 from gpu_burnin.checks.pcie.port import Kind, Moved
 from gpu_burnin.device import shared_memory
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import U64, random_words
 from gpu_burnin.types import JSON
+
+
+def make_port(_: Device) -> CpuNvlink:
+    """See Device.port."""
+    return CpuNvlink()
 
 
 class CpuNvlink(WindowedPort[U64]):

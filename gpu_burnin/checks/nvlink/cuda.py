@@ -26,6 +26,7 @@ from gpu_burnin.checks.nvlink.port import (
 from gpu_burnin.checks.nvlink.source import SOURCE
 from gpu_burnin.checks.nvlink.windows import WindowedPort
 from gpu_burnin.checks.pcie.port import Kind, Moved
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import Loader
@@ -60,6 +61,11 @@ class _Begun:
     start: int
     end: int
     size_bytes: int
+
+
+def make_port(device: CudaDevice) -> CudaNvlink:
+    """See Device.port."""
+    return CudaNvlink(device.cupy, device.errors, device.loader, device.blocks)
 
 
 class CudaNvlink(WindowedPort[int]):

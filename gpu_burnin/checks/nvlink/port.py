@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from gpu_burnin.checks.pcie.port import Kind, Moved
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import mix, stream_key
 from gpu_burnin.types import COPY_DIRECTIONS, JSON, CopyDirection, word_text
 
@@ -165,3 +165,9 @@ def kind_of(found: int | None, empty: bool, wrong: Mapping[int, int | None]) -> 
     if found is None:
         return Kind.CORRUPTED
     return Kind.DUPLICATED if found not in wrong else Kind.REORDERED
+
+
+def nvlink_port(device: Device) -> NvlinkPort:
+    """Copies between this device and the others of the node, nothing exported yet."""
+    port: NvlinkPort = device.port(__package__)
+    return port

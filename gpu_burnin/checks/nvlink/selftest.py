@@ -9,7 +9,15 @@ import time
 from collections.abc import Iterator
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, Direction, NvlinkPort, PieceFault, transfer_key
+from gpu_burnin.checks.nvlink.port import (
+    DATA_FAULTS,
+    DIRECTIONS,
+    Direction,
+    NvlinkPort,
+    PieceFault,
+    nvlink_port,
+    transfer_key,
+)
 from gpu_burnin.checks.pcie.port import Kind
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.hardware.reasons import make_reason
@@ -23,7 +31,7 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
     """Two faults, or with ctx.selftest_full every kind in both directions. Nothing without a device."""
     if ctx.device is None or ctx.gpu is None:
         return ()
-    port, own = ctx.device.peers(), ctx.gpu.uuid
+    port, own = nvlink_port(ctx.device), ctx.gpu.uuid
     size_bytes = min(ctx.shapes["transfer_bytes"], _MOST_BYTES)
     try:
         return tuple(_faults(ctx, port, own, size_bytes))

@@ -9,7 +9,7 @@ from contextlib import closing
 from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.pcie.numa import is_virtual, numa_nodes
 from gpu_burnin.checks.pcie.phases import SMALL_BYTES, Session, Tally
-from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, Kind, PciePort, Verified
+from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, Kind, PciePort, Verified, pcie_port
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
 from gpu_burnin.hardware.reasons import make_reason
@@ -32,7 +32,7 @@ class Check:
         device = needed_device(ctx, self.name)
         started = time.monotonic()
         group = Group(ctx)
-        with closing(device.host_link()) as link, closing(device.host_link()) as small:
+        with closing(pcie_port(device)) as link, closing(pcie_port(device)) as small:
             geometry = link.open(min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES))
             small.open(SMALL_BYTES)
             session = Session(ctx, group, link, small)
@@ -56,7 +56,7 @@ class Check:
         """Spoil one copy in each direction with each fault, which must be seen, with its kind."""
         if ctx.device is None:
             return ()
-        with closing(ctx.device.host_link()) as link:
+        with closing(pcie_port(ctx.device)) as link:
             slots = link.open(_SELFTEST_BYTES).slots
             return tuple(_selftest(ctx, link, slots))
 

@@ -22,7 +22,7 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
-from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import U64, stream_key
 from gpu_burnin.types import JSON
 
@@ -34,6 +34,11 @@ class _Way:
     ledger: Ledger
     source: U64
     ring: U64
+
+
+def make_port(_: Device) -> CpuPcie:
+    """See Device.port."""
+    return CpuPcie()
 
 
 class CpuPcie:

@@ -31,6 +31,7 @@ from gpu_burnin.checks.pcie.port import (
 )
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
 from gpu_burnin.checks.pcie.source import KERNELS, OLD_NONE, OLD_POISON, OLD_WORDS, SOURCE
+from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_words import THREADS
 from gpu_burnin.device.kernels import Loader
@@ -61,6 +62,11 @@ class _Batch:
     start: Any
     ends: tuple[Any, ...]
     flips: tuple[tuple[str, Flip], ...]
+
+
+def make_port(device: CudaDevice) -> CudaPcie:
+    """See Device.port."""
+    return CudaPcie(device.cupy, device.errors, device.loader, device.blocks)
 
 
 class CudaPcie:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
 
+from gpu_burnin.device.port import Device
 from gpu_burnin.types import JSON, word_text
 
 WORD_BYTES = 8
@@ -189,3 +190,9 @@ class PciePort(Protocol):
 
         Several faults hit one batch after the other.
         """
+
+
+def pcie_port(device: Device) -> PciePort:
+    """Copies between host memory and this device, not yet open."""
+    port: PciePort = device.port(__package__)
+    return port

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext, needed_device
-from gpu_burnin.checks.pcie.port import Kind
+from gpu_burnin.checks.pcie.port import Kind, pcie_port
 from gpu_burnin.checks.power import grant as power_grant
 from gpu_burnin.checks.power import waves as power_waves
 from gpu_burnin.checks.power.grant import Grant
@@ -22,6 +22,7 @@ from gpu_burnin.checks.power.wave import ON_DEVICE, Wave, total_s, waves_for
 from gpu_burnin.checks.power.waves import Waves, run_waves
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Clock, Group
+from gpu_burnin.exact.port import Products, products_on
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
 
@@ -49,11 +50,15 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """Raises DeviceError without a device, or when the GPUs fall out of step."""
-        device = needed_device(ctx, self.name)
+        with products_on(needed_device(ctx, self.name)) as products:
+            return self._run(ctx, products)
+
+    def _run(self, ctx: CheckContext, products: Products) -> CheckResult:
+        device = products.device
         began_s = time.monotonic()
         group = Group(ctx)
         wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, device.simulated)
-        load = Load(ctx, device, ON_DEVICE.fill * _SHORTEST_HALF_S)
+        load = Load(ctx, products, ON_DEVICE.fill * _SHORTEST_HALF_S)
         early = _early(load)
         prepared_s = time.monotonic() - began_s
         waves, grant = self._waves(ctx, group, load, wanted)
@@ -98,12 +103,13 @@ class Check:
         if ctx.device is None:
             return ()
         sizes = {**ctx.shapes, **{key: min(ctx.shapes[key], _SELFTEST_SIDE) for key in ("gemm_m", "gemm_n", "gemm_k")}}
-        load = Load(replace(ctx, shapes=sizes), ctx.device, ON_DEVICE.fill * _SHORTEST_HALF_S)
         strikes = (("bitflip", RISING), ("bitflip", FALLING), ("skipped_launch", FALLING))
-        results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
-        for fault, edge in strikes:
-            if not any(result.real for result in results):  # a load that is wrong by itself proves no detector
-                results.append(_seen(ctx, load, fault, edge))
+        with products_on(ctx.device) as products:
+            load = Load(replace(ctx, shapes=sizes), products, ON_DEVICE.fill * _SHORTEST_HALF_S)
+            results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
+            for fault, edge in strikes:
+                if not any(result.real for result in results):  # a load that is wrong by itself proves no detector
+                    results.append(_seen(ctx, load, fault, edge))
         return (*results, _transfer_seen(ctx))
 
 
@@ -142,7 +148,7 @@ def _only(burst: Burst, edge: str, fault: str) -> bool:
 def _transfer_seen(ctx: CheckContext) -> SelftestResult:
     """A copy of two that comes wrong, after two that came right."""
     assert ctx.device is not None
-    link = ctx.device.host_link()
+    link = pcie_port(ctx.device)
     link.open(min(ctx.shapes["transfer_bytes"], 1 << 16))
     try:
         link.fill(ctx.seed)

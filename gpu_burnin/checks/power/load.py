@@ -15,6 +15,7 @@ from gpu_burnin.exact import operands
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, Fault
 from gpu_burnin.exact.golden import shipped_shapes
+from gpu_burnin.exact.port import Products
 from gpu_burnin.exact.product import ROUND, Outcome, Pair, ProductUnit, Shape, Stream
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
@@ -77,20 +78,20 @@ class Load:
     digest, and every launch is counted on the device, so that a lost one is seen as a wrong product.
     """
 
-    def __init__(self, ctx: CheckContext, device: Device, longest_s: float) -> None:
-        self.ctx, self.device = ctx, device
-        self.precision = next(name for name in _PREFERRED if name in device.precisions)
+    def __init__(self, ctx: CheckContext, products: Products, longest_s: float) -> None:
+        self.ctx, self.device = ctx, products.device
+        self.precision = next(name for name in _PREFERRED if name in products.precisions)
         self.bytes_moved = self.products = self.wrong = 0
         self.product_s = 0.0
         self.time = VerifiedTime()
         self.first = Burst(0, 0.0, ())
-        self._stream = Stream(device)
-        for shape in shapes_for(ctx, device):
+        self._stream = Stream(products)
+        for shape in shapes_for(ctx, self.device):
             self._use(shape)
             if self.product_s * LEAST_PRODUCTS <= longest_s:
                 break
         if not self.first.wrong:
-            self.first = self._run(self.count_for(_WARM_SIMULATED_S if device.simulated else _WARM_S))
+            self.first = self._run(self.count_for(_WARM_SIMULATED_S if self.device.simulated else _WARM_S))
 
     def _use(self, shape: Shape) -> None:
         self.unit = ProductUnit(self._stream, self.precision, shape)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import NvlinkPort, NvlinkUnavailable, transfer_key
-from gpu_burnin.checks.pcie.port import Kind, Moved, PciePort
+from gpu_burnin.checks.nvlink.port import NvlinkPort, NvlinkUnavailable, nvlink_port, transfer_key
+from gpu_burnin.checks.pcie.port import Kind, Moved, PciePort, pcie_port
 from gpu_burnin.checks.power.load import Load
-from gpu_burnin.checks.together import Clock, Group, given_back
-from gpu_burnin.device.port import Device, DeviceError, DeviceFault
+from gpu_burnin.checks.together import Clock, Group
+from gpu_burnin.device.port import Device, DeviceError, DeviceFault, given_back
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Reason
 
@@ -125,7 +125,7 @@ class MixedLoad:
 
     def _open(self) -> None:
         try:
-            self._link = self._device.host_link()
+            self._link = pcie_port(self._device)
             self._link.open(self._size_bytes)
             self._link.fill(self._ctx.seed)
         except DeviceFault:
@@ -148,7 +148,7 @@ class MixedLoad:
         handle: JSON = None
         if len(members) > 1:
             try:
-                self._port = self._device.peers()
+                self._port = nvlink_port(self._device)
                 handle = self._port.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
             except DeviceFault:
                 raise

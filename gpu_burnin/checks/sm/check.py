@@ -21,8 +21,8 @@ from gpu_burnin.checks.sm.faults import FAULT_NAMES, make_fault
 from gpu_burnin.checks.sm.golden import expected
 from gpu_burnin.checks.sm.judge import Verdicts, WrongSm, describe, judge, repeat_word
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, SmFault, SmRun, functions_at
+from gpu_burnin.checks.sm.port import SmPort, sm_port
 from gpu_burnin.checks.verified import VerifiedTime
-from gpu_burnin.device.port import Device
 from gpu_burnin.exact.operands import mix
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, Verdict, verdict_of
@@ -78,7 +78,7 @@ class Check:
 
     def run(self, ctx: CheckContext) -> CheckResult:
         """At least one whole round of the kernels. Raises DeviceError without a device."""
-        device = needed_device(ctx, self.name)
+        sms = sm_port(needed_device(ctx, self.name))
         started = shown = time.monotonic()
         tally = _Tally()
         faults = [make_fault(name, ctx.seed) for name in ctx.inject if name in FAULT_NAMES]
@@ -87,30 +87,30 @@ class Check:
             if optional and now - started >= ctx.budget_s:
                 break
             fault = next((f for f in faults if f.hits(kernel)), None)
-            _one(ctx, device, kernel, seed, fault, tally)
+            _one(ctx, sms, kernel, seed, fault, tally)
             if index == 0 or now - shown >= _PROGRESS_EVERY_S:
                 shown = now
                 done = done_share(now - started, ctx.budget_s)
                 ctx.progress({"phase": f"sm {kernel}", "errors": tally.wrong_blocks, "done": done})
-        reasons = (*tally.found.values(), *_missing(ctx, device, tally))
+        reasons = (*tally.found.values(), *_missing(ctx, sms, tally))
         return CheckResult(
             name=self.name,
             gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
-            coverage=Untyped(entries=_coverage(device, tally)),
+            coverage=Untyped(entries=_coverage(sms, tally)),
             errors=tuple(tally.errors),
             reasons=reasons,
         )
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Strike every kernel, and the ways in which SMs can be missed; raises DeviceError without a device."""
-        device = needed_device(ctx, self.name)
+        sms = sm_port(needed_device(ctx, self.name))
         results: list[SelftestResult] = []
         wrong: set[str] = set()  # kernels that came out wrong with no fault injected: no detector is proven with them
         for name, kernel in selftest_faults(ctx.selftest_full):
             if kernel not in wrong:
-                results.append(_inject(ctx, device, name, kernel))
+                results.append(_inject(ctx, sms, name, kernel))
                 wrong |= {kernel} if results[-1].real else set()
         return tuple(results)
 
@@ -136,20 +136,20 @@ def _schedule(seed: int) -> Iterator[tuple[str, int, bool]]:
             yield kernel, mix(seed + index * len(KERNELS) + number), index > 0
 
 
-def _rounds(device: Device, kernel: str) -> int:
-    return (ROUNDS_SIMULATED if device.simulated else ROUNDS)[kernel]
+def _rounds(sms: SmPort, kernel: str) -> int:
+    return (ROUNDS_SIMULATED if sms.simulated else ROUNDS)[kernel]
 
 
-def _one(ctx: CheckContext, device: Device, kernel: str, seed: int, fault: SmFault | None, tally: _Tally) -> None:
-    rounds = _rounds(device, kernel)
+def _one(ctx: CheckContext, sms: SmPort, kernel: str, seed: int, fault: SmFault | None, tally: _Tally) -> None:
+    rounds = _rounds(sms, kernel)
     golden = expected(kernel, seed, rounds)
-    run = device.run_on_sms(kernel, seed, rounds, fault)
+    run = sms.run(kernel, seed, rounds, fault)
     verdicts = judge(run, golden)
     tally.seeds += 1
     tally.add(kernel, run, verdicts)
     if verdicts.clean:
         return
-    again = _Repeat(device, kernel, seed, rounds, fault, golden)
+    again = _Repeat(sms, kernel, seed, rounds, fault, golden)
     for reason, entry in _reasons(ctx, kernel, verdicts, again):
         # The same thing wrong on the same SM in the same kernel is reported once; the entry's keys show what it is.
         tally.found.setdefault((kernel, entry["sm"], tuple(entry)), reason)
@@ -161,7 +161,7 @@ def _one(ctx: CheckContext, device: Device, kernel: str, seed: int, fault: SmFau
 class _Repeat:
     """The same launch once more, made when first asked for."""
 
-    device: Device
+    sms: SmPort
     kernel: str
     seed: int
     rounds: int
@@ -171,7 +171,7 @@ class _Repeat:
 
     def judged(self) -> Verdicts:
         if self.verdicts is None:
-            run = self.device.run_on_sms(self.kernel, self.seed, self.rounds, self.fault)
+            run = self.sms.run(self.kernel, self.seed, self.rounds, self.fault)
             self.verdicts = judge(run, self.golden)
         return self.verdicts
 
@@ -235,9 +235,9 @@ def _bits(wrong: WrongSm) -> list[JSON]:
     return [i for i in range(64) if difference >> i & 1]
 
 
-def _missing(ctx: CheckContext, device: Device, tally: _Tally) -> Iterator[Reason]:
+def _missing(ctx: CheckContext, sms: SmPort, tally: _Tally) -> Iterator[Reason]:
     """SMs that were not seen in every kernel."""
-    total = device.multiprocessors()
+    total = sms.multiprocessors
     missing = total - len(tally.sms)
     if missing > 0:
         text = f"{missing} of {total} SMs did not run every kernel"
@@ -250,9 +250,9 @@ def _missing(ctx: CheckContext, device: Device, tally: _Tally) -> Iterator[Reaso
         )
 
 
-def _coverage(device: Device, tally: _Tally) -> dict[str, JSON]:
+def _coverage(sms: SmPort, tally: _Tally) -> dict[str, JSON]:
     return {
-        "sms_total": device.multiprocessors(),
+        "sms_total": sms.multiprocessors,
         "sms_covered": len(tally.sms),
         "sms_by_kernel": {kernel: len(sms) for kernel, sms in tally.covered.items()},
         "runs": dict(tally.blocks),
@@ -262,22 +262,22 @@ def _coverage(device: Device, tally: _Tally) -> dict[str, JSON]:
         "wrong_blocks": tally.wrong_blocks,
         **tally.time.to_json(),
         "bytes_moved": tally.moved_bytes,
-        "simulated": device.simulated,
+        "simulated": sms.simulated,
     }
 
 
-def _inject(ctx: CheckContext, device: Device, name: str, kernel: str) -> SelftestResult:
+def _inject(ctx: CheckContext, sms: SmPort, name: str, kernel: str) -> SelftestResult:
     """A run without a fault first, whose right result is known: where it is wrong, the fault is real."""
-    seed, rounds = mix(ctx.seed ^ 0x5E1F), _rounds(device, kernel)
-    golden, total = expected(kernel, seed, rounds), device.multiprocessors()
-    clean = device.run_on_sms(kernel, seed, rounds)
+    seed, rounds = mix(ctx.seed ^ 0x5E1F), _rounds(sms, kernel)
+    golden, total = expected(kernel, seed, rounds), sms.multiprocessors
+    clean = sms.run(kernel, seed, rounds)
     before = judge(clean, golden)
     if not before.clean:
-        again = _Repeat(device, kernel, seed, rounds, None, golden)
+        again = _Repeat(sms, kernel, seed, rounds, None, golden)
         return hindered(ctx, "sm", f"{name} {kernel}", next(_reasons(ctx, kernel, before, again))[0])
     fault = make_fault(name, ctx.seed, kernel)
     started = time.perf_counter()
-    struck = device.run_on_sms(kernel, seed, rounds, fault)
+    struck = sms.run(kernel, seed, rounds, fault)
     after = judge(struck, golden)
     latency_s = time.perf_counter() - started
     missed = len(after.covered) < total == len(before.covered)

@@ -32,9 +32,10 @@ from gpu_burnin.checks.sm.kernels import (
     SmRun,
     words,
 )
+from gpu_burnin.device.cpu import SIMULATED_MULTIPROCESSORS
+from gpu_burnin.device.port import Device
 from gpu_burnin.exact.operands import MASK64, U64, mix
 
-SIMULATED_SMS = 16
 _BLOCKS_PER_SM = 2
 _MASK32 = (1 << 32) - 1
 _GAMMA = 0x9E3779B97F4A7C15
@@ -42,19 +43,35 @@ _GAMMA = 0x9E3779B97F4A7C15
 _COMPUTED = ("stuck_bit", "dropped_lane", "lost_atomic", "wrong_special")
 
 
+def make_port(_: Device) -> CpuSm:
+    """See Device.port."""
+    return CpuSm()
+
+
+class CpuSm:
+    """The SmPort protocol on simulated SMs."""
+
+    simulated = True
+    multiprocessors = SIMULATED_MULTIPROCESSORS
+
+    def run(self, kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
+        """See `run`."""
+        return run(kernel, seed, rounds, fault)
+
+
 def run(kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
     """One launch with two blocks on each of 16 SMs, in an order that depends on the seed."""
     started = time.perf_counter()
-    order = np.random.default_rng(mix(seed)).permutation(SIMULATED_SMS * _BLOCKS_PER_SM)
-    smid = (order % SIMULATED_SMS).astype(np.int32)
+    order = np.random.default_rng(mix(seed)).permutation(SIMULATED_MULTIPROCESSORS * _BLOCKS_PER_SM)
+    smid = (order % SIMULATED_MULTIPROCESSORS).astype(np.int32)
     values = np.tile(_block(kernel, seed, rounds, None), (smid.size, 1))
     if fault is not None and fault.hits(kernel):
         if fault.name in _COMPUTED:
-            values[smid == fault.sm % SIMULATED_SMS] = _block(kernel, seed, rounds, fault)
+            values[smid == fault.sm % SIMULATED_MULTIPROCESSORS] = _block(kernel, seed, rounds, fault)
         else:
-            strike(fault, kernel, smid, values, SIMULATED_SMS)
+            strike(fault, kernel, smid, values, SIMULATED_MULTIPROCESSORS)
     launches = 0 if (smid == UNWRITTEN).all() else 1
-    return SmRun(smid, values, SIMULATED_SMS, launches, time.perf_counter() - started)
+    return SmRun(smid, values, SIMULATED_MULTIPROCESSORS, launches, time.perf_counter() - started)
 
 
 @lru_cache(maxsize=16)  # the self-test strikes the same healthy rows again and again

@@ -12,6 +12,8 @@ from gpu_burnin.checks.sm.faults import strike
 from gpu_burnin.checks.sm.golden import kernel_key
 from gpu_burnin.checks.sm.kernels import ATOMICS, CELLS, KERNELS, THREADS, UNWRITTEN, SmFault, SmRun, words
 from gpu_burnin.checks.sm.source import SOURCE
+from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.exact.operands import MASK64
 
@@ -21,22 +23,33 @@ _MULTIPROCESSORS, _SHARED_OPT_IN = 16, 97
 _LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 16
 
 
+def make_port(device: CudaDevice) -> CudaSm:
+    """See Device.port."""
+    return CudaSm(device.cupy, device.errors, device.loader)
+
+
 class CudaSm:
-    """The SM kernels on the current device; loaded at the first run.
+    """The SmPort protocol on the current GPU; its kernels are loaded at the first run.
 
     A block takes all the shared memory that one block can have, so an SM holds one block at a time and a launch
     of as many blocks as there are SMs spreads over all of them.
     """
 
-    def __init__(self, cupy: Any, loader: Loader) -> None:
+    simulated = False
+
+    def __init__(self, cupy: Any, errors: DeviceErrors, loader: Loader) -> None:
         attribute = cupy.cuda.runtime.deviceGetAttribute
-        self._cupy, self._loader = cupy, loader
+        self._cupy, self._errors, self._loader = cupy, errors, loader
         self._kernels: dict[str, Any] = {}
         self.multiprocessors = int(attribute(_MULTIPROCESSORS, 0))
         self.shared_bytes = int(attribute(_SHARED_OPT_IN, 0))
 
     def run(self, kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> SmRun:
         """Launch until every SM has run the kernel, twice at least and 16 times at most."""
+        with self._errors(f"running {kernel} on every SM"):
+            return self._run(kernel, seed, rounds, fault)
+
+    def _run(self, kernel: str, seed: int, rounds: int, fault: SmFault | None) -> SmRun:
         row = words(kernel, rounds)
         blocks, cupy = self.multiprocessors, self._cupy
         values, smid = cupy.empty((blocks, row), dtype=np.uint64), cupy.empty((blocks,), dtype=np.int32)

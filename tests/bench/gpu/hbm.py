@@ -12,7 +12,7 @@ from typing import Any
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
-from gpu_burnin.checks.hbm.port import HbmPort
+from gpu_burnin.checks.hbm.port import HbmPort, hbm_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.types import untyped
@@ -50,7 +50,7 @@ def _copy_bandwidth(cupy: Any) -> float:
 
 def _shares(device: CudaDevice, copy: float) -> dict[str, float]:
     """Rate of each kernel over all of the memory, as a share of the copy bandwidth: the best of five."""
-    memory = device.memory()
+    memory = hbm_port(device)
     try:
         size = memory.take(0).size_bytes
         shares = {}
@@ -84,7 +84,7 @@ def _best(memory: HbmPort, acts: Sequence[Callable[[], object]]) -> float:
 def _sweep(device: CudaDevice) -> dict[str, Any]:
     """One round of the level standard over all of the memory."""
     ctx = CheckContext(seed=_SEED, level="standard", budget_s=0.0, gpus=(), device=device, shapes=CUDA_SHAPES)
-    memory = device.memory()
+    memory = hbm_port(device)
     try:
         total = memory.take(0).total_bytes
     finally:

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.device.cublaslt import COMPUTE_TYPE, CUDA_TYPE, SCALE_TYPE
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.device.port import STORAGE, STORAGE_OF, Buffer, Device
+from gpu_burnin.device.storage import STORAGE, Buffer
 from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.exact import operands
+from gpu_burnin.exact.cublaslt import COMPUTE_TYPE, CUDA_TYPE, SCALE_TYPE
 from gpu_burnin.exact.golden import DIGEST_KEY
 from gpu_burnin.exact.operands import Scale
+from gpu_burnin.exact.port import STORAGE_OF, Products
 from gpu_burnin.exact.product import ROUND, Pair, ProductUnit, Shape, Stream
 
 RATE_SHAPE = Shape(CUDA_SHAPES["gemm_m"], CUDA_SHAPES["gemm_n"], CUDA_SHAPES["gemm_k"])
@@ -103,27 +104,27 @@ def read_bandwidth(cupy: Any, device: CudaDevice) -> float:
     return _READ_BYTES / best
 
 
-def digest_shares(device: CudaDevice, cupy: Any, bandwidth: float) -> dict[str, float]:
+def digest_shares(products: Products, cupy: Any, bandwidth: float) -> dict[str, float]:
     """Read rate of the digest kernel over the read bandwidth, for each type of result."""
     shares = {}
     for storage, scaled in (("fp32", False), ("fp32", True), ("fp64", False), ("int32", False)):
         cols = 16384
         rows = _DIGEST_BYTES // cols // STORAGE[storage].size_bytes
-        c = device.allocate(storage, rows, cols)
+        c = products.device.allocate(storage, rows, cols)
         c.data.data.memset_async(0, c.size_bytes)
         zero = Scale(np.zeros(rows, np.int16), np.zeros(cols, np.int16)) if scaled else None
-        each = seconds_each(cupy, _checker(device, c, zero), 0.5)
-        device.collect()
+        each = seconds_each(cupy, _checker(products, c, zero), 0.5)
+        products.collect()
         shares[storage + (" scaled" if scaled else "")] = c.size_bytes / each / bandwidth
     return shares
 
 
-def _checker(device: Device, c: Buffer, scale: Scale | None) -> Callable[[int], None]:
-    return lambda _: device.enqueue_check(c, DIGEST_KEY, scale, None)
+def _checker(products: Products, c: Buffer, scale: Scale | None) -> Callable[[int], None]:
+    return lambda _: products.enqueue_check(c, DIGEST_KEY, scale, None)
 
 
-def _loaded(device: CudaDevice, precision: str, shape: Shape) -> ProductUnit:
-    unit = ProductUnit(Stream(device), precision, shape)
+def _loaded(products: Products, precision: str, shape: Shape) -> ProductUnit:
+    unit = ProductUnit(Stream(products), precision, shape)
     unit.load(operands.ranges_for(precision)[0], _SEEDS, _SEEDS)
     return unit
 
@@ -131,23 +132,23 @@ def _loaded(device: CudaDevice, precision: str, shape: Shape) -> ProductUnit:
 def _digests(unit: ProductUnit) -> dict[Pair, int]:
     """What the four products give, on this GPU: the measurement needs a value to compare with, not a proof."""
     for i, j in ROUND:
-        unit.device.gemm(unit.precision, unit.a[i], unit.b[j], unit.c)
-        unit.device.enqueue_check(unit.c, DIGEST_KEY, None, None)
-    return {pair: seen.digest.value for pair, seen in zip(ROUND, unit.device.collect().observed, strict=True)}
+        unit.products.gemm(unit.precision, unit.a[i], unit.b[j], unit.c)
+        unit.products.enqueue_check(unit.c, DIGEST_KEY, None, None)
+    return {pair: seen.digest.value for pair, seen in zip(ROUND, unit.products.collect().observed, strict=True)}
 
 
-def rate(device: CudaDevice, cupy: Any, precision: str, bandwidth: float, shape: Shape = RATE_SHAPE) -> Rate:
+def rate(products: Products, cupy: Any, precision: str, bandwidth: float, shape: Shape = RATE_SHAPE) -> Rate:
     """Plain and verified rate of one precision, one after the other on the same operands."""
-    unit = _loaded(device, precision, shape)
+    unit = _loaded(products, precision, shape)
     expected = _digests(unit)
 
     def plain(number: int) -> None:
         i, j = ROUND[number % 4]
-        device.gemm(precision, unit.a[i], unit.b[j], unit.c)
+        products.gemm(precision, unit.a[i], unit.b[j], unit.c)
 
     def verified(number: int) -> None:
         plain(number)
-        device.enqueue_check(unit.c, DIGEST_KEY, None, expected[ROUND[number % 4]])
+        products.enqueue_check(unit.c, DIGEST_KEY, None, expected[ROUND[number % 4]])
 
     def teraflops(seconds: float) -> float:
         return shape.operations / seconds / 1e12
@@ -155,7 +156,7 @@ def rate(device: CudaDevice, cupy: Any, precision: str, bandwidth: float, shape:
     cublas = None if precision == "fp8_e4m3" else teraflops(_gemm_ex(cupy, unit))
     unverified = teraflops(seconds_each(cupy, plain))
     checked = teraflops(seconds_each(cupy, verified))
-    collected = device.collect()
+    collected = products.collect()
     wrong = sum(1 for seen in collected.observed if seen.digest.value not in expected.values())
     if wrong:
         raise GpuBurninError(f"{precision}: {wrong} of {len(collected.observed)} products were wrong: run the burn-in")
@@ -189,16 +190,16 @@ def _gemm_ex(cupy: Any, unit: ProductUnit) -> float:
         cublas.destroy(handle)
 
 
-def detection(device: CudaDevice, cupy: Any, precision: str) -> Detection:
+def detection(products: Products, cupy: Any, precision: str) -> Detection:
     """Plant a flipped sign in an operand while verified products run in batches, as in the check, and wait.
 
     The fault is put in at another place of the batch each time, and taken out after it.
     """
-    unit = _loaded(device, precision, RATE_SHAPE)
+    unit = _loaded(products, precision, RATE_SHAPE)
     expected = _digests(unit)
-    each = seconds_each(cupy, lambda _: device.gemm(precision, unit.a[0], unit.b[0], unit.c), 0.1)
+    each = seconds_each(cupy, lambda _: products.gemm(precision, unit.a[0], unit.b[0], unit.c), 0.1)
     batch = max(8, math.ceil(_BATCH_S / each))
-    place, good, bad = _sign_flip(device, unit.a[0])
+    place, good, bad = _sign_flip(products, unit.a[0])
     worst = 0.0
     for plant in range(_PLANTS):
         at, started = batch * plant // _PLANTS, 0.0
@@ -206,24 +207,24 @@ def detection(device: CudaDevice, cupy: Any, precision: str) -> Detection:
             i, j = ROUND[number % 4]
             if number == at:
                 started = time.perf_counter()
-                device.write_raw(unit.a[0], place, bad)
-            device.gemm(precision, unit.a[i], unit.b[j], unit.c)
-            device.enqueue_check(unit.c, DIGEST_KEY, None, expected[i, j])
-        seen = device.collect().observed
+                products.device.write_raw(unit.a[0], place, bad)
+            products.gemm(precision, unit.a[i], unit.b[j], unit.c)
+            products.enqueue_check(unit.c, DIGEST_KEY, None, expected[i, j])
+        seen = products.collect().observed
         worst = max(worst, time.perf_counter() - started)
         wrong = [k for k, o in enumerate(seen) if o.digest.value != expected[ROUND[k % 4]]]
         if not wrong or wrong[0] < at:
             raise GpuBurninError(
                 f"{precision}: the planted fault was not seen where it was planted ({wrong[:3]}, {at})"
             )
-        device.write_raw(unit.a[0], place, good)
-        device.forget_kept()
+        products.device.write_raw(unit.a[0], place, good)
+        products.forget_kept()
     return Detection(precision, worst, _PLANTS)
 
 
-def _sign_flip(device: CudaDevice, buffer: Buffer) -> tuple[int, Any, Any]:
+def _sign_flip(products: Products, buffer: Buffer) -> tuple[int, Any, Any]:
     """Place of the first element that is not zero, its bits, and those with another sign (INT8: all bits flipped)."""
-    bits = device.read_raw(buffer, 0, min(buffer.elements, 1 << 16))
+    bits = products.device.read_raw(buffer, 0, min(buffer.elements, 1 << 16))
     place = int(np.flatnonzero(bits)[0])
     size = 8 * buffer.storage.size_bytes
     mask = (1 << size) - 1 if buffer.storage.integer else 1 << (size - 1)

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS, operation
+from gpu_burnin.checks.nccl.port import nccl_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.errors import GpuBurninError
 from tests.bench.gpu.burnin import burn_in
@@ -20,7 +21,7 @@ _TIMES, _LIMIT_S = 20, 120.0
 
 def measure_one_rank(device: CudaDevice) -> dict[str, Any]:
     """Version; bytes per second of each collective of one rank; seconds to make a communicator; share of compares."""
-    port = device.collectives()
+    port = nccl_port(device)
     try:
         port.open(_BYTES)
         started = time.perf_counter()

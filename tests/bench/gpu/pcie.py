@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, PciePort
+from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, Direction, PciePort, pcie_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 
@@ -29,7 +29,7 @@ def measure_pcie(device: CudaDevice, cupy: Any) -> dict[str, Any]:
         "copying_share": {},
         "small_copy_s": {},
     }
-    with closing(device.host_link()) as link:
+    with closing(pcie_port(device)) as link:
         slots = link.open(size_bytes).slots
         link.fill(3)
         moved_copies = verified_copies = wrong = 0
@@ -48,7 +48,7 @@ def measure_pcie(device: CudaDevice, cupy: Any) -> dict[str, Any]:
             found["link"][direction] = size / seconds
             found["copying_share"][direction] = seconds / (time.perf_counter() - began_s)
         found |= {"verified_share": verified_copies / moved_copies, "wrong_copies": wrong, "place": dict(link.facts())}
-    with closing(device.host_link()) as link:
+    with closing(pcie_port(device)) as link:
         link.open(_SMALL_BYTES)
         link.fill(4)
         for direction in _DIRECTIONS[:2]:

@@ -144,24 +144,26 @@ def nccl_all(report: Report) -> None:
 
 def bandwidth(report: Report) -> None:
     """Read bandwidth, and the digest kernels beside it."""
+    from gpu_burnin.exact.port import products_on
     from tests.bench.gpu import measure
 
-    with _opened(report) as (device, cupy):
+    with _opened(report) as (device, cupy), products_on(device) as products:
         read = measure.read_bandwidth(cupy, device)
         report.save(read_bandwidth=read)
-        report.save(digest_shares=measure.digest_shares(device, cupy, read))
+        report.save(digest_shares=measure.digest_shares(products, cupy, read))
 
 
 def rates(report: Report) -> None:
     """Rates of products, plain and verified."""
+    from gpu_burnin.exact.port import products_on
     from tests.bench.gpu import measure
 
-    with _opened(report) as (device, cupy):
+    with _opened(report) as (device, cupy), products_on(device) as products:
         read = measure.read_bandwidth(cupy, device)
         report.save(shape=asdict(measure.RATE_SHAPE), rates=[])
         found = []
-        for precision in device.precisions:
-            rate = measure.rate(device, cupy, precision, read)
+        for precision in products.precisions:
+            rate = measure.rate(products, cupy, precision, read)
             found.append({**asdict(rate), "ratio": rate.ratio})
             report.save(rates=found)
             cupy.get_default_memory_pool().free_all_blocks()
@@ -169,12 +171,13 @@ def rates(report: Report) -> None:
 
 def detection(report: Report) -> None:
     """Time from a planted fault to its detection."""
+    from gpu_burnin.exact.port import products_on
     from tests.bench.gpu import measure
 
-    with _opened(report) as (device, cupy):
+    with _opened(report) as (device, cupy), products_on(device) as products:
         found = []
-        for precision in device.precisions:
-            found.append(asdict(measure.detection(device, cupy, precision)))
+        for precision in products.precisions:
+            found.append(asdict(measure.detection(products, cupy, precision)))
             report.save(detection=found)
             cupy.get_default_memory_pool().free_all_blocks()
 
@@ -215,13 +218,15 @@ def power(report: Report) -> None:
 def _opened(report: Report) -> Iterator[tuple[CudaDevice, Any]]:
     """The first GPU that CUDA shows."""
     from gpu_burnin.device.cuda import CudaDevice
+    from gpu_burnin.exact.port import products_on
 
     device = CudaDevice(report.kernel_dir)
     device.open(None)
     try:
         import cupy
 
-        report.save(facts=dict(device.facts()))
+        with products_on(device) as products:
+            report.save(facts={**device.facts(), **products.facts()})
         yield device, cupy
     finally:
         device.close()

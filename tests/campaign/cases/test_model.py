@@ -12,14 +12,12 @@ import pytest
 from gpu_burnin.checks import REGISTRY
 from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.checks.nccl.operations import Operation, Outcome
-from gpu_burnin.checks.nccl.port import NcclPort
-from gpu_burnin.checks.nvlink.port import NvlinkPort, PieceFault
-from gpu_burnin.checks.pcie.port import PciePort, Verified
+from gpu_burnin.checks.nvlink.port import PieceFault
+from gpu_burnin.checks.pcie.port import Verified
 from gpu_burnin.checks.sm.faults import FAULT_NAMES as SM_FAULTS
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Buffer
+from gpu_burnin.device.storage import Buffer
+from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import Judgement
@@ -39,6 +37,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, Row, problems
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.plugin import repeat_command, row_of
 from tests.campaign.together import judge_group, run_group
+from tests.support.devices import ComputingDevice, DeviceWith
 
 GPUS = made_up_gpus(3)
 FAULTY_CELLS = GPUS[1]
@@ -92,7 +91,7 @@ class _Blind(FaultyProductsDevice):
         self._right: dict[int, Any] = {}
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
-        CpuDevice.gemm(self, precision, a, b, c)
+        CpuProducts.gemm(self, precision, a, b, c)
         right = c.data.copy()
         self._launches -= 1
         super().gemm(precision, a, b, c)
@@ -115,7 +114,7 @@ class _Blind(FaultyProductsDevice):
 
 
 @pytest.mark.parametrize(("device", "missed"), [(_Blind(), True), (None, False)])
-def test_a_blind_detector_fails_a_case(device: CpuDevice | None, missed: bool) -> None:
+def test_a_blind_detector_fails_a_case(device: ComputingDevice | None, missed: bool) -> None:
     faulty = device or FaultyProductsDevice(FAULTS["low_mantissa"], always, 1)
     found = [clean("gemm", gpu, ("fp32",)) for gpu in GPUS]
     result = REGISTRY["gemm"].run(context_of(GPUS, 1, seed=1, precisions=("fp32",), device=faulty))
@@ -145,38 +144,30 @@ class _BlindHbm(CpuHbm):
         return MemoryFaults()
 
 
-class _BlindDevice(CpuDevice):
+def _blind_device() -> DeviceWith:
     """Faulty in everything, and nothing that verifies says so."""
-
-    def host_link(self) -> PciePort:
-        return _BlindPcie({"h2d": StuckLine(1)})
-
-    def peers(self) -> NvlinkPort:
-        return _BlindNvlink({(GPUS[0].uuid, "read"): StuckLine(1)})
-
-    def collectives(self) -> NcclPort:
-        return _BlindRing(1, once=False)
-
-    def memory(self) -> HbmPort:
-        return _BlindHbm()
+    return DeviceWith(
+        pcie=lambda: _BlindPcie({"h2d": StuckLine(1)}),
+        nvlink=lambda: _BlindNvlink({(GPUS[0].uuid, "read"): StuckLine(1)}),
+        nccl=lambda: _BlindRing(1, once=False),
+        hbm=_BlindHbm,
+    )
 
 
-class _FaultyDevice(_BlindDevice):
+def _faulty_device() -> DeviceWith:
     """As faulty, and seen."""
-
-    def host_link(self) -> PciePort:
-        return FaultyPcie({"h2d": StuckLine(1)})
-
-    def peers(self) -> NvlinkPort:
-        return FaultyNvlink({(GPUS[0].uuid, "read"): StuckLine(1)})
-
-    def collectives(self) -> NcclPort:
-        return WrongElement(1, once=False)
+    return DeviceWith(
+        pcie=lambda: FaultyPcie({"h2d": StuckLine(1)}),
+        nvlink=lambda: FaultyNvlink({(GPUS[0].uuid, "read"): StuckLine(1)}),
+        nccl=lambda: WrongElement(1, once=False),
+    )
 
 
 @pytest.mark.parametrize("check", ["pcie", "nvlink", "nccl"])
-@pytest.mark.parametrize(("device", "missed"), [(_BlindDevice, True), (_FaultyDevice, False)])
-def test_a_blind_detector_of_checks_together_fails_a_case(check: str, device: type[CpuDevice], missed: bool) -> None:
+@pytest.mark.parametrize(("device", "missed"), [(_blind_device, True), (_faulty_device, False)])
+def test_a_blind_detector_of_checks_together_fails_a_case(
+    check: str, device: Callable[[], DeviceWith], missed: bool
+) -> None:
     judged = judge_group(check, GPUS, 1, run_group(check, GPUS, 1, devices={1: device()}))
     assert (judged.verdict is Verdict.PASS) is missed
 
@@ -184,7 +175,7 @@ def test_a_blind_detector_of_checks_together_fails_a_case(check: str, device: ty
 def test_a_blind_selftest_is_told() -> None:
     """The self-tests of a device that verifies nothing: none of them may have seen its fault."""
     for check in ("hbm", "pcie", "nvlink", "nccl"):
-        tests = REGISTRY[check].selftest(context_of(GPUS, 1, seed=1, device=_BlindDevice()))
+        tests = REGISTRY[check].selftest(context_of(GPUS, 1, seed=1, device=_blind_device()))
         assert tests and not any(test.detected for test in tests), check
 
 

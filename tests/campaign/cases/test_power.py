@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import CHECKS
-from gpu_burnin.device.port import Buffer
+from gpu_burnin.device.storage import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling import Sampling

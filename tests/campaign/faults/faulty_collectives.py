@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nccl.port import NcclMissing, NcclPort
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import mix
+from tests.support.devices import DeviceWith
 
 # Operations that pass before a single fault comes: the first ones connect and warm up.
 FIRST_INJECTED = 3
@@ -184,12 +184,8 @@ class NoLibrary(FaultyCollectives):
         raise NcclMissing("libnccl.so.2 was not found: install nvidia-nccl-cu13 or add it to the library path")
 
 
-class FaultyCollectivesDevice(CpuDevice):
+class FaultyCollectivesDevice(DeviceWith):
     """A device whose collectives are these."""
 
     def __init__(self, ring: NcclPort) -> None:
-        super().__init__()
-        self.ring = ring
-
-    def collectives(self) -> NcclPort:
-        return self.ring
+        super().__init__(nccl=lambda: ring)

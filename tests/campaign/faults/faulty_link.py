@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
-from gpu_burnin.checks.nvlink.port import PIECES, NvlinkPort, NvlinkUnavailable
+from gpu_burnin.checks.nvlink.port import PIECES, NvlinkUnavailable
 from gpu_burnin.checks.nvlink.port import Direction as NvlinkDirection
 from gpu_burnin.checks.pcie.cpu import CpuPcie
-from gpu_burnin.checks.pcie.port import WAYS, Direction, PciePort
-from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.checks.pcie.port import WAYS, Direction
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.types import JSON
 from tests.campaign.faults.wires import Wire
+from tests.support.devices import DeviceWith
 
 # Copies that a slow link takes for one: NVLink beside PCIe.
 SLOWER = 96
@@ -49,23 +49,23 @@ class _NoPinnedMemory(CpuPcie):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
-class NoPinnedDevice(CpuDevice):
+class NoPinnedDevice(DeviceWith):
     """A host that pins no memory for this GPU's worker."""
 
-    def host_link(self) -> PciePort:
-        return _NoPinnedMemory()
+    def __init__(self) -> None:
+        super().__init__(pcie=_NoPinnedMemory)
 
 
-class FaultyPcieDevice(CpuDevice):
+class FaultyPcieDevice(DeviceWith):
     """A device at the end of faulty wires: `wires` by the way of a copy, "h2d" or "d2h". The link that is asked for
     first has them, which is the one for large copies."""
 
     def __init__(self, wires: Mapping[str, Wire]) -> None:
-        super().__init__()
+        super().__init__(pcie=self._link)
         self._wires = wires
         self._asked = False
 
-    def host_link(self) -> PciePort:
+    def _link(self) -> FaultyPcie:
         wires, self._asked = ({} if self._asked else self._wires), True
         return FaultyPcie(wires)
 
@@ -107,7 +107,7 @@ class FaultyNvlink(CpuNvlink):
             super()._copy(uuid, direction, place, target, source)
 
 
-class FaultyNvlinkDevice(CpuDevice):
+class FaultyNvlinkDevice(DeviceWith):
     """A device with faulty links to other GPUs, as FaultyNvlink has them."""
 
     def __init__(
@@ -116,8 +116,4 @@ class FaultyNvlinkDevice(CpuDevice):
         slow: frozenset[str] = frozenset(),
         dead: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
-        self._wires, self._slow, self._dead = wires or {}, slow, dead
-
-    def peers(self) -> NvlinkPort:
-        return FaultyNvlink(self._wires, self._slow, self._dead)
+        super().__init__(nvlink=lambda: FaultyNvlink(wires or {}, slow, dead))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Buffer, read_matrix, write_matrix
+from gpu_burnin.device.port import read_matrix, write_matrix
+from gpu_burnin.device.storage import Buffer
 from gpu_burnin.exact.faults import Fault, Target
 from gpu_burnin.exact.operands import Operand
+from tests.support.devices import ComputingDevice
 
 # When a product is changed: its number since the device was opened, and whether its operands are random.
 When = Callable[[int, bool], bool]
@@ -39,7 +40,7 @@ def every_random(_: int, random: bool) -> bool:
     return random
 
 
-class FaultyProductsDevice(CpuDevice):
+class FaultyProductsDevice(ComputingDevice):
     """Puts a fault of gpu_burnin.exact.faults into the products that `when` names, at a place the seed says."""
 
     def __init__(self, fault: Fault, when: When, seed: int) -> None:
@@ -73,7 +74,7 @@ class FaultyProductsDevice(CpuDevice):
         fault.on_result(target)
 
 
-class AliasingDevice(CpuDevice):
+class AliasingDevice(ComputingDevice):
     """The second of two operand buffers of one shape lies at the first one's address: a broken address line."""
 
     def __init__(self) -> None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
-from gpu_burnin.checks.hbm.port import HbmPort
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from tests.campaign.faults.cells import FAULTY_CELLS, AddressLine, Cells, Fading, RowBurst
+from tests.support.devices import DeviceWith
 
 WORDS = 1 << 13
 
@@ -102,15 +101,11 @@ class _FaultyTester(CpuHbm):
         return super()._load(start_word, count)
 
 
-class FaultyHbmDevice(CpuDevice):
+class FaultyHbmDevice(DeviceWith):
     """A device whose memory is of these cells."""
 
     def __init__(self, cells: Cells) -> None:
-        super().__init__()
-        self._cells = cells
-
-    def memory(self) -> HbmPort:
-        return _FaultyTester(self._cells)
+        super().__init__(hbm=lambda: _FaultyTester(cells))
 
 
 def wrong_words(errors: tuple[object, ...]) -> list[int]:

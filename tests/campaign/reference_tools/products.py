@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import STORAGE_OF, Buffer, read_matrix, values_from_raw, write_matrix
+from gpu_burnin.device.port import read_matrix, write_matrix
+from gpu_burnin.device.storage import Buffer, values_from_raw
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.faults import Fault, Target
+from gpu_burnin.exact.port import STORAGE_OF
 from gpu_burnin.exact.product import Case, Shape
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN
 from tests.campaign.reference_tools import detection_rules as rules
+from tests.support.devices import ComputingDevice
 
 _ROWS = 32
 _SLOTS = 3
@@ -55,10 +57,10 @@ def _view(fault: Fault, precision: str, seed: int, always: bool, tested: frozens
     return SEEN if found else MISSED
 
 
-_Buffers = tuple[CpuDevice, str, Buffer, Buffer, Buffer]
+_Buffers = tuple[ComputingDevice, str, Buffer, Buffer, Buffer]
 
 
-class _HalfResults(CpuDevice):
+class _HalfResults(ComputingDevice):
     """FP16 products with FP16 results, as cublasHgemm's."""
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
@@ -69,7 +71,7 @@ class _HalfResults(CpuDevice):
 
 def _buffers(precision: str, k: int) -> _Buffers:
     operand, result = STORAGE_OF[precision]
-    device = CpuDevice()
+    device = ComputingDevice()
     if precision == "fp16":
         device, result = _HalfResults(), "fp16"
     a, b = device.allocate(operand, _ROWS, k), device.allocate(operand, k, _ROWS, transposed=True)
@@ -105,7 +107,7 @@ def _tool_operand_bits(precision: str, seed: int, k: int) -> tuple[NDArray[Any],
 
 
 def _slots(
-    fault: Fault, device: CpuDevice, precision: str, a: Buffer, b: Buffer, c: Buffer, seed: int, always: bool
+    fault: Fault, device: ComputingDevice, precision: str, a: Buffer, b: Buffer, c: Buffer, seed: int, always: bool
 ) -> list[NDArray[Any]]:
     """The results in memory after a pass, the right ones of the pass before in them before it."""
     device.gemm(precision, a, b, c)  # the pass before: the same operands, so the same right result in every slot

@@ -15,8 +15,9 @@ from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 from gpu_burnin.checks.pcie.cpu import CpuPcie
-from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.checks.sm.cpu import CpuSm
 from gpu_burnin.exact import product
+from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.types import SelftestResult, Verdict
 from tests.support.engine_helpers import context, gpu, plan
 from tests.support.executor_helpers import Fake, events, told
@@ -30,24 +31,24 @@ def _bits(where: Any, index: int = 5) -> None:
 
 
 def _break_products(patch: pytest.MonkeyPatch) -> None:
-    multiply = CpuDevice.gemm
+    multiply = CpuProducts.gemm
 
-    def gemm(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
+    def gemm(self: CpuProducts, precision: str, a: Any, b: Any, c: Any) -> None:
         multiply(self, precision, a, b, c)
         _bits(c.data, -1)
 
-    patch.setattr(CpuDevice, "gemm", gemm)
+    patch.setattr(CpuProducts, "gemm", gemm)
 
 
 def _break_sms(patch: pytest.MonkeyPatch) -> None:
-    run = CpuDevice.run_on_sms
+    run = CpuSm.run
 
-    def on_sms(self: CpuDevice, *args: Any) -> Any:
+    def on_sms(self: CpuSm, *args: Any) -> Any:
         found = run(self, *args)
         found.values[found.smid == 1, 0] ^= np.uint64(1)
         return found
 
-    patch.setattr(CpuDevice, "run_on_sms", on_sms)
+    patch.setattr(CpuSm, "run", on_sms)
 
 
 def _break_memory(patch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ import pytest
 from test_nvrtc import compiler as compiler  # the real one, where it is installed
 
 from gpu_burnin import run
+from gpu_burnin.checks.sources import SOURCES
 from gpu_burnin.device import kernels
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.kernel_store import KernelStore, Refused, read_image
-from gpu_burnin.device.kernels import SOURCES, KernelLoader
+from gpu_burnin.device.kernels import KernelLoader
 from gpu_burnin.device.nvrtc import Nvrtc
 from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.worker import Worker
@@ -220,10 +221,10 @@ def test_functions_come_from_the_image_and_may_have_the_shared_memory_that_they_
 def test_all_kernels_are_compiled_when_the_device_opens(
     compiler: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = kernels.open_loader(_Cupy(), (9, 0), tmp_path)
+    first = kernels.open_loader(_Cupy(), (9, 0), tmp_path, tuple(SOURCES.values()))
     assert first.facts()["kernels_compiled"] == len(SOURCES)
     monkeypatch.setattr(Nvrtc, "compile", lambda *_: pytest.fail("compiled again"))
-    second = kernels.open_loader(_Cupy(), (9, 0), tmp_path)
+    second = kernels.open_loader(_Cupy(), (9, 0), tmp_path, tuple(SOURCES.values()))
     assert (second.facts()["kernels_compiled"], second.facts()["kernels_shared"]) == (0, len(SOURCES))
 
 
@@ -241,7 +242,8 @@ def test_the_real_worker_gives_the_directory_to_the_device(tmp_path: Path, monke
         "gpu_burnin.device.choose.make_device", lambda *arguments: made.append(arguments) or CpuDevice()
     )
     Worker(plan("gemm"), "GPU-0", lambda _: None, lambda: None, tmp_path).open()
-    assert made == [("cpu", tmp_path)]
+    ((name, folder, sources),) = made
+    assert (name, folder, sources()) == ("cpu", tmp_path, tuple(SOURCES.values()))
 
 
 def test_the_directory_is_the_run_s_own_and_goes_with_it(tmp_path: Path) -> None:

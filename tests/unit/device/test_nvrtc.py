@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks.sources import SOURCES
 from gpu_burnin.device import nvrtc
-from gpu_burnin.device.kernels import SOURCES
 from gpu_burnin.device.nvrtc import Nvrtc, target_for
 from gpu_burnin.device.port import DeviceError
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Buffer, read_matrix, values_from_raw
+from gpu_burnin.device.port import read_matrix
+from gpu_burnin.device.storage import Buffer, values_from_raw
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.product import ROUND, Expected, ProductUnit, Shape, Stream
+from tests.support.devices import ComputingDevice
 
 # Large enough that OpenBLAS uses its second thread.
 SHAPE = Shape(128, 112, 384)
@@ -29,11 +30,11 @@ _SCRIPT = """
 import json, sys
 sys.path[:0] = sys.argv[1:]
 import test_determinism
-print(json.dumps(test_determinism.digests(test_determinism.CpuDevice())))
+print(json.dumps(test_determinism.digests(test_determinism.ComputingDevice())))
 """
 
 
-def digests(device: CpuDevice) -> dict[str, list[str]]:
+def digests(device: ComputingDevice) -> dict[str, list[str]]:
     """The digests of four products in every precision and range, exact and with powers of two, and random ones."""
     made: dict[str, list[str]] = {}
     stream = Stream(device)
@@ -47,7 +48,7 @@ def digests(device: CpuDevice) -> dict[str, list[str]]:
     return made
 
 
-class _NoBlas(CpuDevice):
+class _NoBlas(ComputingDevice):
     """Products by einsum's own loops."""
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
@@ -93,7 +94,7 @@ def test_precisions_that_share_operands_share_digests(with_one_thread: dict[str,
 def test_the_comparison_can_fail() -> None:
     """Random operands are rounded on the way: there the order of summation shows."""
     results = []
-    for device in (CpuDevice(), _NoBlas()):
+    for device in (ComputingDevice(), _NoBlas()):
         unit = ProductUnit(Stream(device), "fp32", SHAPE)
         device.fill_random(unit.a[0], 1)
         device.fill_random(unit.b[0], 2)

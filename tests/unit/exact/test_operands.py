@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_burnin.device.port import STORAGE_OF, raw_from_integers, values_from_raw
+from gpu_burnin.device.storage import raw_from_integers, values_from_raw
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.operands import EXACT_LIMIT, MASK64, MAX_K, RANGES, OperandRange
+from gpu_burnin.exact.port import STORAGE_OF
 
 ALL = [(p, r) for p in exact.PRECISIONS for r in exact.ranges_for(p)]
 

@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks import CHECKS
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import (
-    STORAGE_OF,
-    Collected,
-    raw_from_integers,
-    read_matrix,
-    values_from_raw,
-    write_matrix,
-)
+from gpu_burnin.device.port import read_matrix, write_matrix
+from gpu_burnin.device.storage import raw_from_integers, values_from_raw
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests
 from gpu_burnin.exact.faults import FAULTS, SELFTEST_FAULTS, Fault, Target, flip_bit
@@ -28,7 +21,9 @@ from gpu_burnin.exact.golden import DIGEST_KEY, fresh_seeds, shipped_digest
 from gpu_burnin.exact.integer import integer_product
 from gpu_burnin.exact.locate import locate
 from gpu_burnin.exact.operands import OperandRange
+from gpu_burnin.exact.port import STORAGE_OF, Collected
 from gpu_burnin.exact.product import ROUND, Batch, Case, Expected, Pair, ProductUnit, Shape, Stream
+from tests.support.devices import ComputingDevice
 from tests.support.engine_helpers import SHAPES
 
 SHAPE = Shape(SHAPES["gemm_m"], SHAPES["gemm_n"], SHAPES["gemm_k"])
@@ -37,7 +32,7 @@ LINEAR = [(p, r) for p, r in ALL if r.rounds_to is None]
 
 
 def _unit(precision: str, shape: Shape = SHAPE) -> ProductUnit:
-    return ProductUnit(Stream(CpuDevice()), precision, shape)
+    return ProductUnit(Stream(ComputingDevice()), precision, shape)
 
 
 def _golden(unit: ProductUnit) -> dict[Pair, Expected]:
@@ -219,7 +214,7 @@ def test_storage_holds_every_operand_exactly(precision: str) -> None:
 
 
 def test_transposed_buffers_hold_the_same_matrix() -> None:
-    device = CpuDevice()
+    device = ComputingDevice()
     operand = Case("fp32", exact.RANGES["ieee_fp32"], Shape(8, 24, 16), 1, 2, scaled=True).operand("b")
     plain, transposed = device.allocate("fp32", 16, 24), device.allocate("fp32", 16, 24, transposed=True)
     for fill in (lambda x: device.fill(x, operand), lambda x: device.fill_random(x, 9)):
@@ -233,7 +228,7 @@ def test_transposed_buffers_hold_the_same_matrix() -> None:
 
 
 def test_evidence_is_that_of_the_first_wrong_product_of_a_batch() -> None:
-    class Breaks(CpuDevice):
+    class Breaks(ComputingDevice):
         made = 0
 
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
@@ -355,7 +350,7 @@ def test_location_asks_a_second_challenge_where_the_whole_product_is_too_large(m
 @pytest.mark.parametrize("fault", ["bitflip", "zero", "transposed"])
 def test_location_takes_little_memory_beside_operands_and_result(fault: str) -> None:
     shape = Shape(2048, 2048, 512)
-    unit = ProductUnit(Stream(CpuDevice()), "fp64", shape)
+    unit = ProductUnit(Stream(ComputingDevice()), "fp64", shape)
     unit.load(exact.RANGES["wide"], scaled=True)
     outcome = unit.run(ROUND[:1], [Expected(digest=1)], FAULTS[fault]).outcomes[0]
     assert outcome.evidence is not None
@@ -377,7 +372,7 @@ def test_fresh_seeds_are_never_golden_and_never_come_twice() -> None:
         assert all(0 <= fresh < 1 << 64 for fresh in seeds)
 
 
-class _Seconds(CpuDevice):
+class _Seconds(ComputingDevice):
     """A product takes a second of device time."""
 
     work_s = 0.0
@@ -404,7 +399,7 @@ def test_the_time_of_a_batch_is_its_own_and_plain_products_are_counted_as_launch
 
 
 def test_a_plain_product_that_never_starts_shows_in_the_next_check() -> None:
-    unit = ProductUnit(Stream(CpuDevice()), "bf16", SHAPE)
+    unit = ProductUnit(Stream(ComputingDevice()), "bf16", SHAPE)
     unit.load(exact.RANGES["square"])
     unit.stream.gemm("bf16", unit.a[0], unit.b[0], unit.c, skip=True)
     assert "not_launched" in _run(unit, _golden(unit)).outcomes[0].problems

@@ -21,17 +21,15 @@ from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import Operation
 from gpu_burnin.checks.nvlink import check as nvlink
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
-from gpu_burnin.checks.nvlink.port import NvlinkPort
 from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
 from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.port import Direction, Moved, Verified
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import SHAPES
-from tests.support.pcie_helpers import Device as PcieDevice
 from tests.support.together_helpers import contexts, results_together
 
 RUNS = 200
@@ -120,7 +118,7 @@ def _pcie(way: Direction) -> Run:
             patch.setattr(pcie_phases, "time", clock)
             patch.setattr(together, "time", clock)
             patch.setattr(pcie_phases, "_SMALL_COPIES", 4)
-            made = [replace(ctx, device=PcieDevice(Link)) for ctx in contexts(1, 0.3)]
+            made = [replace(ctx, device=DeviceWith(pcie=Link)) for ctx in contexts(1, 0.3)]
             return results_together(pcie.Check().run, made)
 
     return run
@@ -138,12 +136,8 @@ def _nvlink(direction: str) -> Run:
                 moved = super().finish()
                 return Moved(moved.bytes, moved.bytes / SHAPES["transfer_bytes"] * _UNIT_S)
 
-        class Device(CpuDevice):
-            def peers(self) -> NvlinkPort:
-                return Port()
-
         made = contexts(2)
-        results = results_together(nvlink.Check().run, [replace(made[0], device=Device()), made[1]])
+        results = results_together(nvlink.Check().run, [replace(made[0], device=DeviceWith(nvlink=Port)), made[1]])
         spoiler.seconds = _UNIT_S * spoiler.units
         return results
 
@@ -172,15 +166,11 @@ def _nccl(spoiler: Spoiler) -> dict[str, CheckResult]:
     for name in ("_all_reduce", "_all_gather", "_reduce_scatter", "_all_to_all"):
         setattr(Port, name, spoiling(name))
 
-    class Device(CpuDevice):
-        def collectives(self) -> Any:
-            return Port()
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl_session, "_CURVES_SHARE", 1e12)
         options = {"options": {"collective_wait_s": 60.0}, "shapes": {**SHAPES, "collective_bytes": 4096}}
         made = contexts(2, 1e-9, **options)
-        return results_together(nccl.Check().run, [replace(made[0], device=Device()), made[1]])
+        return results_together(nccl.Check().run, [replace(made[0], device=DeviceWith(nccl=Port)), made[1]])
 
 
 CASES: dict[str, Run] = {

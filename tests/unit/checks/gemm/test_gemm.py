@@ -14,10 +14,13 @@ from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.gemm import check as gemm
 from gpu_burnin.checks.gemm import phases as gemm_phases
 from gpu_burnin.checks.gemm.tally import Rate
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Collected, read_matrix, values_from_raw
+from gpu_burnin.device.port import read_matrix
+from gpu_burnin.device.storage import values_from_raw
 from gpu_burnin.exact import operands
+from gpu_burnin.exact.cpu import CpuProducts
+from gpu_burnin.exact.port import Collected
 from gpu_burnin.types import Verdict
+from tests.support.devices import ComputingDevice
 from tests.support.engine_helpers import context, gpu
 
 _ALL_RANGES = {p: sorted(r.name for r in operands.ranges_for(p)) for p in operands.PRECISIONS}
@@ -105,10 +108,9 @@ def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
 @pytest.mark.parametrize("fault", CHECKS["gemm"].faults)
 def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
     sent: list[Any] = []
-    ctx = replace(context(inject=(fault,)), progress=sent.append)
-    assert ctx.device is not None
-    ctx.device.precisions = ("bf16", "fp64")  # the rest would only take time
-    result = gemm.Check().run(ctx)
+    device = ComputingDevice()
+    device.precisions = ("bf16", "fp64")  # the rest would only take time
+    result = gemm.Check().run(replace(context(inject=(fault,)), device=device, progress=sent.append))
     assert result.verdict is Verdict.FAIL
     (reason,) = result.reasons
     assert reason.code == ("GEMM_NONFINITE" if fault in ("nan", "inf") else "GEMM_MISMATCH")
@@ -125,7 +127,7 @@ def test_gemm_fails_without_golden_digests_too(fault: str) -> None:
     assert [r.code for r in result.reasons] == ["GEMM_MISMATCH"]
 
 
-class _BrokenDevice(CpuDevice):
+class _BrokenDevice(ComputingDevice):
     """Computes element 100 of FP32 products wrong by one, always or from product `after` on."""
 
     def __init__(self, after: int = 0) -> None:
@@ -157,7 +159,7 @@ def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
 # --- random products ---
 
 
-class _Drifts(CpuDevice):
+class _Drifts(ComputingDevice):
     """Flips the lowest bit of an element of every `every`-th BF16 product of random operands."""
 
     def __init__(self, every: int) -> None:
@@ -201,7 +203,7 @@ def test_random_products_that_are_never_written_are_seen() -> None:
     class Idle(_Drifts):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             before = c.data.copy()
-            CpuDevice.gemm(self, precision, a, b, c)
+            CpuProducts.gemm(self, precision, a, b, c)
             if self.random:
                 c.data[...] = before
 
@@ -217,7 +219,7 @@ def test_a_tile_that_random_products_never_write_is_seen(monkeypatch: pytest.Mon
     class Skips(_Drifts):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             before = c.data[:8, :8].copy()
-            CpuDevice.gemm(self, precision, a, b, c)
+            CpuProducts.gemm(self, precision, a, b, c)
             if self.random and precision == "bf16":
                 c.data[:8, :8] = before
 
@@ -257,7 +259,7 @@ def test_a_slow_precision_leaves_the_rest_of_its_ranges_to_the_rotation(monkeypa
 # --- data paths and coverage on a real device ---
 
 
-class _Hopper(CpuDevice):
+class _Hopper(ComputingDevice):
     """Gives the bits of the right data paths, with rates that are made up: it stands for a real GPU."""
 
     simulated = False
@@ -288,7 +290,7 @@ class _Hopper(CpuDevice):
         return replace(collected, seconds=seconds)
 
 
-def _on_hopper(device: CpuDevice, sku: str = "h200-sxm") -> Any:
+def _on_hopper(device: ComputingDevice, sku: str = "h200-sxm") -> Any:
     return gemm.Check().run(replace(context(), device=device, gpu=replace(gpu(), sku=sku)))
 
 

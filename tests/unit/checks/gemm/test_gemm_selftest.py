@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.gemm import check as gemm
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Collected, Observed
 from gpu_burnin.exact import freivalds, operands
+from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.exact.faults import FAULTS, SELFTEST_FAULTS
 from gpu_burnin.exact.operands import Digest
+from gpu_burnin.exact.port import Collected, Observed
 from gpu_burnin.types import Verdict
+from tests.support.devices import ComputingDevice
 from tests.support.engine_helpers import context
 
 
@@ -59,7 +60,7 @@ def test_healthy_hardware_passes_with_any_seed_and_shape(seed: int, sizes: tuple
     assert gemm.Check().run(replace(context(**shapes), seed=seed)).verdict is Verdict.PASS
 
 
-class _Observing(CpuDevice):
+class _Observing(ComputingDevice):
     """A detector that sees what `see` makes of the truth."""
 
     def see(self, observed: Observed) -> Observed:
@@ -110,7 +111,7 @@ def test_the_selftest_sees_a_blind_digest() -> None:
 
 
 def test_the_selftest_sees_a_freivalds_check_that_always_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuDevice, "bilinear", lambda *_: 1)
+    monkeypatch.setattr(CpuProducts, "bilinear", lambda *_: 1)
     monkeypatch.setattr(freivalds, "dot", lambda *_: 1)
     missed = _undetected(gemm.Check().selftest(context()))
     assert missed == {f"wrong_value {p} (fresh seed)" for p in operands.PRECISIONS}

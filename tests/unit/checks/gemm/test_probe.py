@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks.gemm.probe import BitProbe, probe_bits
-from gpu_burnin.device.cpu import CpuDevice
-from gpu_burnin.device.port import Buffer, read_matrix, values_from_raw
+from gpu_burnin.device.port import read_matrix
+from gpu_burnin.device.storage import Buffer, values_from_raw
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.product import ProductUnit, Shape, Stream
+from tests.support.devices import ComputingDevice
 
 SHAPE = Shape(128, 256, 256)
 
@@ -22,7 +23,7 @@ def _truncate(values: np.ndarray, bits: int) -> np.ndarray:
     return np.ldexp(np.trunc(mantissa * 2.0**bits), exponent - bits)
 
 
-class _Device(CpuDevice):
+class _Device(ComputingDevice):
     """Multiplies as another data path would: `operand_bits` kept of FP32 operands, sums cut or rounded."""
 
     def __init__(self, operand_bits: int = 24, rounding: Any = None, truncating: bool = False, fp64: bool = False):
@@ -54,13 +55,13 @@ class _Device(CpuDevice):
         c.data[...] = total.astype(np.float64 if precision == "fp64" else np.float32).view(c.data.dtype)
 
 
-def _probe(precision: str, device: CpuDevice) -> BitProbe:
+def _probe(precision: str, device: ComputingDevice) -> BitProbe:
     return probe_bits(ProductUnit(Stream(device), precision, SHAPE), 3)
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 def test_native_products_are_recognised(precision: str) -> None:
-    probe = _probe(precision, CpuDevice())
+    probe = _probe(precision, ComputingDevice())
     assert (probe.seen, probe.path, probe.acts_as) == (True, f"native {precision}", precision)
 
 
@@ -77,14 +78,14 @@ def test_tf32_is_recognised_however_it_rounds_and_not_taken_for_fp32(rounding: A
 
 
 def test_fp32_units_are_not_taken_for_tf32() -> None:
-    probe = _probe("tf32", CpuDevice())
+    probe = _probe("tf32", ComputingDevice())
     assert (probe.seen, probe.path, probe.acts_as) == (False, "native fp32", "fp32")
 
 
 @pytest.mark.parametrize(
     ("precision", "device"), [("fp32", _Device(16)), ("tf32", _Device(8)), ("fp64", _Device(fp64=True))]
 )
-def test_an_unknown_path_is_not_proven(precision: str, device: CpuDevice) -> None:
+def test_an_unknown_path_is_not_proven(precision: str, device: ComputingDevice) -> None:
     probe = _probe(precision, device)
     assert (probe.seen, probe.path, probe.errors) == (False, "unknown", None)
 
@@ -94,11 +95,11 @@ def test_truncating_and_rounding_units_are_told_apart(precision: str) -> None:
     tensor, rounding = _probe(precision, _Device(truncating=True)), _probe(precision, _Device())
     assert (tensor.seen, tensor.path) == (True, "tensor core")
     assert (rounding.seen, rounding.path) == (False, "rounding to nearest")
-    assert not _probe(precision, CpuDevice()).seen, "NumPy rounds, too"
+    assert not _probe(precision, ComputingDevice()).seen, "NumPy rounds, too"
 
 
 def test_results_that_are_exact_tell_nothing() -> None:
-    class Exact(CpuDevice):
+    class Exact(ComputingDevice):
         def fill_random(self, buffer: Buffer, key: int, positive: bool = False) -> None:
             self.fill(buffer, operands.operand_for(operands.RANGES["filled"], "b", key))
 
@@ -109,7 +110,7 @@ def test_results_that_are_exact_tell_nothing() -> None:
 # --- tensor cores that align the terms of a step to the largest ---
 
 
-class _Tensor(CpuDevice):
+class _Tensor(ComputingDevice):
     """A tensor core that adds `step` products and the sum so far in one go: each is cut to `bits` fraction bits of the
     largest (Fasi et al., PeerJ CS 2021, of V100 to A100). `operand` are the significant bits it keeps of an operand,
     `largest` is what it can hold."""
@@ -139,7 +140,7 @@ class _Tensor(CpuDevice):
 _CORNER = Shape(64, 64, 1024)
 
 
-def _corner(precision: str, device: CpuDevice) -> BitProbe:
+def _corner(precision: str, device: ComputingDevice) -> BitProbe:
     return probe_bits(ProductUnit(Stream(device), precision, _CORNER), 3)
 
 
@@ -169,7 +170,7 @@ def test_bf16_and_fp16_units_are_told_apart_by_the_range_and_the_bits_of_operand
 # --- INT8 ---
 
 
-class _Int8ByFp32(CpuDevice):
+class _Int8ByFp32(ComputingDevice):
     """INT8 products by a unit that adds in FP32."""
 
     def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
@@ -180,7 +181,7 @@ class _Int8ByFp32(CpuDevice):
 
 def test_int8_sums_beyond_2_to_the_24_need_an_integer_accumulator() -> None:
     shape = Shape(64, 96, 4096)
-    integer = probe_bits(ProductUnit(Stream(CpuDevice()), "int8", shape), 3)
+    integer = probe_bits(ProductUnit(Stream(ComputingDevice()), "int8", shape), 3)
     assert (integer.seen, integer.path, integer.rivals) == (True, "integer accumulator", ("int8_vector",))
     rounded = probe_bits(ProductUnit(Stream(_Int8ByFp32()), "int8", shape), 3)
     assert (rounded.seen, rounded.path, rounded.acts_as) == (False, "floating-point accumulator", "bf16")
@@ -188,7 +189,7 @@ def test_int8_sums_beyond_2_to_the_24_need_an_integer_accumulator() -> None:
 
 
 def test_short_int8_sums_leave_the_path_to_the_rate() -> None:
-    for device in (CpuDevice(), _Int8ByFp32()):
+    for device in (ComputingDevice(), _Int8ByFp32()):
         probe = _probe("int8", device)
         assert (probe.seen, probe.path, probe.rivals) == (True, "by rate alone", ("int8_vector", "fp16", "bf16"))
 
@@ -260,7 +261,7 @@ def test_nan_in_a_probe_is_a_fault(precision: str) -> None:
 
 
 def test_products_that_were_never_made_are_a_fault() -> None:
-    class Nothing(CpuDevice):
+    class Nothing(ComputingDevice):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             self._launches += 1
 
@@ -271,7 +272,7 @@ def test_products_that_were_never_made_are_a_fault() -> None:
 def test_rounding_of_another_kind_is_a_path_and_no_fault() -> None:
     """FP32 emulated on other units: nearly all products right, some off in the last bit, all over the result."""
 
-    class Emulated(CpuDevice):
+    class Emulated(ComputingDevice):
         def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
             super().gemm(precision, a, b, c)
             c.data[...] += (np.arange(c.data.size, dtype=np.uint32).reshape(c.data.shape) * 2654435761 >> 20) % 16 == 0

@@ -19,25 +19,14 @@ from gpu_burnin.checks.hbm import rounds as hbm_patterns
 from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import HbmPort
+from gpu_burnin.checks.hbm.port import HbmPort, hbm_port
 from gpu_burnin.checks.hbm.rounds import CORE, Scan, Step
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact import operands
 from gpu_burnin.types import JSON, Verdict
+from tests.support.devices import ComputingDevice, DeviceWith
 from tests.support.engine_helpers import context
 from tests.support.faulty_hbm import FaultyHbm
-
-
-class OnMemory(CpuDevice):
-    """The CPU device with a given memory."""
-
-    def __init__(self, memory: HbmPort) -> None:
-        super().__init__()
-        self._memory = memory
-
-    def memory(self) -> HbmPort:
-        return self._memory
 
 
 def _extended(**more: Any) -> CheckContext:
@@ -82,7 +71,7 @@ def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
             seen.append(pattern)
             super().write(pattern)
 
-    result = hbm.Check().run(replace(context(budget_s=0.3, hbm_bytes=4096), device=OnMemory(Watched())))
+    result = hbm.Check().run(replace(context(budget_s=0.3, hbm_bytes=4096), device=DeviceWith(hbm=Watched)))
     assert int(str(result.coverage["rounds"])) > 1
     assert len({p.parameter for p in seen if p.kind == "random"}) > 1
     assert len({p.parameter for p in seen if p.kind == "walking"}) > 4
@@ -98,7 +87,7 @@ def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits() -> 
             super().hold(seconds)
 
     told: list[Mapping[str, JSON]] = []
-    ctx = replace(_extended(hbm_bytes=4096), device=OnMemory(Watched()), progress=told.append)
+    ctx = replace(_extended(hbm_bytes=4096), device=DeviceWith(hbm=Watched), progress=told.append)
     check = hbm.Check()
     check.retention_s = 0.05
     started = time.monotonic()
@@ -186,7 +175,7 @@ def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest
             clock[0] += 20.0 if pattern.kind == "solid" else 0.0
             return super().verify(pattern, invert, downwards)
 
-    result = hbm.Check().run(replace(context(hbm_bytes=4096), device=OnMemory(Slow())))
+    result = hbm.Check().run(replace(context(hbm_bytes=4096), device=DeviceWith(hbm=Slow)))
     (reason,) = result.reasons
     assert (reason.code, result.verdict) == ("COVERAGE_LOW", Verdict.INCONCLUSIVE)
     assert "before inversions checker, walking, modulo had gone over all 4096 bytes" in reason.message
@@ -202,13 +191,13 @@ def test_memory_is_given_back_also_after_an_exception(act: str) -> None:
 
     memory = Breaks()
     with pytest.raises(DeviceError, match="fell off"):
-        getattr(hbm.Check(), act)(replace(context(), device=OnMemory(memory)))
+        getattr(hbm.Check(), act)(replace(context(), device=DeviceWith(hbm=lambda: memory)))
     assert memory._words.size == 0
 
 
 def test_memory_is_given_back_after_a_run() -> None:
     memory = CpuHbm()
-    ctx = replace(context(), device=OnMemory(memory))
+    ctx = replace(context(), device=DeviceWith(hbm=lambda: memory))
     hbm.Check().run(ctx)
     assert memory._words.size == 0
     hbm.Check().selftest(ctx)
@@ -219,7 +208,7 @@ def test_gemm_leaves_no_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device memory goes back when the last reference does: nothing of gemm may wait for the cycle collector."""
     left: list[weakref.ref[Any]] = []
 
-    class Watched(CpuDevice):
+    class Watched(ComputingDevice):
         def allocate(self, storage: str, rows: int, cols: int, transposed: bool = False) -> Any:
             buffer = super().allocate(storage, rows, cols, transposed)
             left.append(weakref.ref(buffer))
@@ -264,7 +253,7 @@ def _run(test: str, memory: HbmPort, size_bytes: int) -> Scan:
 
 @pytest.mark.parametrize(("test", "kind"), [(t, k) for t, kinds in _FINDS.items() for k in kinds])
 def test_patterns_find_hardware_faults(test: str, kind: str) -> None:
-    memory = FaultyHbm(kind, _PLACES.get(kind, _PLACE)).memory()
+    memory = hbm_port(FaultyHbm(kind, _PLACES.get(kind, _PLACE)))
     memory.take(1 << 16)
     assert _run(test, memory, 1 << 16).damage.words > 0
 
@@ -338,7 +327,7 @@ def test_the_selftest_sees_a_blind_memory_test() -> None:
         def verify(self, *_: Any, **__: Any) -> MemoryFaults:
             return MemoryFaults()
 
-    (memory,) = hbm.Check().selftest(replace(context(), device=OnMemory(Wrong())))
+    (memory,) = hbm.Check().selftest(replace(context(), device=DeviceWith(hbm=Wrong)))
     assert not memory.detected
 
 
@@ -360,7 +349,7 @@ def test_memory_that_is_wrong_everywhere_ends_the_check_all_the_same() -> None:
         def _store(self, start_word: int, words: Any) -> None:
             super()._store(start_word, words ^ words.dtype.type(0x10))
 
-    result = hbm.Check().run(replace(context(hbm_bytes=1 << 20), device=OnMemory(Dead())))
+    result = hbm.Check().run(replace(context(hbm_bytes=1 << 20), device=DeviceWith(hbm=Dead)))
     assert result.coverage["wrong_words"] == 1 << 17
     assert result.coverage["shape_words"] == "bit lane 4 in at least 131072 words, a run of at least 32768 bytes"
     assert len(result.errors) == 64

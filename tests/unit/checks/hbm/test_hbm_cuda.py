@@ -17,9 +17,12 @@ from gpu_burnin.checks.hbm import source
 from gpu_burnin.checks.hbm.cuda import CudaHbm
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, Pattern
+from gpu_burnin.checks.hbm.port import hbm_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError
+from gpu_burnin.exact.cuda import CudaProducts
+from gpu_burnin.exact.port import products_on
 from gpu_burnin.types import Verdict
 from tests.support.cuda_fakes import CudaError, FakeLt, use_fakes
 from tests.support.engine_helpers import context, gpu
@@ -311,13 +314,13 @@ def test_memory_is_given_back_after_an_error(opened: tuple[CudaDevice, HbmCupy],
 def test_what_products_left_is_free_for_the_memory_test(opened: tuple[CudaDevice, HbmCupy]) -> None:
     device, fake = opened
     fake.kernels = None
-    c = device.allocate("fp32", 16, 16)
-    device.enqueue_check(c, 1, None, 5)
-    assert device._kept is not None
-    device.memory()
-    assert device._kept is None
+    with products_on(device) as products:
+        assert isinstance(products, CudaProducts)
+        products.enqueue_check(device.allocate("fp32", 16, 16), 1, None, 5)
+        assert products._kept is not None
+    assert products._kept is None
 
 
 def test_a_closed_device_has_no_memory_to_test() -> None:
     with pytest.raises(DeviceError, match="not open"):
-        CudaDevice().memory()
+        hbm_port(CudaDevice())

@@ -18,10 +18,10 @@ from gpu_burnin.checks.nccl.cpu import CpuNccl
 from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS
 from gpu_burnin.checks.nccl.port import NcclMissing, Transports
 from gpu_burnin.checks.nccl.tally import sizes
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context, limited, plan
 from tests.support.executor_helpers import LIMITS, gone, told
 from tests.support.together_helpers import contexts, results_together, run_together
@@ -148,20 +148,8 @@ class _Spoiled(CpuNccl):
             self._send_array(op)[3] ^= 1
 
 
-class _Device(CpuDevice):
-    """The CPU device with another port."""
-
-    def __init__(self, port: CpuNccl) -> None:
-        super().__init__()
-        self._port = port
-
-    def collectives(self) -> CpuNccl:
-        return self._port
-
-
 def _with_port(made: Sequence[Any], index: int, port: CpuNccl) -> list[Any]:
-    device = _Device(port)
-    device.open(made[index].gpu)
+    device = DeviceWith(nccl=lambda: port)
     return [replace(ctx, device=device) if i == index else ctx for i, ctx in enumerate(made)]
 
 
@@ -237,7 +225,7 @@ class _NoNvlink(CpuNccl):
         return replace(super().transports(), multicast=False)
 
 
-class _Real(_Device):
+class _Real(DeviceWith):
     simulated = False
 
 
@@ -245,7 +233,7 @@ def test_a_way_around_nvlink_is_refused() -> None:
     made = contexts(2, options=_PATIENT)
     gpus = tuple(replace(one, sku="h100-sxm5-80gb") for one in made[0].gpus)
     for index, ctx in enumerate(made):
-        made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], device=_Real(_NoNvlink()))
+        made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], device=_Real(nccl=_NoNvlink))
     for result in run_together(Check().run, made).values():
         assert isinstance(result, CheckResult)
         assert told(result) == [("NCCL_FALLBACK", Verdict.INCONCLUSIVE)]

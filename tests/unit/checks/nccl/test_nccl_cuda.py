@@ -26,11 +26,11 @@ from gpu_burnin.checks.nccl.operations import (
     sent_bits,
 )
 from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclTimeout
-from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import Verdict
 from tests.support.cuda_fakes import STREAM
+from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context
 from tests.support.nccl_fakes import COMM, LIMIT_S, SIZE_BYTES, FakeGpu, FakeNccl, join
 
@@ -377,12 +377,17 @@ def test_a_failing_device_is_a_device_error(nccl_port: CudaNccl, nccl_gpu: FakeG
         nccl_port.fill(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5))
 
 
-def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
-    class Device(CudaDevice):
-        def collectives(self) -> CudaNccl:
-            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
+class _Real(DeviceWith):
+    simulated = False
 
-    ctx = replace(context(collective_bytes=1 << 16), device=Device(), level="standard")
+
+def _real(gpu: FakeGpu) -> _Real:
+    """A device that is no simulation."""
+    return _Real(nccl=lambda: CudaNccl(gpu, DeviceErrors(gpu), gpu, 1))
+
+
+def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
+    ctx = replace(context(collective_bytes=1 << 16), device=_real(nccl_gpu), level="standard")
     result = Check().run(ctx)
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
     curves = result.coverage["curves"]
@@ -400,12 +405,8 @@ def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: Fa
 def test_messages_are_as_large_as_there_is_room_for(
     nccl_gpu: FakeGpu, nccl_library: FakeNccl, free_bytes: int, largest: int
 ) -> None:
-    class Device(CudaDevice):
-        def collectives(self) -> CudaNccl:
-            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
-
     nccl_gpu.free_bytes = free_bytes
-    result = Check().run(replace(context(collective_bytes=1 << 16), device=Device()))
+    result = Check().run(replace(context(collective_bytes=1 << 16), device=_real(nccl_gpu)))
     assert result.verdict is Verdict.PASS
     curves: Any = result.coverage["curves"]
     assert {curve["points"][-1]["size_bytes"] for curve in curves if curve["points"]} == {largest}
@@ -413,11 +414,7 @@ def test_messages_are_as_large_as_there_is_room_for(
 
 
 def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
-    class Device(CudaDevice):
-        def collectives(self) -> CudaNccl:
-            return CudaNccl(nccl_gpu, DeviceErrors(nccl_gpu), nccl_gpu, 1)
-
-    Check().run(replace(context(collective_bytes=4096), device=Device()))
+    Check().run(replace(context(collective_bytes=4096), device=_real(nccl_gpu)))
     counts = [arguments[2] for name, arguments in nccl_library.calls if name == "ncclAllReduce"]
     # One size: to connect, warm-up, a small one and the timed one; then a small one for each other collective.
     assert counts[:4] == [1024, 1024, 4, 1024]

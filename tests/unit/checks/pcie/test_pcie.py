@@ -19,8 +19,9 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import JSON, CheckResult, Verdict
+from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import SHAPES, context
-from tests.support.pcie_helpers import Device, one, run
+from tests.support.pcie_helpers import one, run
 from tests.support.together_helpers import contexts, run_together
 
 CHECK = pcie.Check()
@@ -317,5 +318,5 @@ class Mixing(CpuPcie):
 def test_a_detector_that_is_blind_cries_always_or_mixes_kinds_is_not_taken_for_good(
     kind: type[CpuPcie], detected: list[bool]
 ) -> None:
-    tests = CHECK.selftest(replace(context(), device=Device(kind)))
+    tests = CHECK.selftest(replace(context(), device=DeviceWith(pcie=kind)))
     assert [test.detected for test in tests] == detected

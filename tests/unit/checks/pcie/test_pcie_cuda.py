@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_burnin.checks.pcie.cuda import CudaPcie
-from gpu_burnin.checks.pcie.port import FAULTS, POISON_WORD, Direction, Kind, Verified, geometry
+from gpu_burnin.checks.pcie.port import FAULTS, POISON_WORD, Direction, Kind, Verified, geometry, pcie_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError
@@ -197,8 +197,8 @@ def test_a_fresh_look_has_clean_counters(link: CudaPcie) -> None:
 
 def test_the_device_s_link_uses_the_device_s_device(cupy: FakePcieCupy, monkeypatch: pytest.MonkeyPatch) -> None:
     device = CudaDevice()
-    device._cupy, device._errors, device.loader = cupy, DeviceErrors(cupy), cupy
-    link = device.host_link()
+    device.cupy, device.errors, device.loader = cupy, DeviceErrors(cupy), cupy
+    link = pcie_port(device)
     assert not link.simulated
     assert link.open(SIZE) == geometry(SIZE)
     link.close()

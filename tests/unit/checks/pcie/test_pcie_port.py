@@ -22,6 +22,7 @@ from gpu_burnin.checks.pcie.port import (
     Moved,
     Verified,
     geometry,
+    pcie_port,
 )
 from gpu_burnin.checks.pcie.slots import fill_words, looker
 from gpu_burnin.device.cpu import CpuDevice
@@ -243,7 +244,7 @@ def test_no_memory_at_all_names_the_shape(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_cpu_device_offers_a_simulated_link() -> None:
-    link = CpuDevice().host_link()
+    link = pcie_port(CpuDevice())
     assert link.simulated
     link.open(SIZE)
     assert link.facts()["numa_node"] is None

@@ -22,8 +22,8 @@ from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load
 from gpu_burnin.checks.power.wave import Wave
 from gpu_burnin.checks.together import Clock, Group
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError, DeviceFault
+from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
@@ -168,13 +168,13 @@ def test_a_wrong_copy_from_another_gpu_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_product_that_is_wrong_before_the_first_wave(monkeypatch: pytest.MonkeyPatch) -> None:
-    gemm = CpuDevice.gemm
+    gemm = CpuProducts.gemm
 
-    def broken(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
+    def broken(self: CpuProducts, precision: str, a: Any, b: Any, c: Any) -> None:
         gemm(self, precision, a, b, c)
         c.data.reshape(-1)[5] ^= 1 << 20
 
-    monkeypatch.setattr(CpuDevice, "gemm", broken)
+    monkeypatch.setattr(CpuProducts, "gemm", broken)
     result = run()["GPU-0"]
     assert result.verdict is Verdict.FAIL
     assert "while the load was measured" in result.reasons[0].message

@@ -12,6 +12,7 @@ import pytest
 from gpu_burnin.checks.power import load as power_load
 from gpu_burnin.checks.power.load import FALLING, RISING, Load
 from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.exact.cuda import CudaProducts
 from tests.support.cuda_fakes import FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import context, gpu
 
@@ -24,7 +25,7 @@ def load(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(power_load, "_WARM_S", 0.0)
     device = CudaDevice()
     device.open(gpu())
-    return Load(replace(context(), device=device), device, 1.0)
+    return Load(replace(context(), device=device), CudaProducts(device), 1.0)
 
 
 def test_products_are_verified_and_timed_by_the_device(load: Load) -> None:

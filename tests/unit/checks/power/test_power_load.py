@@ -12,7 +12,7 @@ from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.power import load as power_load
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.checks.power.load import FALLING, HIGH, RISING, Burst, Load
-from gpu_burnin.device.cpu import CpuDevice
+from gpu_burnin.exact.cpu import CpuProducts
 from tests.support.together_helpers import contexts
 
 # --- the load ---
@@ -20,7 +20,7 @@ from tests.support.together_helpers import contexts
 
 def load_of(made: CheckContext, longest_s: float = 1.0) -> Load:
     assert made.device is not None
-    return Load(made, made.device, longest_s)
+    return Load(made, CpuProducts(made.device), longest_s)
 
 
 def test_the_largest_shape_that_fits_into_a_half_period_is_taken() -> None:
@@ -51,15 +51,15 @@ def test_the_edge_of_a_wrong_product_is_right(fault: str, edge: str) -> None:
 
 def test_a_product_between_the_edges_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     load, calls = load_of(contexts(1)[0]), []
-    gemm = CpuDevice.gemm
+    gemm = CpuProducts.gemm
 
-    def once(self: CpuDevice, precision: str, a: Any, b: Any, c: Any) -> None:
+    def once(self: CpuProducts, precision: str, a: Any, b: Any, c: Any) -> None:
         gemm(self, precision, a, b, c)
         calls.append(1)
         if len(calls) == 3:
             c.data.reshape(-1)[0] ^= 1
 
-    monkeypatch.setattr(CpuDevice, "gemm", once)
+    monkeypatch.setattr(CpuProducts, "gemm", once)
     assert [wrong.edge for wrong in load.burst(5).wrong] == [HIGH]
 
 

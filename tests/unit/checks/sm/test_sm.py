@@ -87,7 +87,7 @@ def test_rounding_fp64_sums_to_fp32_alone_would_be_wrong() -> None:
 def test_simulated_sms_agree_with_the_host_by_other_means(kernel: str, seed: int) -> None:
     rounds = ROUNDS[kernel]
     run, golden = sm_cpu.run(kernel, seed, rounds), expected(kernel, seed, rounds)
-    assert run.values.shape == (2 * sm_cpu.SIMULATED_SMS, sm.words(kernel, rounds))
+    assert run.values.shape == (2 * sm_cpu.SIMULATED_MULTIPROCESSORS, sm.words(kernel, rounds))
     assert not any(golden.wrong(row).any() for row in run.values)
     assert sorted(run.smid) == sorted(list(range(16)) * 2)
 

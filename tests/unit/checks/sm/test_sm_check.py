@@ -11,22 +11,23 @@ import pytest
 from gpu_burnin.checks import CHECKS, REGISTRY
 from gpu_burnin.checks.sm import check as sm
 from gpu_burnin.checks.sm import cpu as sm_cpu
+from gpu_burnin.checks.sm.cpu import CpuSm
 from gpu_burnin.checks.sm.faults import FAULT_NAMES
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, SmRun
-from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Action, Verdict
+from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context
 
 
-class _Broken(CpuDevice):
+class _Broken(CpuSm):
     """A GPU with something wrong; `change` edits the results of each launch, and is told how many there were."""
 
     change: Any = None
     launches_of_sms = 0
 
-    def run_on_sms(self, kernel: str, seed: int, rounds: int, fault: Any = None) -> SmRun:
-        run = super().run_on_sms(kernel, seed, rounds, fault)
+    def run(self, kernel: str, seed: int, rounds: int, fault: Any = None) -> SmRun:
+        run = super().run(kernel, seed, rounds, fault)
         smid, values = run.smid.copy(), run.values.copy()
         self.change(kernel, self.launches_of_sms, smid, values)
         self.launches_of_sms += 1
@@ -34,11 +35,9 @@ class _Broken(CpuDevice):
 
 
 def _with(change: Any) -> Any:
-    device = _Broken()
-    ctx = context()
-    device.open(ctx.gpu)
-    device.change = change
-    return replace(ctx, device=device)
+    sms = _Broken()
+    sms.change = change
+    return replace(context(), device=DeviceWith(sm=lambda: sms))
 
 
 def test_the_check_is_registered_with_its_faults() -> None:
@@ -187,7 +186,7 @@ def test_the_selftest_strikes_every_kernel_and_is_seen(full: bool) -> None:
 
 def test_a_blind_detector_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that never reaches the results stands for a detector that looks elsewhere."""
-    monkeypatch.setattr(CpuDevice, "run_on_sms", lambda self, k, s, r, fault=None: sm_cpu.run(k, s, r))
+    monkeypatch.setattr(CpuSm, "run", lambda self, k, s, r, fault=None: sm_cpu.run(k, s, r))
     assert not any(result.detected for result in sm.Check().selftest(context()))
 
 

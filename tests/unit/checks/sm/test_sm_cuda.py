@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def gpu(library: ctypes.CDLL) -> HostGpu:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_give_the_row_that_the_host_expects(library: ctypes.CDLL, kernel: str) -> None:
     gpu, rounds = HostGpu(library, sms=2), ROUNDS[kernel]
-    run = CudaSm(gpu, gpu).run(kernel, SEED, rounds)
+    run = CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, rounds)
     golden = expected(kernel, SEED, rounds)
     assert run.values.shape == (run.smid.size, words(kernel, rounds))
     assert [int(golden.wrong(row).sum()) for row in run.values] == [0] * run.smid.size
@@ -50,7 +51,7 @@ def test_taking_subnormals_for_zero_changes_no_row(library: ctypes.CDLL, kernel:
     gpu = HostGpu(library, sms=1)
     rows = []
     for mode.value in (1, 0):
-        rows.append(CudaSm(gpu, gpu).run(kernel, SEED, 64).values[0])
+        rows.append(CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, 64).values[0])
     assert np.array_equal(*rows)
     assert not expected(kernel, SEED, 64).wrong(rows[0]).any()
 
@@ -58,7 +59,7 @@ def test_taking_subnormals_for_zero_changes_no_row(library: ctypes.CDLL, kernel:
 @pytest.mark.parametrize("shared_kib", [32, 99, 163, 227])
 def test_shared_memory_is_tested_to_its_end_with_the_same_result(library: ctypes.CDLL, shared_kib: int) -> None:
     gpu = HostGpu(library, sms=1, shared_bytes=shared_kib << 10)
-    run = CudaSm(gpu, gpu).run("shared", SEED, 9)
+    run = CudaSm(gpu, nullcontext, gpu).run("shared", SEED, 9)
     assert not expected("shared", SEED, 9).wrong(run.values[0]).any()
     memory = (ctypes.c_uint32 * (64 << 10)).in_dll(library, "dynamic_memory")
     untouched = np.frombuffer(memory, dtype=np.uint32)[: shared_kib << 8] == 0xEEEEEEEE
@@ -66,7 +67,7 @@ def test_shared_memory_is_tested_to_its_end_with_the_same_result(library: ctypes
 
 
 def test_each_launch_has_a_block_for_every_sm_and_all_shared_memory(gpu: HostGpu) -> None:
-    runner = CudaSm(gpu, gpu)
+    runner = CudaSm(gpu, nullcontext, gpu)
     for kernel in KERNELS:
         runner.run(kernel, SEED, 1)
     assert gpu.compiled == [sm_source.SOURCE]
@@ -76,14 +77,14 @@ def test_each_launch_has_a_block_for_every_sm_and_all_shared_memory(gpu: HostGpu
 
 def test_launches_go_on_until_every_sm_was_seen(gpu: HostGpu) -> None:
     gpu.place = lambda launch, blocks: [launch % 4] * blocks
-    run = CudaSm(gpu, gpu).run("int", SEED, 1)
+    run = CudaSm(gpu, nullcontext, gpu).run("int", SEED, 1)
     assert (run.launches, len(gpu.launches)) == (4, 4)
     assert judge(run, expected("int", SEED, 1)).covered == frozenset(range(4))
 
 
 def test_an_sm_that_never_comes_ends_the_launches_at_a_bound(gpu: HostGpu) -> None:
     gpu.place = lambda launch, blocks: [b % 3 for b in range(blocks)]
-    run = CudaSm(gpu, gpu).run("int", SEED, 1)
+    run = CudaSm(gpu, nullcontext, gpu).run("int", SEED, 1)
     assert run.launches == 16
     assert judge(run, expected("int", SEED, 1)).covered == frozenset(range(3))
 
@@ -91,19 +92,19 @@ def test_an_sm_that_never_comes_ends_the_launches_at_a_bound(gpu: HostGpu) -> No
 def test_ids_with_holes_are_known_by_nsmid(library: ctypes.CDLL) -> None:
     gpu = HostGpu(library, sms=4, ids=9)
     gpu.place = lambda launch, blocks: [0, 3, 5, 8]
-    verdicts = judge(CudaSm(gpu, gpu).run("int", SEED, 1), expected("int", SEED, 1))
+    verdicts = judge(CudaSm(gpu, nullcontext, gpu).run("int", SEED, 1), expected("int", SEED, 1))
     assert verdicts.clean and verdicts.covered == frozenset({0, 3, 5, 8})
 
 
 def test_an_id_beyond_nsmid_is_noticed(gpu: HostGpu) -> None:
     gpu.place = lambda launch, blocks: [0, 1, 2, 4]
-    assert judge(CudaSm(gpu, gpu).run("int", SEED, 1), expected("int", SEED, 1)).unknown_ids == (4,)
+    assert judge(CudaSm(gpu, nullcontext, gpu).run("int", SEED, 1), expected("int", SEED, 1)).unknown_ids == (4,)
 
 
 def test_a_block_that_changes_its_sm_counts_for_none(gpu: HostGpu) -> None:
     gpu.place = lambda launch, blocks: list(range(blocks))
     gpu.leaves = lambda launch, blocks: [1, 1, 2, 3]
-    run = CudaSm(gpu, gpu).run("shared", SEED, 1)  # it waits at barriers, so it can move
+    run = CudaSm(gpu, nullcontext, gpu).run("shared", SEED, 1)  # it waits at barriers, so it can move
     assert (run.smid == MOVED).sum() == run.launches
     assert judge(run, expected("shared", SEED, 1)).covered == frozenset({1, 2, 3})
 
@@ -111,7 +112,7 @@ def test_a_block_that_changes_its_sm_counts_for_none(gpu: HostGpu) -> None:
 def test_a_launch_that_does_not_run_leaves_nothing_of_an_earlier_one(
     gpu: HostGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = CudaSm(gpu, gpu)
+    runner = CudaSm(gpu, nullcontext, gpu)
     launch = gpu.library.launch
     monkeypatch.setattr(gpu, "library", _OnlyFirst(gpu.library, launch))
     run = runner.run("int", SEED, 1)
@@ -142,12 +143,12 @@ class _OnlyFirst:
 )  # fmt: skip
 def test_faults_in_the_devices_buffers_name_their_sm(gpu: HostGpu, name: str, kernel: str) -> None:
     fault = make_fault(name, 5, kernel)
-    verdicts = judge(CudaSm(gpu, gpu).run(kernel, SEED, 2, fault), expected(kernel, SEED, 2))
+    verdicts = judge(CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, 2, fault), expected(kernel, SEED, 2))
     assert [wrong.sm for wrong in verdicts.wrong] == [fault.sm % 4]
 
 
 def test_faults_of_all_sms_of_ids_and_of_launches(gpu: HostGpu) -> None:
-    runner = CudaSm(gpu, gpu)
+    runner = CudaSm(gpu, nullcontext, gpu)
     golden = expected("special", SEED, 1)
     assert judge(runner.run("special", SEED, 1, make_fault("special_everywhere", 5)), golden).common is not None
     golden = expected("int", SEED, 1)
@@ -169,6 +170,6 @@ def test_what_only_a_gpu_has_is_in_the_primitives_alone() -> None:
 
 
 def test_nothing_is_imported_or_compiled_before_it_is_needed(gpu: HostGpu) -> None:
-    runner = CudaSm(gpu, gpu)
+    runner = CudaSm(gpu, nullcontext, gpu)
     assert (runner.multiprocessors, runner.shared_bytes, gpu.compiled) == (4, 48 << 10, [])
     assert "import cupy" not in Path(sm_source.__file__).with_name("cuda.py").read_text()

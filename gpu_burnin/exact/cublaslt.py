@@ -8,19 +8,16 @@ against both libraries without a GPU; products have not yet been run on hardware
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.device.port import STORAGE_OF, DeviceError
+from gpu_burnin.device.port import DeviceError
 from gpu_burnin.device.wheels import open_first, wheel_files
+from gpu_burnin.exact.port import STORAGE_OF
 
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 _WHEELS = ("nvidia-cublas", "nvidia-cublas-cu12")
-# Environment variables that change what the library computes with; see clean_environment.
-_PREFIXES = ("CUBLAS_", "CUBLASLT_")
-_NAMES = ("NVIDIA_TF32_OVERRIDE",)
 # cuBLAS' own default workspace on Hopper and later (cublasSetWorkspace documentation).
 WORKSPACE_BYTES = 32 << 20
 
@@ -86,17 +83,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _PTR, _SIZE, _PTR,
     ),
 }  # fmt: skip
-
-
-def clean_environment(environment: Any = os.environ) -> tuple[str, ...]:
-    """Remove what would switch on emulation or TF32 behind the caller's back; the names removed.
-
-    Has effect only before the library is loaded, which reads them once.
-    """
-    found = tuple(name for name in environment if name.startswith(_PREFIXES) or name in _NAMES)
-    for name in found:
-        del environment[name]
-    return found
 
 
 def wheel_libraries() -> Iterator[str]:

@@ -6,8 +6,8 @@ meaning in exact.py does, integer for integer.
 
 from __future__ import annotations
 
-from gpu_burnin.checks.gemm.cuda_source_digest import SOURCE_DIGEST
 from gpu_burnin.device.cuda_words import WORDS
+from gpu_burnin.exact.source_digest import SOURCE_DIGEST
 
 # Loads of 16 bytes that a thread of the digest has in flight.
 UNROLL = 4

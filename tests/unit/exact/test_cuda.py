@@ -1,4 +1,5 @@
-"""The cuda device without a GPU: its host side against recording stand-ins (order and arguments of calls, errors)."""
+"""The cuda device and its products without a GPU: the host side against recording stand-ins (order and arguments of
+calls, errors)."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_burnin.device import cublaslt, cuda, cuda_device
+from gpu_burnin.device import cuda_device
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.device.port import Buffer, DeviceError
-from gpu_burnin.exact import operands
+from gpu_burnin.device.port import DeviceError
+from gpu_burnin.device.storage import Buffer
+from gpu_burnin.exact import cublaslt, cuda, operands
+from gpu_burnin.exact.cuda import CudaProducts
 from gpu_burnin.exact.operands import Scale
 from tests.support.cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
@@ -37,10 +40,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
 
 
 @pytest.fixture
-def device(fake: FakeCupy, library: FakeLt) -> CudaDevice:
-    """An open device; the calls of opening are forgotten."""
-    made = CudaDevice()
-    made.open(gpu())
+def products(fake: FakeCupy, library: FakeLt) -> CudaProducts:
+    """Products on an open device; the calls of opening are forgotten."""
+    device = CudaDevice()
+    device.open(gpu())
+    made = CudaProducts(device)
     fake.calls.clear()
     library.calls.clear()
     return made
@@ -65,10 +69,10 @@ def test_small_results_are_read_in_both_ways_of_large_ones(elements: int, per_lo
 
 
 def test_a_large_result_is_read_by_the_whole_device_and_a_small_one_by_few_blocks(
-    device: CudaDevice, fake: FakeCupy
+    products: CudaProducts, fake: FakeCupy
 ) -> None:
     for rows, blocks in ((16, 1), (512, 8)):  # one SM holds 8
-        device.enqueue_check(device.allocate("fp32", rows, rows), 1, None, None)
+        products.enqueue_check(products.device.allocate("fp32", rows, rows), 1, None, None)
         assert fake.calls[-1][0] == "digest_fp32" and fake.calls[-1][1][0] == (blocks,)
 
 
@@ -76,7 +80,7 @@ def test_a_large_result_is_read_by_the_whole_device_and_a_small_one_by_few_block
 
 
 def test_importing_the_device_does_not_import_cupy() -> None:
-    code = "import sys, gpu_burnin.device.cuda; sys.exit('cupy' in sys.modules)"
+    code = "import sys, gpu_burnin.exact.cuda; sys.exit('cupy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
 
 
@@ -87,18 +91,22 @@ def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
     monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
     device = CudaDevice()
     device.open(gpu())
+    products = CudaProducts(device)
     assert fake.names() == ["getDeviceCount", "use", "getDeviceProperties", "empty", "load"]
     assert library.names() == ["Create"]
     assert device.simulated is False
-    facts = device.facts()
+    facts = {**device.facts(), **products.facts()}
     assert facts["cublaslt"] == 131000
     assert facts["compute_capability"] == "9.0"
     assert facts["environment_removed"] == ["CUBLAS_EMULATE_SINGLE_PRECISION"]
-    device.close()
-    device.close()
+    products.close()
+    products.close()
     assert library.names() == ["Create", "Destroy"]
     assert fake.names().count("free_all_blocks") == 1
-    assert not [name for name, value in vars(device).items() if isinstance(value, FakeArray)], "nothing is held"
+    assert not [name for name, value in vars(products).items() if isinstance(value, FakeArray)], "nothing is held"
+    device.close()
+    device.close()
+    assert fake.names().count("free_all_blocks") == 2
 
 
 def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +164,10 @@ def test_what_keeps_a_gpu_from_being_used_is_one_sentence_with_a_fix(
     fake: FakeCupy, library: FakeLt, spoil: Callable[[FakeCupy], Any], sentence: str
 ) -> None:
     spoil(fake)
+    device = CudaDevice()
     with pytest.raises(DeviceError, match=sentence) as caught:
-        CudaDevice().open(gpu())
+        device.open(gpu())
+        CudaProducts(device)
     assert "\n" not in str(caught.value)
 
 
@@ -179,29 +189,27 @@ def test_precisions_follow_the_compute_capability(
     use_fakes(monkeypatch, made)
     device = CudaDevice()
     device.open(gpu())
-    assert set(operands.PRECISIONS) - set(device.precisions) == missing
+    products = CudaProducts(device)
+    assert set(operands.PRECISIONS) - set(products.precisions) == missing
     for precision in missing:
         with pytest.raises(DeviceError, match=f"does not compute {precision} .*leave the precision out"):
-            device.gemm(precision, *_product(device))
+            products.gemm(precision, *_product(products.device))
 
 
 def test_a_device_that_is_not_open_says_so() -> None:
     with pytest.raises(DeviceError, match="not open"):
-        CudaDevice()._lt()
-
-
-# --- operands ---
+        CudaDevice().port("gpu_burnin.exact")
 
 
 # --- products and checks ---
 
 
 def test_a_product_goes_to_the_current_stream_then_the_counter(
-    fake: FakeCupy, library: FakeLt, device: CudaDevice
+    fake: FakeCupy, library: FakeLt, products: CudaProducts
 ) -> None:
-    a, b, c = _product(device)
+    a, b, c = _product(products.device)
     fake.calls.clear()
-    device.gemm("bf16", a, b, c)
+    products.gemm("bf16", a, b, c)
     assert library.names()[-1] == "Matmul"
     matmul = library.calls[-1][1]
     assert (matmul[3], matmul[5], matmul[8], matmul[10]) == (
@@ -213,55 +221,56 @@ def test_a_product_goes_to_the_current_stream_then_the_counter(
 
 
 @pytest.mark.parametrize("wrong", ["a", "b", "c"])
-def test_the_layout_of_a_product_is_checked(device: CudaDevice, wrong: str) -> None:
+def test_the_layout_of_a_product_is_checked(products: CudaProducts, wrong: str) -> None:
     sides = {
-        side: device.allocate("fp32", 16, 16, transposed=(side == "b") != (side == wrong)) for side in ("a", "b", "c")
+        side: products.device.allocate("fp32", 16, 16, transposed=(side == "b") != (side == wrong))
+        for side in ("a", "b", "c")
     }
     with pytest.raises(DeviceError, match="B column by column"):
-        device.gemm("fp32", sides["a"], sides["b"], sides["c"])
+        products.gemm("fp32", sides["a"], sides["b"], sides["c"])
 
 
-def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, device: CudaDevice) -> None:
-    c = device.allocate("fp64", 16, 16)
+def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, products: CudaProducts) -> None:
+    c = products.device.allocate("fp64", 16, 16)
     scale = Scale(np.arange(16, dtype=np.int16), np.arange(16, dtype=np.int16))
     fake.calls.clear()
-    device.enqueue_check(c, 5, scale, None)
-    device.enqueue_check(c, 5, scale, None)
+    products.enqueue_check(c, 5, scale, None)
+    products.enqueue_check(c, 5, scale, None)
     first, second = (arguments for name, arguments in fake.calls if name == "digest_fp64_scaled")
     assert first[5].data.ptr == second[5].data.ptr
     assert first[6].values.dtype == np.int16
     for _ in range(20):
-        device.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
-    assert len(device._scales) <= 16
+        products.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
+    assert len(products._scales) <= 16
 
 
-def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, device: CudaDevice) -> None:
-    a, b, c = _product(device, "fp32")
+def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, products: CudaProducts) -> None:
+    a, b, c = _product(products.device, "fp32")
     fake.calls.clear()
-    device.gemm("fp32", a, b, c)
-    device.enqueue_check(c, 1, None, None)
-    collected = device.collect()
+    products.gemm("fp32", a, b, c)
+    products.enqueue_check(c, 1, None, None)
+    collected = products.collect()
     assert fake.names() == ["record", "count_launch", "digest_fp32", "record", "wait"]
     assert collected.seconds == pytest.approx(0.001)
     assert len(collected.observed) == 1
-    empty = device.collect()
+    empty = products.collect()
     assert (empty.observed, empty.kept, empty.seconds) == ((), None, 0.0)
 
 
-def test_raw_access_moves_single_elements_in_storage_order(device: CudaDevice) -> None:
-    buffer = device.allocate("fp32", 4, 8)
-    device.write_raw(buffer, 0, np.zeros(32, dtype=np.uint32))
-    device.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
-    assert device.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
+def test_raw_access_moves_single_elements_in_storage_order(products: CudaProducts) -> None:
+    buffer = products.device.allocate("fp32", 4, 8)
+    products.device.write_raw(buffer, 0, np.zeros(32, dtype=np.uint32))
+    products.device.write_raw(buffer, 9, np.array([7, 8], dtype=np.uint32))
+    assert products.device.read_raw(buffer, 8, 4).tolist() == [0, 7, 8, 0]
 
 
 # --- errors of the device ---
 
 
-def test_out_of_memory_names_the_matrix(fake: FakeCupy, device: CudaDevice) -> None:
+def test_out_of_memory_names_the_matrix(fake: FakeCupy, products: CudaProducts) -> None:
     _memory(fake)
     with pytest.raises(DeviceError, match="no GPU memory while allocating a 8 x 16 fp64 matrix: free the GPU"):
-        device.allocate("fp64", 8, 16)
+        products.device.allocate("fp64", 8, 16)
 
 
 @pytest.mark.parametrize(
@@ -273,46 +282,46 @@ def test_out_of_memory_names_the_matrix(fake: FakeCupy, device: CudaDevice) -> N
     ],
 )
 def test_errors_while_computing_name_the_error_and_a_fix(
-    fake: FakeCupy, device: CudaDevice, status: int, text: str, fix: str
+    fake: FakeCupy, products: CudaProducts, status: int, text: str, fix: str
 ) -> None:
     fake.failures["deviceSynchronize"] = CudaError(status, text)
     with pytest.raises(DeviceError, match=f"CUDA failed while waiting for the device .*{text}.*{fix}"):
-        device.synchronize()
+        products.device.synchronize()
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(214, "ECC_UNCORRECTED"), (220, "NVLINK_ERRORS"), (226, "ECC_UNCORRECTED"), (719, None)]
 )
 def test_damage_that_the_gpu_reports_is_a_fault_and_no_lack(
-    fake: FakeCupy, device: CudaDevice, status: int, code: str | None
+    fake: FakeCupy, products: CudaProducts, status: int, code: str | None
 ) -> None:
     fake.failures["deviceSynchronize"] = CudaError(status, "an error")
     with pytest.raises(DeviceError, match="XID") as raised:
-        device.synchronize()
+        products.device.synchronize()
     assert raised.value.reason_code == code
 
 
-def test_a_product_that_fails_of_damage_is_told_by_the_device(fake: FakeCupy, device: CudaDevice) -> None:
+def test_a_product_that_fails_of_damage_is_told_by_the_device(fake: FakeCupy, products: CudaProducts) -> None:
     """cublasLt gives one status for all errors of the device (CUBLAS_STATUS_EXECUTION_FAILED, 13)."""
-    a, b = device.allocate("fp32", 16, 16), device.allocate("fp32", 16, 16, transposed=True)
-    c = device.allocate("fp32", 16, 16)
-    device._lt()._library.statuses["cublasLtMatmul"] = 13
+    a, b = products.device.allocate("fp32", 16, 16), products.device.allocate("fp32", 16, 16, transposed=True)
+    c = products.device.allocate("fp32", 16, 16)
+    products._lt()._library.statuses["cublasLtMatmul"] = 13
     with pytest.raises(DeviceError, match="cublasLtMatmul for fp32 16 x 16 x 16: status 13") as raised:
-        device.gemm("fp32", a, b, c)
+        products.gemm("fp32", a, b, c)
     assert raised.value.reason_code is None
     fake.failures["deviceSynchronize"] = CudaError(214, "cudaErrorECCUncorrectable: uncorrectable ECC error")
     with pytest.raises(DeviceError, match="uncorrectable ECC error") as raised:
-        device.gemm("fp32", a, b, c)
+        products.gemm("fp32", a, b, c)
     assert raised.value.reason_code == "ECC_UNCORRECTED"
 
 
-def test_a_library_that_cupy_cannot_load_names_what_to_install(fake: FakeCupy, device: CudaDevice) -> None:
+def test_a_library_that_cupy_cannot_load_names_what_to_install(fake: FakeCupy, products: CudaProducts) -> None:
     fake.failures["deviceSynchronize"] = RuntimeError("CuPy failed to load libnvrtc.so.13: OSError: no such file")
     with pytest.raises(DeviceError, match=r"while waiting .*libnvrtc\.so\.13.*install gpu-burnin\[cuda12\]"):
-        device.synchronize()
+        products.device.synchronize()
 
 
-def test_a_failed_launch_is_named(fake: FakeCupy, device: CudaDevice) -> None:
+def test_a_failed_launch_is_named(fake: FakeCupy, products: CudaProducts) -> None:
     fake.failures["digest_fp32"] = fake.cuda.driver.CUDADriverError("CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(DeviceError, match=r"while launching digest_fp32 .*CUDA_ERROR_ILLEGAL_ADDRESS"):
-        device.enqueue_check(device.allocate("fp32", 16, 16), 1, None, None)
+        products.enqueue_check(products.device.allocate("fp32", 16, 16), 1, None, None)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.device import cublaslt, wheels
-from gpu_burnin.device.cublaslt import WORKSPACE_BYTES, CublasLt, HeuristicResult, Problem
+from gpu_burnin.device import cuda_device, wheels
 from gpu_burnin.device.port import DeviceError
+from gpu_burnin.exact import cublaslt
+from gpu_burnin.exact.cublaslt import WORKSPACE_BYTES, CublasLt, HeuristicResult, Problem
 from tests.support.cuda_fakes import FakeLt
 
 _WORKSPACE, _ONE = 0xAAAA00, 0xBBBB00
@@ -176,6 +177,6 @@ def test_what_changes_the_arithmetic_is_removed_from_the_environment() -> None:
         "CUBLAS_EMULATE_DOUBLE_PRECISION": "1", "CUBLASLT_LOG_LEVEL": "5", "NVIDIA_TF32_OVERRIDE": "1",
         "CUDA_VISIBLE_DEVICES": "GPU-1", "PATH": "/bin",
     }  # fmt: skip
-    removed = cublaslt.clean_environment(environment)
+    removed = cuda_device.clean_environment(environment)
     assert sorted(removed) == ["CUBLASLT_LOG_LEVEL", "CUBLAS_EMULATE_DOUBLE_PRECISION", "NVIDIA_TF32_OVERRIDE"]
     assert environment == {"CUDA_VISIBLE_DEVICES": "GPU-1", "PATH": "/bin"}

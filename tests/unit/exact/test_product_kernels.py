@@ -10,20 +10,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_burnin.device.cuda import CudaDevice, divider
+from gpu_burnin.device.cuda import CudaDevice
+from gpu_burnin.exact.cuda import CudaProducts, divider
 from tests.support.cuda_cases import KernelCases, SubnormalCases
 from tests.support.cuda_fakes import FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
 
 
 @pytest.fixture
-def device(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
-    """The cuda device on stand-ins that compute."""
+def products(product_kernels: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> CudaProducts:
+    """Products on stand-ins that compute."""
     fake, library = FakeCupy(product_kernels), FakeLt(computes=True)
     use_fakes(monkeypatch, fake, library)
     made = CudaDevice()
     made.open(gpu())
-    return made
+    return CudaProducts(made)
 
 
 class TestKernels(KernelCases):
