@@ -54,7 +54,7 @@ EXIT_CODES = {
 }
 # Errors of the system itself, whatever file they were met at.
 _NO_MORE = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-# As many reasons are told where there is no report to tell them all.
+# Where there is no report, the message gives this many reasons.
 _MOST_REASONS = 3
 _LOG = logging.getLogger(__name__)
 Display: TypeAlias = Callable[[tuple[Gpu, ...]], AbstractContextManager[OnEvent]]

@@ -111,7 +111,7 @@ class Series:
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """What a check looked at. Each check has a class of its own (gpu_burnin.checks.NAME.result); this one says nothing,
-    as the result of a check that did not come to an end does.
+    like the result of a check that did not end.
 
     A class names again those of these fields that it always reports, which gives them their place in the report.
     `verified_s` are seconds of work on the GPU of which every result was verified, `verified_parts_s` the same by part.

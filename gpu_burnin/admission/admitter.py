@@ -117,7 +117,7 @@ class Admitter:
                 return _report(node, _not_yet(decision))
             if not self.apply:
                 return _report(node, decision)
-            # The ledger goes first: what was seen stays seen, whatever becomes of the patch.
+            # The ledger goes first: it keeps what was seen even if the patch fails.
             if decision.entry != old:
                 ledger.write(spec.name, decision.entry)
             try:

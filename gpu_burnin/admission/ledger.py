@@ -50,7 +50,7 @@ class Ledger:
         self.directory = directory
 
     def path(self, node: str) -> Path:
-        """The file of one node; raises GpuBurninError for what is not a node name."""
+        """The file of one node; raises GpuBurninError for an invalid node name."""
         if len(node) > 253 or not _NODE_NAME.fullmatch(node):
             raise GpuBurninError(f"{node!r} is not a node name (RFC 1123 subdomain); correct the inventory")
         return self.directory / f"{node}.json"
@@ -58,7 +58,7 @@ class Ledger:
     def read(self, node: str, host_key: str) -> Entry:
         """The entry of a node whose pinned key is `host_key`; a new one when there is none.
 
-        A different key means a machine installed anew, whose sequence starts again: old evidence does not verify
+        A different key means a reinstalled machine, whose sequence starts again: old evidence does not verify
         with the new key. Raises GpuBurninError for a file that cannot be read: guessing would allow a replay.
         """
         path = self.path(node)
@@ -76,7 +76,7 @@ class Ledger:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise GpuBurninError(
                 f"{node}: cannot read the admission ledger {path} ({error}); restore it from a backup, or remove it "
-                "to start anew (evidence older than the newest could then be accepted once)"
+                "to start over (evidence older than the newest could then be accepted once)"
             ) from error
         return entry if entry.host_key == host_key else Entry(host_key)
 

@@ -22,7 +22,7 @@ class Scope(StrEnum):
     """How a check goes over the GPUs."""
 
     NODE = "node"  # once, for the whole node, before the GPUs
-    EACH = "each"  # on every GPU as soon as that GPU has come to it
+    EACH = "each"  # on every GPU as soon as that GPU has reached it
     TOGETHER = "together"  # on all GPUs from one moment on; their workers can exchange data
     AFTER = "after"  # once, for the whole node, when the workers have given back its GPUs
 

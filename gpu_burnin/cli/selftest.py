@@ -116,7 +116,7 @@ def _plan(
 def exit_code(done: ExecutionResult, results: Iterable[SelftestResult]) -> int:
     """0 all seen, 1 a detector is blind or the hardware wrong, 3 not everything could be injected.
 
-    With checks off the only results are those of self-tests that met a real fault or did not come to their end.
+    With checks off the only results are those of self-tests that met a real fault or did not end.
     """
     found = list(results)
     if any(result.injected and not result.detected for result in found):

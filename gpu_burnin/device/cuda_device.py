@@ -43,7 +43,7 @@ def clean_environment(environment: Any = os.environ) -> tuple[str, ...]:
 
 
 def import_cupy() -> Any:
-    """CuPy, told to keep compiled kernels in memory: nothing that was on disk before is run.
+    """CuPy, set to keep compiled kernels in memory: nothing that was on disk before is run.
 
     Raises DeviceError when it is not installed.
     """

@@ -1,6 +1,6 @@
 """What a worker may say, and when. A worker is not trusted: anything else is a broken protocol.
 
-A worker with bad memory or a library that writes where it should not must not bring the supervisor down, nor speak
+A worker with bad memory or a library that writes where it should not must not bring the supervisor down, nor report
 for another GPU.
 """
 

@@ -301,7 +301,7 @@ class WorkerSupervisor:
         if step.op == "open" and self._steps:  # the check it stood before takes the blame
             name = self._steps[0].name
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
-        text = f"{name} did not come to an end in {time.monotonic() - self._started:.0f} s {end}"
+        text = f"{name} did not end in {time.monotonic() - self._started:.0f} s {end}"
         # CPython waits for ever for a thread that found no memory while it began.
         if not wedged and (met := shown_by_words(words)):
             self._could_not(step, lacking(met, text))
@@ -374,7 +374,7 @@ class WorkerSupervisor:
         self._emit("check_finished", check=result.name, verdict=verdict, seconds=seconds, codes=codes)
 
     def _over(self, name: str, reason: Reason) -> None:
-        """The check has come to its end, though perhaps not to its beginning: what is left of it is not asked for."""
+        """The check has ended, perhaps before it began: nothing more of it runs."""
         self._steps = deque(other for other in self._steps if other.name != name)
         self._finish(self._result(name, reason))
 

@@ -140,7 +140,7 @@ class Stream:
             self.products.gemm(precision, a, b, c)
 
     def begin(self) -> None:
-        """Device time counts from here: what was enqueued before, by others than run, is none of the next batch's."""
+        """Device time counts from here: what others than run enqueued before does not count for the next batch."""
         self.products.collect()
 
     def timed(self, precision: str, a: Buffer, b: Buffer, c: Buffer, count: int) -> float:

@@ -109,7 +109,7 @@ def start(
         started, invocation = bool(answer["started"]), str(answer["invocation"])
     except (ValueError, KeyError, TypeError) as error:
         raise GpuBurninError(
-            f"{target.name}: {PROGRAM} start answered what is not understood ({error}); install this version there",
+            f"{target.name}: {PROGRAM} start gave an answer that cannot be read ({error}); install this version there",
             EXIT_USAGE,
         ) from error
     if not started:

@@ -58,7 +58,7 @@ def judge_selftests(seen: Observations) -> Findings:
     """SELFTEST_BLIND: every detector that ran must have seen every fault injected for it; none injected proves nothing.
 
     A self-test that met a real fault blames the GPU (the check's reasons have it), not the detector. A worker that
-    died or hung gave no word of a detector.
+    died or hung says nothing about a detector.
     """
     return Findings(tuple(_blind(seen)))
 

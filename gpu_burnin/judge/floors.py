@@ -62,7 +62,7 @@ def at_lowered_power(seen: Observations) -> tuple[CheckResult, ...]:
 
 
 def judge_power_limit(seen: Observations) -> Findings:
-    """A notice of the GPUs whose rates were held against no floor, since their power limit was lowered as expected."""
+    """A notice of the GPUs whose rates no floor judged, because their power limit was lowered as expected."""
     expected_w, lowered = _lowered(seen)
     if not lowered:
         return Findings()
@@ -70,7 +70,7 @@ def judge_power_limit(seen: Observations) -> Findings:
     own_w = "/".join(sorted({f"{default_w:g}" for default_w in lowered.values()}))
     message = (
         f"{len(lowered)} of {len(seen.telemetry.series)} GPUs run at a power limit of {expected_w:g} W as expected, "
-        f"and their own is {own_w} W: their rates in {' and '.join(sorted(_BY_POWER))} were held against no floor"
+        f"and their own is {own_w} W: no floor judges their rates in {' and '.join(sorted(_BY_POWER))}"
     )
     details: dict[str, JSON] = {"expected_w": expected_w, "default_w": listed}
     return Findings(notices=(Notice("POWER_LIMIT", "telemetry", message, details=details),))

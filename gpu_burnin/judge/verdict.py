@@ -27,7 +27,7 @@ from gpu_burnin.judge.xid import judge_xids
 from gpu_burnin.types import Action, CheckResult, Notice, Reason, Verdict, worst
 
 Judge: TypeAlias = Callable[[Observations], Findings]
-# In this order reasons of one weight are told.
+# Reasons of one weight come in this order.
 JUDGES: tuple[Judge, ...] = (
     judge_run,
     judge_completeness,
@@ -43,7 +43,7 @@ JUDGES: tuple[Judge, ...] = (
     judge_telemetry,
     judge_xids,
 )
-# Whose notices are told before those of all others: what holds for the whole run, then the rates.
+# Their notices come before all others: what holds for the whole run, then the rates.
 _NOTICES_FIRST: frozenset[Judge] = frozenset({judge_run, judge_power_limit, judge_floors})
 # What a run says of itself; the other codes say why.
 _CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED"})

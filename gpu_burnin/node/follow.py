@@ -71,7 +71,7 @@ def grant_and_wait(config: Config, timeout_s: float) -> Request:
     deadline = _Deadline(config, timeout_s + request.waves_s)
     granted, over_by = "", _NEVER_S
     while request.state in _OPEN and time.monotonic() < over_by:
-        # A worker that dies is followed by another, which asks anew.
+        # Another worker follows one that dies, and asks again.
         if request.state is State.WAITING and request.asked_at != granted:
             power_grant.give(directory, request)
             granted, over_by = request.asked_at, _NEVER_S

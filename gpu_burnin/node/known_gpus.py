@@ -87,7 +87,7 @@ def remember(
 ) -> tuple[KnownGpu, ...]:
     """Put GPUs on record in one step, in place of what was there of the same GPU; those that are gone stay.
 
-    A real PASS is not overwritten by a simulated one, a record that cannot be read is begun anew. Raises OSError when
+    A real PASS is not overwritten by a simulated one, a record that cannot be read is replaced. Raises OSError when
     the file cannot be written.
     """
     before: tuple[KnownGpu, ...] = ()

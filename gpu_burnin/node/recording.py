@@ -102,7 +102,7 @@ def _unwritten(run: RunDirectory, failed: Mapping[str, str]) -> str:
 
 
 def _sign(finished: Finished, written: outputs.Written, config: Config) -> str | None:
-    """Leave evidence once the report it speaks of is there; what came in between, and what that means."""
+    """Leave evidence once the report it is about exists; what came in between, and what that means."""
     run, report, verdict = finished.run, finished.report, finished.verdict
     means = (
         "this PASS does not count and the gate stays closed; fix it and run gpu-burnin run again"

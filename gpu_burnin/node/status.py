@@ -1,6 +1,6 @@
 """What this node knows of its own burn-in: newest run, evidence, gate, power waves, known GPUs. Reads files only.
 
-What one of them cannot tell is a sentence in `problems`; the others are told all the same.
+What one of them cannot tell is a sentence in `problems`; the others are still reported.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Gate:
 class Evidence:
     """The newest evidence that a run has left, and what the report it is about says.
 
-    `problem` is one sentence when statement, signature and report do not belong together: then nothing else is told
-    but where it is. `this_boot`: it is of this boot of this machine. `annotation` is what the node publishes.
+    `problem` is one sentence when statement, signature and report do not belong together: then only its place is
+    known. `this_boot`: it is of this boot of this machine. `annotation` is what the node publishes.
     """
 
     run_id: str

@@ -1,7 +1,7 @@
 """The state directory on a node: lock, sequence, runs, latest, revoked. Standard library only.
 
 The file `sequence` holds the number of the newest run that has begun. Only that run counts for the node: where it left
-no evidence (it is under way, it was killed, the disk failed), nothing older counts in its stead. A run with injected
+no evidence (it is under way, it was killed, the disk failed), nothing older counts instead. A run with injected
 faults never counts for the node, and does not begin in this sense.
 """
 

@@ -74,7 +74,7 @@ def command(arguments: Sequence[str]) -> list[str]:
         "--property=SuccessExitStatus=1 3",
         # SIGTERM to the run alone: it ends its workers itself and still leaves a report.
         "--property=KillMode=mixed",
-        # When memory runs out the kernel takes a worker, of which the run tells: systemd shall not end the run for it.
+        # When memory runs out the kernel takes a worker, of which the run tells: systemd must not end the run for it.
         "--property=OOMPolicy=continue",
         # Not truncate: ExecStopPost opens them once more.
         f"--property=StandardOutput=append:{RUN_DIR / REPORT}",

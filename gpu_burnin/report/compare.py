@@ -135,7 +135,7 @@ def _paired(before: Report, after: Report) -> _Names:
 
 
 def _key(gpu: Mapping[str, Any]) -> str:
-    """A lost GPU has no UUID; its place on the bus stands for it."""
+    """A lost GPU has no UUID; its place on the bus names it."""
     key: str = gpu["uuid"] or gpu["pci_bus_id"]
     return key
 

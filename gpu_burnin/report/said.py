@@ -13,7 +13,7 @@ from gpu_burnin.system.values import mapping_of, names_of
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence, on which GPUs it was said, and how heavy it weighs: FAIL, INCONCLUSIVE or WARNING."""
+    """A sentence, the GPUs that it is about, and its weight: FAIL, INCONCLUSIVE or WARNING."""
 
     severity: str
     units: tuple[str, ...]
@@ -21,14 +21,14 @@ class Said:
 
 
 def link_of(item: Mapping[str, Any]) -> list[str]:
-    """The two GPUs (UUIDs) of the link that a reason or warning speaks of; none where it speaks of no link."""
+    """The two GPUs (UUIDs) of the link that a reason or warning is about; none where it is about no link."""
     attributed = mapping_of(item["evidence"], "attributed")
     gpus = names_of(attributed, "gpus")
     return gpus if attributed.get("kind") == "link" and len(gpus) == 2 else []
 
 
 def units_of(report: Report, item: Mapping[str, Any]) -> list[str]:
-    """What a reason or warning speaks of: a GPU, both GPUs of a link (in the report's order), or the node."""
+    """What a reason or warning is about: a GPU, both GPUs of a link (in the report's order), or the node."""
     link = link_of(item) if item["gpu"] is None else []
     order = [gpu["uuid"] for gpu in report["gpus"]]
     link.sort(key=lambda uuid: order.index(uuid) if uuid in order else len(order))

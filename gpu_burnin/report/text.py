@@ -92,7 +92,7 @@ def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
 
 
 def _said(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was said under one code: on which GPUs, and the message of the first."""
+    """The reasons of one code: on which GPUs, and the message of the first."""
     first = items[0]
     units = _joined(report, [unit for item in items for unit in units_of(report, item)])
     messages = list(dict.fromkeys(without_name(report, item) for item in items))
@@ -125,7 +125,7 @@ def _reasons(report: Report, advice: Advice) -> list[str]:
 
 
 def _warnings(report: Report) -> list[str]:
-    """What was said under each code that warns; nothing without a warning."""
+    """The warnings of each code; nothing without a warning."""
     groups = _by_code(report["warnings"])
     if not groups:
         return []
@@ -180,7 +180,7 @@ def _checks(report: Report) -> list[str]:
         seconds = max(check["seconds"] for check in checks)
         lowest = "" if name == "nvlink" and name in more and not _has_floor(checks) else _lowest(checks)
         told = "; ".join(filter(None, (lowest, more.get(name))))
-        # What the judge held against the check beside its results, such as a link between two GPUs.
+        # What the judge found against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
         verdict = worst([*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)]) or "-"
         rows.append([name, on, verdict, f"{seconds:.1f}", _cut(told)])

@@ -26,9 +26,10 @@ def columns(report: Report) -> list[str]:
 
 
 def verdict_on(report: Report, column: str, uuid: str) -> str | None:
-    """The verdict of a column on a GPU (UUID), by its results and by what was held against it; None where it gave none.
+    """The verdict of a column on a GPU (UUID), by its results and by what was found against it; None where it gave
+    none.
 
-    A check of the node passes a GPU against which it holds nothing, unless it could not look at the node at all.
+    A check of the node passes a GPU against which it found nothing, unless it could not look at the node at all.
     """
     names = _REASONS_OF_WATCHED if column == WATCHED else {column}
     against = [reason for reason in report["reasons"] if reason["check"] in names]

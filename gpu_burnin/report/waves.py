@@ -164,7 +164,7 @@ class _Shown:
     def _bands(self, check: Mapping[str, Any]) -> Iterator[tuple[float, float, str]]:
         """The stretches of a GPU: start and end in seconds since the run began, and their name."""
         started_s = self._series["started_monotonic_s"]
-        # A stretch after the last check is none of this run.
+        # A stretch after the last check does not belong to this run.
         ended_s = max((window["end_s"] for window in self._series["windows"]), default=0.0) + _AROUND_LEAST_S
         coverage = check["coverage"]
         found = mapping_of(coverage, "waves")

@@ -24,7 +24,7 @@ ACTIONS: Mapping[str, str] = {
     "hold": "Keep the node out until a person has looked at it",
 }
 GB = 1e9
-# Times below are told in microseconds.
+# Times below are given in microseconds.
 SHORT_S = 0.01
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 

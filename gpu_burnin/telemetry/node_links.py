@@ -82,7 +82,7 @@ class NodeLinks:
         return all(one.to_all for one in own) or (len(own) <= 2 and not others)
 
     def why_no_floor(self, uuid: str, sku: Sku | None) -> str | None:
-        """Why rates over the links of a GPU cannot be held against its model's floors; None where they can."""
+        """Why the floors of its model cannot judge the rates over the links of a GPU; None where they can."""
         own = self.of(uuid, sku)
         if sku is None or own == by_model(sku):
             return None

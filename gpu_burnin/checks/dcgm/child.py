@@ -23,7 +23,7 @@ GRACE_S = 10.0
 
 
 class _Ended(Exception):
-    """This process was told to end."""
+    """This process got the signal to end."""
 
 
 def main(arguments: list[str]) -> int:

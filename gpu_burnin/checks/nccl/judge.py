@@ -85,7 +85,7 @@ def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None)
 
 
 def why_no_floor(ranks: int, largest_bytes: int) -> str | None:
-    """Why bus bandwidth cannot be held against the floors of the model; None where it can."""
+    """Why the floors of the model cannot judge the bus bandwidth; None where they can."""
     if ranks == _FLOOR_RANKS and largest_bytes >= _FLOOR_BYTES:
         return None
     return f"the floors are those of {_FLOOR_RANKS} GPUs with messages of {_FLOOR_BYTES >> 30} GiB"

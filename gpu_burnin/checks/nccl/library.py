@@ -172,7 +172,7 @@ class Nccl:
         self.given_up(_ABORT_S)
 
     def given_up(self, timeout_s: float) -> bool:
-        """Whether the last abort has come to its end, waiting for that up to `timeout_s`; True where there was none."""
+        """Whether the last abort has ended, waiting for that up to `timeout_s`; True where there was none."""
         if self._aborting is not None:
             self._aborting.join(timeout_s)
         return self._aborting is None or not self._aborting.is_alive()

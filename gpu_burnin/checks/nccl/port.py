@@ -117,12 +117,12 @@ class NcclPort(Protocol):
         """Give the communicator back in peace: all ranks have come here."""
 
     def abort(self) -> None:
-        """Give the communicator up at once, whatever the others do; never blocks."""
+        """Give up the communicator at once and never block, even when the others still work."""
 
     def close(self) -> None:
         """Give everything back; aborts what is still joined. A second call does nothing.
 
-        Ends the process where an abort does not come to an end: nothing can be done with its device any more.
+        Ends the process where an abort does not end: nothing can be done with its device any more.
         """
 
 

@@ -160,7 +160,7 @@ class Session:
                 for size, times in zip(all_sizes, counts, strict=True)
             ],
         )
-        # Who comes late shows where nothing has brought the ranks together before.
+        # A late rank shows where nothing has brought the ranks together before.
         self.tally.durations += [{uuid: times[i][0] for uuid, times in warm_rows.items()} for i in range(len(counts))]
         points = [
             Point(self._make(collective, size, fresh=False).size_bytes, seconds)

@@ -167,7 +167,7 @@ def _attach(
             for one in (offer, theirs):
                 if "why" in one:
                     raise NvlinkUnavailable(str(one["why"]), by_host=one["by_host"] is True)
-            # Memory of the host can always be reached: what NVML says of the GPUs stands for it.
+            # Memory of the host can always be reached: what NVML says of the GPUs holds for it too.
             if simulated and row.pair.possible is False:
                 raise NvlinkUnavailable("the simulated GPUs do not reach each other")
             port.attach(uuid, theirs["handle"])

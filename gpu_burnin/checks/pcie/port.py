@@ -168,7 +168,7 @@ class PciePort(Protocol):
 
     def fill(self, seed: int) -> None:
         """Fill both sources with the words of a seed, the host's by the host and the device's by the device, and the
-        slots with what is no copy's data. Copies are numbered anew from 0."""
+        slots with what is no copy's data. The numbers of copies start again from 0."""
 
     def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
         """Start a batch of `copies` copies each way, asynchronously, in streams of its own, timed on the device.
@@ -182,7 +182,7 @@ class PciePort(Protocol):
 
     def verify(self) -> Verified:
         """Compare the copies each way that came since the last call, and are there: in device memory by a kernel that
-        makes the words anew, in host memory with the host's source."""
+        makes the words again, in host memory with the host's source."""
         ...
 
     def strike(self, fault: Kind, seed: int) -> None:

@@ -54,7 +54,7 @@ def ask(
     """The site's word on waves of `waves_s` seconds; all members call it and get the same answer.
 
     A plan that does not say may make none. Where waves have to be granted, the first member asks and waits; when it
-    dies, the next one asks anew, within the same time. `tell` is CheckContext.progress.
+    dies, the next one asks again, within the same time. `tell` is CheckContext.progress.
     """
     mode = options.get("power_waves", power_grant.NEVER)
     place = options.get("wave_dir")

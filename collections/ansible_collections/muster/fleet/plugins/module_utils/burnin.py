@@ -98,7 +98,7 @@ def decide(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
     if evidence["verdict"] != "PASS":
         return Decision(False, f"the {evidence['verdict']} of this boot stands until a retest is asked for")
     if level not in LEVELS or evidence["level"] not in LEVELS:
-        raise ValueError(f"level {level!r} or {evidence['level']!r} is none of {', '.join(LEVELS)}")
+        raise ValueError(f"level {level!r} or {evidence['level']!r} is not one of {', '.join(LEVELS)}")
     if LEVELS.index(evidence["level"]) < LEVELS.index(level):
         return Decision(True, f"this boot passed at {evidence['level']}; {level} is required")
     if status["revoked"] is not None:

@@ -1,7 +1,7 @@
 """Make the keys and certificates that a plan asks for. Runs on the controller; uses `cryptography`.
 
-Everything is made in memory and placed at the end; what is there is never made anew unless the plan
-says so, and no key of a CA, key pair or secret is ever overwritten.
+Everything is made in memory and placed at the end; what exists is never replaced unless the plan says
+so, and no key of a CA, key pair or secret is ever overwritten.
 """
 
 from __future__ import annotations
