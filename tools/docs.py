@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Write what is generated from data: roles' READMEs and their list (from argument_specs), and the reason codes.
+"""Write what is generated from data: roles' READMEs and their list (from argument_specs), the reason codes, and what is
+made of the settings of gpu_burnin: parts of the role gpu_burnin, and of the reference. Such a part stands in its file
+between two lines of comment; the rest is written by hand.
 
 With --check nothing is written; it fails and names every file that is not up to date.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,16 @@ import yaml
 
 from gpu_burnin.admission import node
 from gpu_burnin.node import evidence
+from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.settings.options import Option, Role, options_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Ansible's markup (docs.ansible.com, "Ansible markup"); only V, O, RV and E know the backslash before a bracket.
 _MARKUP = re.compile(r"\b(?:(V|O|RV|E)\(((?:[^\\)]|\\.)+)\)|(C|B|I|M|P|U|L|R)\(([^)]+)\))")
+
+_BEGIN, _END = "Generated from gpu_burnin/settings by `make docs`.", "End of what is generated."
+_WIDTH = 120
 
 
 def main() -> int:
@@ -38,8 +48,11 @@ def main() -> int:
 
 
 def _pages() -> Iterator[tuple[Path, str]]:
+    parts = dict(settings_parts())
+    yield from parts.items()
     paths = sorted(REPOSITORY.glob("roles/*/meta/argument_specs.yml"))
-    roles = {path.parents[1].name: yaml.safe_load(path.read_text())["argument_specs"] for path in paths}
+    texts = {path.parents[1].name: parts.get(path) or path.read_text() for path in paths}
+    roles = {name: yaml.safe_load(text)["argument_specs"] for name, text in texts.items()}
     for name, specs in roles.items():
         yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
     yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
@@ -133,6 +146,113 @@ def _row(option: str, details: Mapping[str, Any]) -> str:
 def _text(value: str | list[str]) -> str:
     """Specs write prose as a string or a list of sentences."""
     return " ".join((" ".join(value) if isinstance(value, list) else value).split()).replace("|", "\\|")
+
+
+def settings_parts(repository: Path = REPOSITORY) -> Iterator[tuple[Path, str]]:
+    """The files of which a part is generated from gpu_burnin/settings, as they should be."""
+    role, reference = repository / "roles/gpu_burnin", repository / "docs/reference"
+    yield _with(role / "meta/argument_specs.yml", "      # ", [*_specs(options_of(Config))])
+    yield _with(role / "defaults/main.yml", "# ", [*_defaults(options_of(Config))])
+    yield _with(role / "vars/main.yml", "# ", ["__gpu_burnin_config:", *_host_config(options_of(Config), "  ")])
+    yield _with(reference / "configuration.md", "<!-- ", ["", *_table(), ""], " -->")
+    yield _with(reference / "expectations.md", "<!-- ", ["", *_expectations(), ""], " -->")
+
+
+def _with(path: Path, before: str, lines: list[str], after: str = "") -> tuple[Path, str]:
+    begin, end = f"{before}{_BEGIN}{after}\n", f"{before}{_END}{after}\n"
+    text = path.read_text()
+    head, found, rest = text.partition(begin)
+    _, also, tail = rest.partition(end)
+    if not (found and also):
+        raise ValueError(f"{path} has no lines {begin.strip()!r} and {end.strip()!r}")
+    return path, head + begin + "".join(f"{line}\n" for line in lines) + end + tail
+
+
+def _variables(settings: dict[str, Option]) -> Iterator[tuple[str, Option, Role]]:
+    """The variables of the role; those of a section that is none itself come one by one."""
+    for key, one in settings.items():
+        if one.role is not None and one.role.variable is not None:
+            yield one.role.variable or f"gpu_burnin_{key}", one, one.role
+        elif one.section is not None:
+            yield from _variables(options_of(one.section))
+
+
+def _specs(settings: dict[str, Option]) -> Iterator[str]:
+    for variable, one, role in _variables(settings):
+        yield f"      {variable}:"
+        yield from _spec(one, "        ", [f"default: {_flow(role.default)}"])
+        if one.section is not None:
+            yield "        options:"
+            for key, inner in options_of(one.section).items():
+                yield f"          {key}:"
+                yield from _spec(inner, "            ", [])
+
+
+def _spec(one: Option, indent: str, last: list[str]) -> Iterator[str]:
+    yield f"{indent}description: >-"
+    yield from textwrap.wrap(one.help, _WIDTH, initial_indent=f"{indent}  ", subsequent_indent=f"{indent}  ",
+                             break_on_hyphens=False)  # fmt: skip
+    for name, value in (one.kind.ansible if one.kind else {"type": "dict"}).items():
+        yield f"{indent}{name}: {_flow(value)}"
+    yield from (f"{indent}{line}" for line in last)
+
+
+def _defaults(settings: dict[str, Option]) -> Iterator[str]:
+    return (f"{variable}: {_flow(role.default)}" for variable, _, role in _variables(settings))
+
+
+def _host_config(settings: dict[str, Option], indent: str) -> Iterator[str]:
+    """The host's file as the role writes it: each key that it sets, with its variable or a fixed value."""
+    for key, one in settings.items():
+        if one.role is not None:
+            variable = one.role.variable or f"gpu_burnin_{key}"
+            yield f"{indent}{key}: {_flow(one.role.value or _value(variable, one, one.role))}"
+        elif one.section is not None:
+            yield f"{indent}{key}:"
+            yield from _host_config(options_of(one.section), f"{indent}  ")
+
+
+def _value(variable: str, one: Option, role: Role) -> str:
+    if one.kind is not None and one.kind.name == "flag":
+        return f"{{{{ {variable} | bool }}}}"
+    return f"{{{{ {variable} or None }}}}" if role.default in ("", []) else f"{{{{ {variable} }}}}"
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML on one line: words bare, all else as JSON, which is YAML."""
+    if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value) and value not in ("true", "false", "null"):
+        return value
+    if isinstance(value, list):
+        return f"[{', '.join(_flow(item) for item in value)}]"
+    return json.dumps(value)
+
+
+def _table() -> Iterator[str]:
+    yield "| key | value | default | role `gpu_burnin` | command line | meaning |"
+    yield "|---|---|---|---|---|---|"
+    yield from _setting_rows(options_of(Config), "")
+
+
+def _setting_rows(settings: dict[str, Option], parent: str) -> Iterator[str]:
+    for key, one in settings.items():
+        variable = "" if one.role is None else _set_by(key, one.role)
+        flag = f"`{one.flag.names[0]}`" if one.flag else "`--expect`" if one.section is Expectations else ""
+        default = f"`{one.default_text}`" if one.default_text else ""
+        value = one.kind.wanted.replace("|", "\\|") if one.kind else "a mapping"
+        yield f"| `{parent}{key}` | {value} | {default} | {variable} | {flag} | {markdown(one.help)} |"
+        if one.section is not None:
+            yield from _setting_rows(options_of(one.section), f"{parent}{key}.")
+
+
+def _set_by(key: str, role: Role) -> str:
+    return f"always `{_flow(role.value)}`" if role.variable is None else f"`{role.variable or f'gpu_burnin_{key}'}`"
+
+
+def _expectations() -> Iterator[str]:
+    yield "| example | meaning | code when it differs |"
+    yield "|---|---|---|"
+    for key, one in options_of(Expectations).items():
+        yield f"| `{key}={one.example}` | {markdown(one.help)} | `{one.code}` |"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The command line: options in, one call, exit code out. Imports only click at the top, so that help is quick."""
+"""The command line: options in, one call, exit code out.
+
+Imports only click and the settings at the top, so that help is quick.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from gpu_burnin.cli.options import (
     host_config,
     host_options,
     names,
+    setting_flags,
 )
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
 from gpu_burnin.system.streams import OutputLost, drop_output, readers_may_leave
@@ -84,38 +88,16 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option(
-    "--level",
-    type=click.Choice(["quick", "standard", "extended"]),
-    help="How thorough: quick takes up to a minute, standard up to five, extended as long as --for.  "
-    "[default: standard]",
-)
+@setting_flags("level")
 @click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
 @click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
-@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
+@setting_flags("checks")
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
-@click.option("--backend", type=click.Choice(["auto", "cuda", "cpu"]), help="What computes.  [default: auto]")
+@setting_flags("backend")
 @expect_option
-@click.option(
-    "--waves",
-    type=click.Choice(["always", "granted", "never"]),
-    help="Whether all GPUs swing between idle and full load together: always, when granted (gpu-burnin "
-    "power-grant), or never.  [default: always]",
-)
-@click.option(
-    "--wave-wait",
-    "wave_wait_s",
-    type=duration,
-    metavar="DURATION",
-    help="How long to wait for the grant.  [default: 30m]",
-)
+@setting_flags("power_waves", "wave_wait")
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
-@click.option(
-    "--allow-simulated",
-    "--simulated-ok",
-    is_flag=True,
-    help="Let a run without real GPUs pass. Its evidence stays marked as simulated.",
-)
+@setting_flags("allow_simulated")
 @click.option(
     "--inject",
     multiple=True,

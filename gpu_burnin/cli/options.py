@@ -1,4 +1,4 @@
-"""Options that several commands share. Imports only click at the top, so that help is quick."""
+"""Options that several commands share. Imports only click and the settings at the top, so that help is quick."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from gpu_burnin.settings.config import Config
-    from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.settings.config import Config, load_config
+from gpu_burnin.settings.durations import parse_duration
+from gpu_burnin.settings.expectations import KEYS, Expectations, parse_words
+from gpu_burnin.settings.options import Option, OptionError, options_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -31,8 +32,6 @@ class _FilePath(click.Path):
 
 def duration(text: str) -> float:
     """A time like 30m or 2h, in seconds."""
-    from gpu_burnin.settings.durations import parse_duration
-
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -76,30 +75,55 @@ def gpu_names(text: str) -> tuple[str, ...] | None:
 
 
 def _expectations(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Expectations:
-    from gpu_burnin.settings.expectations import ExpectationError, parse_words
-
     try:
         return parse_words(words)
-    except ExpectationError as error:
+    except OptionError as error:
         raise click.BadParameter(str(error)) from error
 
 
 def _complete_expect(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from gpu_burnin.settings.expectations import KEYS
-
     return [f"{key}=" for key in KEYS if key.startswith(incomplete)]
+
+
+def setting_flags(*keys: str) -> Callable[[_Function], _Function]:
+    """The flags of these keys of the configuration, for a command that goes before it."""
+    found = options_of(Config)
+
+    def add(function: _Function) -> _Function:
+        for key in reversed(keys):
+            function = _flag(found[key])(function)
+        return function
+
+    return add
+
+
+def _flag(setting: Option) -> Callable[[_Function], _Function]:
+    kind, flag = setting.kind, setting.flag
+    if kind is None or flag is None:
+        raise ValueError(f"the setting {setting.key} has no flag")
+    form: dict[str, Any] = {}
+    match kind.name:
+        case "choice":
+            form = {"type": click.Choice(kind.ansible["choices"])}
+        case "flag":
+            form = {"is_flag": True}
+        case "duration":
+            form = {"type": duration, "metavar": "DURATION"}
+        case "names":
+            form = {"type": names, "metavar": "CHECK,...", "shell_complete": complete_checks}
+    return click.option(*flag.names, flag.parameter or setting.name, help=flag.help, **form)
 
 
 def expect_option(function: _Function) -> _Function:
     """--expect KEY=VALUE, for the commands that make a plan."""
+    examples = ", ".join(f"{key}={one.example}" for key, one in options_of(Expectations).items())
     option = click.option(
         "--expect",
         multiple=True,
         metavar="KEY=VALUE",
         callback=_expectations,
         shell_complete=_complete_expect,
-        help="What this node should look like: gpus=8, nvlink_links=0 (no NVLink here), mig=true, power_limit_w=500, "
-        "driver_version=, vbios=, nccl=. A run that contradicts the configuration is no PASS.",
+        help=f"What this node should look like: {examples}. A run that contradicts the configuration is no PASS.",
     )
     return option(function)
 
@@ -128,7 +152,5 @@ def host_options(function: _Function) -> _Function:
 
 def host_config(config_path: Path | None, state_dir: Path | None) -> Config:
     """The configuration with the state directory of the command line. Raises GpuBurninError."""
-    from gpu_burnin.settings.config import load_config
-
     config = load_config(config_path)
     return replace(config, state_dir=state_dir.absolute()) if state_dir else config

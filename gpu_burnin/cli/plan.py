@@ -8,26 +8,33 @@ from typing import Any
 
 import click
 
-from gpu_burnin.checks.power.grant_request import MODES
-from gpu_burnin.cli.options import complete_checks, duration, expect_option, gpu_names, host_config, host_options, names
+from gpu_burnin.cli.options import (
+    complete_checks,
+    duration,
+    expect_option,
+    gpu_names,
+    host_config,
+    host_options,
+    names,
+    setting_flags,
+)
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.node.known_gpus import read_known
 from gpu_burnin.node.prepare import RunOptions, planned
 from gpu_burnin.report.plan_view import document, render
-from gpu_burnin.settings.config import BACKENDS, LEVELS
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 
 
 @click.command()
-@click.option("--level", type=click.Choice(LEVELS), help="How thorough.  [default: standard]")
+@setting_flags("level")
 @click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
 @click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
-@click.option("--checks", type=names, metavar="CHECK,...", help="Only these checks.", shell_complete=complete_checks)
+@setting_flags("checks")
 @click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
-@click.option("--backend", type=click.Choice(BACKENDS), help="What would compute.  [default: auto]")
+@setting_flags("backend")
 @expect_option
-@click.option("--waves", type=click.Choice(MODES), help="Whether the power waves would run.")
+@setting_flags("power_waves")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @host_options
 def plan(

@@ -17,7 +17,7 @@ import click
 from gpu_burnin.checks import CHECK_NAMES, SELFTESTED
 from gpu_burnin.checks.selftest import Sensitivity, sensitivity
 from gpu_burnin.cli import progress
-from gpu_burnin.cli.options import gpu_names, host_config, host_options, names
+from gpu_burnin.cli.options import gpu_names, host_config, host_options, names, setting_flags
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.execution import shielded
 from gpu_burnin.engine.executor import ExecutionResult, execute
@@ -25,7 +25,7 @@ from gpu_burnin.engine.plan import Plan, PlanError, make_plan
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.node.store import Store
-from gpu_burnin.settings.config import BACKENDS, Config
+from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.system.streams import readers_may_leave
@@ -40,7 +40,7 @@ FULL_TABLE_S = 1800.0
 @click.command()
 @click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
 @click.option("--checks", type=names, metavar="CHECK,...", help="Only the detectors of these checks.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="What computes.  [default: auto]")
+@setting_flags("backend")
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
 @click.option("--json", "as_json", is_flag=True, help="Print results as JSON and nothing else on stdout.")
 @host_options

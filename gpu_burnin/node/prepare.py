@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
-from gpu_burnin.checks.power.grant_request import ALWAYS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
@@ -19,7 +18,7 @@ from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
 from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.settings import expectations
-from gpu_burnin.settings.config import LEVELS, Config
+from gpu_burnin.settings.config import ALWAYS, LEVELS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
 from gpu_burnin.system.host import Host, read_host
 from gpu_burnin.telemetry import node_links

@@ -10,7 +10,6 @@ from typing import Any
 from gpu_burnin.checks import CHECKS, Scope
 from gpu_burnin.checks.nccl.operations import COLLECTIVES
 from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, WAYS
-from gpu_burnin.checks.power.grant_request import GRANTED, NEVER
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.checks.sm.kernels import KERNELS
 from gpu_burnin.engine.plan import Expected, Plan, schedule
@@ -18,6 +17,7 @@ from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.hardware.skus import SkuTable
 from gpu_burnin.judge.coverage import LEAST_PATTERNS, LEAST_SHARE, RULE_OF_THREE
 from gpu_burnin.report.words import duration, size
+from gpu_burnin.settings.config import GRANTED, NEVER
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.types import JSON

@@ -6,33 +6,92 @@ only.
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from gpu_burnin.types import JSON
+from gpu_burnin.settings.options import (
+    FLAG,
+    WATTS,
+    Kind,
+    OptionError,
+    known_option,
+    option,
+    options_of,
+    read,
+    whole,
+    word,
+)
+
+if TYPE_CHECKING:
+    from gpu_burnin.types import JSON
 
 # The key in the options of a plan, and of the configuration.
 KEY = "expect"
 
 
+def _is_word(value: str) -> bool:
+    return value.isprintable() and value == value.strip()
+
+
+def _is_version(value: str) -> bool:
+    return all(part.isascii() and part.isdecimal() for part in value.split("."))
+
+
+def _version(example: str, fits: Callable[[str], bool]) -> Kind:
+    # Without quotes YAML reads 2.28 as a number.
+    return word(f"a version in quotes, such as '{example}'", fits)
+
+
+# No machine has a million GPUs or links.
+_MOST = 1_000_000
+
+
 @dataclass(frozen=True)
 class Expectations:
-    """What this node should look like. None: not set.
+    """What this node should look like. None: not set."""
 
-    `nvlink_links` are those that each GPU must have active; 0: the machine has no NVLink. `power_limit_w` is the
-    enforced limit of each GPU in watts. `mig` is whether MIG mode is on.
-    """
-
-    gpus: int | None = None
-    nvlink_links: int | None = None
-    mig: bool | None = None
-    power_limit_w: float | None = None
-    driver_version: str | None = None
-    vbios: str | None = None
-    nccl: str | None = None
+    gpus: int | None = option(
+        whole(1, _MOST),
+        "Number of GPUs that the host must have. Set it; without it, those on the PCI bus count.",
+        example="8",
+        code="GPU_COUNT",
+    )
+    nvlink_links: int | None = option(
+        whole(0, _MOST),
+        "Active NVLinks that each GPU must have; 0 for a machine without NVLink, or without its bridges. Without it, "
+        "the node's shape decides.",
+        example="0",
+        code="NVLINK_DOWN",
+    )
+    mig: bool | None = option(
+        FLAG, "Whether MIG mode must be on. Without it, MIG must be off.", example="true", code="MIG_MISMATCH"
+    )
+    power_limit_w: float | None = option(
+        WATTS,
+        "Power limit of each GPU, in watts. Without it, the GPU's own. Under a lower limit no floor judges the rates "
+        "that need full power.",
+        example="600",
+        code="POWER_LIMIT",
+    )
+    driver_version: str | None = option(
+        _version("580.95.05", _is_version),
+        "Version that driver and GSP firmware must have, such as C(580.95.05). Without it, the same on all GPUs.",
+        example="580.95.05",
+        code="DRIVER_MIXED",
+    )
+    vbios: str | None = option(
+        _version("96.00.89.00.01", _is_word),
+        "Version that the VBIOS of each GPU must have. Without it, the same on all GPUs of a model.",
+        example="96.00.89.00.01",
+        code="VBIOS_MIXED",
+    )
+    nccl: str | None = option(
+        _version("2.28.3", _is_version),
+        "Version that NCCL must have, such as C(2.28.3). Without it, the version of its package.",
+        example="2.28.3",
+        code="NCCL_VERSION",
+    )
 
     def to_json(self) -> dict[str, JSON]:
         """The keys that are set, as they travel in the options of a plan and in the report."""
@@ -68,95 +127,37 @@ def _word(value: JSON) -> str:
     )
 
 
-class ExpectationError(ValueError):
-    """An expectation that cannot be one; the message names the key and what it must be."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a key takes: in words, the test of a typed value, and what the command line's text stands for."""
-
-    wanted: str
-    fits: Callable[[object], bool]
-    from_text: Callable[[str], object]
-
-
-def _whole(least: int) -> _Kind:
-    # bool is an int to isinstance; a count of "yes" is a mistake. No machine has a million GPUs or links.
-    return _Kind(
-        f"a whole number of {least} or more", lambda value: type(value) is int and least <= value < 1_000_000, int
-    )
-
-
-def _is_watts(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 < value < math.inf
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and value == value.strip() != ""
-
-
-def _is_version(value: object) -> bool:
-    return isinstance(value, str) and all(part.isascii() and part.isdecimal() for part in value.split("."))
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "gpus": _whole(1),
-    "nvlink_links": _whole(0),
-    "mig": _Kind("true or false", lambda value: type(value) is bool, {"true": True, "false": False}.__getitem__),
-    "power_limit_w": _Kind("watts above 0, such as 500", _is_watts, float),
-    "driver_version": _Kind("a version in quotes, such as '580.95.05'", _is_version, str),
-    "vbios": _Kind("a version in quotes, such as '96.00.89.00.01'", _is_word, str),
-    "nccl": _Kind("a version in quotes, such as '2.28.3'", _is_version, str),
-}
-KEYS: tuple[str, ...] = tuple(field.name for field in fields(Expectations))
+KEYS: tuple[str, ...] = tuple(options_of(Expectations))
 
 
 def parse(section: object) -> Expectations:
-    """The expectations of a parsed section: typed values by key, None where not set.
+    """The expectations of a parsed section: typed values by key, None where nothing is set.
 
-    Raises ExpectationError that names the key.
+    Raises OptionError that names the key.
     """
-    if not isinstance(section, Mapping):
-        raise ExpectationError(f"{KEY} must be a mapping of keys to values ({', '.join(KEYS)})")
-    said: dict[str, Any] = {}
-    for key, value in section.items():
-        kind = _kind(str(key))
-        if value is None:
-            continue
-        if not kind.fits(value):
-            raise ExpectationError(f"{KEY}.{key} must be {kind.wanted}")
-        said[str(key)] = value
-    return Expectations(**said)
+    return read(Expectations, section, KEY)
 
 
 def parse_words(words: tuple[str, ...]) -> Expectations:
-    """The expectations of the command line: each word is KEY=VALUE. Raises ExpectationError that names the word."""
+    """The expectations of the command line: each word is KEY=VALUE. Raises OptionError that names the word."""
     section: dict[str, object] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for assignment in words:
+        key, equals, given = assignment.partition("=")
         if not (key and equals):
-            raise ExpectationError(f"{word!r} is not KEY=VALUE; the keys are {', '.join(KEYS)}")
-        kind = _kind(key)
+            raise OptionError(key, f"{assignment!r} is not KEY=VALUE; the keys are {', '.join(KEYS)}")
+        kind = known_option(Expectations, key, KEY).kind
+        assert kind is not None  # there are no sections within
         if key in section:
-            raise ExpectationError(f"{key} is given twice; give it once")
+            raise OptionError(key, f"{key} is given twice; give it once")
         try:
-            section[key] = kind.from_text(text)
+            section[key] = kind.from_text(given)
         except (ValueError, KeyError):
             section[key] = ...  # which no key takes
-        if not kind.fits(section[key]):
-            raise ExpectationError(f"{key} must be {kind.wanted.replace(' in quotes', '')}, not {text!r}")
+        if kind.problem(section[key]):
+            raise OptionError(key, f"{key} must be {kind.wanted.replace(' in quotes', '')}, not {given!r}")
     return parse(section)
 
 
 def expectations_of(options: Mapping[str, JSON]) -> Expectations:
-    """What the options of a plan say: the one reader for all checks. Raises ExpectationError."""
+    """What the options of a plan say: the one reader for all checks. Raises OptionError."""
     return parse(options.get(KEY) or {})
-
-
-def _kind(key: str) -> _Kind:
-    if key in _KINDS:
-        return _KINDS[key]
-    near = difflib.get_close_matches(key, KEYS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(KEYS)}"
-    raise ExpectationError(f"unknown key {KEY}.{key} ({hint}); remove it or correct its name")

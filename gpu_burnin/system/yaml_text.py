@@ -46,17 +46,34 @@ def compose(text: str, path: Path) -> yaml.Node | None:
 
 def load(text: str, path: Path) -> object:
     """The plain values of the one document in `text`, None when there is none. Raises YamlError."""
+    return load_with_lines(text, path)[0]
+
+
+def load_with_lines(text: str, path: Path) -> tuple[object, dict[str, int]]:
+    """As load, and the line of each key of the document's mappings, by the key written with dots (a.b)."""
     root = compose(text, path)
     if root is None:
-        return None
+        return None, {}
     try:
-        return yaml.constructor.SafeConstructor().construct_document(root)
+        values = yaml.constructor.SafeConstructor().construct_document(root)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else line_of(root)
         raise YamlError(f"{path}:{line}: {error.problem}; correct the file") from error
     except (ValueError, OverflowError, TypeError, RecursionError, AttributeError) as error:
         # A number or a date that Python does not take, or a list that an alias makes part of itself.
         raise YamlError(f"{path}: holds a value that cannot be read ({error}); correct the file") from error
+    return values, dict(_lines(root))
+
+
+def _lines(root: yaml.Node) -> Iterator[tuple[str, int]]:
+    """Each mapping once: an alias may lead back to where it stands."""
+    waiting, met = [("", root)], set()
+    while waiting:
+        prefix, node = waiting.pop()
+        if isinstance(node, yaml.MappingNode) and id(node) not in met:
+            met.add(id(node))
+            yield from ((f"{prefix}{key.value}", line_of(key)) for key, _ in node.value)
+            waiting += [(f"{prefix}{key.value}.", value) for key, value in node.value]
 
 
 def _refuse_depth(text: str, path: Path) -> None:

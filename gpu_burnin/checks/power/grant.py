@@ -15,6 +15,7 @@ from pathlib import Path
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.checks.together import Group
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.config import ALWAYS, GRANTED, NEVER
 from gpu_burnin.types import JSON
 
 Tell = Callable[[Mapping[str, JSON]], None]
@@ -56,12 +57,12 @@ def ask(
     A plan that does not say may make none. Where waves have to be granted, the first member asks and waits; when it
     dies, the next one asks again, within the same time. `tell` is CheckContext.progress.
     """
-    mode = options.get("power_waves", power_grant.NEVER)
+    mode = options.get("power_waves", NEVER)
     place = options.get("wave_dir")
     directory = Path(str(place)) if place else None
-    if mode == power_grant.ALWAYS:
+    if mode == ALWAYS:
         return _tell(group, directory, waves_s)
-    if mode != power_grant.GRANTED or directory is None:
+    if mode != GRANTED or directory is None:
         return Grant(False, "nobody asked for them (--waves never, or power_waves: never in the configuration)")
     return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell)
 

@@ -23,8 +23,6 @@ from typing import Any
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
-# When a node's power waves may run: at once, when they are granted, not at all.
-MODES = (ALWAYS, GRANTED, NEVER) = ("always", "granted", "never")
 REQUEST, GRANT = "request.json", "grant"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -55,8 +55,13 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
         assert f"\n  {name} " in done.stdout
     own = {
         f"gpu_burnin{name}"
-        for name in ("", ".__main__", ".cli", ".cli.main", ".cli.options", ".errors", ".system", ".system.streams")
-    }
+        for name in (
+            "", ".__main__", ".cli", ".cli.main", ".cli.options", ".errors", ".system", ".system.streams",
+            # The flags are made of the settings, which import nothing but the standard library.
+            ".settings", ".settings.config", ".settings.durations", ".settings.expectations", ".settings.options",
+            ".settings.state_dir",
+        )
+    }  # fmt: skip
     assert loaded_by("--help") == own
     assert loaded_by("run", "--help") == own
     # The measure itself sees what a command loads.

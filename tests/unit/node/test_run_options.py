@@ -12,7 +12,8 @@ from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.prepare import Prepared, RunOptions, plan_options, planned, prepare, wanted_checks
 from gpu_burnin.settings.config import Config
-from gpu_burnin.settings.expectations import KEYS, ExpectationError, Expectations, expectations_of, parse, parse_words
+from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_words
+from gpu_burnin.settings.options import OptionError
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.inventory import InventoryError
 from gpu_burnin.telemetry.state import NodeState
@@ -101,7 +102,7 @@ def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...]
     ],
 )
 def test_a_wrong_word_of_the_command_line_is_named(words: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ExpectationError, match=re.escape(says)):
+    with pytest.raises(OptionError, match=re.escape(says)):
         parse_words(words)
 
 

@@ -140,6 +140,25 @@ def test_mistakes_name_file_and_key(text: str, says: str, tmp_path: Path) -> Non
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("level: quick\n\nlevle: quick\n", 3),
+        ("level: quick\nexpect:\n  gpus: 8\n  mig: 1\n", 4),
+        ("level: quick\nexpect: {gpus: 8, mig: 1}\n", 2),
+        ("level: quick\npublish:\n  server: x\n  sever: x\n", 4),
+        ("level: quick\nchecks:\n  - 1\n", 2),
+        ("# a comment\n- level\n", 1),
+        ("level: quick\nexpect: &a {gpus: 0, more: *a}\n", 2),
+    ],
+)
+def test_mistakes_name_the_line(text: str, line: int, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(GpuBurninError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+
+
 def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(GpuBurninError, match="no such configuration file"):
         load_config(tmp_path / "none.yaml")

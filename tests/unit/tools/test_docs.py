@@ -13,6 +13,7 @@ import yaml
 from tools import docs
 
 ROOT = Path(__file__).resolve().parents[3]
+PARTS = ("roles/gpu_burnin/defaults/main.yml", "roles/gpu_burnin/vars/main.yml")
 
 
 def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
@@ -27,6 +28,10 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
         copy = tmp_path / spec.relative_to(ROOT)
         copy.parent.mkdir(parents=True)
         copy.write_text(spec.read_text())
+    (tmp_path / "docs/reference").mkdir(parents=True)
+    for name in ("docs/reference/configuration.md", "docs/reference/expectations.md", *PARTS):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
 
     def docs(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(tmp_path / "tools/docs.py"), *arguments]

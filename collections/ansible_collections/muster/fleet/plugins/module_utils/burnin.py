@@ -62,13 +62,11 @@ class Program:
             raise FleetError(f"{self._path} is not installed; apply the role gpu_burnin to the whole host")
         code, out, err = self._module.run_command([self._path, command, "--json", *options])
         if code != 0:
-            said = (err.strip() or f"gpu-burnin {command} ended with exit code {code} and said nothing").splitlines()[
-                -1
-            ]
-            said = said.removeprefix("gpu-burnin: ").removeprefix(f"{os.uname().nodename}: ")
+            words = err.strip() or f"gpu-burnin {command} ended with exit code {code} and said nothing"
+            message = words.splitlines()[-1].removeprefix("gpu-burnin: ").removeprefix(f"{os.uname().nodename}: ")
             # Only what was waited for and did not come ends so.
             again = "; run the play again, which joins it, or raise gpu_burnin_timeout_s"
-            raise FleetError(said + (again if code == _EXIT_INCONCLUSIVE else ""))
+            raise FleetError(message + (again if code == _EXIT_INCONCLUSIVE else ""))
         try:
             return dict(json.loads(out))
         except ValueError as error:
