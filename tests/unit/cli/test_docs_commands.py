@@ -79,12 +79,6 @@ def test_the_page_of_exit_codes_has_every_command() -> None:
     assert named == set(cli.list_commands(click.Context(cli)))
 
 
-def test_rooms_of_the_overview_are_those_of_the_package() -> None:
-    section = (ROOT / "docs/overview.md").read_text().partition("## The rooms of")[2].partition("\n## ")[0]
-    folders = {path.parent.name for path in (ROOT / "gpu_burnin").glob("*/__init__.py")}
-    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == folders
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_codes_of_a_page_are_those_of_the_program(page: str) -> None:
     known = {*load_reasons(), *evidence.CODES, *node.CODES}
