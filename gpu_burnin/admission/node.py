@@ -259,12 +259,12 @@ def status_patch(node: Node, finding: Finding, now: datetime) -> Patch | None:
     bad = "False" if finding.verdict is VerdictLabel.FAIL else "Unknown"
     status = "True" if finding.ready else bad
     old = condition(node, CONDITION)
-    said = {"status": status, "reason": finding.code, "message": finding.message}
-    if old is not None and all(old.get(key) == value for key, value in said.items()):
+    wanted = {"status": status, "reason": finding.code, "message": finding.message}
+    if old is not None and all(old.get(key) == value for key, value in wanted.items()):
         return None
     time = _rfc3339(now)
     since = old["lastTransitionTime"] if old is not None and old.get("status") == status else time
-    new = {"type": CONDITION, **said, "lastHeartbeatTime": time, "lastTransitionTime": since}
+    new = {"type": CONDITION, **wanted, "lastHeartbeatTime": time, "lastTransitionTime": since}
     conditions = [c for c in node.get("status", {}).get("conditions") or [] if c.get("type") != CONDITION]
     return [
         _resource_version_test(node),

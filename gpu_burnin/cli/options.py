@@ -12,7 +12,7 @@ import click
 
 from gpu_burnin.settings.config import Config, load_config
 from gpu_burnin.settings.durations import parse_duration
-from gpu_burnin.settings.expectations import KEYS, Expectations, parse_words
+from gpu_burnin.settings.expectations import KEYS, Expectations, parse_arguments
 from gpu_burnin.settings.options import Option, OptionError, options_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -74,9 +74,9 @@ def gpu_names(text: str) -> tuple[str, ...] | None:
     return None
 
 
-def _expectations(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Expectations:
+def _expectations(context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]) -> Expectations:
     try:
-        return parse_words(words)
+        return parse_arguments(arguments)
     except OptionError as error:
         raise click.BadParameter(str(error)) from error
 

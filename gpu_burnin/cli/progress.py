@@ -200,7 +200,7 @@ def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -
 
 def _results(row: Row) -> list[tuple[str, str]]:
     """The checks of each verdict, the worst verdict first: ("FAIL", "FAIL gemm"), ("PASS", "PASS sm hbm")."""
-    found = {verdict: [check for check, said in row.done if said == verdict] for verdict in _COLOURS}
+    found = {verdict: [check for check, outcome in row.done if outcome == verdict] for verdict in _COLOURS}
     return [(verdict, f"{verdict} {' '.join(checks)}") for verdict, checks in found.items() if checks]
 
 

@@ -69,8 +69,8 @@ def selftest(
         done = execute(plan, None, on_event, waiting=interrupts.raising, kernel_dir=Path(folder))
     results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
     rows = sensitivity(results)
-    said = (reason for result in done.results for reason in result.reasons)
-    text = json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows, said)
+    reasons = (reason for result in done.results for reason in result.reasons)
+    text = json.dumps(_document(plan, results, rows), indent=1) if as_json else render(plan, results, rows, reasons)
     with readers_may_leave("the results"):
         click.echo(text)
     sys.exit(exit_code(done, results))

@@ -98,8 +98,8 @@ class DeviceErrors:
             text, code = explain(error, what, self._runtime), _FAULTS.get(getattr(error, "status", None) or 0)
             raise (DeviceError(text) if code is None else DeviceFault(text, code)) from error
         except RuntimeError as error:  # of CuPy: a library that it cannot load, or NVRTC's own
-            said = " ".join(str(error).split())[:300]
+            message = " ".join(str(error).split())[:300]
             raise DeviceError(
-                f"CuPy failed while {what} ({said}): install gpu-burnin[cuda12] or [cuda13] with all dependencies, "
+                f"CuPy failed while {what} ({message}): install gpu-burnin[cuda12] or [cuda13] with all dependencies, "
                 "including NVRTC"
             ) from error

@@ -90,9 +90,9 @@ class KernelStore:
         except FileNotFoundError:
             return False
         except (Refused, OSError) as error:
-            said = f"the compiled kernels in {self._folder / key} were compiled again: {error}"
-            if said not in self.refused:
-                self.refused.append(said)
+            message = f"the compiled kernels in {self._folder / key} were compiled again: {error}"
+            if message not in self.refused:
+                self.refused.append(message)
             return False
         self._images[key] = image
         self.shared += 1
@@ -113,12 +113,12 @@ def read_image(path: Path, key: str) -> bytes:
         raise Refused(f"it belongs to user {owner}")
     head, _, image = content.partition(b"\n")
     try:
-        said = parse_json(head)
+        header = parse_json(head)
     except ValueError:
         raise Refused("its first line cannot be read") from None
-    if not isinstance(said, Mapping) or said.get("key") != key:
+    if not isinstance(header, Mapping) or header.get("key") != key:
         raise Refused("it was compiled from other sources")
-    if said.get("sha256") != hashlib.sha256(image).hexdigest():
+    if header.get("sha256") != hashlib.sha256(image).hexdigest():
         raise Refused("its content is not what was written (SHA-256)")
     return image
 

@@ -100,13 +100,13 @@ class Nvrtc:
             status = self._library.nvrtcCompileProgram(
                 program, len(options), (ctypes.c_char_p * len(options))(*options)
             )
-            said = " ".join(self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").split())
+            log = " ".join(self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace").split())
             if status != 0:
                 raise DeviceError(
                     f"NVRTC {self.version} cannot compile the kernels for {target} ({self._error(status)}: "
-                    f"{said[:_LOG_CHARACTERS]}): install the versions of requirements/, or report this"
+                    f"{log[:_LOG_CHARACTERS]}): install the versions of requirements/, or report this"
                 )
-            return self._read(program, "CUBIN" if target.startswith("sm_") else "PTX"), said
+            return self._read(program, "CUBIN" if target.startswith("sm_") else "PTX"), log
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 

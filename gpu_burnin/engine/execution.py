@@ -1,4 +1,4 @@
-"""What the lanes of one execution share: plan, limits, events, results so far. Standard library only."""
+"""What the supervisors of one execution share: plan, limits, events, results so far. Standard library only."""
 
 from __future__ import annotations
 

@@ -65,27 +65,27 @@ def execute(
     begun_s = time.monotonic() if started_s is None else started_s
     run = Run(plan, journal, on_event, oom_kills, command, begun_s, waiting, kernel_dir)
     gpu_checks = [check for check in plan.checks if check.per_gpu]
-    node_lanes = [WorkerSupervisor(run, None, _scoped(plan, Scope.NODE))]
-    last_lanes = [WorkerSupervisor(run, None, _scoped(plan, Scope.AFTER))]
-    gpu_lanes = [WorkerSupervisor(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
-    lanes = [*node_lanes, *gpu_lanes, *last_lanes]
+    node_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.NODE))]
+    last_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.AFTER))]
+    gpu_supervisors = [WorkerSupervisor(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
+    supervisors = [*node_supervisors, *gpu_supervisors, *last_supervisors]
     interrupted = busy = False
     try:
         started = {"event": "run_started", "plan_sha256": plan.digest(), "level": plan.level, "total_s": plan.total_s}
         run.emit({**started, "gives_up_s": plan.deadlines.run_s})
-        _drive(run, node_lanes)
-        busy = any(reason.code == "GPU_BUSY" for result in node_lanes[0].results for reason in result.reasons)
+        _drive(run, node_supervisors)
+        busy = any(reason.code == "GPU_BUSY" for result in node_supervisors[0].results for reason in result.reasons)
         if not busy:
-            _drive(run, gpu_lanes)
-            _drive(run, last_lanes)
+            _drive(run, gpu_supervisors)
+            _drive(run, last_supervisors)
     except KeyboardInterrupt:
         interrupted = True
         run.emit({"event": "interrupted"})
     finally:
-        _stop(lanes)
+        _stop(supervisors)
     run.emit({"event": "run_finished", "interrupted": interrupted})
     return ExecutionResult(
-        results=tuple(result for lane in lanes for result in lane.results),
+        results=tuple(result for supervisor in supervisors for result in supervisor.results),
         selftests=tuple(run.selftests),
         events=tuple(run.events),
         interrupted=interrupted,
@@ -100,78 +100,78 @@ def _scoped(plan: Plan, scope: Scope) -> list[CheckPlan]:
     return [check for check in plan.checks if check.scope is scope and not plan.checks_off]
 
 
-def _drive(run: Run, lanes: Sequence[WorkerSupervisor]) -> None:
-    """Serve all lanes until each is done."""
+def _drive(run: Run, supervisors: Sequence[WorkerSupervisor]) -> None:
+    """Serve all supervisors until each is done."""
     while True:
-        for lane in lanes:
-            if not lane.done and lane.fd is None:
-                lane.start()
-        active = [lane for lane in lanes if not lane.done]
+        for supervisor in supervisors:
+            if not supervisor.done and supervisor.fd is None:
+                supervisor.start()
+        active = [supervisor for supervisor in supervisors if not supervisor.done]
         if not active:
             return
         _release(run, active)
         _exchange(active)
         with selectors.DefaultSelector() as selector:
-            for lane in active:
-                if lane.fd is not None:
-                    selector.register(lane.fd, selectors.EVENT_READ, lane)
-            first = min(lane.until for lane in active)
+            for supervisor in active:
+                if supervisor.fd is not None:
+                    selector.register(supervisor.fd, selectors.EVENT_READ, supervisor)
+            first = min(supervisor.until for supervisor in active)
             timeout = None if math.isinf(first) else max(0.0, first - time.monotonic())
             with run.waiting():
                 ready = [key.data for key, _ in selector.select(timeout)]
-        for lane in ready:
-            lane.readable()
+        for supervisor in ready:
+            supervisor.readable()
         now = time.monotonic()
-        for lane in active:
+        for supervisor in active:
             # An answer in time has begun another step with a time of its own.
-            if lane.fd is not None and lane.until <= now:
-                lane.overdue()
+            if supervisor.fd is not None and supervisor.until <= now:
+                supervisor.overdue()
 
 
 def _release(run: Run, active: Sequence[WorkerSupervisor]) -> None:
-    """Once all lanes wait, begin the earliest check they wait for, on all of its GPUs."""
-    if any(lane.busy for lane in active):
+    """Once all supervisors wait, begin the earliest check they wait for, on all of its GPUs."""
+    if any(supervisor.busy for supervisor in active):
         return
-    names = {lane.check.name for lane in active if lane.check is not None}
+    names = {supervisor.check.name for supervisor in active if supervisor.check is not None}
     check = next(check for check in run.plan.checks if check.name in names)
-    waiting = [lane for lane in active if lane.check == check]
+    waiting = [supervisor for supervisor in active if supervisor.check == check]
     left_s = run.left_s()
-    for lane in waiting:
-        lane.release(left_s)
+    for supervisor in waiting:
+        supervisor.release(left_s)
 
 
 def _exchange(active: Sequence[WorkerSupervisor]) -> None:
     """Once every worker that is in a check has an offer, give all offers to all of them."""
-    members = [lane for lane in active if lane.check is not None and not lane.waiting]
-    if not members or not all(lane.offering for lane in members):
+    members = [supervisor for supervisor in active if supervisor.check is not None and not supervisor.waiting]
+    if not members or not all(supervisor.offering for supervisor in members):
         return
-    offers = {lane.gpu or "": lane.offer for lane in members}
-    for lane in members:
-        lane.answer(offers)
+    offers = {supervisor.gpu or "": supervisor.offer for supervisor in members}
+    for supervisor in members:
+        supervisor.answer(offers)
 
 
-def _stop(lanes: Sequence[WorkerSupervisor]) -> None:
+def _stop(supervisors: Sequence[WorkerSupervisor]) -> None:
     """End the workers that are left: SIGTERM, SIGKILL, leave behind. Another Ctrl-C goes straight to the next."""
-    left = [lane for lane in lanes if lane.fd is not None]
+    left = [supervisor for supervisor in supervisors if supervisor.fd is not None]
     with contextlib.suppress(KeyboardInterrupt):
         left = _signal(left, signal.SIGTERM, lambda limits: limits.term_grace_s)
     with contextlib.suppress(KeyboardInterrupt):
         left = _signal(left, signal.SIGKILL, lambda limits: limits.kill_grace_s)
-    for lane in left:
-        if lane.fd is not None:
-            lane.abandon()
+    for supervisor in left:
+        if supervisor.fd is not None:
+            supervisor.abandon()
 
 
 def _signal(
-    lanes: Sequence[WorkerSupervisor], number: signal.Signals, grace: Callable[[Deadlines], float]
+    supervisors: Sequence[WorkerSupervisor], number: signal.Signals, grace: Callable[[Deadlines], float]
 ) -> list[WorkerSupervisor]:
-    """Signal all, then wait; returns the lanes whose worker is still there."""
-    for lane in lanes:
-        lane.stop(number)
-    until = time.monotonic() + max((grace(lane.run.plan.deadlines) for lane in lanes), default=0.0)
+    """Signal all, then wait; returns the supervisors whose worker is still there."""
+    for supervisor in supervisors:
+        supervisor.stop(number)
+    until = time.monotonic() + max((grace(supervisor.run.plan.deadlines) for supervisor in supervisors), default=0.0)
     left = []
-    for lane in lanes:
-        with lane.run.waiting():
-            if not lane.reap(max(0.0, until - time.monotonic())):
-                left.append(lane)
+    for supervisor in supervisors:
+        with supervisor.run.waiting():
+            if not supervisor.reap(max(0.0, until - time.monotonic())):
+                left.append(supervisor)
     return left

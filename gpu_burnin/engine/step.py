@@ -76,14 +76,14 @@ def failed(message: Failed) -> Failure:
         return Failure(message.code, message.message, load_reasons()[message.code].severity)
     if message.scarce is None:
         return Failure("CHECK_ERROR", message.message)
-    return lacking(shortage(message.scarce), message.message)
+    return short_of(shortage(message.scarce), message.message)
 
 
-def lacking(met: Shortage, said: str) -> Failure:
+def short_of(met: Shortage, message: str) -> Failure:
     """A step for which the host had too little; a limit that can be raised is named."""
     if met.by_limit:
-        return Failure("HOST_LIMIT", f"{met.text} ({said})")
-    return Failure(OUT_OF_MEMORY if met.kind is Scarce.MEMORY else "CHECK_ERROR", said)
+        return Failure("HOST_LIMIT", f"{met.text} ({message})")
+    return Failure(OUT_OF_MEMORY if met.kind is Scarce.MEMORY else "CHECK_ERROR", message)
 
 
 def death(when: str, obituary: Mapping[str, Any]) -> str:

@@ -14,11 +14,11 @@ from gpu_burnin.checks import SELFTESTED, Scope
 from gpu_burnin.engine.execution import Run
 from gpu_burnin.engine.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.engine.plan import CheckPlan, share
-from gpu_burnin.engine.step import Early, Failure, Step, death, failed, lacking
+from gpu_burnin.engine.step import Early, Failure, Step, death, failed, short_of
 from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.host_limits import scarce_of, shown_by_end, shown_by_words
+from gpu_burnin.system.host_limits import scarce_of, shown_by_end, shown_by_message
 from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict
 
 
@@ -91,8 +91,8 @@ class WorkerSupervisor:
         try:
             self._worker = WorkerProcess(self.run.plan, self.gpu, self.run.command, self.run.kernel_dir)
         except OSError as error:
-            said, scarce = f"the worker could not be started: {error}", scarce_of(error)
-            self._could_not(self._step, failed(Failed(said, scarce)))
+            message, scarce = f"the worker could not be started: {error}", scarce_of(error)
+            self._could_not(self._step, failed(Failed(message, scarce)))
             return
         self.run.worker_pids.append(self._worker.pid)
         self._emit("worker_started", pid=self._worker.pid)
@@ -135,7 +135,7 @@ class WorkerSupervisor:
     # --- checks for all GPUs together ---
 
     def release(self, left_s: float) -> None:
-        """Let the check begin that the lane waits for; `left_s` are seconds left of the run."""
+        """Let the check begin that this worker waits for; `left_s` are seconds left of the run."""
         self.waiting = False
         self._ask(self._step, left_s)
 
@@ -255,8 +255,8 @@ class WorkerSupervisor:
         killed_by_us = obituary["pid"] in self.run.killed_pids
         met = shown_by_end(obituary, killed_by_us, self._oom_kills, self.run.oom_kills())
         if met is not None:
-            said = met.text if not met.by_limit else death(f"during {step}", obituary)
-            self._could_not(step, lacking(met, said))
+            message = met.text if not met.by_limit else death(f"during {step}", obituary)
+            self._could_not(step, short_of(met, message))
         elif step.op == "open":
             self._start_deaths += 1
             if self._start_deaths > 1:
@@ -290,7 +290,7 @@ class WorkerSupervisor:
     def _hung(self, wedged: bool) -> None:
         """The deadline passed and the worker was ended, or could not be and stays behind."""
         assert self._worker is not None
-        step, pid, words = self._step, self._worker.pid, self._worker.obituary()["stderr_tail"]
+        step, pid, last_lines = self._step, self._worker.pid, self._worker.obituary()["stderr_tail"]
         self.drop_worker()
         if step.op == "close":
             return
@@ -303,8 +303,8 @@ class WorkerSupervisor:
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
         text = f"{name} did not end in {time.monotonic() - self._started:.0f} s {end}"
         # CPython waits for ever for a thread that found no memory while it began.
-        if not wedged and (met := shown_by_words(words)):
-            self._could_not(step, lacking(met, text))
+        if not wedged and (met := shown_by_message(last_lines)):
+            self._could_not(step, short_of(met, text))
             return
         reason = self._reason("WEDGED" if wedged else "HUNG", name, text, {"pid": pid, "step": step.op}, Verdict.FAIL)
         self._over(name, reason)

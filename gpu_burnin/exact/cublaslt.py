@@ -263,7 +263,7 @@ class CublasLt:
     def _check(self, name: str, status: int, about: str) -> None:
         if status == 0:
             return
-        said = self._library.cublasLtGetStatusName(status)
-        text = said.decode() if said else "unknown status"
+        stated = self._library.cublasLtGetStatusName(status)
+        text = stated.decode() if stated else "unknown status"
         what = f"{name} for {about}" if about else name
         raise DeviceError(f"{what}: status {status} ({text}): {_FIXES.get(status, 'see the cuBLAS documentation')}")

@@ -134,8 +134,8 @@ def _nearly_all(bad: Set[Transfer], own: Set[Transfer], classes: Mapping[Transfe
         return True
     if len(bad) < max(_LEAST_IN_ROLE, _LEAST_OF_ROLE * len(own)):
         return False
-    struck = {classes.get(transfer, "") for transfer in bad}
-    return len(bad) >= _ROLE_SHARE * sum(classes.get(transfer, "") in struck for transfer in own)
+    affected = {classes.get(transfer, "") for transfer in bad}
+    return len(bad) >= _ROLE_SHARE * sum(classes.get(transfer, "") in affected for transfer in own)
 
 
 def _way(named: set[str]) -> str:

@@ -145,8 +145,9 @@ def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason
     missing = sorted((set(wanted) - set(proofs)) | (named & set(wanted)))
     if missing or not proofs:
         message = f"the precisions {', '.join(missing)} were not tested" if missing else "no precision was tested"
-        lacking: list[JSON] = [*missing]
-        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"precisions_missing": lacking})
+        yield make_reason(
+            "COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"precisions_missing": list[JSON](missing)}
+        )
     judged = [name for name in sorted(proofs) if name in wanted or not wanted]
     unproven = {name: _why(proofs[name]) for name in judged if not _proven(proofs[name])}
     if unproven:

@@ -23,7 +23,7 @@ class Implausible:
     rule: SensorRule
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The finding without the GPU."""
         rule = self.rule
         return (

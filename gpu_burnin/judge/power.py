@@ -90,7 +90,7 @@ _BITS: Mapping[PowerQuantity, int] = {
     PowerQuantity.SLOWDOWN: SLOWDOWN,
     PowerQuantity.THERMAL: SW_THERMAL | HW_THERMAL,
 }
-_WORDS: Mapping[PowerQuantity, str] = {
+_TEXTS: Mapping[PowerQuantity, str] = {
     PowerQuantity.POWER_SHARE: "under mixed load it drew {value:.0%} of its power limit of {limit_w} W",
     PowerQuantity.CLOCK_SHARE_OF_MEDIAN: "under mixed load its clock was {value:.0%} of the node's median GPU's, and "
     "neither power nor heat explains it",
@@ -116,16 +116,16 @@ def _applied(
         value, meaning = values.get(rule.quantity), rule.meaning
         if value is None or meaning.weight is Weight.NORMAL or not rule.applies(value):
             continue
-        words = _WORDS[rule.quantity].format(
+        text = _TEXTS[rule.quantity].format(
             value=value,
             phases=_phases_with(seen, rule.quantity),
             limit_w=limits.get("power_limit_w"),
             clock_mhz=limits.get("clock_sm_max_mhz"),
         )
-        groups.setdefault((meaning.code, meaning.weight), []).append((rule, words))
+        groups.setdefault((meaning.code, meaning.weight), []).append((rule, text))
     found: list[Reason | Notice] = []
     for (code, weight), group in groups.items():
-        message = f"{gpu.label}: {'; '.join(words for _, words in group)}"
+        message = f"{gpu.label}: {'; '.join(text for _, text in group)}"
         details: dict[str, JSON] = {
             "observed": [_numbers(rule, values[rule.quantity]) for rule, _ in group],
             "phases": {

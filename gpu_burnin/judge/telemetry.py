@@ -28,10 +28,10 @@ _LEAST_FOR_MEDIAN = 3
 
 @dataclass(frozen=True)
 class _Finding:
-    """One rule that applies to one GPU: in words, and in numbers."""
+    """One rule that applies to one GPU: as a text, and in numbers."""
 
     meaning: Meaning
-    words: str
+    text: str
     numbers: Mapping[str, JSON]
 
 
@@ -79,7 +79,7 @@ def _by_code(found: Iterable[_Finding]) -> list[list[_Finding]]:
 
 
 def _message(gpu: Gpu, group: Sequence[_Finding]) -> str:
-    return f"{gpu.label}: {'; '.join(finding.words for finding in group)}"
+    return f"{gpu.label}: {'; '.join(finding.text for finding in group)}"
 
 
 def _evidence(group: Sequence[_Finding]) -> dict[str, JSON]:
@@ -114,9 +114,9 @@ def _lost(
     judged = {name for rule in policy.counters for name in rule.counters}
     missing = [counter for counter in counters if _incomparable(counter, judged)]
     if missing:
-        words = "; ".join(f"{counter.name} ({counter.why or 'fell'})" for counter in missing)
+        lost = "; ".join(f"{counter.name} ({counter.why or 'fell'})" for counter in missing)
         details: dict[str, JSON] = {"counters": [_numbers(counter) for counter in missing]}
-        message = f"{gpu.label}: counters that cannot be compared over the run: {words}"
+        message = f"{gpu.label}: counters that cannot be compared over the run: {lost}"
         yield make_reason("COUNTER_LOST", CHECK, message, gpu=gpu.uuid, details=details)
 
 
@@ -124,7 +124,7 @@ def _implausible(gpu: Gpu, found: Sequence[Implausible], policy: TelemetryPolicy
     """Sensors that lie: a warning, or with too much of it a doubt about everything they say."""
     if not found:
         return
-    message = f"{gpu.label}: {'; '.join(one.words for one in found)}"
+    message = f"{gpu.label}: {'; '.join(one.sentence for one in found)}"
     observed: list[JSON] = [
         {"name": one.name, "value": one.value, "share": round(one.share, 4), "source": one.rule.source} for one in found
     ]
@@ -186,7 +186,7 @@ def _hot(series: GpuSeries, above_median_c: float | None, policy: TelemetryPolic
         Quantity.MEMORY_HEADROOM: _memory_headroom(series),
         Quantity.ABOVE_NODE_MEDIAN: above_median_c,
     }
-    words = {
+    texts = {
         Quantity.SLOWDOWN_HEADROOM: "{:g} degC left to the temperature at which it slows down",
         Quantity.MEMORY_HEADROOM: "{:g} degC left to the highest operating temperature of its memory",
         Quantity.ABOVE_NODE_MEDIAN: "{:g} degC hotter than the median GPU of this node",
@@ -198,7 +198,7 @@ def _hot(series: GpuSeries, above_median_c: float | None, policy: TelemetryPolic
         rule = min(rules, key=lambda one: list(Weight).index(one.meaning.weight))
         limit = rule.at_most if rule.at_most is not None else rule.more_than
         numbers: dict[str, JSON] = {str(quantity): value, "limit_c": limit, "highest_c": _highest(series)}
-        yield _Finding(rule.meaning, words[quantity].format(value), numbers)
+        yield _Finding(rule.meaning, texts[quantity].format(value), numbers)
 
 
 def _extreme(values: Mapping[str, tuple[float | None, ...]], name: str, highest: bool) -> float | None:
@@ -248,8 +248,8 @@ def _slow_link(
     if highest is None or most is None or highest >= most or worked_s < rule.least_seconds:
         return
     numbers: dict[str, JSON] = {"pcie_generation": highest, "pcie_max_generation": most, "under_load_s": worked_s}
-    words = f"the PCIe link never rose above generation {highest:g} of {most} in {worked_s:.0f} s of checks"
-    yield _Finding(rule.meaning, words, numbers)
+    text = f"the PCIe link never rose above generation {highest:g} of {most} in {worked_s:.0f} s of checks"
+    yield _Finding(rule.meaning, text, numbers)
 
 
 def _counted(
@@ -271,11 +271,11 @@ def _rose(
     delta = counter.delta
     if delta is None or delta <= 0:
         return
-    words = f"{counter.name} rose by {delta} {counter.unit} (from {counter.before} to {counter.after})"
+    text = f"{counter.name} rose by {delta} {counter.unit} (from {counter.before} to {counter.after})"
     numbers: dict[str, JSON] = {**_numbers(counter), "limit": rule.limit}
     if links:
         numbers["links"] = {one.name.rpartition("_link")[2]: one.delta for one in links}
-        words += f", link {', '.join(numbers['links'])}"  # type: ignore[arg-type]
+        text += f", link {', '.join(numbers['links'])}"  # type: ignore[arg-type]
     meaning = rule.meaning
     if rule.traffic:
         moved_tb = _moved_bytes(results, gpu, rule.traffic) / BYTES_PER_TB
@@ -283,16 +283,16 @@ def _rose(
         if delta < rule.least or (moved_tb and delta / moved_tb <= rule.limit):
             return
         if moved_tb:
-            words += f", {delta / moved_tb:.3g} per TB moved"
+            text += f", {delta / moved_tb:.3g} per TB moved"
             numbers["per_tb"] = delta / moved_tb
         else:
             # Without the traffic there is no rate to fail anybody by.
             meaning = Meaning(Weight.WARN, meaning.code, meaning.confidence, meaning.source)
-            words += f"; no check says how much it moved ({rule.traffic})"
+            text += f"; no check says how much it moved ({rule.traffic})"
     elif delta <= rule.limit:
         return
     if meaning.weight is not Weight.NORMAL:
-        yield _Finding(meaning, words, numbers)
+        yield _Finding(meaning, text, numbers)
 
 
 def _numbers(counter: Counter) -> dict[str, JSON]:

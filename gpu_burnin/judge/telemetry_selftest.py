@@ -39,9 +39,9 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
     if not gpus:
         return ()
     faults: list[tuple[str, str, str, Callable[[Gpu], Iterable[Reason]]]] = [
-        ("xid_79 line", "kernel_log", "XID_FATAL", lambda sick: _log_reasons(gpus, sick)),
+        ("xid_79 line", "kernel_log", "XID_FATAL", lambda blamed: _log_reasons(gpus, blamed)),
         *(
-            (fault, "counters", code, lambda sick, make=make: _reasons(gpus, {sick.uuid: make(_healthy())}))
+            (fault, "counters", code, lambda blamed, make=make: _reasons(gpus, {blamed.uuid: make(_healthy())}))
             for fault, code, make in (
                 ("jump ecc", "ECC_UNCORRECTED", _jump),
                 ("fall ecc", "COUNTER_LOST", _fall),
@@ -50,7 +50,7 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
                 ("slowdown throttle", "THROTTLED", _throttle),
             )
         ),
-        ("brake power", "counters", "POWER_BRAKE", lambda sick: _power_reasons(gpus, sick)),
+        ("brake power", "counters", "POWER_BRAKE", lambda blamed: _power_reasons(gpus, blamed)),
     ]
     quiet = not _reasons(gpus, {}) and not _power_reasons(gpus, None)
     return tuple(_test(fault, check, code, gpus, make, quiet) for fault, check, code, make in faults)
@@ -61,7 +61,7 @@ def _test(
 ) -> SelftestResult:
     """`quiet`: a healthy run gave no reason, so that a judge that always reports does not count as good."""
     started_s = time.perf_counter()
-    seen = all([(reason.code, reason.gpu) for reason in make(sick)] == [(code, sick.uuid)] for sick in gpus)
+    seen = all([(reason.code, reason.gpu) for reason in make(blamed)] == [(code, blamed.uuid)] for blamed in gpus)
     return SelftestResult(
         fault=fault,
         check=check,
@@ -73,9 +73,9 @@ def _test(
     )
 
 
-def _log_reasons(gpus: Sequence[Gpu], sick: Gpu) -> Iterable[Reason]:
+def _log_reasons(gpus: Sequence[Gpu], blamed: Gpu) -> Iterable[Reason]:
     """A line of the kernel counts, the same line written by a program does not."""
-    text = f"NVRM: Xid (PCI:{sick.pci_bus_id.rpartition('.')[0]}): 79, GPU has fallen off the bus."
+    text = f"NVRM: Xid (PCI:{blamed.pci_bus_id.rpartition('.')[0]}): 79, GPU has fallen off the bus."
     lines = (f"{_USER},0,{_USER_US},-;{text}", f"{_KERNEL},1,{_KERNEL_US},-;{text}")
     events = [event for line in lines if (record := parse_record(line)) and (event := xid_event(record))]
     if [event.monotonic_us for event in events] != [_KERNEL_US]:
@@ -84,12 +84,12 @@ def _log_reasons(gpus: Sequence[Gpu], sick: Gpu) -> Iterable[Reason]:
     return judge_xids(replace(_seen(gpus, {}), kernel_log=log)).reasons
 
 
-def _power_reasons(gpus: Sequence[Gpu], sick: Gpu | None) -> Iterable[Reason]:
+def _power_reasons(gpus: Sequence[Gpu], blamed: Gpu | None) -> Iterable[Reason]:
     """What the judge of the power check says when the power brake of one GPU comes on in the second of the waves."""
     waves: dict[str, JSON] = {"wanted": True, "run": True, "started_s": 2.0, "ended_s": 3.0}
     made = Untyped(entries={"waves": waves})
     results = tuple(CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=made) for gpu in gpus)
-    faulty = {} if sick is None else {sick.uuid: _brake(_healthy())}
+    faulty = {} if blamed is None else {blamed.uuid: _brake(_healthy())}
     return judge_power(replace(_seen(gpus, faulty), results=results)).reasons
 
 

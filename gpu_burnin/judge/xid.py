@@ -167,7 +167,7 @@ def _groups(events: Iterable[XidEvent]) -> list[list[XidEvent]]:
 
 
 def _recovery(events: Iterable[XidEvent], table: XidTable) -> tuple[dict[str, int], dict[str, Action]]:
-    """By device, from XID 154: when the driver last said it was recovered (us), and what it asks for now."""
+    """By device, from XID 154: when the driver last reported it as recovered (us), and what it asks for now."""
     recovered: dict[str, int] = {}
     demands: dict[str, Action] = {}
     policy = table.policy(RECOVERY_XID, sxid=False)

@@ -33,7 +33,7 @@ class History:
 def read_history(store: Store, boot_id: str) -> History:
     """The history before a new run of the boot `boot_id`; files that cannot be read say nothing."""
     runs = store.runs()
-    reasons, last_boot = next(filter(None, map(_said, reversed(runs))), ((), boot_id))
+    reasons, last_boot = next(filter(None, map(_reported, reversed(runs))), ((), boot_id))
     return History(_died(runs, boot_id), _passed(runs, boot_id), reasons, restarted=last_boot != boot_id)
 
 
@@ -60,7 +60,7 @@ def _passed(runs: Iterable[RunDirectory], boot_id: str) -> bool:
     return False
 
 
-def _said(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
+def _reported(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
     """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
     try:
         report = reports.load(run.path)

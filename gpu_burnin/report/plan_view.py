@@ -171,7 +171,7 @@ def _state(plan: Plan, skus: SkuTable) -> Covers:
     expected, links = expectations_of(plan.options), node_links_of(plan.options)
     told = f"settings, counters and links of {len(plan.gpus)} GPU{'s' * (len(plan.gpus) != 1)} against their data"
     facts: dict[str, JSON] = {"gpus": len(plan.gpus), "expect": expected.to_json(), "node_links": links.why or None}
-    return Covers(facts, "; ".join(part for part in (told, expected.in_words(), links.why) if part))
+    return Covers(facts, "; ".join(part for part in (told, expected.summary(), links.why) if part))
 
 
 def _sm(plan: Plan, skus: SkuTable) -> Covers:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
 from gpu_burnin.settings import expectations
-from gpu_burnin.settings.expectations import in_words
+from gpu_burnin.settings.expectations import summary
 from gpu_burnin.system.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.types import JSON, CheckResult, untyped
@@ -42,7 +42,7 @@ def next_step(report: Report) -> str:
 def taken_for(report: Report) -> str:
     """What the run expected of the node, and which NVLinks it assumed; "" where the models say it all."""
     options = mapping_of(report["plan"], "options")
-    told = (in_words(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
+    told = (summary(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
     sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]
     return " ".join(sentences)
 

@@ -97,9 +97,9 @@ class Expectations:
         """The keys that are set, as they travel in the options of a plan and in the report."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """The keys that are set, for people; "" when there are none."""
-        return in_words(self.to_json())
+        return summary(self.to_json())
 
     def over(self, other: Expectations) -> Expectations:
         """These, and the other's for keys that are not set here."""
@@ -111,9 +111,9 @@ class Expectations:
         return tuple(name for name in mine if name in theirs and mine[name] != theirs[name])
 
 
-def in_words(said: Mapping[str, JSON]) -> str:
+def summary(expected: Mapping[str, JSON]) -> str:
     """Expectations as to_json gives them, for people: "expected as given: gpus 8, mig on"."""
-    listed = ", ".join(f"{name} {_word(value)}" for name, value in said.items() if name in KEYS)
+    listed = ", ".join(f"{name} {_word(value)}" for name, value in expected.items() if name in KEYS)
     return f"expected as given: {listed}" if listed else ""
 
 
@@ -138,10 +138,10 @@ def parse(section: object) -> Expectations:
     return read(Expectations, section, KEY)
 
 
-def parse_words(words: tuple[str, ...]) -> Expectations:
-    """The expectations of the command line: each word is KEY=VALUE. Raises OptionError that names the word."""
+def parse_arguments(arguments: tuple[str, ...]) -> Expectations:
+    """The expectations of the command line: each argument is KEY=VALUE. Raises OptionError that names it."""
     section: dict[str, object] = {}
-    for assignment in words:
+    for assignment in arguments:
         key, equals, given = assignment.partition("=")
         if not (key and equals):
             raise OptionError(key, f"{assignment!r} is not KEY=VALUE; the keys are {', '.join(KEYS)}")

@@ -1,7 +1,7 @@
 """Limits of the host that a run can meet (ulimit, control groups, /dev/shm), and what shows that one was met.
 
 A limit takes the blame only where something shows it: the error that the kernel gave (no memory, no process, no
-file), its name in the last words of a worker that gave up, or the kernel's own count of kills. A worker that dies
+file), its name in the last lines of a worker that gave up, or the kernel's own count of kills. A worker that dies
 otherwise, by SIGSEGV or SIGBUS above all, died of what it did: a GPU must not hide behind a limit. RLIMIT_MEMLOCK is
 not among them: it is finite nearly everywhere, and nothing that CUDA answers shows that it was met; where pinned memory
 is refused its value is told (checks/pcie/slots.py).
@@ -28,7 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")
 ALL = ""
 # NCCL takes some 10 MB a GPU and channel set; 64 MiB is what a container gets where nobody asks for more.
 _LITTLE_SHARED_BYTES = 256 << 20
-# How far up in a program's last words its reason stands: "terminate called ...", "what(): ...".
+# How far up in a program's last lines its reason stands: "terminate called ...", "what(): ...".
 _LAST_LINES = 3
 
 
@@ -61,8 +61,8 @@ _BEHIND: Mapping[Scarce, tuple[str, ...]] = {
     Scarce.CPU_TIME: ("RLIMIT_CPU",),
 }
 _ERRNOS = {errno.ENOMEM: Scarce.MEMORY, errno.EAGAIN: Scarce.PROCESSES, errno.EMFILE: Scarce.FILES}
-# glibc, the dynamic linker, libstdc++, CPython and OpenBLAS, in their own words.
-_WORDS: Mapping[Scarce, re.Pattern[str]] = {
+# glibc, the dynamic linker, libstdc++, CPython and OpenBLAS, in their own messages.
+_MESSAGES: Mapping[Scarce, re.Pattern[str]] = {
     Scarce.SHARED: re.compile(r"/dev/shm|shared memory.*No space left|No space left.*shared memory"),
     Scarce.PROCESSES: re.compile(r"can't start new thread|pthread_create failed|Resource temporarily unavailable"),
     Scarce.FILES: re.compile(r"Too many open files"),
@@ -90,9 +90,9 @@ def scarce_of(error: BaseException) -> Scarce | None:
 
 
 def scarce_in(text: str) -> Scarce | None:
-    """The same from the last words of a program."""
+    """The same from the last lines of a program."""
     last = "\n".join([line for line in text.splitlines() if line.strip()][-_LAST_LINES:])
-    return next((kind for kind, words in _WORDS.items() if words.search(last)), None)
+    return next((kind for kind, pattern in _MESSAGES.items() if pattern.search(last)), None)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ def shown_by_end(
     if status == -signal.SIGXCPU:
         return shortage(Scarce.CPU_TIME)
     if isinstance(status, int) and (status > 0 or status == -signal.SIGABRT):
-        return shown_by_words(str(end["stderr_tail"]))
+        return shown_by_message(str(end["stderr_tail"]))
     return None
 
 
-def shown_by_words(text: str) -> Shortage | None:
-    """Whether a worker's last words name what a limit that is in force has kept from it."""
+def shown_by_message(text: str) -> Shortage | None:
+    """Whether a worker's last lines name what a limit that is in force has kept from it."""
     found = scarce_in(text)
     told = shortage(found) if found else None
     return told if told is not None and told.by_limit else None

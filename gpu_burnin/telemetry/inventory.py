@@ -56,12 +56,12 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
     except BaseException:  # Ctrl-C must not leave it behind
         child.kill()
         raise
-    said = errors.decode(errors="replace")
-    if wrong := _SCENARIO_ERROR.search(said):
+    messages = errors.decode(errors="replace")
+    if wrong := _SCENARIO_ERROR.search(messages):
         raise ScenarioError(f"{host}: {wrong[1]}")
     if child.returncode != 0 or not output:
-        last = said.strip().splitlines()[-1:] or ["no message"]
-        scarce = scarce_in(said) if child.returncode > 0 else None
+        last = messages.strip().splitlines()[-1:] or ["no message"]
+        scarce = scarce_in(messages) if child.returncode > 0 else None
         met = shortage(scarce) if scarce else None
         fix = met.text if met is not None and met.by_limit else "reboot"
         raise InventoryError(f"{host}: reading NVML ended with status {child.returncode} ({last[0]}); {fix}")

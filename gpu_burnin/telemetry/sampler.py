@@ -84,7 +84,7 @@ class Sampler:
         self._interval_s = interval_s
         self._send = send
         self._last: dict[str, Reading] = {}
-        self._said_lost = False
+        self._reported_lost = False
         self.stopping = False
 
     def run(self) -> None:
@@ -110,7 +110,7 @@ class Sampler:
         bucket, report_slot, counters_slot = Bucket(), REPORT_EVERY, COUNTERS_EVERY
         while not self.stopping:
             bucket.add(self._columns.sample())
-            self._say_lost()
+            self._report_lost()
             if schedule.slot >= report_slot:
                 self._report(bucket, time.monotonic())
                 bucket, report_slot = Bucket(), schedule.slot + REPORT_EVERY
@@ -134,16 +134,16 @@ class Sampler:
         if bucket.samples:
             self._send(bucket.message(now_s))
 
-    def _say_lost(self) -> None:
-        if self._reader.lost and not self._said_lost:
-            self._said_lost = True
+    def _report_lost(self) -> None:
+        if self._reader.lost and not self._reported_lost:
+            self._reported_lost = True
             self._send({"type": "lost", "why": self._reader.lost, "t_s": time.monotonic()})
 
     def _changed_counters(self) -> None:
         now = self._counters.read()
         changed = {name: value for name, value in now.items() if value != self._last.get(name)}
         self._last = now
-        self._say_lost()
+        self._report_lost()
         self._send({"type": "counters", "t_s": time.monotonic(), "counters": changed})
 
 

@@ -122,9 +122,9 @@ def why_not(pair: PairTopology, refusal: str, by_nvlink: bool = False) -> str:
     if status == "disabled_by_regkey":
         return "peer access is switched off by a setting of the driver: remove it (NVreg_RegistryDwords) and reload it"
     if by_nvlink and (status is not None or pair.nvlink not in (None, "ok")):
-        said = f"read {pair.read}, write {pair.write}, NVLink {pair.nvlink}"
+        answers = f"read {pair.read}, write {pair.write}, NVLink {pair.nvlink}"
         return (
-            f"the NVLink between them does not work (NVML says {said}): check that the fabric manager runs and that "
+            f"the NVLink between them does not work (NVML says {answers}): check that the fabric manager runs and that "
             "the links are up (nvidia-smi nvlink -s), then reset the GPUs"
         )
     if status in ("chipset_not_supported", "topology_not_supported"):

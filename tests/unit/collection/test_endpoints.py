@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.filter.endpoint import endpoint
-from ansible_collections.muster.fleet.plugins.filter.host_values import host_values
+from ansible_collections.muster.fleet.plugins.filter.host_options import host_options
 from ansible_collections.muster.fleet.plugins.module_utils.endpoints import name_servers
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_port_is_refused(port: int | str) -> None:
 def test_host_values_leave_out_what_the_inventory_does_not_say() -> None:
     known = {"ansible_host": "198.18.0.1", "ansible_port": 2222, "fleet_host_key_fingerprint": "SHA256:x"}
     fields = {"address": "ansible_host", "port": "ansible_port", "fingerprint": "fleet_host_key_fingerprint"}
-    assert host_values(["a", "b"], {"a": known, "b": {}}, **fields) == [
+    assert host_options(["a", "b"], {"a": known, "b": {}}, **fields) == [
         {"name": "a", "address": "198.18.0.1", "port": 2222, "fingerprint": "SHA256:x"},
         {"name": "b"},
     ]
@@ -68,7 +68,7 @@ def test_host_values_leave_out_what_the_inventory_does_not_say() -> None:
 
 def test_host_values_look_into_results() -> None:
     hostvars = {"open": {"state": {"gate": True}}, "closed": {"state": {"gate": False}}, "silent": {"state": "?"}}
-    assert host_values(hostvars, hostvars, gate="state.gate") == [
+    assert host_options(hostvars, hostvars, gate="state.gate") == [
         {"name": "open", "gate": True},
         {"name": "closed"},
         {"name": "silent"},

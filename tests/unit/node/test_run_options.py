@@ -12,7 +12,7 @@ from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.prepare import Prepared, RunOptions, plan_options, planned, prepare, wanted_checks
 from gpu_burnin.settings.config import Config
-from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_words
+from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_arguments
 from gpu_burnin.settings.options import OptionError
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.inventory import InventoryError
@@ -44,8 +44,8 @@ def test_leaving_out_a_configured_dcgm_is_no_pass() -> None:
 
 
 def test_power_waves_run_unless_somebody_says_otherwise() -> None:
-    said = plan_options(RunOptions(config=Config(state_dir=STATE)), FOUND)
-    assert {name: said[name] for name in ("power_waves", "wave_dir", "wave_wait_s")} == {
+    options = plan_options(RunOptions(config=Config(state_dir=STATE)), FOUND)
+    assert {name: options[name] for name in ("power_waves", "wave_dir", "wave_wait_s")} == {
         "power_waves": "always", "wave_dir": "/var/lib/x/power_grant", "wave_wait_s": 1800.0,
     }  # fmt: skip
     fleet = Config(state_dir=STATE, power_waves="granted", wave_wait_s=60.0)
@@ -84,7 +84,7 @@ def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -
     ],
 )
 def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...], expected: Expectations) -> None:
-    assert parse_words(words) == expected
+    assert parse_arguments(words) == expected
     assert parse(expected.to_json()) == expected
 
 
@@ -103,14 +103,14 @@ def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...]
 )
 def test_a_wrong_word_of_the_command_line_is_named(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(OptionError, match=re.escape(says)):
-        parse_words(words)
+        parse_arguments(words)
 
 
 def test_each_key_is_an_option_of_the_role_and_has_words() -> None:
     specs = yaml.safe_load((ROOT / "roles/gpu_burnin/meta/argument_specs.yml").read_text())
     assert tuple(specs["argument_specs"]["main"]["options"]["gpu_burnin_expect"]["options"]) == KEYS
-    said = Expectations(8, 0, True, 600.5, "580.95.05", "96", "2.28.3").in_words()
-    assert said == (
+    text = Expectations(8, 0, True, 600.5, "580.95.05", "96", "2.28.3").summary()
+    assert text == (
         "expected as given: gpus 8, nvlink_links 0, mig on, power_limit_w 600.5, driver_version 580.95.05, vbios 96, "
         "nccl 2.28.3"
     )

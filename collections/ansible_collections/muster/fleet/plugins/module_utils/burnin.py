@@ -62,8 +62,8 @@ class Program:
             raise FleetError(f"{self._path} is not installed; apply the role gpu_burnin to the whole host")
         code, out, err = self._module.run_command([self._path, command, "--json", *options])
         if code != 0:
-            words = err.strip() or f"gpu-burnin {command} ended with exit code {code} and said nothing"
-            message = words.splitlines()[-1].removeprefix("gpu-burnin: ").removeprefix(f"{os.uname().nodename}: ")
+            text = err.strip() or f"gpu-burnin {command} ended with exit code {code} and said nothing"
+            message = text.splitlines()[-1].removeprefix("gpu-burnin: ").removeprefix(f"{os.uname().nodename}: ")
             # Only what was waited for and did not come ends so.
             again = "; run the play again, which joins it, or raise gpu_burnin_timeout_s"
             raise FleetError(message + (again if code == _EXIT_INCONCLUSIVE else ""))

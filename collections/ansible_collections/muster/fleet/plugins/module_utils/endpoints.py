@@ -49,7 +49,7 @@ def addresses(hosts: Iterable[str], hostvars: Hostvars) -> dict[str, str]:
     return found
 
 
-def host_values(hosts: Iterable[str], hostvars: Hostvars, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+def host_options(hosts: Iterable[str], hostvars: Hostvars, fields: Mapping[str, str]) -> list[dict[str, Any]]:
     """`name` and the `fields` of each host; a field is the path of a variable, such as `result.message`.
 
     What a host does not have, or has empty or false, is left out, so that the default of a module's option holds.

@@ -70,8 +70,8 @@ def _run(command: Sequence[str | Path], what: str) -> None:
     )
     if done.returncode != 0:
         lines = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        said = "; ".join(line for line in lines if line.startswith("ERROR")) or " / ".join(lines[-3:])
-        raise FleetError(f"{what} failed (exit code {done.returncode}): {said}")
+        errors = "; ".join(line for line in lines if line.startswith("ERROR")) or " / ".join(lines[-3:])
+        raise FleetError(f"{what} failed (exit code {done.returncode}): {errors}")
 
 
 def install(archive: Path, sha256: str, build: Path) -> None:

@@ -91,8 +91,8 @@ def ask_gate(module: AnsibleModule, command: list[str]) -> tuple[bool, str]:
     if not os.access(command[0], os.X_OK):
         return False, f"{command[0]} is not installed; apply the role gpu_burnin first"
     code, out, err = module.run_command(command)
-    said = (err.strip() or out.strip()).splitlines()
-    return code == 0, "" if code == 0 else (said[-1] if said else f"{command[0]} ended with exit code {code}")
+    output = (err.strip() or out.strip()).splitlines()
+    return code == 0, "" if code == 0 else (output[-1] if output else f"{command[0]} ended with exit code {code}")
 
 
 def look(module: AnsibleModule) -> dict[str, Any]:

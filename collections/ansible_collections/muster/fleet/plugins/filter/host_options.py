@@ -8,7 +8,7 @@ from typing import Any
 from ansible_collections.muster.fleet.plugins.module_utils import endpoints
 
 DOCUMENTATION = r"""
-name: host_values
+name: host_options
 short_description: Chosen variables of each host
 description:
   - Gives for each host a dictionary with C(name) and one key for each keyword argument. The argument names a variable
@@ -29,7 +29,7 @@ author:
 """
 
 EXAMPLES = r"""
-hosts: "{{ groups['all'] | muster.fleet.host_values(hostvars, address='ansible_host', port='ansible_port') }}"
+hosts: "{{ groups['all'] | muster.fleet.host_options(hostvars, address='ansible_host', port='ansible_port') }}"
 # => [{name: gpu-1, address: 198.18.7.61}, {name: gpu-2, address: 198.18.7.62, port: 2222}]
 """
 
@@ -41,9 +41,9 @@ _value:
 """
 
 
-def host_values(hosts: Iterable[str], hostvars: Mapping[str, Any], **fields: str) -> list[dict[str, Any]]:
+def host_options(hosts: Iterable[str], hostvars: Mapping[str, Any], **fields: str) -> list[dict[str, Any]]:
     """One entry for each host."""
-    return endpoints.host_values(hosts, hostvars, fields)
+    return endpoints.host_options(hosts, hostvars, fields)
 
 
 class FilterModule:
@@ -51,4 +51,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Name to function."""
-        return {"host_values": host_values}
+        return {"host_options": host_options}
