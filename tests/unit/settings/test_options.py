@@ -178,7 +178,7 @@ def test_the_roles_specification_has_every_setting_with_its_default() -> None:
     specs = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
     defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
     settable = [(key, one) for key, one in every(Config) if one.role is not None and one.role.variable is not None]
-    assert len(settable) == 12
+    assert len(settable) >= 12
     for key, one in settable:
         assert one.role is not None
         variable = one.role.variable or f"gpu_burnin_{key}"

@@ -81,15 +81,9 @@ options:
     description: With O(phase=end), the number of the newest result before the run; a result that is not newer is none.
     type: int
     default: 0
-  config:
-    description: The host's configuration file; without it, the one that C(gpu-burnin) reads by itself.
-    type: path
-  program:
-    description: The gpu-burnin command.
-    type: path
-    default: /usr/local/bin/gpu-burnin
 extends_documentation_fragment:
   - muster.fleet.check_mode
+  - muster.fleet.program
 author:
   - Muster (@muster)
 """

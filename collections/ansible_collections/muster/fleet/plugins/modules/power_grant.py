@@ -23,15 +23,9 @@ options:
     description: Longest time to wait, in seconds; the length of the waves comes on top.
     type: int
     default: 1800
-  config:
-    description: The host's configuration file; without it, the one that C(gpu-burnin) reads by itself.
-    type: path
-  program:
-    description: The gpu-burnin command.
-    type: path
-    default: /usr/local/bin/gpu-burnin
 extends_documentation_fragment:
   - muster.fleet.check_mode
+  - muster.fleet.program
 author:
   - Muster (@muster)
 """
