@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from gpu_burnin.checks.hbm.source import SOURCE as HBM
-from gpu_burnin.checks.nccl.source import SOURCE as NCCL
-from gpu_burnin.checks.nvlink.source import SOURCE as NVLINK
-from gpu_burnin.checks.pcie.source import SOURCE as PCIE
-from gpu_burnin.checks.sm.source import SOURCE as SM
-from gpu_burnin.exact.source import SOURCE as PRODUCTS
+from importlib import import_module
+from importlib.util import find_spec
 
-# Those that take longest come first: workers that start at once then take the rest from each other.
-SOURCES = {
-    "products": PRODUCTS,
-    "hbm": HBM,
-    "sm": SM,
-    "nccl": NCCL,
-    "pcie": PCIE,
-    "nvlink": NVLINK,
-}
+from gpu_burnin.checks import CHECKS
+
+
+def kernel_sources() -> dict[str, str]:
+    """The source of each package that has a module `cuda`, by the last part of its name: of exact products, and of the
+    checks. The longest come first: workers that start at once then take the rest from each other."""
+    names = ("gpu_burnin.exact", *(f"gpu_burnin.checks.{name}" for name in CHECKS))
+    modules = [import_module(f"{name}.cuda") for name in names if find_spec(f"{name}.cuda")]
+    found = {module.__name__.split(".")[-2]: str(module.SOURCE) for module in modules}
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))

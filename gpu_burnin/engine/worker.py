@@ -124,9 +124,9 @@ class Worker:
 
 def _kernel_sources() -> tuple[str, ...]:
     """The CUDA C of all checks, read only where a GPU is opened."""
-    from gpu_burnin.checks.sources import SOURCES
+    from gpu_burnin.checks.sources import kernel_sources
 
-    return tuple(SOURCES.values())
+    return tuple(kernel_sources().values())
 
 
 def _with_waiting(result: CheckResult, waited_s: float) -> CheckResult:

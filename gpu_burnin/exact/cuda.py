@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_device import few_blocks
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS, cuda_source
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.device.storage import Buffer, to_logical
 from gpu_burnin.exact import cublaslt
-from gpu_burnin.exact.operands import FORMATS, PRIME, U64, Digest, Operand, Scale
+from gpu_burnin.exact.operands import EXACT_LIMIT, FORMATS, PRIME, U64, Digest, Operand, Scale
 from gpu_burnin.exact.port import Collected, Observed
-from gpu_burnin.exact.source import SOURCE, STORAGE_CODE, UNROLL
 from gpu_burnin.types import JSON
 
 # Lowest compute capability with a tensor core (or plain unit) for the precision: CUDA C++ Programming Guide, table
@@ -36,6 +35,19 @@ NEEDED_CAPABILITY: dict[str, tuple[int, int]] = {
 }
 
 
+# Loads of 16 bytes that a thread of the digest has in flight.
+UNROLL = 4
+SOURCE = cuda_source(
+    __package__,
+    "fill.cu",
+    "digest.cu",
+    UNROLL=UNROLL,
+    PRIME=f"{PRIME}ULL",
+    FOLD=f"{(1 << 32) - PRIME}ULL",
+    EXACT_LIMIT=float(EXACT_LIMIT),
+)
+# Storage codes shared by host and device.
+STORAGE_CODE = {"fp64": 0, "fp32": 1, "bf16": 2, "fp16": 3, "int8": 4, "int32": 5, "fp8_e4m3": 6}
 # Checks between two looks at their results; more make the port look earlier by itself.
 RING_SLOTS = 1024
 _LOAD_BYTES = 16
@@ -44,7 +56,7 @@ _KERNELS = (
     "digest_fp64_scaled", "digest_int32", "digest_raw64", "bilinear_fp32", "bilinear_fp64", "bilinear_int32",
 )  # fmt: skip
 _NULL = np.uint64(0)
-# Word of the device's state (see settle in the kernels) that says which result was kept.
+# Word of the device's state (see settle in digest.cu) that says which result was kept.
 _KEPT = 1
 _SCALES_ON_DEVICE = 16
 

@@ -17,7 +17,7 @@ from gpu_burnin.device import cuda, cuda_device
 from gpu_burnin.device.storage import values_from_raw
 from gpu_burnin.exact import cublaslt
 from gpu_burnin.exact.cublaslt import CUDA_TYPE, HeuristicResult
-from gpu_burnin.exact.source import SOURCE
+from gpu_burnin.exact.cuda import SOURCE
 from tests.support.host_kernels import HOST_THREADS, THREADED, compile_for_host, parameters, with_host_threads
 
 STREAM = 0x7

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.hbm.source import SOURCE
+from gpu_burnin.checks.hbm.kernels import SOURCE
 from tests.support.cuda_fakes import LAUNCH, SHIM, CudaError, FakeArray, FakeCupy
 from tests.support.host_kernels import SANITIZED, THREADED, compile_for_host, with_host_threads
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS
 from tests.lab.machine import locked
 
 LIBRARIES = Path(__file__).resolve().parents[2] / "build/host-kernels"

@@ -6,8 +6,7 @@ import ctypes
 import threading
 from typing import Any
 
-from gpu_burnin.checks.nccl.cuda import CudaNccl
-from gpu_burnin.checks.nccl.source import SOURCE
+from gpu_burnin.checks.nccl.cuda import SOURCE, CudaNccl
 from tests.support.cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy, FakeEvent, FakeFunction
 from tests.support.host_kernels import THREADED, compile_for_host, with_host_threads
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.nvlink.cuda import CudaNvlink
+from gpu_burnin.checks.nvlink.cuda import SOURCE, CudaNvlink
 from gpu_burnin.checks.nvlink.port import LinkFaults, NvlinkPort, transfer_key
-from gpu_burnin.checks.nvlink.source import SOURCE
 from gpu_burnin.device.cuda_errors import DeviceErrors
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS
 from tests.support.host_kernels import THREADED, compile_for_host, with_host_threads
 
 SIZE = 4096

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.pcie.source import SOURCE
+from gpu_burnin.checks.pcie.cuda import SOURCE
 from tests.support.cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy
 from tests.support.host_kernels import THREADED, compile_for_host, with_host_threads
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from gpu_burnin.checks.sm.cuda import CONSTANTS, SOURCE
 from gpu_burnin.checks.sm.kernels import THREADS
-from gpu_burnin.checks.sm.source import KERNELS, PRIMITIVES, SOURCE, TYPES
+from gpu_burnin.device.cuda_source import cuda_text, defines
 from tests.support.host_kernels import SANITIZED, compile_for_host
 
+PRIMITIVES, KERNELS = (cuda_text("gpu_burnin.checks.sm", name) for name in ("primitives.cuh", "kernels.cu"))
+_TYPES = "typedef unsigned long long u64;\ntypedef unsigned int u32;\n"
 # Each thread is a fiber that runs until it waits for others (a barrier or a shuffle); all threads of a block make
 # the same such calls in the same order, so one pass over the fibers completes one call.
 _SHIM = """
@@ -156,8 +159,10 @@ extern "C" void launch(Kernel kernel, unsigned blocks, const unsigned* sms, cons
 
 def compile_kernels() -> ctypes.CDLL:
     """The kernels as a host library; skips without g++."""
-    assert SOURCE == TYPES + PRIMITIVES + KERNELS
-    return compile_for_host(TYPES + _SHIM + KERNELS + _RUNNER, "-std=c++17", "-ffp-contract=off", *SANITIZED)
+    assert defines(CONSTANTS) + PRIMITIVES + KERNELS == SOURCE
+    return compile_for_host(
+        _TYPES + _SHIM + defines(CONSTANTS) + KERNELS + _RUNNER, "-std=c++17", "-ffp-contract=off", *SANITIZED
+    )
 
 
 class HostArray:

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.hbm import source
+from gpu_burnin.checks.hbm import kernels
+from gpu_burnin.checks.hbm.kernels import SOURCE
 from gpu_burnin.checks.hbm.patterns import LANES, MAX_KEPT, WORD_BYTES, MemoryFaults, Pattern, WrongWord
 from gpu_burnin.checks.hbm.port import Taken
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_device import few_blocks
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
+from gpu_burnin.device.cuda_source import THREADS
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, U64
@@ -61,7 +63,7 @@ class CudaHbm:
     def __init__(self, cupy: Any, errors: DeviceErrors, loader: Loader, multiprocessors: int) -> None:
         self.seconds = 0.0
         self._cupy, self._errors, self._runtime = cupy, errors, cupy.cuda.runtime
-        self._blocks = multiprocessors * source.BLOCKS_PER_SM
+        self._blocks = multiprocessors * kernels.BLOCKS_PER_SM
         self._pieces: list[_Piece] = []
         self._cache_bytes = 0
         self._at_end = False  # the last pass went upwards: the cache holds the last words
@@ -69,8 +71,8 @@ class CudaHbm:
         # allocated here: the pool would cut that out of a large block, and keep the block.
         cupy.get_default_memory_pool().free_all_blocks()
         with errors("loading the memory test"):
-            self._kernels = loader.load(source.SOURCE, source.KERNELS)
-            self._result = cupy.zeros(source.RESULT_WORDS, dtype=np.uint64)
+            self._kernels = loader.load(SOURCE, kernels.KERNELS)
+            self._result = cupy.zeros(kernels.RESULT_WORDS, dtype=np.uint64)
 
     def take(self, size_bytes: int) -> Taken:
         self.give_back()
@@ -100,17 +102,17 @@ class CudaHbm:
 
     def verify(self, pattern: Pattern, invert: bool = False, downwards: bool = False) -> MemoryFaults:
         with self._timed(f"reading {pattern.name}"):
-            self._result.data.memset_async(0, 8 * source.FIRST_RECORD)
+            self._result.data.memset_async(0, 8 * kernels.FIRST_RECORD)
             if downwards == self._at_end:
                 self._touch(_TOUCHED_CACHES * self._cache_bytes, at_end=not self._at_end)
             for piece in reversed(self._pieces) if downwards else self._pieces:
                 self._launch("verify", piece, pattern, np.int32(invert), np.int32(downwards), self._result)
         with self._errors("reading the result of the memory test"):
-            head: U64 = self._result[: source.FIRST_RECORD].get()
+            head: U64 = self._result[: kernels.FIRST_RECORD].get()
             words = sum(piece.size_bytes for piece in self._pieces) // WORD_BYTES
-            all_compared(pattern.name, int(head[source.COMPARED]), words)
+            all_compared(pattern.name, int(head[kernels.COMPARED]), words)
             self._at_end = not downwards
-            return MemoryFaults() if head[source.FOUND] == 0 else faults_of(self._result.get())
+            return MemoryFaults() if head[kernels.FOUND] == 0 else faults_of(self._result.get())
 
     def hold(self, seconds: float) -> None:
         time.sleep(seconds)  # the device has nothing to do: every call waits for its end
@@ -155,7 +157,7 @@ class CudaHbm:
                 raise
 
     def _launch(self, action: str, piece: _Piece, pattern: Pattern, *more: Any) -> None:
-        units = piece.size_bytes // source.ACCESS_BYTES
+        units = piece.size_bytes // kernels.ACCESS_BYTES
         arguments = (
             np.uint64(piece.pointer),
             np.uint64(units),
@@ -164,18 +166,18 @@ class CudaHbm:
             np.uint64(MASK64 if pattern.inverted else 0),
             *more,
         )
-        blocks = min(self._blocks, few_blocks(units, source.THREADS, source.UNROLL))
-        self._kernels[f"{action}_{pattern.kind}"]((blocks,), (source.THREADS,), arguments)
+        blocks = min(self._blocks, few_blocks(units, THREADS, kernels.UNROLL))
+        self._kernels[f"{action}_{pattern.kind}"]((blocks,), (THREADS,), arguments)
 
     def _touch(self, size_bytes: int, at_end: bool) -> None:
         """Read so much of the first or of the last words."""
         for piece in reversed(self._pieces) if at_end else self._pieces:
             part = min(size_bytes, piece.size_bytes)
             size_bytes -= part
-            if units := part // source.ACCESS_BYTES:
+            if units := part // kernels.ACCESS_BYTES:
                 pointer = piece.pointer + (piece.size_bytes - part if at_end else 0)
                 arguments = (np.uint64(pointer), np.uint64(units), self._result)
-                self._kernels["touch"]((self._blocks,), (source.THREADS,), arguments)
+                self._kernels["touch"]((self._blocks,), (THREADS,), arguments)
 
     @contextlib.contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -200,13 +202,13 @@ class CudaHbm:
 
 def faults_of(result: U64) -> MemoryFaults:
     """The kernels' results in words; the records come in no order."""
-    kept = min(int(result[source.RECORDS]), MAX_KEPT)
-    end = source.FIRST_RECORD + source.RECORD_WORDS * kept
-    rows = result[source.FIRST_RECORD : end].reshape(kept, source.RECORD_WORDS).tolist()
+    kept = min(int(result[kernels.RECORDS]), MAX_KEPT)
+    end = kernels.FIRST_RECORD + kernels.RECORD_WORDS * kept
+    rows = result[kernels.FIRST_RECORD : end].reshape(kept, kernels.RECORD_WORDS).tolist()
     return MemoryFaults(
-        count=int(result[source.FOUND]),
+        count=int(result[kernels.FOUND]),
         words=tuple(sorted(WrongWord(*row) for row in rows)),
-        bits=int(result[source.BITS]),
-        lanes=tuple(result[source.FIRST_LANE : source.FIRST_LANE + LANES].tolist()),
-        lane_words=int(result[source.LANE_WORDS]),
+        bits=int(result[kernels.BITS]),
+        lanes=tuple(result[kernels.FIRST_LANE : kernels.FIRST_LANE + LANES].tolist()),
+        lane_words=int(result[kernels.LANE_WORDS]),
     )

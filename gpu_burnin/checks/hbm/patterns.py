@@ -1,6 +1,6 @@
 """Memory test patterns: each a pure function of the word's position, so any part can be made again and compared.
 
-Also what a comparison gives. The kernels of memory_source.py make the same words, bit for bit.
+Also what a comparison gives. The kernels of kernels.cu make the same words, bit for bit.
 """
 
 from __future__ import annotations

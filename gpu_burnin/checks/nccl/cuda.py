@@ -23,14 +23,16 @@ from gpu_burnin.checks.nccl.operations import (
     rank_key,
 )
 from gpu_burnin.checks.nccl.port import NcclMissing, Transports
-from gpu_burnin.checks.nccl.source import KIND_CODE, SOURCE
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS, cuda_source
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
+SOURCE = cuda_source(__package__, "kernels.cu", MOST_RANKS=MOST_RANKS)
+# Codes of the types, shared by host and device.
+_KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 _BLOCKS_PER_SM = 8
 # When all others have been heard of, a rank that hung has been killed: then an abort has nothing to wait for.
 _GIVE_UP_S = 20.0
@@ -114,7 +116,7 @@ class CudaNccl:
         self._launch(
             "collective_fill",
             self._send,
-            np.int32(KIND_CODE[op.kind]),
+            np.int32(_KIND_CODE[op.kind]),
             np.uint64(op.send_elements),
             np.uint64(rank_key(op.key, op.rank)),
             np.int32(op.shift),
@@ -182,7 +184,7 @@ class CudaNccl:
         self._launch(
             "collective_verify",
             self._recv,
-            np.int32(KIND_CODE[op.kind]),
+            np.int32(_KIND_CODE[op.kind]),
             np.uint64(op.recv_elements),
             np.uint64(op.key),
             np.uint64(op.ranks),

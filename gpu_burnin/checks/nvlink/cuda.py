@@ -23,16 +23,16 @@ from gpu_burnin.checks.nvlink.port import (
     copy_order,
     piece_key,
 )
-from gpu_burnin.checks.nvlink.source import SOURCE
 from gpu_burnin.checks.nvlink.windows import WindowedPort
 from gpu_burnin.checks.pcie.port import Kind, Moved
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS, cuda_source
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.exact.operands import MASK64
 from gpu_burnin.types import JSON
 
+SOURCE = cuda_source(__package__, "kernels.cu")
 # cudaMemcpyKind cudaMemcpyDefault and cudaStreamNonBlocking (driver_types.h).
 _COPY_DEFAULT, _NON_BLOCKING = 4, 1
 # A word that is never in a pattern, at the end of the window, for the fault "corrupted".

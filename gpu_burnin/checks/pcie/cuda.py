@@ -30,16 +30,18 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
-from gpu_burnin.checks.pcie.source import KERNELS, OLD_NONE, OLD_POISON, OLD_WORDS, SOURCE
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
-from gpu_burnin.device.cuda_words import THREADS
+from gpu_burnin.device.cuda_source import THREADS, cuda_source
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, U64, stream_key
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON
 
+SOURCE = cuda_source(__package__, "kernels.cu")
+# Values of the parameter `old` of link_look.
+_OLD_NONE, _OLD_WORDS, _OLD_POISON = 0, 1, 2
 # cudaError_t (driver_types.h): cudaErrorMemoryAllocation, cudaErrorOperatingSystem ("OS call failed").
 _REFUSED = (2, 304)
 # cudaMemcpyKind (driver_types.h).
@@ -99,7 +101,7 @@ class CudaPcie:
                     self._device[name] = self._cupy.empty(wanted // WORD_BYTES, dtype=np.uint64)
                 for way in WAYS["duplex"]:
                     self._streams[way] = self._cupy.cuda.Stream(non_blocking=True)
-                self._kernels = self._loader.load(SOURCE, KERNELS)
+                self._kernels = self._loader.load(SOURCE, ("link_fill", "link_look"))
         except DeviceError:
             self.close()
             raise
@@ -223,7 +225,7 @@ class CudaPcie:
         def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool) -> Look:
             held, out = self._device["ring"][slot * words : (slot + 1) * words], self._device["out"]
             out.set(np.array([0, MASK64, 0], dtype=np.uint64))
-            old = OLD_POISON if poison else OLD_NONE if old_offset_bytes is None else OLD_WORDS
+            old = _OLD_POISON if poison else _OLD_NONE if old_offset_bytes is None else _OLD_WORDS
             self._launch(
                 "link_look",
                 held,

@@ -1,4 +1,4 @@
-"""The simulated SMs of the CPU device: the kernels of sm_golden.py run thread by thread, by other means.
+"""The simulated SMs of the CPU device: the kernels of golden.py run thread by thread, by other means.
 
 Integers are Python's, the fused multiply-add is that of the C library, shuffles go lane by lane, shared memory
 and atomics are written and read one access at a time. So a slip in a golden row does not repeat itself here.

@@ -8,15 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from gpu_burnin.checks.sm import golden
 from gpu_burnin.checks.sm.faults import strike
-from gpu_burnin.checks.sm.golden import kernel_key
-from gpu_burnin.checks.sm.kernels import ATOMICS, CELLS, KERNELS, THREADS, UNWRITTEN, SmFault, SmRun, words
-from gpu_burnin.checks.sm.source import SOURCE
+from gpu_burnin.checks.sm.kernels import (
+    ATOMICS,
+    CELLS,
+    KERNELS,
+    MOVED,
+    SPECIAL_WORDS,
+    THREADS,
+    UNWRITTEN,
+    WINDOW_BITS,
+    WINDOW_WORDS,
+    SmFault,
+    SmRun,
+    words,
+)
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.cuda_source import cuda_text, defines
 from gpu_burnin.device.kernels import Loader
 from gpu_burnin.exact.operands import MASK64
 
+CONSTANTS: dict[str, object] = {
+    "THREADS": THREADS,
+    "STARTS": golden.STARTS,
+    "WINDOW_BITS": WINDOW_BITS,
+    "WINDOW_WORDS": WINDOW_WORDS,
+    "CELLS": CELLS,
+    "ATOMICS": len(ATOMICS),
+    "SPECIAL_WORDS": SPECIAL_WORDS,
+    "MOVED": f"({MOVED})",
+    "M64": f"{golden.M64:#x}ULL",
+    "M32": f"{golden.M32:#x}U",
+    "LCG32_A": f"{golden.LCG32[0]}U",
+    "LCG32_C": f"{golden.LCG32[1]}U",
+    "LCG64_A": f"{golden.LCG64[0]}ULL",
+    "LCG64_C": f"{golden.LCG64[1]}ULL",
+}
+SOURCE = defines(CONSTANTS) + cuda_text(__package__, "primitives.cuh") + cuda_text(__package__, "kernels.cu")
 # cudaDeviceAttr (driver_types.h): multiprocessor count, shared memory per block by opt-in.
 _MULTIPROCESSORS, _SHARED_OPT_IN = 16, 97
 # Launches until every SM was seen; the scheduler promises no order, one launch is nearly always enough.
@@ -58,7 +88,7 @@ class CudaSm:
         function = self._kernel(kernel)
         arguments = (
             values, smid, ids, scratch,
-            np.uint64(kernel_key(seed, kernel)), np.int32(rounds), np.uint32(self.shared_bytes // 4),
+            np.uint64(golden.kernel_key(seed, kernel)), np.int32(rounds), np.uint32(self.shared_bytes // 4),
         )  # fmt: skip
         # Uploaded: a fill of CuPy's own is compiled from CUDA headers, which a node need not have.
         unwritten = np.full((blocks, row), MASK64, dtype=np.uint64), np.full((blocks,), UNWRITTEN, dtype=np.int32)

@@ -19,7 +19,7 @@ below 2^17 times the number of steps. If a * x + b cancels, a * x is at least 2^
 2^-(18 + 2p), p = 24 or 53, and so is the sum: zero or above 2^-125 for FP64 and 2^-67 for FP32, far above the
 subnormals. The chain y -> RN(RN(y * a) + x) keeps above them too: either |y * a| is below half of |x|, and y stays
 above 2^-68, or both terms are multiples of 2^-(68 + p); x is never 0 twice in a row, and |a| >= 1/2. So a compiler's
--ftz=true (cuda_source_digest.py) would change no result.
+-ftz=true (exact/digest.cu) would change no result.
 """
 
 from __future__ import annotations

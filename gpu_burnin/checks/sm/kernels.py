@@ -2,7 +2,7 @@
 
 Every block of a launch computes the same words, from the seed and the number of rounds alone, and says on
 which SM it ran (%smid). So there is one expected row of words for all SMs, and a wrong row names its SM.
-What each kernel computes is defined in sm_golden.py.
+What each kernel computes is defined in golden.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SmRun:
 
 @dataclass(frozen=True)
 class SmFault:
-    """A fault to be put under the detector: which (sm_faults.FAULT_NAMES), in which kernel, on which SM.
+    """A fault to be put under the detector: which (faults.FAULT_NAMES), in which kernel, on which SM.
 
     `sm` counts the SMs that took part, modulo their number. `kernel` None means every kernel.
     """

@@ -13,7 +13,7 @@ import pytest
 from test_nvrtc import compiler as compiler  # the real one, where it is installed
 
 from gpu_burnin import run
-from gpu_burnin.checks.sources import SOURCES
+from gpu_burnin.checks.sources import kernel_sources
 from gpu_burnin.device import kernels
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.kernel_store import KernelStore, Refused, read_image
@@ -26,6 +26,7 @@ from gpu_burnin.node.store import RunDirectory
 from tests.support.engine_helpers import plan
 from tests.support.executor_helpers import Fake
 
+SOURCES = kernel_sources()
 SOURCE, OTHER = "first source", "second source"
 
 

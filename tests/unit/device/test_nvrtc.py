@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks.sources import SOURCES
+from gpu_burnin.checks.sources import kernel_sources
 from gpu_burnin.device import nvrtc
 from gpu_burnin.device.nvrtc import Nvrtc, target_for
 from gpu_burnin.device.port import DeviceError
 
+SOURCES = kernel_sources()
 _HALVE = 'extern "C" __global__ void halve(float* x) { x[0] = x[0] * 0.5f; }'
 
 
@@ -46,7 +47,7 @@ def test_no_instruction_of_a_kernel_takes_subnormals_for_0(
     assert b".ftz." not in compiler.compile(SOURCES[name], "compute_90")
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-ftz=true"))
     flushed = b".ftz." in compiler.compile(SOURCES[name], "compute_90")
-    assert flushed == (name in ("products", "sm")), "the test would not see it"
+    assert flushed == (name in ("exact", "sm")), "the test would not see it"
 
 
 def test_subnormal_numbers_are_not_flushed(compiler: Nvrtc, monkeypatch: pytest.MonkeyPatch) -> None:

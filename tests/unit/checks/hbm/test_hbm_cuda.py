@@ -13,13 +13,14 @@ import pytest
 
 from gpu_burnin.checks.hbm import check as hbm
 from gpu_burnin.checks.hbm import cuda as memory_cuda
-from gpu_burnin.checks.hbm import source
+from gpu_burnin.checks.hbm import kernels as layout
 from gpu_burnin.checks.hbm.cuda import CudaHbm
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.patterns import MAX_KEPT, Pattern
 from gpu_burnin.checks.hbm.port import hbm_port
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors
+from gpu_burnin.device.cuda_source import THREADS
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.cuda import CudaProducts
 from gpu_burnin.exact.port import products_on
@@ -82,8 +83,8 @@ def _launch_order(kernels: ctypes.CDLL, downwards: bool) -> list[int]:
     memory.write(Pattern("solid"))
     memory.verify(Pattern("solid", inverted=True), downwards=downwards)
     result = memory._result.get()
-    rows = result[source.FIRST_RECORD :].reshape(-1, source.RECORD_WORDS)
-    return [int(row[0]) for row in rows[: min(int(result[source.RECORDS]), MAX_KEPT)]]
+    rows = result[layout.FIRST_RECORD :].reshape(-1, layout.RECORD_WORDS)
+    return [int(row[0]) for row in rows[: min(int(result[layout.RECORDS]), MAX_KEPT)]]
 
 
 def test_downwards_goes_from_the_last_word_to_the_first(kernels: ctypes.CDLL) -> None:
@@ -106,14 +107,14 @@ def test_any_number_of_accesses_is_covered_once(kernels: ctypes.CDLL, units: int
     memory.poke(16 * units, guard)
     pointer, zero = memory._pieces[0].pointer, np.uint64(0)
     common = (np.uint64(pointer), np.uint64(units), zero, np.uint64(monkey.parameter), zero)
-    memory._kernels["write_random"]((blocks,), (source.THREADS,), common)
+    memory._kernels["write_random"]((blocks,), (THREADS,), common)
     assert np.array_equal(memory.peek(0, 2 * units), monkey.words(0, 2 * units))
     for downwards in (0, 1):
-        result = np.zeros(source.RESULT_WORDS, dtype=np.uint64)
+        result = np.zeros(layout.RESULT_WORDS, dtype=np.uint64)
         flipped = (*common[:4], np.uint64((1 << 64) - 1 if downwards == 0 else 0))
         more = (np.int32(1), np.int32(downwards), np.uint64(result.ctypes.data))
-        memory._kernels["verify_random"]((blocks,), (source.THREADS,), (*flipped, *more))
-        assert result[source.FOUND] == (2 * units if downwards == 0 else 0)
+        memory._kernels["verify_random"]((blocks,), (THREADS,), (*flipped, *more))
+        assert result[layout.FOUND] == (2 * units if downwards == 0 else 0)
         assert np.array_equal(
             memory.peek(0, 2 * units), (monkey if downwards == 0 else monkey.complement()).words(0, 2 * units)
         )
@@ -127,16 +128,16 @@ def test_more_wrong_words_than_there_is_room_for_are_counted_and_leave_the_rest_
     memory = _memory(HbmCupy(kernels))
     memory.take(1 << 17)
     memory.write(Pattern("solid"))
-    result = np.zeros(source.RESULT_WORDS + 9000, dtype=np.uint64)
+    result = np.zeros(layout.RESULT_WORDS + 9000, dtype=np.uint64)
     units, ones = (1 << 17) // 16, np.uint64((1 << 64) - 1)
     arguments = (np.uint64(memory._pieces[0].pointer), np.uint64(units), np.uint64(0), np.uint64(0), ones)
     more = (np.int32(0), np.int32(0), np.uint64(result.ctypes.data))
-    memory._kernels["verify_solid"]((256,), (source.THREADS,), (*arguments, *more))
+    memory._kernels["verify_solid"]((256,), (THREADS,), (*arguments, *more))
     found = memory_cuda.faults_of(result)
     assert found.count == 2 * units
-    assert found.lane_words == int(result[source.RECORDS]) == 256 * HOST_THREADS * source.LANE_WORDS_PER_THREAD
+    assert found.lane_words == int(result[layout.RECORDS]) == 256 * HOST_THREADS * layout.LANE_WORDS_PER_THREAD
     assert found.lane_words > len(found.words) == MAX_KEPT
-    assert not result[source.RESULT_WORDS :].any()
+    assert not result[layout.RESULT_WORDS :].any()
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 10])
@@ -158,8 +159,8 @@ def test_a_comparison_that_did_not_happen_is_no_clean_memory(kernels: ctypes.CDL
 @pytest.mark.parametrize("size_bytes", [1 << 16, 1 << 20, 2 << 20])
 def test_little_memory_is_read_by_both_loops_of_the_kernel(size_bytes: int) -> None:
     """Most of it UNROLL accesses at a time, as all of a GPU's memory is, and the rest one by one."""
-    units = size_bytes // source.ACCESS_BYTES
-    together = source.UNROLL * source.THREADS * memory_cuda.few_blocks(units, source.THREADS, source.UNROLL)
+    units = size_bytes // layout.ACCESS_BYTES
+    together = layout.UNROLL * THREADS * memory_cuda.few_blocks(units, THREADS, layout.UNROLL)
     assert 0 < units % together < units / 2 < units // together * together
 
 
@@ -200,7 +201,7 @@ def test_positions_beyond_32_bits_are_those_of_the_host(kernels: ctypes.CDLL) ->
                 np.uint64(memory._pieces[0].pointer), np.uint64(count // 2), np.uint64(first),
                 np.uint64(pattern.parameter), np.uint64(0),
             )  # fmt: skip
-            memory._kernels[f"write_{pattern.kind}"]((2,), (source.THREADS,), arguments)
+            memory._kernels[f"write_{pattern.kind}"]((2,), (THREADS,), arguments)
             assert np.array_equal(memory.peek(0, count), pattern.words(first, count)), (first, pattern)
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_burnin.checks.sm import source as sm_source
+from gpu_burnin.checks.sm import cuda as sm_cuda
 from gpu_burnin.checks.sm.cuda import CudaSm
 from gpu_burnin.checks.sm.faults import make_fault
 from gpu_burnin.checks.sm.golden import expected
 from gpu_burnin.checks.sm.judge import judge
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, MOVED, THREADS, UNWRITTEN, words
+from tests.support import sm_host_gpu as host
 from tests.support.sm_host_gpu import HostGpu, compile_kernels
 
 ROUNDS = {"fp32": 20, "fp64": 20, "int": 20, "special": 3, "shuffle": 40, "shared": 15, "atomic": 5}
@@ -70,7 +71,7 @@ def test_each_launch_has_a_block_for_every_sm_and_all_shared_memory(gpu: HostGpu
     runner = CudaSm(gpu, nullcontext, gpu)
     for kernel in KERNELS:
         runner.run(kernel, SEED, 1)
-    assert gpu.compiled == [sm_source.SOURCE]
+    assert gpu.compiled == [sm_cuda.SOURCE]
     expected_calls = [(f"sm_{kernel}", (4,), (THREADS,), 48 << 10) for kernel in KERNELS for _ in range(2)]
     assert gpu.launches == expected_calls
 
@@ -160,16 +161,16 @@ def test_faults_of_all_sms_of_ids_and_of_launches(gpu: HostGpu) -> None:
 
 
 def test_what_only_a_gpu_has_is_in_the_primitives_alone() -> None:
-    assert "asm" not in sm_source.KERNELS and "extern __shared__" not in sm_source.KERNELS
-    made = re.findall(r"APPROXIMATE\((\w+)\)", sm_source.PRIMITIVES)[1:]
+    assert "asm" not in host.KERNELS and "extern __shared__" not in host.KERNELS
+    made = re.findall(r"APPROXIMATE\((\w+)\)", host.PRIMITIVES)[1:]
     assert tuple(made) == FUNCTIONS[:8]
-    assert set(re.findall(r"sp_(\w+)\(", sm_source.KERNELS)) == set(made)
-    assert 'asm(#name ".approx.f32 %0, %1;" : "=f"(y) : "f"(x))' in sm_source.PRIMITIVES
+    assert set(re.findall(r"sp_(\w+)\(", host.KERNELS)) == set(made)
+    assert 'asm(#name ".approx.f32 %0, %1;" : "=f"(y) : "f"(x))' in host.PRIMITIVES
     for kernel in KERNELS:
-        assert f"KERNEL(sm_{kernel})" in sm_source.KERNELS
+        assert f"KERNEL(sm_{kernel})" in host.KERNELS
 
 
 def test_nothing_is_imported_or_compiled_before_it_is_needed(gpu: HostGpu) -> None:
     runner = CudaSm(gpu, nullcontext, gpu)
     assert (runner.multiprocessors, runner.shared_bytes, gpu.compiled) == (4, 48 << 10, [])
-    assert "import cupy" not in Path(sm_source.__file__).with_name("cuda.py").read_text()
+    assert "import cupy" not in Path(sm_cuda.__file__).read_text()

@@ -1,56 +1,8 @@
-"""CUDA C of the memory test: one writing and one comparing kernel for each kind of pattern. Not yet run on hardware.
-
-Compiled at run time by NVRTC; needs no CUDA headers. The words are those of patterns.Pattern.words, made in registers.
-Memory is accessed 16 bytes at a time, UNROLL accesses of a thread in flight. What bounds them is memory: an H200
-brings 4.8 TB/s to 132 SMs of 128 instructions a cycle each, which leaves about 95 instructions for 16 bytes.
-"""
-
-from __future__ import annotations
-
-from gpu_burnin.checks.hbm.patterns import CHECKER, GAMMA, KINDS, LANES, MAX_KEPT, MIX, MODULO
-
-THREADS = 256
-# Blocks on an SM at a time: all of a launch's blocks run from its start, so that none is left for a second turn.
-BLOCKS_PER_SM = 4
-UNROLL = 4
-ACCESS_BYTES = 16
-
-# Words of the results, all 64 bits wide: wrong words, records asked for, union of the wrong bits, words counted by
-# lane, words compared, one that nobody reads, the 64 lanes, then the records (offset, expected, got).
-FOUND, RECORDS, BITS, LANE_WORDS, COMPARED, TOUCHED, FIRST_LANE = 0, 1, 2, 3, 4, 5, 6
-FIRST_RECORD = FIRST_LANE + LANES
-RECORD_WORDS = 3
-RESULT_WORDS = FIRST_RECORD + RECORD_WORDS * MAX_KEPT
-# Wrong words that one thread counts by lane and records: where all memory is wrong, the kernel still comes to an end.
-LANE_WORDS_PER_THREAD = 8
-
-_SETTINGS = f"""
-#define THREADS {THREADS}
-#define BLOCKS_PER_SM {BLOCKS_PER_SM}
-#define UNROLL {UNROLL}
-#define GAMMA {GAMMA:#x}ULL
-#define MIX {MIX:#x}ULL
-#define CHECKER_EVEN {CHECKER[0]:#x}ULL
-#define CHECKER_ODD {CHECKER[1]:#x}ULL
-#define MODULO {MODULO}u
-#define LANES {LANES}
-#define FOUND {FOUND}
-#define RECORDS {RECORDS}
-#define BITS {BITS}
-#define LANE_WORDS {LANE_WORDS}
-#define COMPARED {COMPARED}
-#define TOUCHED {TOUCHED}
-#define FIRST_LANE {FIRST_LANE}
-#define FIRST_RECORD {FIRST_RECORD}
-#define RECORD_WORDS {RECORD_WORDS}
-#define MAX_KEPT {MAX_KEPT}ULL
-#define LANE_WORDS_PER_THREAD {LANE_WORDS_PER_THREAD}
-{"".join(f"#define KIND_{kind.upper()} {number}{chr(10)}" for kind, number in KINDS.items())}"""
-
-_BODY = r"""
-typedef unsigned long long u64;
-typedef long long i64;
-typedef unsigned int u32;
+// The memory test: one writing and one comparing kernel for each kind of pattern. Not yet run on hardware.
+//
+// Compiled by NVRTC; needs no CUDA headers. The words are those of patterns.Pattern.words, made in registers. Memory is
+// accessed 16 bytes at a time, UNROLL accesses of a thread in flight. What bounds them is memory: an H200 brings
+// 4.8 TB/s to 132 SMs of 128 instructions a cycle each, which leaves about 95 instructions for 16 bytes.
 
 struct Two { u64 even, odd; };
 
@@ -199,7 +151,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) verify_##na
         uint4* data, u64 units, u64 first, u64 parameter, u64 flip, int rewrite, int downwards, u64* result) { \
     verify_all<KIND>(data, units, first, parameter, flip, rewrite, downwards, result); \
 }
-"""
-
-KERNELS: tuple[str, ...] = ("touch", *(f"{action}_{kind}" for kind in KINDS for action in ("write", "verify")))
-SOURCE = _SETTINGS + _BODY + "".join(f"KERNELS({kind}, KIND_{kind.upper()})\n" for kind in KINDS)
+KERNELS(address, KIND_ADDRESS)
+KERNELS(random, KIND_RANDOM)
+KERNELS(solid, KIND_SOLID)
+KERNELS(checker, KIND_CHECKER)
+KERNELS(walking, KIND_WALKING)
+KERNELS(modulo, KIND_MODULO)

@@ -1,21 +1,6 @@
-"""CUDA C of the collectives: the payload and its comparison, made in registers. Not yet run on hardware.
+// The payload of collectives and its comparison, made in registers. Not yet run on hardware. The same as sent_bits and
+// expected_bits of operations.py, bit for bit; tests compare the two with the kernels compiled for the host.
 
-The same as sent_bits and expected_bits of operations.py, bit for bit; tests compare the two with the kernels compiled
-for the host.
-"""
-
-from __future__ import annotations
-
-from gpu_burnin.checks.nccl.operations import MOST_RANKS
-from gpu_burnin.device.cuda_words import WORDS
-
-# Codes of the types, shared by host and device.
-KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
-
-SOURCE = (
-    WORDS
-    + f"#define MOST_RANKS {MOST_RANKS}\n"
-    + r"""
 // Bits of an integer that the type holds exactly.
 __device__ u64 bits_of(i64 value, int kind) {
     switch (kind) {
@@ -84,5 +69,3 @@ extern "C" __global__ void collective_verify(const void* got, int kind, u64 coun
     __syncthreads();
     if (threadIdx.x == 0) atomicAdd(report + 1, compared);
 }
-"""
-)

@@ -1,33 +1,11 @@
-"""CUDA C of the cuda device: what all kernels share, filling of operands, launch counter. Not yet run on hardware.
+// Products: filling of operands, launch counter. Not yet run on hardware. Compiled by NVRTC; needs no CUDA headers.
+// Each kernel does what the function of the same meaning in operands.py does, integer for integer.
 
-Compiled at run time by NVRTC; needs no CUDA headers. Each kernel does what the function of the same
-meaning in exact.py does, integer for integer.
-"""
-
-from __future__ import annotations
-
-from gpu_burnin.device.cuda_words import WORDS
-from gpu_burnin.exact.source_digest import SOURCE_DIGEST
-
-# Loads of 16 bytes that a thread of the digest has in flight.
-UNROLL = 4
-# Storage codes shared by host and device.
-STORAGE_CODE = {"fp64": 0, "fp32": 1, "bf16": 2, "fp16": 3, "int8": 4, "int32": 5, "fp8_e4m3": 6}
-
-_COMMON = (
-    f"""
-#define UNROLL {UNROLL}
-"""
-    + WORDS
-    + r"""
 // 2^e as a double, -1022 <= e <= 1023.
 __device__ double power_of_two(int e) { return __longlong_as_double((i64)(1023 + e) << 52); }
 
 extern "C" __global__ void count_launch(u64* state) { state[0] += 1; }
-"""
-)
 
-_FILL = r"""
 // Row-major position of an element at position p of its storage (column by column when transposed).
 __device__ u64 place_of(u64 p, u64 rows, u64 cols, int transposed) {
     return transposed ? (p % rows) * cols + p / rows : p;
@@ -102,6 +80,3 @@ extern "C" __global__ void fill_random(void* out, int size, u64 rows, u64 cols, 
         }
     }
 }
-"""
-
-SOURCE = _COMMON + _FILL + SOURCE_DIGEST

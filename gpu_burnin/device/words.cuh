@@ -1,13 +1,4 @@
-"""CUDA C that every source with keyed words has: size of a block, types, and the words of exact.random_words."""
-
-from __future__ import annotations
-
-# Threads of a block, for every kernel that strides over words.
-THREADS = 256
-
-WORDS = (
-    f"#define THREADS {THREADS}\n"
-    + r"""
+// Types, and the words of exact.random_words: in front of every source with keyed words.
 typedef unsigned long long u64;
 typedef long long i64;
 typedef unsigned int u32;
@@ -19,5 +10,3 @@ __device__ u64 random_word(u64 key, u64 place) {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
     return z ^ (z >> 31);
 }
-"""
-)

@@ -1,26 +1,15 @@
-"""CUDA C of the cuda device that reads results: digest of every product, keeping a bad one, Freivalds' value.
+// What reads results: digest of every product, keeping a bad one, Freivalds' value. Not yet run on hardware.
+//
+// Each kernel does what the function of the same meaning in digest.py or freivalds.py does, integer for integer. The
+// digest of a word that holds an integer below 2^31 takes 12 integer operations: place 1, key 8, multiply-add 1,
+// sign 2.
+//
+// A mode that takes FP32 subnormals for 0 (-ftz=true, which CuPy forces on what it compiles) would let an element whose
+// right value is 0 hide any flipped mantissa bit. nvrtc.OPTIONS leave it off, and nothing here rests on that: what a
+// value is, is decided by its bits, in integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
+//
+// FOLD is 2^32 modulo PRIME: PRIME is 2^32 - FOLD.
 
-Each kernel does what the function of the same meaning in digest.py or freivalds.py does, integer for integer. The
-digest of a word that holds an integer below 2^31 takes 12 integer operations: place 1, key 8, multiply-add 1,
-sign 2. Not yet run on hardware.
-
-A mode that takes FP32 subnormals for 0 (-ftz=true, which CuPy forces on what it compiles) would let an element whose
-right value is 0 hide any flipped mantissa bit. nvrtc.OPTIONS leave it off, and nothing here rests on that: what a value
-is, is decided by its bits, in integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
-"""
-
-from __future__ import annotations
-
-from gpu_burnin.exact.operands import EXACT_LIMIT, PRIME
-
-SOURCE_DIGEST = (
-    f"""
-#define PRIME {PRIME}ULL
-// 2^32 modulo PRIME: PRIME is 2^32 - FOLD.
-#define FOLD {(1 << 32) - PRIME}ULL
-#define EXACT_LIMIT {float(EXACT_LIMIT)!r}
-"""
-    + r"""
 struct Flaws { u32 nonfinite, noninteger; };
 // A result, row by row; the exponents are null where it is not scaled. Element (i, j) carries
 // 2^(row_exponents[i] + col_exponents[j]).
@@ -196,7 +185,7 @@ __device__ __noinline__ u64 digest_slowly(const Matrix* m, u64 first, u64 count,
 }
 
 // COUNT loads, `step` apart: all in flight before the first is used. `magic` and `shift` divide a load's number by
-// the loads in a row (cuda.divider); used only where the result is scaled.
+// the loads in a row (exact.cuda.divider); used only where the result is scaled.
 template <class S, bool SCALED, int COUNT>
 __device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, u32 magic, u32 shift, u32 key, Flaws* flaws) {
     uint4 word[COUNT];
@@ -312,5 +301,3 @@ extern "C" __global__ void __launch_bounds__(THREADS) NAME(MATRIX, const u32* w,
 BILINEAR(bilinear_fp32, Fp32)
 BILINEAR(bilinear_fp64, Fp64)
 BILINEAR(bilinear_int32, Int32)
-"""
-)

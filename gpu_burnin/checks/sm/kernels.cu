@@ -1,56 +1,10 @@
-"""CUDA C of the SM kernels: what sm_golden.py defines, thread by thread. Not yet run on hardware.
+// The SM kernels: what golden.py defines, thread by thread. Not yet run on hardware.
+//
+// Compiled by NVRTC, without headers. primitives.cuh holds everything that only a GPU has; this is plain C++ on top of
+// it and of CUDA's intrinsics, so that tests can compile it for the host. Intrinsics that name their rounding are never
+// fused by the compiler.
 
-Compiled at run time by NVRTC, without headers. PRIMITIVES holds everything that only a GPU has (PTX, special
-registers, dynamic shared memory); KERNELS is plain C++ on top of it and of CUDA's intrinsics, so that the
-tests can compile it for the host. Intrinsics that name their rounding are never fused by the compiler.
-"""
 
-from __future__ import annotations
-
-from gpu_burnin.checks.sm import golden as sm_golden
-from gpu_burnin.checks.sm import kernels as sm
-
-TYPES = """
-typedef unsigned long long u64;
-typedef unsigned int u32;
-"""
-
-PRIMITIVES = """
-#define DYNAMIC_SHARED(name) extern __shared__ u64 name[]
-__device__ u32 sm_id() { u32 id; asm volatile("mov.u32 %0, %%smid;" : "=r"(id)); return id; }
-__device__ u32 sm_ids() { u32 ids; asm volatile("mov.u32 %0, %%nsmid;" : "=r"(ids)); return ids; }
-#define APPROXIMATE(name) __device__ float sp_##name(float x) { \\
-    float y; asm(#name ".approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-APPROXIMATE(ex2)
-APPROXIMATE(lg2)
-APPROXIMATE(sin)
-APPROXIMATE(cos)
-APPROXIMATE(rsqrt)
-APPROXIMATE(rcp)
-APPROXIMATE(sqrt)
-APPROXIMATE(tanh)
-"""
-
-_CONSTANTS = {
-    "THREADS": sm.THREADS,
-    "STARTS": sm_golden.STARTS,
-    "WINDOW_BITS": sm.WINDOW_BITS,
-    "WINDOW_WORDS": sm.WINDOW_WORDS,
-    "CELLS": sm.CELLS,
-    "ATOMICS": len(sm.ATOMICS),
-    "SPECIAL_WORDS": sm.SPECIAL_WORDS,
-    "MOVED": f"({sm.MOVED})",
-    "M64": f"{sm_golden.M64:#x}ULL",
-    "M32": f"{sm_golden.M32:#x}U",
-    "LCG32_A": f"{sm_golden.LCG32[0]}U",
-    "LCG32_C": f"{sm_golden.LCG32[1]}U",
-    "LCG64_A": f"{sm_golden.LCG64[0]}ULL",
-    "LCG64_C": f"{sm_golden.LCG64[1]}ULL",
-}
-
-KERNELS = (
-    "".join(f"#define {name} {value}\n" for name, value in _CONSTANTS.items())
-    + """
 #define ALL_LANES 0xFFFFFFFFU
 #define ARGUMENTS u64* values, int* smid, int* ids, u64* scratch, u64 key, int rounds, u32 shared_words
 // Every kernel: one row of words for each block.
@@ -234,16 +188,16 @@ KERNEL(sm_shared) {
 }
 
 // The operations on one set of cells, in the order of sm.ATOMICS.
-#define STRIKE(T, cells, value, drawn_hash) { \\
-    T v = (value); \\
-    atomicAdd(&(cells)[spread], v); \\
-    atomicMin(&(cells)[CELLS + crowded], v); \\
-    atomicMax(&(cells)[2 * CELLS + crowded], v); \\
-    atomicXor(&(cells)[3 * CELLS + spread], v); \\
-    T* p = &(cells)[4 * CELLS + crowded]; \\
-    T seen, old = *(volatile T*)p; \\
-    do { seen = old; old = atomicCAS(p, seen, seen + v); } while (old != seen); \\
-    u32 drawn = (u32)atomicAdd(&(cells)[5 * CELLS + crowded], (T)1); \\
+#define STRIKE(T, cells, value, drawn_hash) { \
+    T v = (value); \
+    atomicAdd(&(cells)[spread], v); \
+    atomicMin(&(cells)[CELLS + crowded], v); \
+    atomicMax(&(cells)[2 * CELLS + crowded], v); \
+    atomicXor(&(cells)[3 * CELLS + spread], v); \
+    T* p = &(cells)[4 * CELLS + crowded]; \
+    T seen, old = *(volatile T*)p; \
+    do { seen = old; old = atomicCAS(p, seen, seen + v); } while (old != seen); \
+    u32 drawn = (u32)atomicAdd(&(cells)[5 * CELLS + crowded], (T)1); \
     atomicAdd(&(cells)[6 * CELLS + crowded], (T)(drawn_hash)); }
 
 KERNEL(sm_atomic) {
@@ -274,7 +228,3 @@ KERNEL(sm_atomic) {
     }
     report(smid, ids, where);
 }
-"""
-)
-
-SOURCE = TYPES + PRIMITIVES + KERNELS

@@ -1,19 +1,6 @@
-"""CUDA C of the host link: filling a source and looking into a slot. Not yet run on hardware.
+// Copies between host and GPU: filling a source and looking into a slot. Not yet run on hardware. Compiled by NVRTC;
+// needs no CUDA headers. The words are those of exact.random_words.
 
-Compiled at run time by NVRTC; needs no CUDA headers. The words are those of exact.random_words.
-"""
-
-from __future__ import annotations
-
-from gpu_burnin.device.cuda_words import WORDS
-
-# Values of the parameter `old` of link_look.
-OLD_NONE, OLD_WORDS, OLD_POISON = 0, 1, 2
-
-KERNELS = ("link_fill", "link_look")
-SOURCE = (
-    WORDS
-    + r"""
 extern "C" __global__ void link_fill(u64* to, u64 words, u64 key) {
     u64 step = (u64)gridDim.x * THREADS;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < words; i += step) to[i] = random_word(key, i);
@@ -45,5 +32,3 @@ extern "C" __global__ void link_look(
     __syncthreads();
     if (threadIdx.x == 0) atomicAdd(out + 2, looked);
 }
-"""
-)

@@ -1,12 +1,5 @@
-"""CUDA C of the copies between GPUs: writing and comparing words by key. Not yet run on hardware."""
+// Copies between GPUs: writing and comparing words by key. Not yet run on hardware.
 
-from __future__ import annotations
-
-from gpu_burnin.device.cuda_words import WORDS
-
-SOURCE = (
-    WORDS
-    + r"""
 extern "C" __global__ void peer_fill(u64* out, u64 words, u64 key) {
     const u64 step = (u64)gridDim.x * THREADS;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < words; i += step) out[i] = random_word(key, i);
@@ -34,5 +27,3 @@ extern "C" __global__ void peer_compare(const u64* in, u64 words, u64 key, u64* 
     __syncthreads();
     if (threadIdx.x == 0) atomicAdd(&out[2], compared);
 }
-"""
-)
