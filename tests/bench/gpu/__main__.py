@@ -2,7 +2,7 @@
 
 State of the node, the tests on a GPU, a quick burn-in and the measurements, each a step of its own that may fail, hang
 or crash without harm to the others; last, where the time is left, a standard burn-in (--standard: before the
-measurements). After each step bench.json, bench.md (rows for docs/status.md) and bench.log are in --out,
+measurements). After each step bench.json, bench.md (rows for docs/verified-hardware.md) and bench.log are in --out,
 eight files at most with the reports of the burn-ins. Exit code 1 when a step was not done, 2 for a wrong argument.
 Nothing is asserted of the figures: a person compares them with the goals in the table.
 """

@@ -1,4 +1,4 @@
-"""The rows for docs/status.md. Pure, standard library alone: results in, Markdown out.
+"""The rows for docs/verified-hardware.md. Pure, standard library alone: results in, Markdown out.
 
 Every step of a session has its rows: what was measured, and "not measured: why" for what was not.
 """

@@ -1,4 +1,4 @@
-"""The rows of docs/status.md: every step has some, measured or not, and no cell breaks the table."""
+"""The rows of docs/verified-hardware.md: every step has some, measured or not, and no cell breaks the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/status.md claims no model that it does not show, and leaves out none."""
+"""docs/verified-hardware.md claims no model that it does not show, and leaves out none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_burnin.hardware.skus import load_skus
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/status.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs/verified-hardware.md").read_text()
 
 
 def _part(title: str) -> str:
