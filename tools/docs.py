@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write what is generated from data: roles' READMEs and their list (from argument_specs), the reason codes, and what is
-made of the settings of gpu_burnin: parts of the role gpu_burnin, and of the reference. Such a part stands in its file
-between two lines of comment; the rest is written by hand.
+"""Write what is generated from data: roles' READMEs and their list (from argument_specs), the reason codes, the
+schema of what each check covers, and what is made of the settings of gpu_burnin: parts of the role gpu_burnin, and of
+the reference. Such a part stands in its file between two lines of comment; the rest is written by hand.
 
 With --check nothing is written; it fails and names every file that is not up to date.
 """
@@ -23,6 +23,7 @@ from gpu_burnin.node import evidence
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.settings.options import Option, Role, options_of
+from tools.report_schema import coverage_schemas
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Ansible's markup (docs.ansible.com, "Ansible markup"); only V, O, RV and E know the backslash before a bracket.
@@ -56,6 +57,7 @@ def _pages() -> Iterator[tuple[Path, str]]:
     for name, specs in roles.items():
         yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
     yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
+    yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
     yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence.CODES, **node.CODES})
 

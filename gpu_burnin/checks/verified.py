@@ -38,6 +38,16 @@ class VerifiedTime:
         for part in parts:
             self.parts_s[part] = self.parts_s.get(part, 0.0) + seconds * share
 
+    @property
+    def verified_s(self) -> float:
+        """For Coverage.verified_s."""
+        return round(self.total_s, 9)
+
+    @property
+    def verified_parts_s(self) -> dict[str, float]:
+        """For Coverage.verified_parts_s."""
+        return {part: round(seconds, 9) for part, seconds in self.parts_s.items()}
+
     def to_json(self) -> dict[str, JSON]:
         """Entries of a check's coverage."""
         parts: Mapping[str, JSON] = {part: round(seconds, 9) for part, seconds in self.parts_s.items()}

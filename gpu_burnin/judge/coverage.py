@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpu_burnin.checks.gemm.result import GemmCoverage
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.system.values import number_of
-from gpu_burnin.types import JSON, CheckResult, Reason, Verdict, untyped
+from gpu_burnin.types import JSON, CheckResult, Reason, Untyped, Verdict
 
 # With no fault in a time t, a rate above 3 / t would have shown with 95 % confidence: the rule of three,
 # Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
@@ -104,7 +106,7 @@ def _too_little(seen: Observations) -> Iterator[Reason]:
 def _time(result: CheckResult) -> Iterator[Reason]:
     """A check of a GPU that verified nothing for any time has tested nothing, whatever it says of the rest."""
     whole = LEAST_SHARE.get(result.name)
-    nothing_to_test = whole is not None and whole.none_ok and untyped(result.coverage).get(whole.whole) == 0
+    nothing_to_test = whole is not None and whole.none_ok and _told(result, whole.whole) == 0
     if result.gpu is not None and not nothing_to_test and verified_s(result) <= 0:
         message = "the check verified no work of this GPU, so its result says nothing"
         details: dict[str, JSON] = {"seconds": result.seconds, "verified_s": result.coverage.verified_s}
@@ -114,11 +116,11 @@ def _time(result: CheckResult) -> Iterator[Reason]:
 def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Reason]:
     if wanted is None:
         return
-    told = {key: untyped(result.coverage).get(key) for key in (wanted.covered, wanted.whole)}
+    told = {key: _told(result, key) for key in (wanted.covered, wanted.whole)}
     if wanted.none_ok and told[wanted.whole] == 0:
         return
     # What was not counted was not covered.
-    covered, whole = (number_of(told, key) or 0 for key in (wanted.covered, wanted.whole))
+    covered, whole = told[wanted.covered] or 0, told[wanted.whole] or 0
     share = covered / whole if whole > 0 else 0.0
     if share < wanted.least:
         message = f"{share:.1%} was {what}, at least {wanted.least:.0%} is required"
@@ -126,10 +128,17 @@ def _share(result: CheckResult, wanted: Share | None, what: str) -> Iterator[Rea
         yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=details)
 
 
+def _told(result: CheckResult, field: str) -> int | None:
+    """What the check counted; None where it has no such coverage."""
+    if isinstance(result.coverage, Untyped):
+        told = number_of(result.coverage, field)
+        return None if told is None else int(told)
+    return getattr(result.coverage, field, None)
+
+
 def _patterns(result: CheckResult) -> Iterator[Reason]:
     """Memory must have gone through enough patterns; the check names those that went over all of it."""
-    told = untyped(result.coverage).get("patterns")
-    patterns: list[JSON] = [*told] if isinstance(told, list | tuple) else []
+    patterns = result.coverage.patterns if isinstance(result.coverage, HbmCoverage) else ()
     if len(patterns) < LEAST_PATTERNS:
         message = f"the memory went through {len(patterns)} patterns, at least {LEAST_PATTERNS} are required"
         details: dict[str, JSON] = {"patterns": patterns, "least_patterns": LEAST_PATTERNS}
@@ -138,29 +147,20 @@ def _patterns(result: CheckResult) -> Iterator[Reason]:
 
 def _precisions(result: CheckResult, wanted: tuple[str, ...]) -> Iterator[Reason]:
     """Each precision that the model has must have run, and on its own data path; of an unknown model, all that ran."""
-    paths, left = untyped(result.coverage).get("data_path"), untyped(result.coverage).get("precisions_not_covered")
-    proofs = paths if isinstance(paths, Mapping) else {}
+    covered = result.coverage if isinstance(result.coverage, GemmCoverage) else None
+    paths = covered.data_path if covered else {}
     # What the check itself says it left out counts only where the model has hardware for it.
-    named = {str(name) for name in left} if isinstance(left, list | tuple) else set()
-    missing = sorted((set(wanted) - set(proofs)) | (named & set(wanted)))
-    if missing or not proofs:
+    left = covered.precisions_not_covered if covered else ()
+    missing = sorted((set(wanted) - set(paths)) | (set(left) & set(wanted)))
+    if missing or not paths:
         message = f"the precisions {', '.join(missing)} were not tested" if missing else "no precision was tested"
-        yield make_reason(
-            "COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"precisions_missing": list[JSON](missing)}
-        )
-    judged = [name for name in sorted(proofs) if name in wanted or not wanted]
-    unproven = {name: _why(proofs[name]) for name in judged if not _proven(proofs[name])}
+        missed: dict[str, JSON] = {"precisions_missing": missing}
+        yield make_reason("COVERAGE_LOW", result.name, message, gpu=result.gpu, details=missed)
+    judged = [name for name in sorted(paths) if name in wanted or not wanted]
+    unproven = {name: paths[name].why or "no proof" for name in judged if not paths[name].proven}
     if unproven:
         listed = "; ".join(f"{name}: {why}" for name, why in unproven.items())
         message = f"it is not proven that the products ran on the unit they were meant for ({listed})"
         yield make_reason(
             "COVERAGE_LOW", result.name, message, gpu=result.gpu, details={"data_path_unproven": unproven}
         )
-
-
-def _proven(proof: JSON) -> bool:
-    return isinstance(proof, Mapping) and proof.get("proven") is True
-
-
-def _why(proof: JSON) -> str:
-    return str(proof.get("why") or "no proof") if isinstance(proof, Mapping) else "no proof"

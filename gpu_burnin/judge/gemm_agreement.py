@@ -11,12 +11,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from gpu_burnin.checks.gemm.result import GemmCoverage
+from gpu_burnin.checks.sm.result import SmCoverage
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Findings, Observations
-from gpu_burnin.types import JSON, Reason, Verdict, untyped
+from gpu_burnin.types import JSON, Reason, Verdict
 
 # Precision, model, number of SMs, serialised algorithm: what has to be equal for equal bits.
-_Group: TypeAlias = tuple[str, str, JSON, str]
+_Group: TypeAlias = tuple[str, str, int | None, str]
+# Random products of a precision.
+_BOTH = 2
 
 
 def judge_gemm_agreement(seen: Observations) -> Findings:
@@ -25,15 +29,17 @@ def judge_gemm_agreement(seen: Observations) -> Findings:
     The reason is about the GPU that stands alone against two or more that agree, else about the node.
     """
     models = seen.models
-    sms = {result.gpu: untyped(result.coverage).get("sms_total") for result in seen.results if result.name == "sm"}
+    sms = {r.gpu: r.coverage.sms_total for r in seen.results if isinstance(r.coverage, SmCoverage)}
     groups: dict[_Group, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for result in seen.results:
-        if result.name != "gemm" or result.gpu is None or result.verdict is not Verdict.PASS:
+        covered = result.coverage
+        if not isinstance(covered, GemmCoverage) or result.gpu is None or result.verdict is not Verdict.PASS:
             continue
-        algorithms = _texts(untyped(result.coverage).get("algorithms"))
-        for precision, digests in _digests(untyped(result.coverage).get("random_digests")).items():
-            group = (precision, models.get(result.gpu, ""), sms.get(result.gpu), algorithms.get(precision, ""))
-            groups[group][digests].append(result.gpu)
+        for precision, digests in covered.random_digests.items():
+            if len(digests) != _BOTH:
+                continue  # a precision that did not come to both of its products
+            algorithm = covered.algorithms.get(precision, "")
+            groups[precision, models.get(result.gpu, ""), sms.get(result.gpu), algorithm][digests].append(result.gpu)
     return Findings(tuple(_reason(precision, found) for (precision, *_), found in groups.items() if len(found) > 1))
 
 
@@ -50,13 +56,3 @@ def _reason(precision: str, found: Mapping[tuple[str, ...], list[str]]) -> Reaso
     else:
         message = f"other {what} than {len(several[0])} GPUs of the same model, which agree"
     return make_reason("GEMM_DISAGREE", "gemm", message, gpu=alone, details=details)
-
-
-def _texts(value: JSON) -> dict[str, str]:
-    return {str(key): str(text) for key, text in value.items()} if isinstance(value, Mapping) else {}
-
-
-def _digests(value: JSON) -> dict[str, tuple[str, ...]]:
-    """The digests by precision; a precision that did not come to both of its products is left out."""
-    found = value if isinstance(value, Mapping) else {}
-    return {str(key): tuple(map(str, d)) for key, d in found.items() if isinstance(d, list | tuple) and len(d) == 2}

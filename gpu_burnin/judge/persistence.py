@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from gpu_burnin.checks.state.node import PERSISTENCE_OFF
+from gpu_burnin.checks.state.result import StateCoverage
 from gpu_burnin.checks.state.rules import NAME
 from gpu_burnin.judge.observations import Findings, Observations
-from gpu_burnin.system.values import names_of
-from gpu_burnin.types import JSON, Notice, untyped
+from gpu_burnin.types import JSON, Notice
 
 
 def judge_persistence(seen: Observations) -> Findings:
     """A notice that persistence mode is off, and of which GPUs."""
-    states = (result for result in seen.results if result.name == NAME)
-    off = [uuid for result in states for uuid in names_of(untyped(result.coverage), PERSISTENCE_OFF)]
+    covered = (result.coverage for result in seen.results)
+    off = [uuid for one in covered if isinstance(one, StateCoverage) for uuid in one.persistence_off]
     if not off:
         return Findings()
     message = (

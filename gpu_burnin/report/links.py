@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.report.model import Report
+from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow
+from gpu_burnin.report.model import Report, coverage_of
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import GB, number
-from gpu_burnin.system.values import mapping_of, number_of, rows_of, text_of
+from gpu_burnin.system.values import mapping_of, number_of
 
 # Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.
 _RATES: tuple[tuple[str, str], ...] = (
@@ -131,23 +132,22 @@ def opinion(report: Report) -> Opinion | None:
     check = next((check for check in report["checks"] if check["name"] == "dcgm"), None)
     if check is None:
         return None
-    coverage = check["coverage"]
-    release, level = text_of(coverage, "release"), coverage.get("level")
-    about = [f"DCGM {release}" if release else "DCGM of an unknown release", *([f"level {level}"] if level else [])]
-    return Opinion(", ".join(about), tuple(_tests(report, coverage)))
+    found = coverage_of(check, DcgmCoverage)
+    release = f"DCGM {found.release}" if found and found.release else "DCGM of an unknown release"
+    about = [release, *([f"level {found.level}"] if found else [])]
+    return Opinion(", ".join(about), tuple(_tests(report, found.tests if found else ())))
 
 
-def _tests(report: Report, coverage: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
-    for test in rows_of(coverage, "tests"):
-        result, gpus = text_of(test, "result"), test.get("gpus")
-        units = [_unit(report, gpu) for gpu in gpus] if isinstance(gpus, list | tuple) else []
+def _tests(report: Report, tests: Iterable[DiagnosticRow]) -> Iterator[tuple[str, str, str, str, str]]:
+    for test in tests:
+        units = [_unit(report, gpu) for gpu in test.gpus]
         on = f"all {len(units)} GPUs" if len(units) == len(report["gpus"]) > 2 else ", ".join(units)
-        verdict = _VERDICTS.get(result.lower(), "INCONCLUSIVE")
-        yield text_of(test, "name"), result, verdict, on or "node", text_of(test, "message")
+        verdict = _VERDICTS.get(test.result.lower(), "INCONCLUSIVE")
+        yield test.name, test.result, verdict, on or "node", test.message
 
 
-def _unit(report: Report, gpu: object) -> str:
+def _unit(report: Report, gpu: str | int) -> str:
     """A UUID, or DCGM's own number where it gives no serial; below 0 it means the node."""
     if isinstance(gpu, int):
         return f"DCGM's GPU {gpu}" if gpu >= 0 else "node"
-    return gpu_name(report, str(gpu))
+    return gpu_name(report, gpu)

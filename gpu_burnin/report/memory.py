@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gpu_burnin.report.model import Report
+from gpu_burnin.checks.hbm.result import HbmCoverage
+from gpu_burnin.report.model import Report, coverage_of
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import duration, size
-from gpu_burnin.system.values import mapping_of, names_of, number_of, text_of
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 # Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.
@@ -54,37 +54,43 @@ def memory_rows(report: Report) -> list[Memory]:
 
 
 def _row(report: Report, check: Mapping[str, Any]) -> Memory:
-    coverage = check["coverage"]
-    covered, whole = number_of(coverage, "covered_bytes"), number_of(coverage, "gpu_memory_bytes")
-    left = number_of(coverage, "unreachable_bytes")
-    simulated = bool(coverage.get("simulated"))
-    words, count = text_of(coverage, "shape_words"), number_of(coverage, "wrong_words")
-    wrong = words or (f"{count:,} wrong words" if count else "wrong words" if check["errors"] else "")
-    if simulated:
-        said = f"{size(covered or 0)} of host memory, no GPU memory"
-    elif covered is None:
-        said = "not said"
-    else:
-        said = f"{size(covered)} of {size(whole)} ({covered / whole:.1%})" if whole else size(covered)
-    timing = [
-        f"{verb} {duration(seconds)}"
-        for key, verb in (("sweep_seconds", "one round"), ("retention_s", "kept for"))
-        if (seconds := number_of(coverage, key))
-    ]
+    found = coverage_of(check, HbmCoverage)
+    wrong = (found.shape_words if found else "") or ("wrong words" if check["errors"] else "")
+    if found and found.wrong_words and not found.shape_words:
+        wrong = f"{found.wrong_words:,} wrong words"
     return Memory(
         gpu_name(report, check["gpu"]),
-        None if simulated or not whole or covered is None else _bar(covered / whole, (left or 0) / whole),
-        said,
-        "-" if left is None else size(left),
-        ", ".join(names_of(coverage, "patterns")),
-        ", ".join(timing) or "-",
+        _bar(found) if found else None,
+        _covered(found) if found else "not said",
+        size(found.unreachable_bytes) if found and found.unreachable_bytes is not None else "-",
+        ", ".join(found.patterns) if found else "",
+        _timing(found) if found else "-",
         wrong or ("none" if check["verdict"] == "PASS" else "-"),
         bool(wrong),
     )
 
 
-def _bar(covered: float, unreachable: float) -> Markup:
+def _covered(found: HbmCoverage) -> str:
+    if found.simulated:
+        return f"{size(found.covered_bytes)} of host memory, no GPU memory"
+    if not found.gpu_memory_bytes:
+        return size(found.covered_bytes)
+    share = found.covered_bytes / found.gpu_memory_bytes
+    return f"{size(found.covered_bytes)} of {size(found.gpu_memory_bytes)} ({share:.1%})"
+
+
+def _timing(found: HbmCoverage) -> str:
+    times = ((found.sweep_seconds, "one round"), (found.retention_s, "kept for"))
+    return ", ".join(f"{what} {duration(seconds)}" for seconds, what in times if seconds) or "-"
+
+
+def _bar(found: HbmCoverage) -> Markup | None:
     """The covered part of the memory, then what is out of reach; what is left is neither."""
+    if found.simulated or not found.gpu_memory_bytes:
+        return None
+    covered, unreachable = (
+        part / found.gpu_memory_bytes for part in (found.covered_bytes, found.unreachable_bytes or 0)
+    )
     first = min(max(covered, 0.0), 1.0) * 200
     second = min(max(unreachable, 0.0) * 200, 200 - first)
     # A part that is there has to be seen.
@@ -112,18 +118,18 @@ def error_maps(report: Report) -> list[ErrorMap]:
             continue
         names = list(dict.fromkeys(pattern for _, _, pattern, _ in dots))
         points = [Dot(x, bit, label, names.index(pattern)) for x, bit, pattern, label in dots]
-        coverage = check["coverage"]
-        ends = (number_of(coverage, key) or 0.0 for key in ("covered_bytes", "gpu_memory_bytes"))
+        found = coverage_of(check, HbmCoverage)
         name = gpu_name(report, check["gpu"])
-        figures = [_figure(name, points, 0.0, max(next((float(end) for end in ends if end), 0.0), 1.0))]
+        end = (found.covered_bytes or found.gpu_memory_bytes or 0) if found else 0
+        figures = [_figure(name, points, 0.0, max(float(end), 1.0))]
         low, high = min(dot.x for dot in points), max(dot.x for dot in points)
         if 0 < high - low < figures[0][2] * _CLOSE:
             figures.append(_figure(name, points, low, high))
         maps.append(
             ErrorMap(
                 f"{check['name']} on {name}",
-                text_of(coverage, "shape_words"),
-                _seen_by(coverage),
+                found.shape_words if found else "",
+                _seen_by(found) if found else "",
                 tuple((key_of(index), pattern) for index, pattern in enumerate(names) if pattern),
                 tuple((caption, svg) for caption, svg, _ in figures),
             )
@@ -131,9 +137,8 @@ def error_maps(report: Report) -> list[ErrorMap]:
     return maps
 
 
-def _seen_by(coverage: Mapping[str, Any]) -> str:
-    counts = mapping_of(coverage, "wrong_words_by_pattern")
-    told = [f"{name} {count:,} times" for name in counts if (count := number_of(counts, name))]
+def _seen_by(found: HbmCoverage) -> str:
+    told = [f"{name} {count:,} times" for name, count in found.wrong_words_by_pattern.items() if count]
     return f"Came back wrong in {', '.join(told)}." if told else ""
 
 
@@ -141,7 +146,7 @@ def _dots(errors: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, int, str
     for error in errors:
         offset, lanes = error.get("offset_bytes"), error.get("bit_lanes")
         if isinstance(offset, int) and isinstance(lanes, list | tuple):
-            pattern = text_of(error, "pattern")
+            pattern = str(error.get("pattern") or "")
             for bit in lanes:
                 if isinstance(bit, int):
                     told = f"offset {offset:,} bytes, bit {bit}"

@@ -8,17 +8,19 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.telemetry.findings import Counter
-from gpu_burnin.types import JSON, CheckResult, Gpu, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult, Verdict
 
+C = TypeVar("C", bound=Coverage)
 NAME = "muster-report"
 # 1.1 added warnings, telemetry.sources and .events, coverage.gpus, units.covered and what a counter looks like.
-MAJOR, MINOR = 1, 1
+# 1.2 gave the coverage of each check a form.
+MAJOR, MINOR = 1, 2
 SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
 _SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
 
@@ -60,6 +62,14 @@ def plain(value: object) -> Any:
     return to_json(value, not_finite=lambda _: None)
 
 
+def coverage_of(check: Mapping[str, Any], kind: type[C]) -> C | None:
+    """What a check of a report covered; None where it says nothing, or not in this form (an older minor version)."""
+    try:
+        return from_json(kind, check["coverage"], tolerant=True)
+    except Misfit:
+        return None
+
+
 def check_json(result: CheckResult) -> dict[str, JSON]:
     """A check's result as the report has it; its reasons are in the report's own list, its series in their file."""
     found: dict[str, JSON] = plain(replace(result, series=(), reasons=()))
@@ -83,18 +93,32 @@ def selftest_json(result: SelftestResult) -> dict[str, JSON]:
 
 @functools.cache
 def schema_text() -> str:
-    """The JSON Schema (2020-12) of report v1, as shipped."""
-    resource = importlib.resources.files("gpu_burnin.report") / "schema" / "report-v1.json"
-    return resource.read_text(encoding="utf-8")
+    """The JSON Schema (2020-12) of report v1, with that of each check's coverage."""
+    folder = importlib.resources.files("gpu_burnin.report") / "schema"
+    schema, coverages = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("report-v1.json", "coverage-v1.json")
+    )
+    schema["$defs"]["check"]["allOf"] = [
+        {
+            "if": {"properties": {"name": {"const": check}}},
+            # A check that did not come to an end covered nothing.
+            "then": {
+                "properties": {"coverage": {"anyOf": [{"maxProperties": 0}, {"$ref": f"#/$defs/coverage_{check}"}]}}
+            },
+        }
+        for check in coverages
+    ]
+    schema["$defs"] |= {f"coverage_{check}": coverage for check, coverage in coverages.items()}
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def _tolerant(schema: Any) -> Any:
-    """The schema with unknown fields allowed: for a report of another minor version."""
+    """The schema with unknown fields allowed, and any coverage: for a report of another minor version."""
     if isinstance(schema, dict):
         return {
             key: _tolerant(value)
             for key, value in schema.items()
-            if not (key == "additionalProperties" and value is False)
+            if not (key == "additionalProperties" and value is False) and key != "allOf"
         }
     return [_tolerant(item) for item in schema] if isinstance(schema, list) else schema
 

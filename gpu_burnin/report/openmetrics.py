@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.report import curves, peers
 from gpu_burnin.report.links import opinion
-from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_of, measured
-from gpu_burnin.system.values import mapping_of, number_of
+from gpu_burnin.report.model import Report, coverage_of
+from gpu_burnin.report.units import gpu_of, measured, results_of
+from gpu_burnin.system.values import mapping_of
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16
@@ -70,9 +71,9 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     yield "p2p_bytes_per_second", "Rate of copies from a GPU to a peer, or from the peer.", _p2p(report)
     yield "p2p_wrong_transfers", "Transfers between two GPUs that delivered wrong data.", _p2p_wrong(report)
     yield "collective_bytes_per_second", "Highest bus bandwidth of a collective operation.", _collectives(report)
-    yield "memory_covered_bytes", "Memory that was tested.", _coverage(report, "hbm", "covered_bytes")
-    yield "memory_unreachable_bytes", "Memory that could not be tested.", _coverage(report, "hbm", "unreachable_bytes")
-    yield "memory_wrong_words", "Memory words that came back wrong.", _coverage(report, "hbm", "wrong_words")
+    yield "memory_covered_bytes", "Memory that was tested.", _memory(report, lambda c: c.covered_bytes)
+    yield "memory_unreachable_bytes", "Memory that could not be tested.", _memory(report, lambda c: c.unreachable_bytes)
+    yield "memory_wrong_words", "Memory words that came back wrong.", _memory(report, lambda c: c.wrong_words)
     yield "power_waves_run", "1 when the waves of load ran.", _waves_run(report)
     yield "dcgm_tests", "Tests of DCGM by result.", _opinion(report)
     yield (
@@ -197,10 +198,10 @@ def _collectives(report: Report) -> Iterator[_Sample]:
         yield {"collective": collective, "algorithm": algorithm}, max(points.values(), default=None)
 
 
-def _coverage(report: Report, check: str, key: str) -> Iterator[_Sample]:
-    for item in report["checks"]:
-        if item["name"] == check and item["gpu"] is not None:
-            yield _unit(report, item["gpu"]), number_of(item["coverage"], key)
+def _memory(report: Report, value: Callable[[HbmCoverage], int | None]) -> Iterator[_Sample]:
+    for item in results_of(report, "hbm"):
+        if found := coverage_of(item, HbmCoverage):
+            yield _unit(report, item["gpu"]), value(found)
 
 
 def _waves_run(report: Report) -> Iterator[_Sample]:

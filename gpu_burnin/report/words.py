@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from gpu_burnin.checks.dcgm.result import DcgmCoverage
+from gpu_burnin.checks.gemm.result import DataPath, GemmCoverage
+from gpu_burnin.checks.hbm.result import HbmCoverage
+from gpu_burnin.checks.sm.result import SmCoverage
+from gpu_burnin.checks.state.result import StateCoverage
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
 from gpu_burnin.system.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
 from gpu_burnin.telemetry import node_links
-from gpu_burnin.types import JSON, CheckResult, untyped
+from gpu_burnin.types import JSON, CheckResult, Coverage, Untyped
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {
@@ -107,43 +113,32 @@ def _count(value: object, one: str, many: str | None = None) -> str:
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
-def _state(coverage: Mapping[str, JSON]) -> list[str]:
-    gpus, rules = number_of(coverage, "gpus"), number_of(coverage, "rules")
-    unread = sum(
-        len(fields)
-        for whys in mapping_of(coverage, "unread").values()
-        for fields in (whys.values() if isinstance(whys, Mapping) else ())
-    )
+def _state(coverage: StateCoverage) -> list[str]:
+    unread = sum(len(fields) for whys in coverage.unread.values() for fields in whys.values())
     return [
-        *([f"{_count(gpus, 'GPU')} against {_count(rules, 'rule')}"] if gpus is not None and rules is not None else []),
+        f"{_count(coverage.gpus, 'GPU')} against {_count(coverage.rules, 'rule')}",
         *([f"{_count(unread, 'value')} could not be read"] if unread else []),
     ]
 
 
-def _gemm(coverage: Mapping[str, JSON]) -> list[str]:
-    products = {name: count for name, count in mapping_of(coverage, "products").items() if isinstance(count, int)}
-    shape = coverage.get("shape")
-    listed = mapping_of(coverage, "ranges")
-    ranges = {name for precision in listed for name in names_of(listed, precision)}
-    missing = names_of(coverage, "precisions_not_covered")
-    phases = mapping_of(coverage, "phases")
-    sides = " x ".join(map(str, shape)) if isinstance(shape, list | tuple) else ""
+def _gemm(coverage: GemmCoverage) -> list[str]:
+    products, missing = coverage.products, coverage.precisions_not_covered
+    ranges = {name for names in coverage.ranges.values() for name in names}
     return [
         *([f"{_count(sum(products.values()), 'product')} in {', '.join(products)}"] if products else []),
-        *([sides] if sides else []),
-        *([f"phases {', '.join(phases)}"] if phases else []),
+        " x ".join(map(str, coverage.shape)),
+        *([f"phases {', '.join(coverage.phases)}"] if coverage.phases else []),
         *([_count(len(ranges), "range of operands", "ranges of operands")] if ranges else []),
-        *([] if coverage.get("simulated") else _data_paths(coverage)),  # host arithmetic has no such paths
+        *([] if coverage.simulated else _data_paths(coverage.data_path)),  # host arithmetic has no such paths
         *([f"not: {', '.join(missing)}"] if missing else []),
     ]
 
 
-def _data_paths(coverage: Mapping[str, JSON]) -> list[str]:
-    """How many precisions proved the unit that they ran on, which by rate, and which the model is not asked for."""
-    paths = {name: path for name, path in mapping_of(coverage, "data_path").items() if isinstance(path, Mapping)}
-    asked = {name: path for name, path in paths.items() if path.get("asked", True)}
-    proven = {name: path for name, path in asked.items() if path.get("proven")}
-    by_rate = [name for name, path in proven.items() if path.get("rate_floor") is not None]
+def _data_paths(paths: Mapping[str, DataPath]) -> list[str]:
+    """How many precisions proved the unit that they ran on, which by rate, and which the model does not require."""
+    asked = {name: path for name, path in paths.items() if path.asked}
+    proven = {name: path for name, path in asked.items() if path.proven}
+    by_rate = [name for name, path in proven.items() if path.rate_floor is not None]
     others = [name for name in paths if name not in asked]
     how = f" ({', '.join(by_rate)} by rate)" if by_rate else ""
     return [
@@ -152,22 +147,17 @@ def _data_paths(coverage: Mapping[str, JSON]) -> list[str]:
     ]
 
 
-def _sm(coverage: Mapping[str, JSON]) -> list[str]:
-    total, seen = number_of(coverage, "sms_total"), number_of(coverage, "sms_covered")
-    kernels = mapping_of(coverage, "sms_by_kernel")
+def _sm(coverage: SmCoverage) -> list[str]:
+    kernels = coverage.sms_by_kernel
     return [
-        *([f"{seen:,} of {total:,} SMs"] if total is not None and seen is not None else []),
-        *([f"each with {', '.join(kernels)}"] if kernels and set(kernels.values()) == {seen} else []),
+        f"{coverage.sms_covered:,} of {coverage.sms_total:,} SMs",
+        *([f"each with {', '.join(kernels)}"] if set(kernels.values()) == {coverage.sms_covered} else []),
     ]
 
 
-def _hbm(coverage: Mapping[str, JSON]) -> list[str]:
-    covered, memory = number_of(coverage, "covered_bytes"), number_of(coverage, "gpu_memory_bytes")
-    patterns, rounds = names_of(coverage, "patterns"), number_of(coverage, "rounds")
-    left, kept_s = number_of(coverage, "unreachable_bytes"), number_of(coverage, "retention_s")
-    if covered is None:
-        return []
-    if coverage.get("simulated"):
+def _hbm(coverage: HbmCoverage) -> list[str]:
+    covered, memory = coverage.covered_bytes, coverage.gpu_memory_bytes
+    if coverage.simulated:
         where = f"{size(covered)} of host memory, no GPU memory"
     elif memory:
         where = f"{size(covered)} of {size(memory)} ({covered / memory:.1%})"
@@ -175,10 +165,10 @@ def _hbm(coverage: Mapping[str, JSON]) -> list[str]:
         where = size(covered)
     return [
         where,
-        *([f"{size(left)} out of reach"] if left else []),
-        *([_count(len(patterns), "pattern")] if patterns else []),
-        *([_count(rounds, "round")] if rounds is not None else []),
-        *([f"kept for {duration(kept_s)}"] if kept_s else []),
+        *([f"{size(coverage.unreachable_bytes)} out of reach"] if coverage.unreachable_bytes else []),
+        *([_count(len(coverage.patterns), "pattern")] if coverage.patterns else []),
+        _count(coverage.rounds, "round"),
+        *([f"kept for {duration(coverage.retention_s)}"] if coverage.retention_s else []),
     ]
 
 
@@ -228,13 +218,13 @@ def _power(coverage: Mapping[str, JSON]) -> list[str]:
     ]
 
 
-def _dcgm(coverage: Mapping[str, JSON]) -> list[str]:
-    tests = rows_of(coverage, "tests")
-    counts = Counter(str(row.get("result")) for row in tests)
-    who = f"DCGM {coverage.get('release')} at its level {coverage.get('level')}, an opinion of its own"
+def _dcgm(coverage: DcgmCoverage) -> list[str]:
+    counts = Counter(row.result for row in coverage.tests)
+    if not counts:
+        return []
     return [
-        *([who] if tests else []),
-        *([", ".join(f"{count} {result}" for result, count in counts.items())] if counts else []),
+        f"DCGM {coverage.release} at its level {coverage.level}, an opinion of its own",
+        ", ".join(f"{count} {result}" for result, count in counts.items()),
     ]
 
 
@@ -256,24 +246,22 @@ def _nccl(coverage: Mapping[str, JSON]) -> list[str]:
     ]
 
 
-_COVERED: Mapping[str, Callable[[Mapping[str, JSON]], list[str]]] = {
-    "state": _state,
-    "gemm": _gemm,
-    "sm": _sm,
-    "hbm": _hbm,
-    "pcie": _pcie,
-    "nvlink": _nvlink,
-    "nccl": _nccl,
-    "power": _power,
-    "dcgm": _dcgm,
+_COVERED: Mapping[type[Coverage], Callable[[Any], list[str]]] = {
+    StateCoverage: _state,
+    GemmCoverage: _gemm,
+    SmCoverage: _sm,
+    HbmCoverage: _hbm,
+    DcgmCoverage: _dcgm,
 }
+_UNTYPED = {"pcie": _pcie, "nvlink": _nvlink, "nccl": _nccl, "power": _power}
 
 
 def covered(result: CheckResult) -> str:
-    """What a check looked at, in words, out of the coverage it reports; what it does not report is left out."""
-    say = _COVERED.get(result.name)
-    said = say(untyped(result.coverage)) if say else []
-    moved = result.coverage.bytes_moved
-    if moved:
-        said.append(f"{size(moved)} moved")
-    return ", ".join(said) or f"ran for {duration(result.seconds)}"
+    """What a check looked at, in words; how long it ran where it does not say."""
+    say = _COVERED.get(type(result.coverage))
+    parts = say(result.coverage) if say else []
+    if isinstance(result.coverage, Untyped):
+        parts = _UNTYPED[result.name](result.coverage)
+    if result.coverage.bytes_moved:
+        parts.append(f"{size(result.coverage.bytes_moved)} moved")
+    return ", ".join(parts) or f"ran for {duration(result.seconds)}"

@@ -10,9 +10,10 @@ import pytest
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.faults import FAULTS
 from gpu_burnin.checks.hbm.port import HbmPort, hbm_port
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.types import Verdict, untyped
+from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import context
 from tests.support.hbm_cases import HbmCases
 
@@ -50,7 +51,7 @@ def test_nearly_all_of_the_memory_is_taken_and_given_back(device: CudaDevice) ->
 def test_all_of_the_memory_passes_in_one_round(device: CudaDevice) -> None:
     result = Check().run(replace(context(hbm_bytes=0), device=device))
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
-    assert untyped(result.coverage)["patterns"] == list(CORE)
+    assert isinstance(result.coverage, HbmCoverage) and result.coverage.patterns == CORE
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -11,7 +11,8 @@ from gpu_burnin.report.build import RunFacts
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Verdict
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, SelftestResult, Verdict
+from tests.support.coverages import coverage
 
 GPUS = tuple(
     Gpu(i, f"GPU-{i}", f"165{i}", f"0000:{0x1B + i:02x}:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
@@ -26,8 +27,11 @@ def plan(backend: str = "cuda", **options: object) -> Plan:
 
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
 # The coverage that a full run has, by check.
+_COPIES: dict[str, JSON] = {"copies_moved": 90, "copies_verified": 90}
 COVERAGE: dict[str, dict[str, JSON]] = {
-    "nvlink": {"pairs_total": 1, "pairs_covered": 1, "nvlink_bytes_moved": 1 << 40, "simulated": False},
+    "pcie": _COPIES,
+    "nvlink": {"pairs_total": 1, "pairs_covered": 1, "nvlink_bytes_moved": 1 << 40, "simulated": False, **_COPIES},
+    "nccl": {"operations": 80, "operations_verified": 80},
     "sm": {"sms_total": 132, "sms_covered": 132, "bytes_moved": 1 << 20, "simulated": False},
     "gemm": {
         "precisions_not_covered": [],
@@ -45,17 +49,19 @@ COVERAGE: dict[str, dict[str, JSON]] = {
 }
 
 
-# Of the 12 s of a check on a GPU, and of what it moved.
+# The time of a check on a GPU; all of it was verified.
 SECONDS = 12.0
-VERIFIED: dict[str, JSON] = {
-    "verified_s": SECONDS, "copies_moved": 90, "copies_verified": 90, "operations": 80, "operations_verified": 80,
-}  # fmt: skip
+
+
+def covered(name: str, **change: JSON) -> Coverage:
+    """The coverage that a full run has, with another one of some entries."""
+    return coverage(name, **{**COVERAGE.get(name, {}), "verified_s": SECONDS, **change})
 
 
 def result(name: str, gpu: str | None, verdict: Verdict = Verdict.PASS) -> CheckResult:
     """A result with the coverage that a full run has."""
     measured = (Measurement(f"{name}_figure", 2.0, "B/s", 1.0, "x"),)
-    return CheckResult(name, gpu, verdict, SECONDS, measured, {**COVERAGE.get(name, {}), **VERIFIED})
+    return CheckResult(name, gpu, verdict, SECONDS, measured, covered(name))
 
 
 def watched(gpus: tuple[Gpu, ...]) -> TelemetryFindings:

@@ -146,12 +146,12 @@ def bit_lane_2() -> Sample:
             verdict=Verdict.FAIL,
             reasons=(make_reason("HBM_BIT_ERROR", "hbm", message, gpu=gpu.uuid, details=lane[0]),),
             errors=tuple(lane),
-            coverage={
-                **old.coverage,
-                "wrong_words": 412,
-                "shape_words": "bit lane 17 in 412 words",
-                "wrong_words_by_pattern": {"walking": 412, "random": 206},
-            },
+            coverage=replace(
+                old.coverage,
+                wrong_words=412,
+                shape_words="bit lane 17 in 412 words",
+                wrong_words_by_pattern={"walking": 412, "random": 206},
+            ),
         )
         return exchanged(seen, [new])
 

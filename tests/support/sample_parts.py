@@ -12,6 +12,7 @@ from gpu_burnin.engine.plan import Plan
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.types import CheckResult, Gpu, Measurement, Series, Verdict
+from tests.support.coverages import coverage
 
 STARTED_S = 5000.0
 FREQUENCIES_HZ = (0.5, 1.0, 5.0, 20.0)
@@ -254,13 +255,13 @@ def dcgm_result(plan: Plan, **results: str) -> CheckResult:
     }
     every = [gpu.uuid for gpu in plan.gpus]
     tests = [{"name": name, "result": result, "gpus": every} for name, result in told.items()]
-    coverage: dict[str, Any] = {"release": "4.2.3", "level": 3, "tests": tests}
+    covered = coverage("dcgm", release="4.2.3", level=3, tests=tests)
     failed = [name for name, result in told.items() if result == "Fail"]
     reasons = tuple(
         make_reason("DCGM_FAILED", "dcgm", f"dcgmi diag: {name} failed", gpu=uuid) for name in failed for uuid in every
     )
     verdict = Verdict.FAIL if failed else Verdict.PASS
-    return CheckResult("dcgm", None, verdict, 610.0, (), coverage, (), reasons, started_s=STARTED_S + 300)
+    return CheckResult("dcgm", None, verdict, 610.0, (), covered, (), reasons, started_s=STARTED_S + 300)
 
 
 # --- what a sick node says ---

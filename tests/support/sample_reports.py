@@ -20,6 +20,7 @@ from gpu_burnin.report.series import build_series
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Series, Verdict
+from tests.support.coverages import coverage
 from tests.support.run_helpers import RUN
 from tests.support.sample_parts import LIMIT_W, STARTED_S, part_results, verified, wave_loads
 
@@ -117,14 +118,14 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
         Verdict.PASS,
         0.8,
         tuple(Measurement(f"gpu{gpu.index}_power_draw_w", 78.0 + gpu.index, "W") for gpu in plan.gpus),
-        {"gpus": len(plan.gpus), "rules": 31, "unread": {}},
+        coverage("state", gpus=len(plan.gpus), rules=31),
         started_s=STARTED_S + 0.4,
     )
     sm_s, gemm_s, hbm_s = 0.04 * seconds, 0.52 * seconds, 0.18 * seconds
     for gpu in plan.gpus:
         start, lost = STARTED_S + 4 + 0.1 * gpu.index, sag.get(gpu.index, 0.0)
-        coverage: dict[str, Any] = {"sms_total": 132, "sms_covered": 132, **verified(sm_s), "simulated": False}
-        yield CheckResult("sm", gpu.uuid, Verdict.PASS, sm_s, (), coverage, started_s=start)
+        sms = coverage("sm", sms_total=132, sms_covered=132, **verified(sm_s))
+        yield CheckResult("sm", gpu.uuid, Verdict.PASS, sm_s, (), sms, started_s=start)
         rates = tuple(_rates(gpu, 5 + sm_s, gemm_s, lost))
         measured = tuple(
             Measurement(
@@ -137,7 +138,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             )
             for series in rates
         )
-        coverage = {
+        products: dict[str, Any] = {
             "shape": [8192, 8192, 4096],
             "products": dict.fromkeys(_PEAKS, 900 + gpu.index),
             "ranges": {name: ["u63x63", "u255x16", "u16x255"] for name in tuple(_PEAKS)},
@@ -147,13 +148,19 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             "precisions_not_covered": [],
             "bytes_moved": 91 << 40,
             **verified(gemm_s, *_PEAKS),
-            "simulated": False,
         }
         yield CheckResult(
-            "gemm", gpu.uuid, Verdict.PASS, gemm_s, measured, coverage, series=rates, started_s=start + 1 + sm_s
+            "gemm",
+            gpu.uuid,
+            Verdict.PASS,
+            gemm_s,
+            measured,
+            coverage("gemm", **products),
+            series=rates,
+            started_s=start + 1 + sm_s,
         )
         covered = 149_100_000_000
-        coverage = {
+        memory: dict[str, Any] = {
             "covered_bytes": covered,
             "gpu_memory_bytes": gpu.memory_bytes,
             "patterns": ["address", "random", "walking", "modulo"],
@@ -163,7 +170,6 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             "wrong_words": 0,
             "bytes_moved": 31 * covered,
             **verified(hbm_s),
-            "simulated": False,
         }
         yield CheckResult(
             "hbm",
@@ -171,7 +177,7 @@ def _results(plan: Plan, seconds: float, sag: dict[int, float]) -> Iterator[Chec
             Verdict.PASS,
             hbm_s,
             (Measurement("hbm_rate", 4.1e12 - 1e10 * gpu.index, "B/s", 3.4e12, "vendor data sheet", "vendor"),),
-            coverage,
+            coverage("hbm", **memory),
             started_s=start + 4 + sm_s + gemm_s,
         )
     yield from part_results(plan, seconds)

@@ -13,16 +13,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from gpu_burnin.checks import CheckContext, done_share
 from gpu_burnin.checks.dcgm import diagnostic as dcgm
 from gpu_burnin.checks.dcgm.diagnostic import NAME, DcgmUnknown
+from gpu_burnin.checks.dcgm.result import DcgmCoverage
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.telemetry.pci import gpu_addresses
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of
+from gpu_burnin.types import CheckResult, Reason, SelftestResult, verdict_of
 
 # The longest answer that is read: 8 GPUs and all tests are some 100 KB.
 _MOST_BYTES = 16 << 20
@@ -48,7 +49,7 @@ class Check:
     def run(self, ctx: CheckContext) -> CheckResult:
         """Takes the time dcgmi takes; at ctx.budget_s (seconds) it is ended."""
         level, program = dcgm.DIAG_LEVELS[ctx.level], str(ctx.options.get("dcgmi") or "dcgmi")
-        coverage: dict[str, JSON] = {"release": None, "level": level, "tests": []}
+        coverage = DcgmCoverage(release=None, level=level, tests=())
         path, on_bus = shutil.which(program), len(gpu_addresses())
         if on_bus > len(ctx.gpus):
             message = (
@@ -63,38 +64,36 @@ class Check:
             )
             return _result(coverage, (make_reason("DCGM_MISSING", NAME, message),))
         answer = _run(ctx, [path, "diag", "--run", str(level), "--json"], level)
-        return _result(coverage, *_judged(ctx, answer, level), answer.seconds)
+        reasons, covered = _judged(ctx, answer, coverage)
+        return _result(covered, reasons, answer.seconds)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """None: what DCGM's detectors see is not ours to prove."""
         return ()
 
 
-def _judged(ctx: CheckContext, answer: Answer, level: int) -> tuple[tuple[Reason, ...], dict[str, JSON]]:
-    """Reasons, and what is known for the coverage."""
+def _judged(ctx: CheckContext, answer: Answer, coverage: DcgmCoverage) -> tuple[tuple[Reason, ...], DcgmCoverage]:
+    """Reasons, and the coverage with what the answer says of it."""
     said = f"{answer.out} {answer.errors}".lower()
     if answer.exit_status < 0:
         message = (
             f"dcgmi diag was ended after {answer.seconds:.0f} s (signal {-answer.exit_status}): see the log of "
             "nv-hostengine, or give the run a higher level's time"
         )
-        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"seconds": answer.seconds}),), {}
+        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"seconds": answer.seconds}),), coverage
     if any(words in said for words in _NO_ENGINE):
         message = "dcgmi does not reach its host engine: start nvidia-dcgm (nv-hostengine)"
-        return (make_reason("DCGM_MISSING", NAME, message),), {}
+        return (make_reason("DCGM_MISSING", NAME, message),), coverage
     try:
         opinion = dcgm.parse(answer.out)
     except DcgmUnknown as error:
         tail = " ".join(answer.errors.split())[-200:]
         message = f"{error} (exit status {answer.exit_status}{'; ' + tail if tail else ''})"
-        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"exit_status": answer.exit_status}),), {}
+        return (make_reason("DCGM_UNKNOWN", NAME, message, details={"exit_status": answer.exit_status}),), coverage
     rows = dcgm.rows(opinion, ctx.gpus)
-    found: dict[str, JSON] = {
-        "release": opinion.release,
-        "tests": rows,
-        "skipped": sum(row["result"] in (dcgm.SKIP, dcgm.NOT_RUN) for row in rows),
-    }
-    return tuple(dcgm.judge(opinion, answer.exit_status, ctx.gpus, level)), found
+    skipped = sum(row.result in (dcgm.SKIP, dcgm.NOT_RUN) for row in rows)
+    found = replace(coverage, release=opinion.release, tests=rows, skipped=skipped)
+    return tuple(dcgm.judge(opinion, answer.exit_status, ctx.gpus, coverage.level)), found
 
 
 def _run(ctx: CheckContext, command: Sequence[str], level: int) -> Answer:
@@ -123,14 +122,5 @@ def _text(stream: BinaryIO) -> str:
     return stream.read(_MOST_BYTES).decode(errors="replace")
 
 
-def _result(
-    coverage: dict[str, JSON], reasons: tuple[Reason, ...], found: dict[str, JSON] | None = None, seconds: float = 0.0
-) -> CheckResult:
-    return CheckResult(
-        name=NAME,
-        gpu=None,
-        verdict=verdict_of(reasons),
-        seconds=seconds,
-        coverage=Untyped(entries={**coverage, **(found or {})}),
-        reasons=reasons,
-    )
+def _result(coverage: DcgmCoverage, reasons: tuple[Reason, ...], seconds: float = 0.0) -> CheckResult:
+    return CheckResult(NAME, None, verdict_of(reasons), seconds, coverage=coverage, reasons=reasons)

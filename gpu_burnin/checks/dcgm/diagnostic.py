@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_burnin.checks.dcgm.result import DiagnosticRow
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.types import JSON, Gpu, Reason, Verdict
@@ -139,20 +140,19 @@ def gpu_names(opinion: Opinion, gpus: Sequence[Gpu]) -> dict[int, Gpu]:
     return {entity: by_serial[serial] for entity, serial in opinion.serials.items() if serial in by_serial}
 
 
-def rows(opinion: Opinion, gpus: Sequence[Gpu]) -> list[dict[str, JSON]]:
-    """One row for each test and result, for the report: name, result, gpus (UUID, else DCGM's number), message."""
+def rows(opinion: Opinion, gpus: Sequence[Gpu]) -> tuple[DiagnosticRow, ...]:
+    """One row for each test and result, for the report."""
     known = gpu_names(opinion, gpus)
-    found: list[dict[str, JSON]] = []
+    found = []
     for test in opinion.tests:
         grouped: dict[str, list[Outcome]] = defaultdict(list)
         for outcome in test.outcomes:
             grouped[outcome.status].append(outcome)
         for status, outcomes in grouped.items():
-            places: list[JSON] = [known[o.entity].uuid if o.entity in known else o.entity for o in outcomes]
-            row: dict[str, JSON] = {"name": test.name, "result": status, "gpus": places}
+            places = tuple(known[o.entity].uuid if o.entity in known else o.entity for o in outcomes)
             messages = [message for outcome in outcomes for message in outcome.messages]
-            found.append({**row, "message": messages[0][:_MESSAGE_CHARS]} if messages else row)
-    return found
+            found.append(DiagnosticRow(test.name, status, places, messages[0][:_MESSAGE_CHARS] if messages else ""))
+    return tuple(found)
 
 
 def judge(opinion: Opinion, exit_status: int, gpus: Sequence[Gpu], level: int) -> Iterator[Reason]:

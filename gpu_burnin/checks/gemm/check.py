@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.gemm import selftest as gemm_selftest
-from gpu_burnin.checks.gemm.data_path import DataPath, judge_path, simulated_path
+from gpu_burnin.checks.gemm.data_path import judge_path, simulated_path
 from gpu_burnin.checks.gemm.phases import Session
+from gpu_burnin.checks.gemm.result import DataPath, GemmCoverage
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.port import products_on
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of, word_text
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
 
 
 class Check:
@@ -38,7 +39,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=session.seconds,
             measurements=tuple(session.tally.measurements()),
-            coverage=Untyped(entries=_coverage(session, paths, missing)),
+            coverage=_coverage(session, paths, missing),
             errors=tuple(session.tally.errors),
             reasons=tuple(reasons),
             series=tuple(session.tally.series()),
@@ -68,24 +69,25 @@ def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: li
     return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, details=details)]
 
 
-def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> dict[str, JSON]:
+def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> GemmCoverage:
     tally, shape = session.tally, session.shape
-    return {
-        "shape": [shape.m, shape.n, shape.k],
-        "phases": dict(tally.phases),
-        "products": dict(tally.products),
-        "ranges": {precision: sorted(names) for precision, names in tally.ranges.items()},
-        "scaled": sorted(tally.scaled),
-        "verified_by": dict(tally.kinds),
-        "wrong_products": tally.wrong,
-        "precisions_not_covered": list(missing),
-        "data_path": {precision: path.to_json() for precision, path in paths.items()},
-        "random_digests": {
-            precision: [word_text(digests[i]) for i in sorted(digests)]
+    return GemmCoverage(
+        shape=(shape.m, shape.n, shape.k),
+        phases=dict(tally.phases),
+        products=dict(tally.products),
+        ranges={precision: tuple(sorted(names)) for precision, names in tally.ranges.items()},
+        scaled=tuple(sorted(tally.scaled)),
+        verified_by=dict(tally.kinds),
+        wrong_products=tally.wrong,
+        precisions_not_covered=tuple(missing),
+        data_path=paths,
+        random_digests={
+            precision: tuple(word_text(digests[i]) for i in sorted(digests))
             for precision, digests in tally.random_digests.items()
         },
-        "algorithms": dict(tally.algorithms),
-        "bytes_moved": tally.bytes_moved,
-        **tally.time.to_json(),
-        "simulated": session.device.simulated,
-    }
+        algorithms=dict(tally.algorithms),
+        bytes_moved=tally.bytes_moved,
+        verified_s=tally.time.verified_s,
+        verified_parts_s=tally.time.verified_parts_s,
+        simulated=session.device.simulated,
+    )

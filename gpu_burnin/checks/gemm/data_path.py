@@ -16,11 +16,10 @@ FP32, FP64 and TF32 are told by their bits alone, FP8 of Ada and Hopper too, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpu_burnin.checks.gemm.probe import BitProbe
+from gpu_burnin.checks.gemm.result import DataPath
 from gpu_burnin.hardware.skus import PATH_OF
-from gpu_burnin.types import JSON
 
 # How many times a rival's rate a product must be made at.
 CLEARLY = 1.25
@@ -31,35 +30,6 @@ _LEAST_SHARE = 0.55
 _ABOVE_PEAK = 1.25
 # Data paths of skus.yaml that are a precision's own, where there are several.
 _OWN_PATHS: dict[str, tuple[str, ...]] = {"fp64": ("fp64_vector", "fp64_tensor")}
-
-
-@dataclass(frozen=True)
-class DataPath:
-    """The data path of one precision: proven by bits and rate together. Rates in TFLOP/s or TOP/s.
-
-    `rate_floor` is what the rate had to be above, and `compared_with` says of what; both None where bits decide.
-    `asked` is False where the model's data do not ask for the precision: then nothing depends on it.
-    """
-
-    path: str
-    proven: bool
-    why: str
-    rate: float | None
-    rate_floor: float | None = None
-    compared_with: str | None = None
-    asked: bool = True
-
-    def to_json(self) -> dict[str, JSON]:
-        """For the report's coverage."""
-        return {
-            "path": self.path,
-            "proven": self.proven,
-            "why": self.why,
-            "rate": self.rate,
-            "rate_floor": self.rate_floor,
-            "compared_with": self.compared_with,
-            "asked": self.asked,
-        }
 
 
 def own_peak(precision: str, peaks: Mapping[str, float]) -> float | None:

@@ -12,10 +12,11 @@ from gpu_burnin.checks.hbm import selftest as hbm_selftest
 from gpu_burnin.checks.hbm.faults import FAULTS, FaultyMemory
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES
 from gpu_burnin.checks.hbm.port import HbmPort, Taken, hbm_port
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.checks.hbm.rounds import Scan, steps, tests_of, wrong_words
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, Untyped, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Series, verdict_of
 
 # The first round goes on after its budget, for this part of the time that is left until the worker is ended as hung.
 _LATE_SHARE = 2 / 3
@@ -107,7 +108,7 @@ def _result(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: f
         verdict=verdict_of(reasons),
         seconds=seconds,
         measurements=(rate,),
-        coverage=Untyped(entries=_coverage(ctx, scan, taken, rounds, sweep_s)),
+        coverage=_coverage(ctx, scan, taken, rounds, sweep_s),
         errors=scan.damage.errors(),
         reasons=reasons,
         series=(Series("hbm_rate", "GB/s", times, tuple(value / 1e9 for _, value in scan.rates)),),
@@ -134,37 +135,37 @@ def _missing(ctx: CheckContext, scan: Scan) -> tuple[str, ...]:
     return tuple(test for test, times in wanted.items() if scan.reached.get(test, 0) < times)
 
 
-def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float) -> dict[str, JSON]:
+def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s: float) -> HbmCoverage:
     simulated = ctx.device is None or ctx.device.simulated
     total = ctx.gpu.memory_bytes if ctx.gpu else None
     where = "host memory, no GPU memory" if simulated else "device memory"
     if taken.size_bytes < _LEAST_CACHES * taken.cache_bytes:
         where += f", in part from the cache of {taken.cache_bytes} bytes before it"
     missing = _missing(ctx, scan)
-    return {
-        "memory": where,
-        "covered_bytes": taken.size_bytes if scan.reached else 0,
-        "gpu_memory_bytes": total,
-        "unreachable_bytes": None if simulated or total is None else max(0, total - taken.size_bytes),
-        "reserve_bytes": taken.reserve_bytes,
-        "pieces": len(taken.regions),
-        "bytes_written": scan.written_bytes,
-        "bytes_read_back": scan.read_bytes,
-        "bytes_moved": scan.moved_bytes,
-        "rounds": rounds,
-        "patterns": [test for test in tests_of(ctx.level) if test not in missing],
-        "passes": dict(scan.reached),
-        "sweep_seconds": sweep_s,
+    return HbmCoverage(
+        memory=where,
+        covered_bytes=taken.size_bytes if scan.reached else 0,
+        gpu_memory_bytes=total,
+        unreachable_bytes=None if simulated or total is None else max(0, total - taken.size_bytes),
+        reserve_bytes=taken.reserve_bytes,
+        pieces=len(taken.regions),
+        bytes_written=scan.written_bytes,
+        bytes_read_back=scan.read_bytes,
+        bytes_moved=scan.moved_bytes,
+        rounds=rounds,
+        patterns=tuple(test for test in tests_of(ctx.level) if test not in missing),
+        passes=dict(scan.reached),
+        sweep_seconds=sweep_s,
         # Whatever a step of a round writes it reads back and compares.
-        **VerifiedTime(scan.memory.seconds).to_json(),
-        "retention_s": scan.held_s,
-        "wrong_words": scan.damage.words,
-        "wrong_words_at_least": scan.damage.more,
-        "wrong_reads": scan.damage.total_reads,
-        "wrong_words_by_pattern": dict(scan.damage.reads),
-        "wrong_reads_by_lane": {str(lane): count for lane, count in sorted(scan.damage.lanes.items())},
-        "shape_words": scan.damage.shape(),
-        "word_bytes": WORD_BYTES,
-        "ecc": "counters of corrected and uncorrected errors are judged over the whole run",
-        "simulated": simulated,
-    }
+        verified_s=VerifiedTime(scan.memory.seconds).verified_s,
+        retention_s=scan.held_s,
+        wrong_words=scan.damage.words,
+        wrong_words_at_least=scan.damage.more,
+        wrong_reads=scan.damage.total_reads,
+        wrong_words_by_pattern=dict(scan.damage.reads),
+        wrong_reads_by_lane={str(lane): count for lane, count in sorted(scan.damage.lanes.items())},
+        shape_words=scan.damage.shape(),
+        word_bytes=WORD_BYTES,
+        ecc="counters of corrected and uncorrected errors are judged over the whole run",
+        simulated=simulated,
+    )

@@ -22,10 +22,11 @@ from gpu_burnin.checks.sm.golden import expected
 from gpu_burnin.checks.sm.judge import Verdicts, WrongSm, describe, judge, repeat_word
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, SmFault, SmRun, functions_at
 from gpu_burnin.checks.sm.port import SmPort, sm_port
+from gpu_burnin.checks.sm.result import SmCoverage
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.exact.operands import mix
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, Verdict, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict, verdict_of
 
 # Rounds of each kernel in a launch. On a GPU they fill some tenths of a millisecond while the host's part stays
 # in the milliseconds, and the shared kernel goes four times through all windows of the largest block; the
@@ -98,7 +99,7 @@ class Check:
             gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
-            coverage=Untyped(entries=_coverage(sms, tally)),
+            coverage=_coverage(sms, tally),
             errors=tuple(tally.errors),
             reasons=reasons,
         )
@@ -250,20 +251,21 @@ def _missing(ctx: CheckContext, sms: SmPort, tally: _Tally) -> Iterator[Reason]:
         )
 
 
-def _coverage(sms: SmPort, tally: _Tally) -> dict[str, JSON]:
-    return {
-        "sms_total": sms.multiprocessors,
-        "sms_covered": len(tally.sms),
-        "sms_by_kernel": {kernel: len(sms) for kernel, sms in tally.covered.items()},
-        "runs": dict(tally.blocks),
-        "launches": tally.launches,
-        "seeds": tally.seeds,
-        "functions": list(FUNCTIONS),
-        "wrong_blocks": tally.wrong_blocks,
-        **tally.time.to_json(),
-        "bytes_moved": tally.moved_bytes,
-        "simulated": sms.simulated,
-    }
+def _coverage(sms: SmPort, tally: _Tally) -> SmCoverage:
+    return SmCoverage(
+        sms_total=sms.multiprocessors,
+        sms_covered=len(tally.sms),
+        sms_by_kernel={kernel: len(seen) for kernel, seen in tally.covered.items()},
+        runs=dict(tally.blocks),
+        launches=tally.launches,
+        seeds=tally.seeds,
+        functions=FUNCTIONS,
+        wrong_blocks=tally.wrong_blocks,
+        verified_s=tally.time.verified_s,
+        verified_parts_s=tally.time.verified_parts_s,
+        bytes_moved=tally.moved_bytes,
+        simulated=sms.simulated,
+    )
 
 
 def _inject(ctx: CheckContext, sms: SmPort, name: str, kernel: str) -> SelftestResult:

@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.state.node import PERSISTENCE_OFF, judge_state, persistence_off
+from gpu_burnin.checks.state.node import judge_state, persistence_off
 from gpu_burnin.checks.state.pci import judge_pci, pci_measurements
+from gpu_burnin.checks.state.result import LinkSource, StateCoverage
 from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
+from gpu_burnin.types import CheckResult, Coverage, Measurement, Reason, SelftestResult, verdict_of
 
 __all__ = ["Check", "Expected", "judge_state"]
 
@@ -75,7 +76,7 @@ class Check:
             node = read_node()
         except NvmlUnavailableError as error:
             reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), details={"nvml_error": error.code})
-            return _result(time.monotonic() - started, (reason,), {"gpus": 0}, ())
+            return _result(time.monotonic() - started, (reason,), Coverage(), ())
         # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
         on_bus = () if node.simulated else gpu_addresses()
         seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
@@ -83,19 +84,19 @@ class Check:
         expected, source = expected_from(ctx, on_bus)
         expected = replace(expected, host_links=_host_links(node, links))
         reasons = (*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links))
-        coverage: dict[str, JSON] = {
-            "gpus": len(node.gpus),
-            "gpu_count_expected": expected.gpu_count,
-            "gpu_count_source": source,
-            "expected": expected.said.to_json(),
-            "node_links": {"source": str(expected.links.source), "why": expected.links.why},
-            "rules": len(RULES),
-            "simulated": node.simulated,
-            "pci_links_read": len(links),
-            PERSISTENCE_OFF: [*persistence_off(node.gpus)],
-            "fabric_info": {gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
-            "unread": {gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
-        }
+        coverage = StateCoverage(
+            gpus=len(node.gpus),
+            gpu_count_expected=expected.gpu_count,
+            gpu_count_source=source,
+            expected=expected.said.to_json(),
+            node_links=LinkSource(str(expected.links.source), expected.links.why),
+            rules=len(RULES),
+            simulated=node.simulated,
+            pci_links_read=len(links),
+            persistence_off=tuple(persistence_off(node.gpus)),
+            fabric_info={gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
+            unread={gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
+        )
         measurements = (*_measurements(node), *pci_measurements(node.gpus, links))
         return _result(time.monotonic() - started, reasons, coverage, measurements)
 
@@ -111,14 +112,14 @@ def _host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, Host
     return {address: HostLink(link.host_max_generation, link.host_max_width) for address, link in links.items()}
 
 
-def _whys(unread: dict[str, Unsupported]) -> JSON:
+def _whys(unread: dict[str, Unsupported]) -> dict[str, tuple[str, ...]]:
     """Names of the unread fields by why they are."""
     counts = Counter(value.why for value in unread.values())
-    return {why: sorted(name for name, value in unread.items() if value.why == why) for why in sorted(counts)}
+    return {why: tuple(sorted(n for n, value in unread.items() if value.why == why)) for why in sorted(counts)}
 
 
 def _result(
-    seconds: float, reasons: tuple[Reason, ...], coverage: dict[str, JSON], measurements: tuple[Measurement, ...]
+    seconds: float, reasons: tuple[Reason, ...], coverage: Coverage, measurements: tuple[Measurement, ...]
 ) -> CheckResult:
     return CheckResult(
         name=NAME,
@@ -126,7 +127,7 @@ def _result(
         verdict=verdict_of(reasons),
         seconds=seconds,
         measurements=measurements,
-        coverage=Untyped(entries=coverage),
+        coverage=coverage,
         reasons=reasons,
     )
 

@@ -10,9 +10,6 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.telemetry.state import GpuState, known
 from gpu_burnin.types import JSON, Reason
 
-# In the coverage of the check: UUIDs of the GPUs whose persistence mode is off.
-PERSISTENCE_OFF = "persistence_off"
-
 
 def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:
     """Everything that keeps these GPUs from being as expected; empty when nothing does."""

@@ -13,9 +13,9 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.hbm.check import Check
 from gpu_burnin.checks.hbm.patterns import KINDS, Pattern
 from gpu_burnin.checks.hbm.port import HbmPort, hbm_port
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
-from gpu_burnin.types import untyped
 
 _COPY_BYTES = 4 << 30
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice (driver_types.h)
@@ -90,9 +90,10 @@ def _sweep(device: CudaDevice) -> dict[str, Any]:
     finally:
         memory.give_back()
     result = Check().run(ctx)
-    covered = untyped(result.coverage)["covered_bytes"]
+    assert isinstance(result.coverage, HbmCoverage)
+    covered = result.coverage.covered_bytes
     return {
-        "sweep_seconds": untyped(result.coverage)["sweep_seconds"],
+        "sweep_seconds": result.coverage.sweep_seconds,
         "sweep_wall_seconds": result.seconds,
         "sweep_verdict": result.verdict.value,
         "covered_bytes": covered,

@@ -14,7 +14,7 @@ from gpu_burnin.device.port import Device
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, SelftestResult, Untyped, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Measurement, SelftestResult, Verdict
 from tests.campaign.conftest import Record
 from tests.campaign.faults.faulty_products import (
     AliasingDevice,
@@ -30,6 +30,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, SEEN, TOOLS_NOT_TESTED, Exp
 from tests.campaign.node import SHAPES, clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.reference_tools import detection_rules as rules
 from tests.campaign.reference_tools.products import products_view
+from tests.support.coverages import coverage
 from tests.support.faulty_hbm import FaultyHbm
 
 INJECTED_SEEDS, FAULTY_SEEDS, SM_SEEDS, MEMORY_SEEDS = 3, 2, 3, 3
@@ -245,11 +246,10 @@ def _rates(gpus: tuple[Gpu, ...], faulty: int, name: str, unit: str, healthy: fl
         result, own = clean("hbm", gpu)
         rate = Measurement(name, slow if gpu.index == faulty else healthy, unit)
         size_bytes = gpu.memory_bytes
-        coverage: dict[str, JSON] = {
-            "covered_bytes": size_bytes, "gpu_memory_bytes": size_bytes, "patterns": list(CORE),
-            "verified_s": result.seconds,
-        }  # fmt: skip
-        results.append(replace(result, measurements=(rate,), coverage=Untyped(entries=coverage)))
+        covered = coverage(
+            "hbm", covered_bytes=size_bytes, gpu_memory_bytes=size_bytes, patterns=CORE, verified_s=result.seconds
+        )
+        results.append(replace(result, measurements=(rate,), coverage=covered))
         tests += own
     return verdict(observe(plan_of(gpus, "hbm"), results, tests, simulated=False))
 

@@ -6,8 +6,9 @@ import pytest
 
 from gpu_burnin.checks import CHECKS, REGISTRY
 from gpu_burnin.checks.hbm import check as hbm
+from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped
+from gpu_burnin.types import CheckResult, Gpu, Verdict
 from tests.campaign.conftest import Record
 from tests.campaign.faults.cells import FAULTY_CELLS, Cells, Fading
 from tests.campaign.faults.memory import MEMORY_FAULTS, WORDS, FaultyHbmDevice, wrong_words
@@ -49,11 +50,10 @@ def test_faulty_cells(name: str, index: int, record: Record, monkeypatch: pytest
     record(row("memory", name, seed, judged, variant=fault.level, tools=tools))
     note = f"seed {seed:#x}, faulty GPU {faulty} of {len(gpus)}, word {cells.word}, bit {cells.bit}: {result.coverage}"
     demand(Expect(frozenset({"HBM_BIT_ERROR"}), FAIL, frozenset({faulty})), judged, gpus, note)
+    assert isinstance(result.coverage, HbmCoverage)
     words = wrong_words(result.errors)
     assert words and all(fault.place(cells, word) for word in words), f"named {words}; {note}"
-    assert str(untyped(result.coverage)["shape_words"]).startswith(
-        fault.shape.format(bit=cells.bit, next=(cells.bit + 1) % 64)
-    )
+    assert str(result.coverage.shape_words).startswith(fault.shape.format(bit=cells.bit, next=(cells.bit + 1) % 64))
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

@@ -12,11 +12,12 @@ from gpu_burnin.engine.messages import Failed, Progress, ProtocolError, Ready, R
 from gpu_burnin.engine.wire import encode
 from gpu_burnin.system.host_limits import Scarce
 from gpu_burnin.types import CheckResult, Measurement, Reason, SelftestResult, Series, Verdict
+from tests.support.coverages import coverage
 
 REASON = Reason("GEMM_MISMATCH", "gemm", "m", "GPU-0", {"row": 1})
 RESULT = CheckResult(
-    "gemm", "GPU-0", Verdict.FAIL, 1.5, (Measurement("rate", 2.0, "TFLOP/s"),), {"simulated": True}, ({"row": 1},),
-    (REASON,), (Series("rate", "TFLOP/s", (0.0, 1.0), (2.0, 3.0)),),
+    "gemm", "GPU-0", Verdict.FAIL, 1.5, (Measurement("rate", 2.0, "TFLOP/s"),), coverage("gemm", simulated=True),
+    ({"row": 1},), (REASON,), (Series("rate", "TFLOP/s", (0.0, 1.0), (2.0, 3.0)),),
 )  # fmt: skip
 TEST = SelftestResult("nan bf16", "gemm", "GPU-0", True, True, 0.1, "device buffers", 2)
 
@@ -36,6 +37,10 @@ def selftest(**change: Any) -> dict[str, Any]:
 
 def measured(**change: Any) -> dict[str, Any]:
     return result(measurements=[{**plain(RESULT)["measurements"][0], **change}])
+
+
+def covered(**change: Any) -> dict[str, Any]:
+    return result(coverage={**plain(RESULT)["coverage"], **change})
 
 
 def explained(**change: Any) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def test_a_message_at_the_wrong_moment(op: str, message: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        ("check", result(name="hbm")),
+        ("check", result(name="hbm", coverage={})),
         ("check", result(gpu="GPU-1", reasons=[])),
         ("check", result(gpu=None)),
         ("selftest", selftest(check="hbm")),
@@ -110,9 +115,14 @@ def test_a_worker_speaks_for_no_other_check_and_no_other_gpu(op: str, message: d
         ("check", result(seconds=-1.0)),
         ("check", result(seconds="inf")),
         ("check", result(coverage=[])),
-        ("check", result(coverage={"verified_s": -1.0})),
-        ("check", result(coverage={"verified_s": float("nan")})),
-        ("check", result(coverage={"verified_s": 3.0, "verified_parts_s": {"bf16": 3.0, "fp64": "lots"}})),
+        ("check", result(coverage={"simulated": True})),
+        ("check", covered(verified_s=-1.0)),
+        ("check", covered(verified_s=float("nan"))),
+        ("check", covered(verified_parts_s={"bf16": 3.0, "fp64": "lots"})),
+        ("check", covered(shape=[64, 64])),
+        ("check", covered(products={"bf16": "many"})),
+        ("check", covered(data_path={"bf16": {"proven": True}})),
+        ("check", covered(novelty=1)),
         ("check", result(errors={})),
         ("check", result(errors=[1])),
         ("check", result(measurements=3)),

@@ -25,6 +25,7 @@ from gpu_burnin.engine.wire import encode, result_from_json
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.types import Action, CheckResult, Measurement, Reason, SelftestResult, Verdict, verdict_of, worst
+from tests.support.coverages import coverage
 from tests.support.engine_helpers import gpu, plan
 
 
@@ -178,7 +179,7 @@ def test_every_level_times_every_check_in_the_order_of_a_run() -> None:
 def test_results_survive_the_wire() -> None:
     reason = Reason("HUNG", "gemm", "m", "GPU-0", {"a": [1, {"b": None}]}, Action.REBOOT, Verdict.FAIL)
     measured = (Measurement("x", 1.5, "B/s", 1.0, "s"),)
-    result = CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0, measured, {"c": 1}, ({"row": 1},), (reason,))
+    result = CheckResult("gemm", "GPU-0", Verdict.FAIL, 1.0, measured, coverage("gemm"), ({"row": 1},), (reason,))
     assert result_from_json(json.loads(encode(to_json(result)))) == result
     test = SelftestResult("f", "gemm", None, True, False, 0.1, "s")
     assert from_json(SelftestResult, json.loads(encode(to_json(test)))) == test

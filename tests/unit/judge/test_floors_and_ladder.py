@@ -11,13 +11,16 @@ from gpu_burnin.judge.floors import at_lowered_power, judge_floors, judge_power_
 from gpu_burnin.judge.ladder import driver_decides, escalated, worst_action
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
 from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Measurement, Verdict
+from tests.support.coverages import coverage
 from tests.support.observed import observed
 
 GPU = Gpu(0, "GPU-0", "1", "0000:1b:00.0", "NVIDIA H200", "h200-sxm", 150 << 30, "96.00")
 
 
-def result(value: float, name: str = "gemm_bf16_throughput", unit: str = "TFLOP/s", **coverage: bool) -> CheckResult:
-    return CheckResult("gemm", GPU.uuid, Verdict.PASS, 10.0, (Measurement(name, value, unit),), coverage)
+def result(value: float, name: str = "gemm_bf16_throughput", unit: str = "TFLOP/s", **covered: bool) -> CheckResult:
+    return CheckResult(
+        "gemm", GPU.uuid, Verdict.PASS, 10.0, (Measurement(name, value, unit),), coverage("gemm", **covered)
+    )
 
 
 def table(confidence: Confidence) -> SkuTable:
@@ -181,9 +184,9 @@ def test_simulated_hardware_and_unknown_models_have_no_floors() -> None:
 
 
 def test_a_rate_that_was_not_measured_as_its_floor_was_is_not_held_against_it() -> None:
-    slow = replace(result(1.0), coverage={"no_floor_why": "the floors are those of 8 GPUs"})
+    slow = replace(result(1.0), coverage=coverage("gemm", no_floor_why="the floors are those of 8 GPUs"))
     assert with_floors([slow], [GPU], skus=table(Confidence.VENDOR)) == (slow,)
-    like_it = replace(slow, coverage={"no_floor_why": None})
+    like_it = replace(slow, coverage=coverage("gemm", no_floor_why=None))
     assert judge_floors(observed(with_floors([like_it], [GPU], skus=table(Confidence.VENDOR))))[0]
 
 

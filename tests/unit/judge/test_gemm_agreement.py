@@ -8,18 +8,19 @@ import pytest
 
 from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
 from gpu_burnin.types import CheckResult, Gpu, Reason, Verdict
+from tests.support.coverages import coverage
 from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", f"S{i}", f"0000:{i + 1:02x}:00.0", "Test", "h200-sxm", 1 << 30, "1") for i in range(4))
 
 
 def gemm(index: int, digests: list[str], algorithm: str = "a1") -> CheckResult:
-    coverage = {"random_digests": {"bf16": digests}, "algorithms": {"bf16": algorithm}}
-    return CheckResult("gemm", f"GPU-{index}", Verdict.PASS, 1.0, coverage=coverage)
+    covered = coverage("gemm", random_digests={"bf16": digests}, algorithms={"bf16": algorithm})
+    return CheckResult("gemm", f"GPU-{index}", Verdict.PASS, 1.0, coverage=covered)
 
 
 def sm(index: int, total: int) -> CheckResult:
-    return CheckResult("sm", f"GPU-{index}", Verdict.PASS, 1.0, coverage={"sms_total": total})
+    return CheckResult("sm", f"GPU-{index}", Verdict.PASS, 1.0, coverage=coverage("sm", sms_total=total))
 
 
 def found(*results: CheckResult, gpus: tuple[Gpu, ...] = GPUS) -> list[Reason]:

@@ -16,6 +16,7 @@ from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from tests.support.coverages import coverage
 from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
@@ -43,8 +44,8 @@ def findings(sick: GpuSeries | None = None, **changes: Any) -> TelemetryFindings
     return replace(found, **changes)
 
 
-def result(**coverage: int) -> CheckResult:
-    return CheckResult("hbm", SICK.uuid, Verdict.PASS, 10.0, coverage=coverage)
+def result(**moved: int) -> CheckResult:
+    return CheckResult("hbm", SICK.uuid, Verdict.PASS, 10.0, coverage=coverage("hbm", **moved))
 
 
 def judge(found: TelemetryFindings, *results: CheckResult) -> Findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from gpu_burnin.judge.verdict import judge
 from gpu_burnin.judge.xid import is_own
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import JSON, Action, CheckResult, Measurement, Reason, SelftestResult, Verdict
-from tests.support.run_helpers import GPUS, VERIFIED, exchanged, healthy, plan, result, without
+from gpu_burnin.types import JSON, Action, CheckResult, Coverage, Measurement, Reason, SelftestResult, Verdict
+from tests.support.run_helpers import COVERAGE, GPUS, covered, exchanged, healthy, plan, result, without
 
 XIDS = load_xids()
 
@@ -49,21 +50,19 @@ def test_everything_well_is_a_pass() -> None:
 PROVEN = {"path": "bf16 tensor cores", "proven": True, "why": ""}
 
 
-def gemm(**change: object) -> Observations:
-    """A gemm result of GPU-0 with other coverage; None takes a key out."""
-    covered = {**result("gemm", "GPU-0").coverage, **change}
-    return exchanged(healthy(), replace(result("gemm", "GPU-0"), coverage={k: v for k, v in covered.items() if v}))
+def gemm(**change: Any) -> Observations:
+    """A gemm result of GPU-0 with other coverage."""
+    return exchanged(healthy(), replace(result("gemm", "GPU-0"), coverage=covered("gemm", **change)))
 
 
-def hbm(**change: object) -> Observations:
+def hbm(**change: Any) -> Observations:
     """A result of the memory of GPU-0 with other coverage."""
-    covered = {**result("hbm", "GPU-0").coverage, **change}
-    return exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered))  # type: ignore[arg-type]
+    return exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered("hbm", **change)))
 
 
-def paths(**change: object) -> dict[str, object]:
+def paths(**change: Any) -> dict[str, Any]:
     """The data path proofs of GPU-0 with some of them changed; None takes a precision out."""
-    shown = dict(result("gemm", "GPU-0").coverage["data_path"]) | change  # type: ignore[arg-type]
+    shown = {**COVERAGE["gemm"]["data_path"], **change}  # type: ignore[dict-item]
     return {name: proof for name, proof in shown.items() if proof}
 
 
@@ -83,19 +82,16 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
     (
         "COVERAGE_LOW",
         Verdict.INCONCLUSIVE,
-        lambda: exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 140 << 30})),
+        lambda: hbm(gpu_memory_bytes=None),
     ),
     (
         "COVERAGE_LOW",
         Verdict.INCONCLUSIVE,
-        lambda: exchanged(
-            healthy(),
-            replace(result("hbm", "GPU-0"), coverage={"covered_bytes": 142 << 30, "gpu_memory_bytes": 150 << 30}),
-        ),
+        lambda: hbm(covered_bytes=142 << 30),
     ),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=CORE[: LEAST_PATTERNS - 1])),
-    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=None)),
-    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=None)),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: hbm(patterns=[])),
+    ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path={})),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(fp8_e4m3=None))),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(precisions_not_covered=["fp8_e4m3"])),
     ("COVERAGE_LOW", Verdict.INCONCLUSIVE, lambda: gemm(data_path=paths(bf16={**PROVEN, "proven": False}))),
@@ -103,7 +99,7 @@ DOUBTS: list[tuple[str, Verdict, Callable[[], Observations]]] = [
     (
         "COVERAGE_LOW",
         Verdict.INCONCLUSIVE,
-        lambda: exchanged(healthy(), replace(result("sm", "GPU-0"), coverage={"sms_total": 132, "sms_covered": 131})),
+        lambda: exchanged(healthy(), replace(result("sm", "GPU-0"), coverage=covered("sm", sms_covered=131))),
     ),
     ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "measured")),
     ("SLOW", Verdict.FAIL, lambda: rate("copy", 9.9, "vendor")),
@@ -141,12 +137,12 @@ def test_each_doubt_keeps_the_node_out(code: str, verdict: Verdict, seen: Callab
 
 
 def test_enough_memory_covered_is_enough() -> None:
-    covered = {**VERIFIED, "covered_bytes": 95, "gpu_memory_bytes": 100, "patterns": list(CORE[:LEAST_PATTERNS])}
-    assert judge(exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=covered))).verdict is Verdict.PASS
+    seen = hbm(covered_bytes=95, gpu_memory_bytes=100, patterns=CORE[:LEAST_PATTERNS])
+    assert judge(seen).verdict is Verdict.PASS
 
 
 def test_simulated_where_allowed_passes_whatever_memory_it_covered() -> None:
-    seen = exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage={}))
+    seen = exchanged(healthy(), replace(result("hbm", "GPU-0"), coverage=Coverage()))
     assert judge(replace(seen, simulated=True, allow_simulated=True)).verdict is Verdict.PASS
 
 
@@ -260,7 +256,7 @@ def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
     seen = healthy()
     for uuid, digests in (("GPU-0", ["0x1", "0x2"]), ("GPU-1", ["0x1", "0x3"])):
         tested = next(r for r in seen.results if (r.name, r.gpu) == ("gemm", uuid))
-        seen = exchanged(seen, replace(tested, coverage={**tested.coverage, "random_digests": {"bf16": digests}}))
+        seen = exchanged(seen, replace(tested, coverage=covered("gemm", random_digests={"bf16": digests})))
     judged = judge(seen)
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert [reason.code for reason in judged.reasons] == ["GEMM_DISAGREE"]
@@ -275,10 +271,10 @@ def _pair(**change: object) -> dict[str, object]:
     return row
 
 
-def _copies(**coverage: object) -> Observations:
+def _copies(**coverage: Any) -> Observations:
     """An nvlink result of GPU-0 with this coverage."""
-    whole = {**VERIFIED, "pairs_total": 1, "pairs_covered": 1, "p2p": [_pair()], **coverage}
-    return exchanged(healthy(), replace(result("nvlink", "GPU-0"), coverage=whole))  # type: ignore[arg-type]
+    whole = covered("nvlink", **{"p2p": [_pair()], **coverage})
+    return exchanged(healthy(), replace(result("nvlink", "GPU-0"), coverage=whole))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +320,7 @@ def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
 
 def _timed(**coverage: JSON) -> CheckResult:
     """A pcie result of 12 s."""
-    return replace(result("pcie", "GPU-0"), coverage={**VERIFIED, **coverage})
+    return replace(result("pcie", "GPU-0"), coverage=covered("pcie", **coverage))
 
 
 @pytest.mark.parametrize(

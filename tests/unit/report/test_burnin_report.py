@@ -16,11 +16,14 @@ from gpu_burnin.hardware import load_reasons, make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node import reports
-from gpu_burnin.report import build, model, text
+from gpu_burnin.report import build, compare, html, model, openmetrics, text
+from gpu_burnin.report.memory import memory_rows
+from gpu_burnin.report.series import build_series
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice, Verdict
-from tests.support.run_helpers import GPUS, RUN, exchanged, healthy, plan, result, without
+from tests.support.run_helpers import GPUS, RUN, covered, exchanged, healthy, plan, result, without
 from tests.support.sample_nodes import SAMPLES
 
 
@@ -164,6 +167,18 @@ def test_text_names_a_gpu_once() -> None:
     assert "SLOW on GPU 0: GPU 1: its peer" in text.render(report_of(replace(healthy(), extra=(of_another,))), advice)
 
 
+@pytest.mark.parametrize("change", [{"sms_total": "132"}, {"novelty": 1}, {"verified_parts_s": {"fp32": []}}])
+def test_coverage_that_is_not_of_its_check_is_not_written(change: dict[str, Any]) -> None:
+    report = report_of(healthy())
+    check = next(check for check in report["checks"] if check["name"] == "sm")
+    model.to_bytes(report)
+    check["coverage"] = {}  # it came to no end
+    model.to_bytes(report)
+    check["coverage"] = {**to_json(covered("sm")), **change}
+    with pytest.raises(model.ReportError, match="coverage"):
+        model.to_bytes(report)
+
+
 def as_version_1_0(report: model.Report) -> dict[str, Any]:
     """The report as version 1.0 wrote it."""
     old: dict[str, Any] = copy.deepcopy(dict(report))
@@ -188,6 +203,22 @@ def load_changed(tmp_path: Path, **change: object) -> model.Report:
     path = tmp_path / "report.json"
     path.write_text(json.dumps({**report_of(healthy()), **change}))
     return reports.load(path)
+
+
+def test_report_of_version_1_1_is_still_read_and_shown() -> None:
+    """A kept report of a simulated run, written when the coverage of a check had no form of its own."""
+    kept = Path(__file__).parents[2] / "support/recordings/report-1.1.json"
+    series = build_series((), TelemetryFindings(), 0.0)
+    report = reports.load(kept)
+    assert text.render(report, advice).startswith("VERDICT  PASS")
+    assert [row.covered for row in memory_rows(report)] == ["64 KiB of host memory, no GPU memory"] * 2
+    assert b"gpu_burnin_memory_covered_bytes{" in openmetrics.to_openmetrics(report)
+    older = reports.load(kept)
+    for check in older["checks"]:
+        check["coverage"].pop("rounds", None)  # what it does not say is left out, not made up
+    assert [row.covered for row in memory_rows(older)] == ["not said"] * 2
+    assert "</html>" in html.render(older, series)
+    assert compare.compare(report, older).changes == ()
 
 
 def test_another_minor_version_is_read_as_far_as_known(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def test_skipped_tests_are_never_passed() -> None:
 def test_tests_that_ran_are_rows_with_their_results() -> None:
     opinion = dcgm.parse(recorded("level2-allowed-4.5.2.json"))
     rows = dcgm.rows(opinion, GPUS[:1])
-    assert [(row["name"], row["result"], row["gpus"]) for row in rows] == [
-        ("software", "Fail", [0]), ("memory", "Pass", [0]), ("pcie", "Pass", [0]),
+    assert [(row.name, row.result, row.gpus) for row in rows] == [
+        ("software", "Fail", (0,)), ("memory", "Pass", (0,)), ("pcie", "Pass", (0,)),
     ]  # fmt: skip
-    assert "Persistence mode" in str(rows[0]["message"])
+    assert "Persistence mode" in rows[0].message
     assert [r.code for r in dcgm.judge(opinion, NVVS_ERROR, GPUS[:1], 2)] == ["DCGM_FAILED"]
 
 
@@ -68,7 +68,7 @@ def test_tests_that_ran_are_rows_with_their_results() -> None:
 def test_all_passed_is_no_reason_and_the_rows_name_the_gpus_by_serial() -> None:
     assert judged(answer()) == []
     rows = dcgm.rows(dcgm.parse(json.dumps(answer())), GPUS)
-    assert {tuple(row["gpus"]) for row in rows} == {("GPU-2", "GPU-1", "GPU-0")}  # type: ignore[arg-type]
+    assert {row.gpus for row in rows} == {("GPU-2", "GPU-1", "GPU-0")}
 
 
 def test_a_failed_test_fails_its_gpu_by_serial_number() -> None:
@@ -128,8 +128,8 @@ def test_a_gpu_without_a_result_was_not_run() -> None:
     document = answer()
     del results_of(document, "pcie")[1]
     rows = dcgm.rows(dcgm.parse(json.dumps(document)), GPUS)
-    assert [(row["result"], row["gpus"]) for row in rows if row["name"] == "pcie"] == [
-        ("Pass", ["GPU-2", "GPU-0"]), ("Not run", ["GPU-1"]),
+    assert [(row.result, row.gpus) for row in rows if row.name == "pcie"] == [
+        ("Pass", ("GPU-2", "GPU-0")), ("Not run", ("GPU-1",)),
     ]  # fmt: skip
 
 

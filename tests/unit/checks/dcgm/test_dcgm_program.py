@@ -15,6 +15,7 @@ import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.dcgm import check
+from gpu_burnin.checks.dcgm.result import DiagnosticRow
 from gpu_burnin.report.words import covered
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.types import JSON, CheckResult, Verdict
@@ -56,7 +57,7 @@ def test_dcgmi_is_asked_for_the_level_and_its_answer_is_the_result(
     result = run(level=level)
     assert (tmp_path / "asked").read_text().split() == ["diag", "--run", number, "--json"]
     assert (result.verdict, result.gpu, result.reasons) == (Verdict.PASS, None, ())
-    assert (result.coverage["release"], result.coverage["level"], result.coverage["skipped"]) == (
+    assert (result.coverage.release, result.coverage.level, result.coverage.skipped) == (
         "4.5.2", int(number), 0,
     )  # fmt: skip
     assert covered(result) == f"DCGM 4.5.2 at its level {number}, an opinion of its own, 3 Pass"
@@ -68,9 +69,7 @@ def test_a_failing_dcgmi_fails_the_node(dcgmi: Callable[[str], Path], tmp_path: 
     dcgmi(_say(tmp_path, document, NVVS_ERROR))
     result = run()
     assert (result.verdict, result.reasons[0].code, result.reasons[0].gpu) == (Verdict.FAIL, "DCGM_FAILED", "GPU-2")
-    tests = result.coverage["tests"]
-    assert isinstance(tests, list)
-    assert {"name": "memory", "result": "Fail", "gpus": ["GPU-2"], "message": "Uncorrectable ECC error"} in tests
+    assert DiagnosticRow("memory", "Fail", ("GPU-2",), "Uncorrectable ECC error") in result.coverage.tests
 
 
 def test_the_program_can_be_named(dcgmi: Callable[[str], Path], tmp_path: Path) -> None:

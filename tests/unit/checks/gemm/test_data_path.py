@@ -11,6 +11,7 @@ from gpu_burnin.checks.gemm.data_path import judge_path, own_peak, simulated_pat
 from gpu_burnin.checks.gemm.probe import BitProbe
 from gpu_burnin.exact import operands
 from gpu_burnin.hardware.skus import Sku, load_skus
+from gpu_burnin.system.codec import to_json
 
 SKUS = load_skus().skus
 # What bits leave open on a GPU: probe.py; FP8 of Ada and Hopper is told by its short accumulator.
@@ -95,7 +96,7 @@ def test_a_precision_that_the_model_s_data_do_not_ask_for_holds_nothing() -> Non
     b300 = SKUS["b300-sxm"]
     path = judge_path(_probe(b300, "int8"), {"int8": 140.0}, b300.peaks)
     assert (path.proven, path.asked) == (False, False) and "not required of this model" in path.why
-    assert path.to_json()["asked"] is False
+    assert to_json(path)["asked"] is False
 
 
 @pytest.mark.parametrize("key", [key for key, sku in SKUS.items() if "int8" in sku.precisions])
@@ -120,10 +121,10 @@ def test_what_is_told_by_bits_needs_no_rate() -> None:
 
 def test_the_report_says_the_rate_the_floor_and_what_was_compared() -> None:
     h200 = SKUS["h200-sxm"]
-    told = judge_path(_probe(h200, "bf16"), {"bf16": 700.0, "tf32": 400.0}, h200.peaks).to_json()
-    assert (told["rate"], told["rate_floor"]) == (700.0, 500.0)
-    assert told["compared_with"] == "1.25 times the tf32 rate measured here"
-    assert told["why"] == "bits; 700 T/s is above 1.25 times the tf32 rate measured here (500 T/s)"
+    told = judge_path(_probe(h200, "bf16"), {"bf16": 700.0, "tf32": 400.0}, h200.peaks)
+    assert (told.rate, told.rate_floor) == (700.0, 500.0)
+    assert told.compared_with == "1.25 times the tf32 rate measured here"
+    assert told.why == "bits; 700 T/s is above 1.25 times the tf32 rate measured here (500 T/s)"
     unmeasured = judge_path(_probe(h200, "bf16"), {"bf16": 700.0}, h200.peaks)
     assert (unmeasured.proven, unmeasured.compared_with) == (True, "the peak of tf32")
 
@@ -146,7 +147,7 @@ def test_nothing_is_proven_of_an_unknown_model() -> None:
 
 
 def test_a_simulation_proves_no_data_path() -> None:
-    told = simulated_path("bf16", 1.0).to_json()
+    told = to_json(simulated_path("bf16", 1.0))
     assert told["proven"] is False
     assert set(told) == {"path", "proven", "why", "rate", "rate_floor", "compared_with", "asked"}
 

@@ -23,7 +23,7 @@ from gpu_burnin.types import Verdict
 from tests.support.devices import ComputingDevice
 from tests.support.engine_helpers import context, gpu
 
-_ALL_RANGES = {p: sorted(r.name for r in operands.ranges_for(p)) for p in operands.PRECISIONS}
+_ALL_RANGES = {p: tuple(sorted(r.name for r in operands.ranges_for(p))) for p in operands.PRECISIONS}
 
 
 @pytest.fixture(autouse=True)
@@ -40,46 +40,42 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def _cover(result: Any) -> dict[str, Any]:
-    return dict(result.coverage)
-
-
 def test_gemm_passes_and_says_what_it_covered() -> None:
     result = gemm.Check().run(context())
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
-    coverage = _cover(result)
-    assert coverage["simulated"] is True and coverage["precisions_not_covered"] == []
-    assert coverage["ranges"] == _ALL_RANGES
-    assert coverage["scaled"] == sorted(p for p in operands.PRECISIONS if operands.can_scale(p))
+    coverage = result.coverage
+    assert coverage.simulated is True and coverage.precisions_not_covered == ()
+    assert coverage.ranges == _ALL_RANGES
+    assert coverage.scaled == tuple(sorted(p for p in operands.PRECISIONS if operands.can_scale(p)))
     loads = sum(len(operands.ranges_for(p)) * (2 if operands.can_scale(p) else 1) for p in operands.PRECISIONS)
     light = 4 * len(operands.PRECISIONS)
-    assert coverage["phases"]["cold"] >= 4 * loads
-    assert coverage["verified_by"]["golden"] == 4 * loads + light + coverage["phases"].get("exact", 0)
-    assert coverage["verified_by"]["freivalds"] >= 4 * len(operands.PRECISIONS)
-    assert coverage["phases"]["light"] == light and coverage["phases"]["random"] == 4 * len(operands.PRECISIONS)
-    assert sum(coverage["phases"].values()) == sum(coverage["products"].values())
-    assert coverage["bytes_moved"] > sum(coverage["products"].values()) * 3 * 64 * 64
+    assert coverage.phases["cold"] >= 4 * loads
+    assert coverage.verified_by["golden"] == 4 * loads + light + coverage.phases.get("exact", 0)
+    assert coverage.verified_by["freivalds"] >= 4 * len(operands.PRECISIONS)
+    assert coverage.phases["light"] == light and coverage.phases["random"] == 4 * len(operands.PRECISIONS)
+    assert sum(coverage.phases.values()) == sum(coverage.products.values())
+    assert coverage.bytes_moved > sum(coverage.products.values()) * 3 * 64 * 64
     assert {m.name for m in result.measurements} == {f"gemm_{p}_throughput" for p in operands.PRECISIONS}
     assert all(m.value > 0 for m in result.measurements)
     assert {s.name for s in result.series} == {m.name for m in result.measurements}
     assert all(len(s.t_s) == len(s.values) and list(s.t_s) == sorted(s.t_s) for s in result.series)
-    assert set(coverage["data_path"]) == set(coverage["algorithms"]) == set(operands.PRECISIONS)
-    assert all(len(set(digests)) == 2 for digests in coverage["random_digests"].values())
+    assert set(coverage.data_path) == set(coverage.algorithms) == set(operands.PRECISIONS)
+    assert all(len(set(digests)) == 2 for digests in coverage.random_digests.values())
 
 
 def test_the_light_phase_pauses_before_each_product(pauses: list[float]) -> None:
     result = gemm.Check().run(context())
-    assert len(pauses) == _cover(result)["phases"]["light"] and min(pauses) > 0
+    assert len(pauses) == result.coverage.phases["light"] and min(pauses) > 0
 
 
 def test_gemm_without_golden_digests_verifies_by_freivalds_and_by_the_host() -> None:
     result = gemm.Check().run(context(gemm_m=48, gemm_n=80, gemm_k=32))
     assert result.verdict is Verdict.PASS
-    coverage = _cover(result)
+    coverage = result.coverage
     linear = sum(r.rounds_to is None for p in operands.PRECISIONS for r in operands.ranges_for(p))
-    assert coverage["verified_by"]["freivalds"] >= 4 * linear
-    assert coverage["verified_by"]["host"] == 4 * 2 * 2  # FP32 and FP64, with and without powers of two
-    assert coverage["ranges"] == _ALL_RANGES
+    assert coverage.verified_by["freivalds"] >= 4 * linear
+    assert coverage.verified_by["host"] == 4 * 2 * 2  # FP32 and FP64, with and without powers of two
+    assert coverage.ranges == _ALL_RANGES
     assert {m.name for m in result.measurements} == {f"gemm_{p}_throughput" for p in operands.PRECISIONS}
 
 
@@ -92,14 +88,14 @@ def test_gemm_uses_the_time_it_is_given_for_all_phases(monkeypatch: pytest.Monke
     sent: list[Any] = []
     result = gemm.Check().run(replace(context(budget_s=10.0), progress=sent.append))
     assert 10.0 <= result.seconds < 11.0
-    assert set(_cover(result)["phases"]) == {"probe", "cold", "exact", "random", "hot", "light"}
+    assert set(result.coverage.phases) == {"probe", "cold", "exact", "random", "hot", "light"}
     assert sent and all(message["errors"] == 0 and 0 <= message["done"] <= 1 for message in sent)
     assert any(message.get("rate", 0) > 0 and message["rate_unit"] in ("TFLOP/s", "TOP/s") for message in sent)
 
 
 def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
     first, second, other = (
-        _cover(gemm.Check().run(replace(context(), seed=seed)))["random_digests"] for seed in (7, 7, 8)
+        gemm.Check().run(replace(context(), seed=seed)).coverage.random_digests for seed in (7, 7, 8)
     )
     assert first == second
     assert all(first[p] != other[p] for p in operands.PRECISIONS)
@@ -117,7 +113,7 @@ def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
     assert reason.gpu == "GPU-0"
     assert "a repeat came out right" in reason.message
     assert result.errors[0]["repeat"] == "right" and "row" in result.errors[0]
-    assert _cover(result)["wrong_products"] == 1
+    assert result.coverage.wrong_products == 1
     assert any(message["errors"] == 1 for message in sent), "said at once"
 
 
@@ -147,11 +143,11 @@ def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> No
     assert len(result.reasons) == gemm_phases.MAX_LOCATED
     assert "wrong in the same way" in result.reasons[0].message
     assert (result.errors[0]["row"], result.errors[0]["col"]) == (1, 36)
-    assert _cover(result)["wrong_products"] >= 4
+    assert result.coverage.wrong_products >= 4
 
 
 def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
-    clean = _cover(gemm.Check().run(context()))["products"]["fp32"]
+    clean = gemm.Check().run(context()).coverage.products["fp32"]
     result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice(after=clean + 50)))
     assert result.verdict is Verdict.FAIL and result.seconds < 30
 
@@ -242,17 +238,17 @@ def test_the_gpu_does_not_wait_for_the_host(monkeypatch: pytest.MonkeyPatch) -> 
             return None if Slow.asked <= 6 else super().take(wait=True)
 
     monkeypatch.setattr(gemm_phases, "FreshSupply", Slow)
-    coverage = _cover(gemm.Check().run(context()))
-    assert coverage["phases"]["exact"] == 6 * 4
-    assert coverage["verified_by"]["freivalds"] >= 4 * len(operands.PRECISIONS)
+    coverage = gemm.Check().run(context()).coverage
+    assert coverage.phases["exact"] == 6 * 4
+    assert coverage.verified_by["freivalds"] >= 4 * len(operands.PRECISIONS)
 
 
 def test_a_slow_precision_leaves_the_rest_of_its_ranges_to_the_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_phases, "_COLD_S", 0.0)
     result = gemm.Check().run(context())
-    coverage = _cover(result)
-    assert (result.verdict, coverage["precisions_not_covered"]) == (Verdict.PASS, [])
-    cold = coverage["phases"]["cold"] - coverage["verified_by"]["freivalds"] - coverage["verified_by"]["repeated"]
+    coverage = result.coverage
+    assert (result.verdict, coverage.precisions_not_covered) == (Verdict.PASS, ())
+    cold = coverage.phases["cold"] - coverage.verified_by["freivalds"] - coverage.verified_by["repeated"]
     assert cold == 4 * len(operands.PRECISIONS), "one range each"
 
 
@@ -297,10 +293,10 @@ def _on_hopper(device: ComputingDevice, sku: str = "h200-sxm") -> Any:
 def test_gemm_on_a_good_device_proves_every_data_path() -> None:
     result = _on_hopper(_Hopper())
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
-    paths = _cover(result)["data_path"]
-    assert all(path["proven"] for path in paths.values()), paths
-    assert paths["tf32"]["path"] == "tf32" and paths["bf16"]["path"] == "tensor core"
-    assert result.coverage["simulated"] is False
+    paths = result.coverage.data_path
+    assert all(path.proven for path in paths.values()), paths
+    assert paths["tf32"].path == "tf32" and paths["bf16"].path == "tensor core"
+    assert result.coverage.simulated is False
 
 
 def test_gemm_admits_a_missing_precision_and_an_unknown_model() -> None:
@@ -309,7 +305,7 @@ def test_gemm_admits_a_missing_precision_and_an_unknown_model() -> None:
     result = _on_hopper(device)
     assert [r.code for r in result.reasons] == ["COVERAGE_LOW"] and result.verdict is Verdict.INCONCLUSIVE
     assert "fp8_e4m3 was not covered" in result.reasons[0].message
-    assert _cover(result)["precisions_not_covered"] == ["fp8_e4m3"]
+    assert result.coverage.precisions_not_covered == ("fp8_e4m3",)
     unknown = _on_hopper(_Hopper(), sku="no such model")
     assert unknown.reasons[0].details["not_proven"] == list(operands.PRECISIONS)
 
@@ -322,14 +318,14 @@ def test_a_precision_that_was_only_probed_is_not_covered() -> None:
             super().gemm(precision, a, b, c)
             c.data[5, 6] ^= 1
 
-    missing = _cover(_on_hopper(Ends()))["precisions_not_covered"]
-    assert missing == list(operands.PRECISIONS)
+    missing = _on_hopper(Ends()).coverage.precisions_not_covered
+    assert missing == operands.PRECISIONS
 
 
 def test_a_model_without_fp8_does_not_miss_it() -> None:
     device = _Hopper({"fp64": 15, "fp32": 15, "tf32": 120, "bf16": 250, "fp16": 250, "int8": 450})
     device.precisions = operands.PRECISIONS[:-1]
-    assert _cover(_on_hopper(device, "a100-sxm4-80gb"))["precisions_not_covered"] == []
+    assert _on_hopper(device, "a100-sxm4-80gb").coverage.precisions_not_covered == ()
 
 
 def test_gemm_says_when_a_rate_is_that_of_another_path() -> None:
@@ -342,9 +338,9 @@ def test_a_library_that_reaches_little_of_a_data_sheet_proves_its_paths() -> Non
     slow = {"fp64": 30.0, "fp32": 30.0, "tf32": 280.0, "bf16": 560.0, "fp16": 560.0, "int8": 1100.0, "fp8_e4m3": 1100.0}
     result = _on_hopper(_Hopper(slow))
     assert result.verdict is Verdict.PASS, result.reasons
-    told = _cover(result)["data_path"]["bf16"]
-    assert (round(told["rate"]), round(told["rate_floor"])) == (560, 350)
-    assert told["compared_with"] == "1.25 times the tf32 rate measured here"
+    told = result.coverage.data_path["bf16"]
+    assert (round(told.rate), round(told.rate_floor)) == (560, 350)
+    assert told.compared_with == "1.25 times the tf32 rate measured here"
 
 
 def test_plain_products_are_timed_and_counted_as_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,9 +352,9 @@ def test_plain_products_are_timed_and_counted_as_nothing_else(monkeypatch: pytes
             Counts.made += 1
 
     monkeypatch.setattr(gemm_phases, "_PLAIN_S", 0.0)  # one product a batch
-    coverage = _cover(_on_hopper(Counts()))
-    assert Counts.made == sum(coverage["products"].values()) + 2 * 5, "all but FP64 and FP32, which bits tell"
-    assert all(path["rate"] > 0 for path in coverage["data_path"].values())
+    coverage = _on_hopper(Counts()).coverage
+    assert Counts.made == sum(coverage.products.values()) + 2 * 5, "all but FP64 and FP32, which bits tell"
+    assert all(path.rate > 0 for path in coverage.data_path.values())
 
 
 def test_int8_of_a_model_whose_data_do_not_ask_for_it_holds_nothing() -> None:
@@ -373,8 +369,8 @@ def test_int8_of_a_model_whose_data_do_not_ask_for_it_holds_nothing() -> None:
     }
     result = _on_hopper(_Hopper(rates), "b300-sxm")
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
-    told = _cover(result)["data_path"]["int8"]
-    assert (told["proven"], told["asked"]) == (False, False) and "not required of this model" in told["why"]
+    told = result.coverage.data_path["int8"]
+    assert (told.proven, told.asked) == (False, False) and "not required of this model" in told.why
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
@@ -396,8 +392,8 @@ def test_a_wrong_element_of_a_probe_fails_with_its_place(precision: str) -> None
     assert f"{precision} probe holds 1 elements" in reason.message and "a repeat came out right" in reason.message
     (error,) = result.errors
     assert (error["row"], error["col"], error["flipped_bits"], error["repeat"]) == (5, 6, [0], "right")
-    told = _cover(result)["data_path"][precision]
-    assert told["path"] == f"native {precision}" and told["proven"], "the fault is one thing, the path another"
+    told = result.coverage.data_path[precision]
+    assert told.path == f"native {precision}" and told.proven, "the fault is one thing, the path another"
 
 
 def test_tf32_under_the_name_of_fp32_is_low_coverage_and_no_mismatch() -> None:
@@ -408,7 +404,7 @@ def test_tf32_under_the_name_of_fp32_is_low_coverage_and_no_mismatch() -> None:
     result = _on_hopper(Reduced())
     assert [r.code for r in result.reasons] == ["COVERAGE_LOW"]
     assert "fp32 did not prove its data path" in result.reasons[0].message
-    assert _cover(result)["ranges"]["fp32"] == sorted(r.name for r in operands.ranges_for("tf32"))
+    assert result.coverage.ranges["fp32"] == tuple(sorted(r.name for r in operands.ranges_for("tf32")))
 
 
 def test_rates_over_time_are_joined_when_they_grow_long() -> None:

@@ -43,12 +43,12 @@ def test_hbm_passes_and_says_what_it_covered(level: str) -> None:
     result = hbm.Check().run(replace(context(), level=level))
     assert (result.verdict, result.errors) == (Verdict.PASS, ())
     coverage = result.coverage
-    assert coverage["covered_bytes"] == 1 << 16
-    assert (coverage["gpu_memory_bytes"], coverage["unreachable_bytes"]) == (1 << 30, None)
-    assert coverage["memory"] == "host memory, no GPU memory"
-    assert coverage["patterns"] == list(CORE)
-    assert (coverage["rounds"], coverage["wrong_words"], coverage["shape_words"]) == (1, 0, "")
-    assert (coverage["retention_s"], coverage["simulated"]) == (0.0, True)
+    assert coverage.covered_bytes == 1 << 16
+    assert (coverage.gpu_memory_bytes, coverage.unreachable_bytes) == (1 << 30, None)
+    assert coverage.memory == "host memory, no GPU memory"
+    assert coverage.patterns == CORE
+    assert (coverage.rounds, coverage.wrong_words, coverage.shape_words) == (1, 0, "")
+    assert (coverage.retention_s, coverage.simulated) == (0.0, True)
     (rate,) = result.measurements
     assert (rate.name, rate.unit) == ("hbm_rate", "B/s") and rate.value > 0
 
@@ -57,10 +57,10 @@ def test_bytes_are_counted_one_by_one() -> None:
     """address and walking: 2 written, 2 read; inversions: 3 and 3; modulo: 3 and 2, times the memory."""
     coverage = hbm.Check().run(context()).coverage
     walking, modulo = 4, 2
-    assert coverage["passes"] == {**dict.fromkeys(CORE, 1), "walking": walking, "modulo": modulo}
-    assert coverage["bytes_written"] == (2 * (1 + walking) + 3 * 3 + 3 * modulo) << 16
-    assert coverage["bytes_read_back"] == (2 * (1 + walking) + 3 * 3 + 2 * modulo) << 16
-    assert coverage["bytes_moved"] == int(coverage["bytes_written"]) + int(coverage["bytes_read_back"])
+    assert coverage.passes == {**dict.fromkeys(CORE, 1), "walking": walking, "modulo": modulo}
+    assert coverage.bytes_written == (2 * (1 + walking) + 3 * 3 + 3 * modulo) << 16
+    assert coverage.bytes_read_back == (2 * (1 + walking) + 3 * 3 + 2 * modulo) << 16
+    assert coverage.bytes_moved == coverage.bytes_written + coverage.bytes_read_back
 
 
 def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
@@ -72,7 +72,7 @@ def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
             super().write(pattern)
 
     result = hbm.Check().run(replace(context(budget_s=0.3, hbm_bytes=4096), device=DeviceWith(hbm=Watched)))
-    assert int(str(result.coverage["rounds"])) > 1
+    assert result.coverage.rounds > 1
     assert len({p.parameter for p in seen if p.kind == "random"}) > 1
     assert len({p.parameter for p in seen if p.kind == "walking"}) > 4
     assert result.seconds >= 0.3
@@ -92,9 +92,9 @@ def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits() -> 
     check.retention_s = 0.05
     started = time.monotonic()
     result = check.run(ctx)
-    assert result.coverage["passes"] == {**dict.fromkeys(CORE, 1), "walking": 64, "modulo": 20, "retention": 1}
-    assert result.coverage["patterns"] == [*CORE, "retention"]
-    assert result.coverage["retention_s"] == 0.05 and time.monotonic() - started >= 0.1
+    assert result.coverage.passes == {**dict.fromkeys(CORE, 1), "walking": 64, "modulo": 20, "retention": 1}
+    assert result.coverage.patterns == (*CORE, "retention")
+    assert result.coverage.retention_s == 0.05 and time.monotonic() - started >= 0.1
     assert len(waits) >= 2 and sum(waits) <= 0.1
     assert any(message["phase"] == "memory retention" for message in told)
 
@@ -119,9 +119,9 @@ def test_hbm_fails_on_every_injected_fault(fault: str, level: str, seed: int) ->
     (reason,) = result.reasons
     assert reason.code == "HBM_BIT_ERROR"
     if fault == "fade" and level == "extended":
-        assert list(dict(result.coverage)["wrong_words_by_pattern"]) == ["retention"]  # type: ignore[call-overload]
+        assert list(result.coverage.wrong_words_by_pattern) == ["retention"]
     if fault == "stuck":
-        assert len(dict(result.coverage)["wrong_words_by_pattern"]) >= 5  # type: ignore[arg-type]
+        assert len(result.coverage.wrong_words_by_pattern) >= 5
 
 
 def test_the_faults_of_the_row_are_those_that_strike() -> None:
@@ -144,7 +144,7 @@ _SHAPES = {
 def test_a_fault_is_told_once_with_its_shape(fault: str) -> None:
     result = hbm.Check().run(context(inject=(fault,)))
     words, shape = _SHAPES[fault]
-    assert (result.coverage["wrong_words"], result.coverage["shape_words"]) == (words, shape)
+    assert (result.coverage.wrong_words, result.coverage.shape_words) == (words, shape)
     (reason,) = result.reasons
     assert reason.message.count(shape) == 1 and "seen by" in reason.message
     offsets = [error["offset_bytes"] for error in result.errors]
@@ -158,12 +158,12 @@ def test_an_error_names_place_bits_and_pattern() -> None:
     assert (error["bit_lanes"], error["pattern"]) == ([17], "address")
     assert int(str(error["expected"]), 16) == error["offset_bytes"]
     assert int(str(error["expected"]), 16) ^ int(str(error["got"]), 16) == 1 << 17
-    assert result.coverage["wrong_reads_by_lane"] == {"17": 1}
+    assert result.coverage.wrong_reads_by_lane == {"17": 1}
 
 
 def test_wrong_words_end_the_check_with_its_round() -> None:
     result = hbm.Check().run(context(inject=("stuck",), budget_s=30.0))
-    assert (result.coverage["rounds"], result.coverage["patterns"]) == (1, list(CORE))
+    assert (result.coverage.rounds, result.coverage.patterns) == (1, CORE)
 
 
 def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_first_round_that_takes_too_long_is_ended_and_said(monkeypatch: pytest
     (reason,) = result.reasons
     assert (reason.code, result.verdict) == ("COVERAGE_LOW", Verdict.INCONCLUSIVE)
     assert "before inversions checker, walking, modulo had gone over all 4096 bytes" in reason.message
-    assert result.coverage["patterns"] == ["address", "inversions random", "inversions solid"]
+    assert result.coverage.patterns == ("address", "inversions random", "inversions solid")
 
 
 @pytest.mark.parametrize("act", ["run", "selftest"])
@@ -350,6 +350,6 @@ def test_memory_that_is_wrong_everywhere_ends_the_check_all_the_same() -> None:
             super()._store(start_word, words ^ words.dtype.type(0x10))
 
     result = hbm.Check().run(replace(context(hbm_bytes=1 << 20), device=DeviceWith(hbm=Dead)))
-    assert result.coverage["wrong_words"] == 1 << 17
-    assert result.coverage["shape_words"] == "bit lane 4 in at least 131072 words, a run of at least 32768 bytes"
+    assert result.coverage.wrong_words == 1 << 17
+    assert result.coverage.shape_words == "bit lane 4 in at least 131072 words, a run of at least 32768 bytes"
     assert len(result.errors) == 64

@@ -276,11 +276,11 @@ def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaD
     device, fake = opened
     result = hbm.Check().run(replace(context(hbm_bytes=0), device=device))
     assert (result.verdict, result.errors) == (Verdict.PASS, ())
-    covered = result.coverage["covered_bytes"]
+    covered = result.coverage.covered_bytes
     assert isinstance(covered, int) and 38_000 < covered <= 39_000
-    assert result.coverage["unreachable_bytes"] == gpu().memory_bytes - covered
-    assert str(result.coverage["memory"]).startswith("device memory, in part from the cache of 4096 bytes")
-    assert result.coverage["simulated"] is False
+    assert result.coverage.unreachable_bytes == gpu().memory_bytes - covered
+    assert str(result.coverage.memory).startswith("device memory, in part from the cache of 4096 bytes")
+    assert result.coverage.simulated is False
     assert fake.live == {}
 
 

@@ -49,19 +49,19 @@ def test_the_check_is_registered_with_its_faults() -> None:
 def test_a_healthy_gpu_passes_and_says_what_was_covered() -> None:
     result = sm.Check().run(context())
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
-    coverage: dict[str, Any] = dict(result.coverage)
-    assert (coverage["sms_total"], coverage["sms_covered"]) == (16, 16)
-    assert coverage["runs"] == dict.fromkeys(KERNELS, 32)
-    assert coverage["functions"] == list(FUNCTIONS)
-    assert coverage["simulated"] is True
-    assert coverage["bytes_moved"] > 1 << 20
+    coverage: Any = result.coverage
+    assert (coverage.sms_total, coverage.sms_covered) == (16, 16)
+    assert coverage.runs == dict.fromkeys(KERNELS, 32)
+    assert coverage.functions == FUNCTIONS
+    assert coverage.simulated is True
+    assert coverage.bytes_moved > 1 << 20
 
 
 def test_the_check_uses_the_time_it_is_given_with_new_seeds() -> None:
     sent: list[Any] = []
     result = sm.Check().run(replace(context(budget_s=0.5), progress=sent.append))
     assert 0.5 <= result.seconds < 5
-    assert dict(result.coverage)["seeds"] > len(KERNELS)
+    assert result.coverage.seeds > len(KERNELS)
     assert sent[0]["phase"] == "sm fp32" and sent[0]["errors"] == 0 and 0 <= sent[0]["done"] <= 1
 
 
@@ -83,7 +83,7 @@ def test_every_injected_fault_is_found(fault: str) -> None:
     assert (result.verdict, reason.code) == expected
     if fault not in ("absent_sm", "special_everywhere", "bad_smid", "skipped_launch"):
         assert len(result.reasons) == 1  # one SM in one kernel: one reason
-        assert f"SM {reason.evidence['sm']} " in reason.message
+        assert f"SM {reason.details['sm']} " in reason.message
         assert result.errors[0]["repeat"] == "same" and result.errors[0]["bits"]
 
 
@@ -105,7 +105,7 @@ def test_a_passing_fault_is_told_with_sm_word_bits_and_repeat() -> None:
     assert (error["kernel"], error["sm"], error["word"], error["bits"]) == ("int", 9, 70, [40, 42])
     assert (error["repeat"], error["wrong_words"], error["blocks"]) == ("right", 1, 1)
     assert int(str(error["expected"]), 16) ^ int(str(error["got"]), 16) == 0b101 << 40
-    assert result.coverage["wrong_blocks"] == 1
+    assert result.coverage.wrong_blocks == 1
 
 
 def test_a_function_off_by_its_last_bit_on_one_sm_is_named() -> None:
@@ -137,7 +137,7 @@ def test_an_sm_that_misses_one_kernel_only_is_not_covered() -> None:
     (reason,) = result.reasons
     assert (result.verdict, reason.code) == (Verdict.INCONCLUSIVE, "COVERAGE_LOW")
     assert reason.message == "1 of 16 SMs did not run every kernel"
-    assert result.coverage["sms_covered"] == 15
+    assert result.coverage.sms_covered == 15
 
 
 def test_many_wrong_sms_are_summed_up() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state.check import expected_from, own_family
-from gpu_burnin.checks.state.node import PERSISTENCE_OFF, judge_state, persistence_off
+from gpu_burnin.checks.state.node import judge_state, persistence_off
 from gpu_burnin.checks.state.rules import JUDGED_FIELDS, Expected, HostLink
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.judge.persistence import judge_persistence
@@ -19,6 +19,7 @@ from gpu_burnin.settings.expectations import KEYS, Expectations
 from gpu_burnin.telemetry.node_links import NodeLinks, decide
 from gpu_burnin.telemetry.state import ProcessUse, Unsupported
 from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Verdict
+from tests.support.coverages import coverage
 from tests.support.observed import observed
 from tests.support.telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot
 
@@ -202,10 +203,12 @@ def test_recovery_action_of_the_driver_is_followed(value: int, action: Action) -
 def test_persistence_off_warns_and_holds_nothing_back() -> None:
     states = [healthy(0), healthy(1, persistence=False)]
     assert codes(*states) == []
-    result = CheckResult("state", None, Verdict.PASS, 1.0, coverage={PERSISTENCE_OFF: [*persistence_off(states)]})
+    result = CheckResult(
+        "state", None, Verdict.PASS, 1.0, coverage=coverage("state", persistence_off=[*persistence_off(states)])
+    )
     (notice,) = judge_persistence(observed([result])).notices
     assert (notice.code, notice.gpu, notice.check) == ("PERSISTENCE_OFF", "GPU-0001", "state")
-    assert judge_persistence(observed([replace(result, coverage={PERSISTENCE_OFF: []})])) == ((), ())
+    assert judge_persistence(observed([replace(result, coverage=coverage("state", persistence_off=[]))])) == ((), ())
 
 
 def test_mixed_models_may_have_different_vbios() -> None:

@@ -169,5 +169,5 @@ def test_check_asks_the_kernel_only_on_real_hardware(
     monkeypatch.setattr("gpu_burnin.checks.state.check.gpu_addresses", lambda: (ADDRESS, "0000:11:00.0"))
     result = Check().run(CheckContext(1, "quick", 10, (), options={"expect": {"gpus": 1}}))
     assert [reason.code for reason in result.reasons] == ([code] if code else [])
-    assert result.coverage["simulated"] is simulated
+    assert result.coverage.simulated is simulated
     assert Check().selftest(CheckContext(1, "quick", 10, ())) == ()

@@ -1,0 +1,28 @@
+"""What NVIDIA's diagnostic covered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_burnin.types import Coverage, optional
+
+
+@dataclass(frozen=True)
+class DiagnosticRow:
+    """A test, one of its results and where it had it: UUIDs, DCGM's number of a GPU it gives no serial of, below 0 the
+    node."""
+
+    name: str
+    result: str
+    gpus: tuple[str | int, ...]
+    message: str = optional(str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DcgmCoverage(Coverage):
+    """`release` is None where DCGM gave no answer; `skipped` counts the tests that it did not run."""
+
+    release: str | None
+    level: int
+    tests: tuple[DiagnosticRow, ...]
+    skipped: int | None = optional(lambda: None)

@@ -1,0 +1,50 @@
+"""What the gemm check covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpu_burnin.types import Coverage
+
+
+@dataclass(frozen=True)
+class DataPath:
+    """The data path of one precision: proven by bits and rate together. Rates in TFLOP/s or TOP/s.
+
+    `rate_floor` is what the rate had to be above, and `compared_with` says of what; both None where bits decide.
+    `asked` is False where the model's data do not ask for the precision: then nothing depends on it.
+    """
+
+    path: str
+    proven: bool
+    why: str
+    rate: float | None
+    rate_floor: float | None = None
+    compared_with: str | None = None
+    asked: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmCoverage(Coverage):
+    """`shape` is (m, n, k). `products` counts by precision, `phases` by phase, `verified_by` by what verified them.
+
+    `ranges` are the operand ranges of each precision that were verified, `scaled` the precisions that also ran with
+    scaled rows and columns. `random_digests` are those of the random products, equal on GPUs with equal `algorithms`.
+    """
+
+    shape: tuple[int, int, int]
+    phases: Mapping[str, int]
+    products: Mapping[str, int]
+    ranges: Mapping[str, tuple[str, ...]]
+    scaled: tuple[str, ...]
+    verified_by: Mapping[str, int]
+    wrong_products: int
+    precisions_not_covered: tuple[str, ...]
+    data_path: Mapping[str, DataPath]
+    random_digests: Mapping[str, tuple[str, ...]]
+    algorithms: Mapping[str, str]
+    bytes_moved: int
+    verified_s: float
+    verified_parts_s: Mapping[str, float]
+    simulated: bool

@@ -1,0 +1,27 @@
+"""What the sm check covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpu_burnin.types import Coverage
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmCoverage(Coverage):
+    """`sms_covered` of `sms_total` SMs ran every kernel, `sms_by_kernel` those of one. `runs` counts blocks by kernel,
+    each compared; `functions` are the special functions of the kernels."""
+
+    sms_total: int
+    sms_covered: int
+    sms_by_kernel: Mapping[str, int]
+    runs: Mapping[str, int]
+    launches: int
+    seeds: int
+    functions: tuple[str, ...]
+    wrong_blocks: int
+    verified_s: float
+    verified_parts_s: Mapping[str, float]
+    bytes_moved: int
+    simulated: bool

@@ -1,0 +1,38 @@
+"""What the state check covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpu_burnin.types import JSON, Coverage
+
+
+@dataclass(frozen=True)
+class LinkSource:
+    """Where the expected NVLinks of the node come from, and why."""
+
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateCoverage(Coverage):
+    """How many GPUs were held against how many rules, and against what else.
+
+    `gpu_count_source` says who expects `gpu_count_expected` GPUs, `expected` what the operator expects.
+    `persistence_off` are UUIDs. By the GPU's label: `fabric_info` is the version that NVML gave, `unread` the fields
+    that could not be read, by why.
+    """
+
+    gpus: int
+    gpu_count_expected: int | None
+    gpu_count_source: str
+    expected: Mapping[str, JSON]
+    node_links: LinkSource
+    rules: int
+    simulated: bool
+    pci_links_read: int
+    persistence_off: tuple[str, ...]
+    fabric_info: Mapping[str, int | None]
+    unread: Mapping[str, Mapping[str, tuple[str, ...]]]
