@@ -202,11 +202,11 @@ def _systemctl(*arguments: str) -> str:
     return done.stdout
 
 
-def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _call(command_line: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         # In the C locale: what is read here is not translated.
         return subprocess.run(
-            words,
+            command_line,
             capture_output=True,
             text=True,
             errors="replace",
@@ -216,7 +216,7 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GpuBurninError(
-            f"{_host()}: {words[0]} does not work ({error}); the burn-in's unit needs systemd"
+            f"{_host()}: {command_line[0]} does not work ({error}); the burn-in's unit needs systemd"
         ) from error
 
 
