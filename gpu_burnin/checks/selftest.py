@@ -18,7 +18,7 @@ SCOPE_CPU = "detector logic only"
 def injected(
     ctx: CheckContext, check: str, fault: str, detected: bool, latency_s: float, changed_bits: int | None = None
 ) -> SelftestResult:
-    """The result of one injected fault. `fault` is its name, then after a space the part it struck ("nan bf16").
+    """The result of one injected fault. `fault` is its name, then after a space the part that had it ("nan bf16").
 
     The scope says what a detection proves: on a simulated device no more than the detector's logic.
     """

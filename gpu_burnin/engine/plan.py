@@ -290,7 +290,7 @@ def level_time_s(level: str, duration_s: float | None) -> float:
 
 
 def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence[Gpu]) -> None:
-    """A fault that could strike nothing would make the run look better than it is."""
+    """A fault that could change nothing would make the run look better than it is."""
     for spec in specs:
         injection = parse_injection(spec)
         if injection.check not in names:

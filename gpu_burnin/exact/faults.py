@@ -76,7 +76,7 @@ def _nothing(_: Target) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which a product goes wrong, and where on its way it strikes."""
+    """One way in which a product goes wrong, and where on its way it does."""
 
     name: str
     on_operands: Step = _nothing

@@ -219,7 +219,7 @@ class ProductUnit:
     def run(
         self, pairs: Sequence[Pair], expected: Sequence[Expected], fault: Fault | None = None, fault_seed: int = 0
     ) -> Batch:
-        """Multiply pair after pair and verify each; `fault` strikes the last, at a place that depends on
+        """Multiply pair after pair and verify each; `fault` changes the last, at a place that depends on
         `fault_seed` (self-test and --inject only).
 
         Raises ValueError when a product would expect the digest of the one before it: a stale result would

@@ -105,7 +105,7 @@ def test_each_fault_is_seen_on_the_device(device: CudaDevice, direction: Directi
         port.finish()
         assert port.verify("GPU-a", key) == ()
         port.clear("GPU-a")
-        port.strike("GPU-a", fault)
+        port.inject("GPU-a", fault)
         port.begin("GPU-a", direction, 1)
         port.finish()
         assert {one.kind for one in port.verify("GPU-a", key)} == {fault}

@@ -45,7 +45,7 @@ def test_right_copies_are_right(link: PciePort, direction: Direction) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_told_by_its_kind(link: PciePort, fault: Kind, direction: Direction) -> None:
     assert not batch(link, direction, 2).wrong
-    link.strike(fault, 11)
+    link.inject(fault, 11)
     assert {wrong.kind for wrong in batch(link, direction, 2).wrong} == {fault}
     assert not batch(link, direction, 2).wrong
 

@@ -20,7 +20,7 @@ from tests.support.sample_parts import (
     with_matrix,
     wrong_data,
 )
-from tests.support.sample_reports import Sample, doubtful_8, extended_8, healthy_1, healthy_8, kept, sample, sick_8
+from tests.support.sample_reports import Sample, doubtful_8, extended_8, faulty_8, healthy_1, healthy_8, kept, sample
 
 SECONDS = 290.0
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -204,7 +204,7 @@ def no_waves_1() -> Sample:
 
 SAMPLES: dict[str, Callable[[], Sample]] = {
     "healthy-8": healthy_8,
-    "sick-8": sick_8,
+    "faulty-8": faulty_8,
     "doubtful-8": doubtful_8,
     "healthy-1": healthy_1,
     "extended-8": extended_8,

@@ -1,4 +1,4 @@
-"""What the checks of links, collectives, power and the second opinion say of healthy and of sick nodes."""
+"""What the checks of links, collectives, power and the second opinion say of healthy and of faulty nodes."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def dcgm_result(plan: Plan, **results: str) -> CheckResult:
     return CheckResult("dcgm", None, verdict, 610.0, (), covered, (), reasons, started_s=STARTED_S + 300)
 
 
-# --- what a sick node says ---
+# --- what a faulty node says ---
 
 
 def exchanged(seen: Observations, new: Sequence[CheckResult], **other: Any) -> Observations:

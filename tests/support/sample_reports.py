@@ -287,7 +287,7 @@ def _with_reasons(
     return replace(seen, results=results)
 
 
-def sick(seen: Observations) -> Observations:
+def faulty(seen: Observations) -> Observations:
     """Wrong products on GPU 3, wrong memory on GPU 5, an XID 79 on GPU 6, a slow GPU 2, a blind detector."""
     uuid = [gpu.uuid for gpu in seen.gpus]
     errors = tuple(
@@ -389,10 +389,10 @@ def healthy_8() -> Sample:
 
 
 @kept
-def sick_8() -> Sample:
+def faulty_8() -> Sample:
     """Eight GPUs of which five have something."""
     gpu = gpus_of(8)[1].uuid
-    return sample(hot={1: 22.0}, sag={1: 0.12}, change=sick, notices=(replace(HOT, gpu=gpu),))
+    return sample(hot={1: 22.0}, sag={1: 0.12}, change=faulty, notices=(replace(HOT, gpu=gpu),))
 
 
 @kept

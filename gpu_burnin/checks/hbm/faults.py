@@ -1,4 +1,4 @@
-"""Faults of memory for the self-test and --inject: they strike the cells themselves, below every comparison.
+"""Faults of memory for the self-test and --inject: they change the cells themselves, below every comparison.
 
 Each goes by the name in FAULTS. The places depend on the seed alone.
 """
@@ -24,8 +24,8 @@ _LANE = 0xFF00
 class CellFault:
     """Healthy memory, and what the faults share. `part` is the part of memory that the self-test's table names.
 
-    `waits` says whether the memory will be held (retention): a fault of fading waits for that, and otherwise strikes
-    between a write and the comparison. `changed_bits` are the bits that it turned over at its largest strike.
+    `waits` says whether the memory will be held (retention): a fault of fading waits for that, and otherwise comes
+    between a write and the comparison. `changed_bits` are the bits that it turned over at its largest change.
     """
 
     part = "cell"

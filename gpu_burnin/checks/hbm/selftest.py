@@ -25,10 +25,10 @@ def run(ctx: CheckContext) -> tuple[SelftestResult, ...]:
     if ctx.device is None:
         return ()
     names = tuple(FAULTS) if ctx.selftest_full else _ONE
-    return tuple(_strike(ctx, ctx.device, name) for name in names)
+    return tuple(_inject(ctx, ctx.device, name) for name in names)
 
 
-def _strike(ctx: CheckContext, device: Device, name: str) -> SelftestResult:
+def _inject(ctx: CheckContext, device: Device, name: str) -> SelftestResult:
     size_bytes = min(ctx.shapes["hbm_bytes"] or _MOST_BYTES, _MOST_BYTES)
     memory = hbm_port(device)
     fault = FAULTS[name](max(size_bytes, _LEAST_BYTES), ctx.seed, waits=True)
@@ -39,11 +39,11 @@ def _strike(ctx: CheckContext, device: Device, name: str) -> SelftestResult:
         for real in wrong_words(ctx.uuid, healthy):
             return hindered(ctx, "hbm", f"{name} {fault.part}", real)
         started = time.perf_counter()
-        sick = _scan(Scan(FaultyMemory(memory, fault), size_bytes), ctx.seed)
+        faulty = _scan(Scan(FaultyMemory(memory, fault), size_bytes), ctx.seed)
         latency_s = time.perf_counter() - started
     finally:
         memory.give_back()
-    detected = sick.damage.words > 0
+    detected = faulty.damage.words > 0
     return injected(ctx, "hbm", f"{name} {fault.part}", detected, latency_s, changed_bits=fault.changed_bits)
 
 

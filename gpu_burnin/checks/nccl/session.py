@@ -42,7 +42,7 @@ _MOST_WAIT_S = 60.0
 _CURVES_SHARE, _FIRST_SHARE = 0.4, 0.6
 # What a slow rank (fault injection) is late by at each operation.
 _SLOW_S = 0.02
-# The operation that an injected fault strikes, counted from 0: one that all ranks have come to.
+# The operation that a fault is injected into, counted from 0: one that all ranks have come to.
 _STRUCK = 2
 # Type of the curves: nccl-tests measures with float.
 _CURVE_KIND = "fp32"
@@ -66,7 +66,7 @@ class Session:
         self._started = time.monotonic()
         self._key = stream_key(ctx.seed, "nccl")
         self._what = "joining"
-        self._to_strike = set(ctx.inject)
+        self._to_inject = set(ctx.inject)
         self.tally = Tally()
         self.largest_bytes = 0
 
@@ -267,9 +267,9 @@ class Session:
             time.sleep(_SLOW_S)
         if self.tally.operations < _STRUCK:
             return
-        if "dead_rank" in self._to_strike:
+        if "dead_rank" in self._to_inject:
             os.kill(os.getpid(), signal.SIGKILL)
-        if "hang_rank" in self._to_strike:
+        if "hang_rank" in self._to_inject:
             while True:
                 threading.Event().wait()
 
@@ -277,11 +277,11 @@ class Session:
         """wrong_element and stale: once, in the buffer, below the comparison."""
         if self.tally.operations < _STRUCK:
             return
-        if "wrong_element" in self._to_strike:
-            self._to_strike.discard("wrong_element")
+        if "wrong_element" in self._to_inject:
+            self._to_inject.discard("wrong_element")
             self._port.flip(op, mix(self._ctx.seed) % op.recv_elements, 1 << 2)
-        if "stale" in self._to_strike:
-            self._to_strike.discard("stale")
+        if "stale" in self._to_inject:
+            self._to_inject.discard("stale")
             self._port.forget(op)
 
     def _tell(self, phase: str) -> None:

@@ -71,7 +71,7 @@ class Check:
             attached = _attach(ctx, group, port, rows, size_bytes, device.simulated)
             for fault in DATA_FAULTS:
                 if fault in ctx.inject:
-                    port.strike(_victim(ctx), fault)
+                    port.inject(_victim(ctx), fault)
             phases = Phases(ctx, group, port, rows, attached, size_bytes)
             phases.in_peace(max(0.0, started + _PEACE_SHARE * group.budget_s - time.monotonic()))
             while phases.continues(started + group.budget_s):
@@ -186,7 +186,7 @@ def _numbers(value: JSON) -> tuple[int, ...]:
 
 
 def _victim(ctx: CheckContext) -> str:
-    """The GPU that injected faults strike from this one: the next in the plan."""
+    """The GPU that faults of this one are injected into: the next in the plan."""
     assert ctx.gpu is not None
     uuids = [gpu.uuid for gpu in ctx.gpus]
     return uuids[(uuids.index(ctx.gpu.uuid) + 1) % len(uuids)]

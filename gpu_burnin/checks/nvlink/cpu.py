@@ -93,7 +93,7 @@ class CpuNvlink(WindowedPort[U64]):
     def close(self) -> None:
         self.detach_all()
         self._memory.clear()
-        self._struck.clear()
+        self._injected.clear()
         self._window = None
         if self._fd >= 0:
             os.close(self._fd)
@@ -105,7 +105,7 @@ class CpuNvlink(WindowedPort[U64]):
 
     def _transfer(self, uuid: str, direction: Direction, source: U64, target: U64, times: int) -> None:
         """Every piece to its place, as often as asked for, then the fault if there is one."""
-        fault, sources, targets = self._struck.get(uuid), source.reshape(PIECES, -1), target.reshape(PIECES, -1)
+        fault, sources, targets = self._injected.get(uuid), source.reshape(PIECES, -1), target.reshape(PIECES, -1)
         for _ in range(times):
             for piece, place in copy_order(fault):
                 self._copy(uuid, direction, place, targets[place], sources[piece])

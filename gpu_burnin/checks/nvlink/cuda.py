@@ -115,7 +115,7 @@ class CudaNvlink(WindowedPort[int]):
 
     def begin(self, uuid: str, direction: Direction, copies: int = 1) -> None:
         source, target, times = self._planned(uuid, direction, copies)
-        own, fault, stream = self._mine(), self._struck.get(uuid), self._streams[uuid]
+        own, fault, stream = self._mine(), self._injected.get(uuid), self._streams[uuid]
         piece_bytes = own.size_bytes // PIECES
         with self._errors(f"copying between {self._own} and {uuid}"):
             begun = _Begun(self._event(stream), 0, copies * own.size_bytes)
@@ -161,7 +161,7 @@ class CudaNvlink(WindowedPort[int]):
 
     def close(self) -> None:
         self.detach_all()
-        self._struck.clear()
+        self._injected.clear()
         self._window = None
         with self._errors("giving back the memory for copies between GPUs"):
             for uuid in list(self._memory):

@@ -29,7 +29,7 @@ Direction: TypeAlias = CopyDirection
 DIRECTIONS = COPY_DIRECTIONS
 # What can be done to the pieces of a transfer, below the detector.
 DATA_FAULTS: tuple[Kind, ...] = (Kind.CORRUPTED, Kind.DROPPED, Kind.DUPLICATED, Kind.REORDERED)
-# The piece that they strike (duplicated and reordered: also the one before it).
+# The piece that they change (duplicated and reordered: also the one before it).
 STRUCK = 5
 
 
@@ -117,7 +117,7 @@ class NvlinkPort(Protocol):
         """Compare my inbox for that GPU with the words of `key`, on the device; one entry for each wrong piece."""
         ...
 
-    def strike(self, uuid: str, fault: str) -> None:
+    def inject(self, uuid: str, fault: str) -> None:
         """Do one of DATA_FAULTS to every later transfer of mine with that GPU (self-test and --inject)."""
 
     def detach_all(self) -> None:

@@ -48,7 +48,7 @@ def _faults(ctx: CheckContext, port: NvlinkPort, own: str, size_bytes: int) -> I
             yield hindered(ctx, "nvlink", f"{Kind.CORRUPTED} {direction}", _real(own, direction, wrong))
             return
         for turn, fault in enumerate(DATA_FAULTS if ctx.selftest_full else _RUN_FAULTS):
-            port.strike(own, fault)
+            port.inject(own, fault)
             started = time.perf_counter()
             found = _copied(ctx, port, own, direction, 1000 * number + turn + 1)
             seen = {one.kind for one in found} == {fault}

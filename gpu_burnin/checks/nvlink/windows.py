@@ -68,7 +68,7 @@ class WindowedPort(ABC, Generic[Box]):
         self._own = ""
         self._window: Window | None = None
         self._windows: dict[str, Window] = {}
-        self._struck: dict[str, str] = {}
+        self._injected: dict[str, str] = {}
 
     def fill(self, uuid: str, key: int) -> None:
         """NvlinkPort.fill."""
@@ -78,9 +78,9 @@ class WindowedPort(ABC, Generic[Box]):
         """NvlinkPort.clear."""
         self._write(self._inbox(self._own, uuid), EMPTY_KEY)
 
-    def strike(self, uuid: str, fault: str) -> None:
-        """NvlinkPort.strike."""
-        self._struck[uuid] = fault
+    def inject(self, uuid: str, fault: str) -> None:
+        """NvlinkPort.inject."""
+        self._injected[uuid] = fault
 
     def verify(self, uuid: str, key: int) -> tuple[PieceFault, ...]:
         """NvlinkPort.verify."""

@@ -72,7 +72,7 @@ def _selftest(ctx: CheckContext, link: PciePort, slots: int) -> Iterator[Selftes
         if real := next(_reasons(ctx.uuid, tally), None):
             yield hindered(ctx, "pcie", str(fault), real)
             return
-        link.strike(fault, ctx.seed)
+        link.inject(fault, ctx.seed)
         for direction in directions:
             started = time.perf_counter()
             wrong = _batch(link, direction, slots).wrong

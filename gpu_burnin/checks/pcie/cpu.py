@@ -112,9 +112,9 @@ class CpuPcie:
             found += way.ledger.judge(looker(way.ring, self._way("h2d").source, self._words))
         return found
 
-    def strike(self, fault: Kind, seed: int) -> None:
+    def inject(self, fault: Kind, seed: int) -> None:
         for way in self._ways.values():
-            way.ledger.strike(fault, seed)
+            way.ledger.inject(fault, seed)
 
     def _pin(self, size_bytes: int) -> U64:
         """Memory of either end; a subclass may refuse it with an OSError, as a driver does."""

@@ -168,9 +168,9 @@ class CudaPcie:
             found = self._ledgers["h2d"].judge(self._device_looker(words))
         return found + self._ledgers["d2h"].judge(looker(self._pinned[1].words, self._pinned[0].words, words))
 
-    def strike(self, fault: Kind, seed: int) -> None:
+    def inject(self, fault: Kind, seed: int) -> None:
         for ledger in self._ledgers.values():
-            ledger.strike(fault, seed)
+            ledger.inject(fault, seed)
 
     def _opened(self) -> Geometry:
         if self._geometry is None:

@@ -79,7 +79,7 @@ class Ledger:
         self._before: list[int | None] = [None] * self._geometry.slots
         self._due: set[int] = set()
 
-    def strike(self, fault: Kind, seed: int) -> None:
+    def inject(self, fault: Kind, seed: int) -> None:
         """Spoil one copy of the next batch that no earlier fault is to hit."""
         self._faults.append((fault, seed))
 

@@ -144,11 +144,11 @@ class Session:
                 self._all_at_once(geometry, direction, round_s * _ALL_SHARE / len(AT_ONCE))
             self.tally.rounds += 1
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         """Injected faults hit the first timed copies, below the verification."""
         for fault in FAULTS:
             if fault in self._ctx.inject:
-                self._link.strike(fault, self._ctx.seed)
+                self._link.inject(fault, self._ctx.seed)
 
     def _turn(self, geometry: Geometry, turn_s: float, first: bool) -> None:
         """This GPU copies, the others wait."""
@@ -156,7 +156,7 @@ class Session:
             self._small_copies()
             for direction in AT_ONCE:
                 self._batch(direction, 1, None)  # warms up: verified, not timed
-            self._strike()
+            self._inject()
         for direction in ALONE:
             ends = time.monotonic() + turn_s / len(ALONE)
             self._batch(direction, geometry.slots, direction)

@@ -54,7 +54,7 @@ class Kind(StrEnum):
     REORDERED = "reordered"  # another copy came into its slot, and not into its own
 
 
-# Faults that can be made to strike below the verification, by the kind that has to be seen.
+# Faults that can be injected below the verification, by the kind that has to be seen.
 FAULTS: tuple[Kind, ...] = tuple(Kind)
 
 
@@ -185,7 +185,7 @@ class PciePort(Protocol):
         makes the words again, in host memory with the host's source."""
         ...
 
-    def strike(self, fault: Kind, seed: int) -> None:
+    def inject(self, fault: Kind, seed: int) -> None:
         """Let a fault hit one copy (each way) of the next batch, below the verification; self-test and --inject.
 
         Several faults hit one batch after the other.

@@ -103,11 +103,11 @@ class Check:
         if ctx.device is None:
             return ()
         sizes = {**ctx.shapes, **{key: min(ctx.shapes[key], _SELFTEST_SIDE) for key in ("gemm_m", "gemm_n", "gemm_k")}}
-        strikes = (("bitflip", RISING), ("bitflip", FALLING), ("skipped_launch", FALLING))
+        injections = (("bitflip", RISING), ("bitflip", FALLING), ("skipped_launch", FALLING))
         with products_on(ctx.device) as products:
             load = Load(replace(ctx, shapes=sizes), products, ON_DEVICE.fill * _SHORTEST_HALF_S)
             results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
-            for fault, edge in strikes:
+            for fault, edge in injections:
                 if not any(result.real for result in results):  # a load that is wrong by itself proves no detector
                     results.append(_seen(ctx, load, fault, edge))
         return (*results, _transfer_seen(ctx))
@@ -158,7 +158,7 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
             words = f"{len(before)} copies between host and GPU arrived wrong"
             real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, details=before[0].to_json())
             return hindered(ctx, "power", "corrupted transfer", real)
-        link.strike(Kind.CORRUPTED, ctx.seed)
+        link.inject(Kind.CORRUPTED, ctx.seed)
         started = time.perf_counter()
         link.begin("duplex", 2)
         link.finish()

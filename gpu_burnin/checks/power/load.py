@@ -112,7 +112,7 @@ class Load:
     def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
         """Make `products` (2 or more) and wait for them.
 
-        `faults` of gpu_burnin.exact.faults strike the product at `edge`, RISING or FALLING.
+        `faults` of gpu_burnin.exact.faults change the product at `edge`, RISING or FALLING.
         """
         fault = FAULTS[faults[0]] if faults else None
         if fault is not None and edge == RISING:
@@ -125,7 +125,7 @@ class Load:
     def burst_for(
         self, seconds: float, faults: tuple[str, ...] = (), now: Callable[[], float] = time.monotonic
     ) -> Burst:
-        """A burst that lasts `seconds` of the clock `now`, launched piece by piece; `faults` strike its last product.
+        """A burst that lasts `seconds` of the clock `now`, launched piece by piece; `faults` change its last product.
 
         It ends early after a piece with a wrong product.
         """

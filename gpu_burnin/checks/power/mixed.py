@@ -188,22 +188,22 @@ class MixedLoad:
         self._clock.until(self.done.started_s)
         while self.done.rounds == 0 or (self._clock.now() < until_s and not self.done.reasons):
             self._ctx.progress({"phase": "mixed load"})
-            strikes = self.done.rounds == 0
+            injects = self.done.rounds == 0
             if self._link is not None:
                 self._link.begin("duplex", self.done.host.copies, load=True)
             if self._port is not None and self._to is not None:
                 self._port.begin(self._to, "write", self.done.peer.copies)
-            self._products(strikes)
+            self._products(injects)
             if self._link is not None:
                 self.done.host.add(self._link.finish(), 2, self._round_s)
             if self._port is not None and self._to is not None:
                 self.done.peer.add(self._port.finish(), 1, self._round_s)
             self.done.rounds += 1
 
-    def _products(self, strikes: bool) -> None:
-        """One round of products; injected faults strike here too, for a run that has no waves."""
-        faults = ("bitflip",) if strikes and "wrong_edge" in self._ctx.inject else ()
-        faults = ("skipped_launch",) if strikes and "idle" in self._ctx.inject else faults
+    def _products(self, injects: bool) -> None:
+        """One round of products; faults are injected here too, for a run that has no waves."""
+        faults = ("bitflip",) if injects and "wrong_edge" in self._ctx.inject else ()
+        faults = ("skipped_launch",) if injects and "idle" in self._ctx.inject else faults
         burst = self._load.burst(self._load.count_for(self._round_s), faults)
         self.done.products += burst.products - len(burst.wrong)
         self.done.busy_s += burst.seconds
@@ -216,11 +216,11 @@ class MixedLoad:
     # --- verification ---
 
     def _verify(self, stopped: bool) -> None:
-        """The copies that lie in memory now; then a small batch with the host, where a fault can still strike."""
+        """The copies that lie in memory now; then a small batch with the host, where a fault can still be injected."""
         if not stopped and self._link is not None:
             seen = self._link.verify()
             if "wrong_transfer" in self._ctx.inject:
-                self._link.strike(Kind.CORRUPTED, self._ctx.seed)
+                self._link.inject(Kind.CORRUPTED, self._ctx.seed)
             self._link.begin("duplex", _FIRST_COPIES)
             self.done.host.bytes += self._link.finish().bytes
             self.done.host.moved += 2 * _FIRST_COPIES

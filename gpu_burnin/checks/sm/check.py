@@ -105,7 +105,7 @@ class Check:
         )
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
-        """Strike every kernel, and the ways in which SMs can be missed; raises DeviceError without a device."""
+        """Inject into every kernel, and the ways in which SMs can be missed; raises DeviceError without a device."""
         sms = sm_port(needed_device(ctx, self.name))
         results: list[SelftestResult] = []
         wrong: set[str] = set()  # kernels that came out wrong with no fault injected: no detector is proven with them
@@ -279,16 +279,16 @@ def _inject(ctx: CheckContext, sms: SmPort, name: str, kernel: str) -> SelftestR
         return hindered(ctx, "sm", f"{name} {kernel}", next(_reasons(ctx, kernel, before, again))[0])
     fault = make_fault(name, ctx.seed, kernel)
     started = time.perf_counter()
-    struck = sms.run(kernel, seed, rounds, fault)
-    after = judge(struck, golden)
+    faulty = sms.run(kernel, seed, rounds, fault)
+    after = judge(faulty, golden)
     latency_s = time.perf_counter() - started
     missed = len(after.covered) < total == len(before.covered)
     detected = missed if name == "absent_sm" else not after.clean
     silent = {"absent_sm", "bad_smid", "skipped_launch"}  # they change no result, or leave none
-    changed = None if name in silent else _changed_bits(clean, struck)
+    changed = None if name in silent else _changed_bits(clean, faulty)
     return injected(ctx, "sm", f"{name} {kernel}", detected, latency_s, changed_bits=changed)
 
 
-def _changed_bits(clean: SmRun, struck: SmRun) -> int:
-    """Bits by which the struck rows differ from the healthy one."""
-    return int(np.bitwise_count(struck.values ^ clean.values[0]).sum())
+def _changed_bits(clean: SmRun, faulty: SmRun) -> int:
+    """Bits by which the faulty rows differ from the healthy one."""
+    return int(np.bitwise_count(faulty.values ^ clean.values[0]).sum())

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from gpu_burnin.checks.sm.faults import STUCK_BIT, strike
+from gpu_burnin.checks.sm.faults import STUCK_BIT, inject
 from gpu_burnin.checks.sm.golden import LCG32, LCG64, M32, M64, STARTS, kernel_key
 from gpu_burnin.checks.sm.kernels import (
     ATOMICS,
@@ -39,7 +39,7 @@ from gpu_burnin.exact.operands import MASK64, U64, mix
 _BLOCKS_PER_SM = 2
 _MASK32 = (1 << 32) - 1
 _GAMMA = 0x9E3779B97F4A7C15
-# Faults that are in the arithmetic of the simulated SM; the others strike what it has written.
+# Faults that are in the arithmetic of the simulated SM; the others change what it has written.
 _COMPUTED = ("stuck_bit", "dropped_lane", "lost_atomic", "wrong_special")
 
 
@@ -69,12 +69,12 @@ def run(kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> Sm
         if fault.name in _COMPUTED:
             values[smid == fault.sm % SIMULATED_MULTIPROCESSORS] = _block(kernel, seed, rounds, fault)
         else:
-            strike(fault, kernel, smid, values, SIMULATED_MULTIPROCESSORS)
+            inject(fault, kernel, smid, values, SIMULATED_MULTIPROCESSORS)
     launches = 0 if (smid == UNWRITTEN).all() else 1
     return SmRun(smid, values, SIMULATED_MULTIPROCESSORS, launches, time.perf_counter() - started)
 
 
-@lru_cache(maxsize=16)  # the self-test strikes the same healthy rows again and again
+@lru_cache(maxsize=16)  # the self-test changes the same healthy rows again and again
 def _block(kernel: str, seed: int, rounds: int, fault: SmFault | None) -> U64:
     row = np.array(_PROGRAMS[kernel](kernel_key(seed, kernel), rounds, fault), dtype=np.uint64)
     assert row.size == words(kernel, rounds)

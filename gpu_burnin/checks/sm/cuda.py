@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_burnin.checks.sm import golden
-from gpu_burnin.checks.sm.faults import strike
+from gpu_burnin.checks.sm.faults import inject
 from gpu_burnin.checks.sm.kernels import (
     ATOMICS,
     CELLS,
@@ -107,17 +107,17 @@ class CudaSm:
             nsmid = int(ids.get()[0])  # waits for the launch
             seconds += float(cupy.cuda.get_elapsed_time(start, end)) / 1000.0
             if fault is not None:
-                self._strike(fault, kernel, smid, values, nsmid)
+                self._inject(fault, kernel, smid, values, nsmid)
             runs.append((smid.get(), values.get()))
             seen |= {int(i) for i in runs[-1][0] if 0 <= i < nsmid}
         smids, rows = (np.concatenate([run[part] for run in runs]) for part in (0, 1))
         return SmRun(smids, rows, nsmid, len(runs), seconds)
 
     @staticmethod
-    def _strike(fault: SmFault, kernel: str, smid: Any, values: Any, nsmid: int) -> None:
+    def _inject(fault: SmFault, kernel: str, smid: Any, values: Any, nsmid: int) -> None:
         """Put a fault into the device's buffers, below the detector."""
         on_host, rows = smid.get(), values.get()
-        strike(fault, kernel, on_host, rows, nsmid)
+        inject(fault, kernel, on_host, rows, nsmid)
         smid.set(on_host)
         values.set(rows)
 

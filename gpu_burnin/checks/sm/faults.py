@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpu_burnin.checks.sm.kernels import ATOMICS, CELLS, FUNCTIONS, LANES, THREADS, UNWRITTEN, SmFault
 from gpu_burnin.exact.operands import U64, mix
 
-# Each fault with the kernels that it can strike; "bitflip" and the last four go with any.
+# Each fault with the kernels that it can be in; "bitflip" and the last four go with any.
 _KERNELS: dict[str, tuple[str, ...]] = {
     "stuck_bit": ("fp32", "fp64", "int", "shared"),
     "dropped_lane": ("shuffle",),
@@ -22,9 +22,9 @@ STUCK_BIT = np.uint64(1 << 3)
 
 
 def make_fault(name: str, seed: int, kernel: str | None = None) -> SmFault:
-    """A fault on an SM that depends on the seed only; KeyError for an unknown name or a kernel it cannot strike.
+    """A fault on an SM that depends on the seed only; KeyError for an unknown name or a kernel it cannot be in.
 
-    Without a `kernel`, one that the fault can strike is chosen, or every kernel where the SM itself is at fault.
+    Without a `kernel`, one that the fault can be in is chosen, or every kernel where the SM itself is at fault.
     """
     if name not in (*FAULT_NAMES, "bitflip"):
         raise KeyError(f"unknown SM fault {name!r}: choose from {', '.join(FAULT_NAMES)}")
@@ -37,7 +37,7 @@ def make_fault(name: str, seed: int, kernel: str | None = None) -> SmFault:
     return SmFault(name, kernel, draw >> 8, draw)
 
 
-def strike(fault: SmFault, kernel: str, smid: NDArray[np.int32], values: U64, nsmid: int) -> None:
+def inject(fault: SmFault, kernel: str, smid: NDArray[np.int32], values: U64, nsmid: int) -> None:
     """Change the results of one launch in place, as the fault would have made them."""
     ids = np.unique(smid[smid >= 0])
     if not fault.hits(kernel) or ids.size == 0:
@@ -55,10 +55,10 @@ def strike(fault: SmFault, kernel: str, smid: NDArray[np.int32], values: U64, ns
         block = int(np.flatnonzero(hit)[0])
         values[block, fault.seed % values.shape[1]] ^= np.uint64(1) << np.uint64(fault.seed % 64)
     else:
-        values[hit] = _struck(fault, values[hit])
+        values[hit] = _corrupted(fault, values[hit])
 
 
-def _struck(fault: SmFault, rows: U64) -> U64:
+def _corrupted(fault: SmFault, rows: U64) -> U64:
     """Rows of the SM at fault."""
     if fault.name == "stuck_bit":
         return rows | STUCK_BIT

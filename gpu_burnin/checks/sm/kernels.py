@@ -65,7 +65,7 @@ class SmFault:
     seed: int
 
     def hits(self, kernel: str) -> bool:
-        """Whether the fault strikes this kernel."""
+        """Whether the fault is in this kernel."""
         return self.kernel in (None, kernel)
 
 

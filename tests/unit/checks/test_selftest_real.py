@@ -1,4 +1,4 @@
-"""Self-tests on sick hardware: what is wrong with nothing injected is the GPU's fault, with its code and its place."""
+"""Self-tests on faulty hardware: what is wrong with nothing injected is the GPU's fault, with code and place."""
 
 from __future__ import annotations
 

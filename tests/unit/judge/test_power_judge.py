@@ -19,7 +19,7 @@ from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, Verdict
 from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
-SICK = GPUS[1]
+FAULTY = GPUS[1]
 POLICY = load_policy()
 # Seconds of CLOCK_MONOTONIC: rest, waves, mixed load, rest.
 WAVES_AT, MIXED_AT, END_AT = 110.2, 120.5, 130.5
@@ -92,21 +92,21 @@ def _judged(
     return Judged(seen.results, *judge_power(seen))
 
 
-def judge(sick: GpuSeries | None = None, **coverage: Any) -> Judged:
-    """A node of four GPUs, of which one may be sick."""
-    found = TelemetryFindings(series=tuple(sick if sick and gpu is SICK else series(gpu) for gpu in GPUS))
-    results = (CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0), *(result(gpu, **coverage) for gpu in GPUS))
+def judge(faulty: GpuSeries | None = None, **coverage: Any) -> Judged:
+    """A node of four GPUs, of which one may be faulty."""
+    found = TelemetryFindings(series=tuple(faulty if faulty and gpu is FAULTY else series(gpu) for gpu in GPUS))
+    results = (CheckResult("gemm", FAULTY.uuid, Verdict.PASS, 1.0), *(result(gpu, **coverage) for gpu in GPUS))
     return _judged(results, found)
 
 
 def told(judged: Judged) -> tuple[list[str], list[str]]:
-    """Codes of reasons and notices, all about the sick GPU."""
-    assert {one.gpu for part in (judged.reasons, judged.notices) for one in part} <= {SICK.uuid}
+    """Codes of reasons and notices, all about the faulty GPU."""
+    assert {one.gpu for part in (judged.reasons, judged.notices) for one in part} <= {FAULTY.uuid}
     assert {one.check for part in (judged.reasons, judged.notices) for one in part} <= {"power"}
     return [one.code for one in judged.reasons], [one.code for one in judged.notices]
 
 
-def power_of(judged: Judged, gpu: Gpu = SICK) -> dict[str, Any]:
+def power_of(judged: Judged, gpu: Gpu = FAULTY) -> dict[str, Any]:
     (found,) = [one for one in judged.results if one.name == "power" and one.gpu == gpu.uuid]
     power = found.coverage["power"]
     assert isinstance(power, dict)
@@ -148,8 +148,8 @@ def test_the_power_reached_is_a_measurement_beside_its_limit() -> None:
 def test_other_results_and_runs_without_the_check_stay_as_they_are() -> None:
     judged = judge()
     assert [one.name for one in judged.results] == ["gemm", *["power"] * 4]
-    assert judged.results[0] == CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0)
-    alone = (CheckResult("gemm", SICK.uuid, Verdict.PASS, 1.0),)
+    assert judged.results[0] == CheckResult("gemm", FAULTY.uuid, Verdict.PASS, 1.0)
+    alone = (CheckResult("gemm", FAULTY.uuid, Verdict.PASS, 1.0),)
     found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS))
     assert _judged(alone, found) == Judged(alone)
 
@@ -159,7 +159,7 @@ def test_other_results_and_runs_without_the_check_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize(("at", "phase"), [(115.0, "the power waves"), (125.0, "the mixed load")])
 def test_the_power_brake_fails_the_node_and_names_the_load(at: float, phase: str) -> None:
-    judged = judge(series(SICK, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))
+    judged = judge(series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))
     assert told(judged) == (["POWER_BRAKE"], [])
     assert f"the power brake was on during {phase} (seen in 1.0 s)" in judged.reasons[0].message
     assert judged.reasons[0].details["observed"][0]["brake_seconds"] == 1.0  # type: ignore[index,call-overload]
@@ -167,7 +167,7 @@ def test_the_power_brake_fails_the_node_and_names_the_load(at: float, phase: str
 
 @pytest.mark.parametrize("at", [105.0, 138.0])
 def test_the_brake_outside_of_the_check_is_not_this_checks(at: float) -> None:
-    assert told(judge(series(SICK, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))) == ([], [])
+    assert told(judge(series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_brake_outside_of_the_check_is_not_this_checks(at: float) -> None:
     ],
 )
 def test_slowdowns_during_the_waves_are_a_warning(bit: int, code: str, words: str) -> None:
-    judged = judge(series(SICK, clocks_event_reasons=lambda t, bits: float(int(bits) | bit) if t == 114 else bits))
+    judged = judge(series(FAULTY, clocks_event_reasons=lambda t, bits: float(int(bits) | bit) if t == 114 else bits))
     assert told(judged) == ([], [code])
     assert words in judged.notices[0].message
     assert "during the power waves" in judged.notices[0].message
@@ -190,7 +190,7 @@ def test_slowdowns_during_the_waves_are_a_warning(bit: int, code: str, words: st
 
 def capped(mhz: float, bits: float = 0.0) -> GpuSeries:
     return series(
-        SICK,
+        FAULTY,
         clock_sm_mhz=lambda t, value: mhz if under(t) else value,
         clocks_event_reasons=lambda t, value: bits if under(t) else value,
     )
@@ -221,7 +221,7 @@ def test_a_setting_that_holds_the_clock_explains_nothing() -> None:
 
 
 def test_a_gpu_far_hotter_than_the_others_under_the_same_load_is_told() -> None:
-    judged = judge(series(SICK, temperature_c=lambda t, value: 75.0 if under(t) else value))
+    judged = judge(series(FAULTY, temperature_c=lambda t, value: 75.0 if under(t) else value))
     assert told(judged) == ([], ["TEMPERATURE_HIGH"])
     assert "13 degC hotter than the median GPU" in judged.notices[0].message
     assert power_of(judged)["temperature_rank"] == 1
@@ -229,8 +229,8 @@ def test_a_gpu_far_hotter_than_the_others_under_the_same_load_is_told() -> None:
 
 
 def test_heat_outside_of_the_mixed_load_and_small_differences_are_not_told() -> None:
-    assert told(judge(series(SICK, temperature_c=lambda t, value: 85.0 if t < 110 else value))) == ([], [])
-    assert told(judge(series(SICK, temperature_c=lambda t, value: 74.0 if under(t) else value))) == ([], [])
+    assert told(judge(series(FAULTY, temperature_c=lambda t, value: 85.0 if t < 110 else value))) == ([], [])
+    assert told(judge(series(FAULTY, temperature_c=lambda t, value: 74.0 if under(t) else value))) == ([], [])
 
 
 # --- power ---
@@ -242,7 +242,7 @@ def drawing(share: float) -> GpuSeries:
     for at in TIMES:
         total += LIMIT_W * (share if under(at) else load_of(at)) * 1000
         energy.append(total)
-    return series(SICK, energy_mj=lambda t, _: energy[TIMES.index(t)])
+    return series(FAULTY, energy_mj=lambda t, _: energy[TIMES.index(t)])
 
 
 def test_far_less_power_than_the_limit_is_told() -> None:
@@ -254,8 +254,8 @@ def test_far_less_power_than_the_limit_is_told() -> None:
 @pytest.mark.parametrize(("share", "told_of"), [(0.97, []), (0.8, ["POWER_LOW"])])
 def test_power_is_held_against_the_limit_in_force_and_not_the_boards_own(share: float, told_of: list[str]) -> None:
     lowered_w = 500
-    sick = drawing(share * lowered_w / LIMIT_W)
-    judged = judge(replace(sick, limits={**sick.limits, "power_limit_w": lowered_w, "power_default_w": LIMIT_W}))
+    faulty = drawing(share * lowered_w / LIMIT_W)
+    judged = judge(replace(faulty, limits={**faulty.limits, "power_limit_w": lowered_w, "power_default_w": LIMIT_W}))
     assert told(judged) == ([], told_of)
 
 
@@ -264,7 +264,7 @@ def test_power_near_the_limit_is_not_told() -> None:
 
 
 def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_load_only() -> None:
-    found = series(SICK, power_w=lambda t, value: 0.8 * LIMIT_W if under(t) else value)
+    found = series(FAULTY, power_w=lambda t, value: 0.8 * LIMIT_W if under(t) else value)
     missing = replace(
         found, columns={name: v for name, v in found.columns.items() if name != "energy_mj"},
         highest={name: v for name, v in found.highest.items() if name != "energy_mj"},
@@ -284,7 +284,7 @@ def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_l
     ids=["falls", "leaps"],
 )
 def test_a_sum_of_energy_that_jumps_is_not_believed_and_told(jump: float, why: str) -> None:
-    judged = judge(series(SICK, energy_mj=lambda t, value: value + (jump if t >= 125 else 0.0)))
+    judged = judge(series(FAULTY, energy_mj=lambda t, value: value + (jump if t >= 125 else 0.0)))
     assert told(judged) == ([], ["COUNTER_LOST"])
     assert why in judged.notices[0].message
     assert power_of(judged)["phases"][MIXED]["power_source"] == POWER_SOURCE
@@ -292,13 +292,13 @@ def test_a_sum_of_energy_that_jumps_is_not_believed_and_told(jump: float, why: s
 
 
 def test_a_sum_of_energy_that_stands_still_says_nothing() -> None:
-    still = series(SICK, energy_mj=lambda t, _: 123456789.0)
+    still = series(FAULTY, energy_mj=lambda t, _: 123456789.0)
     found = energy_over(still, MIXED_AT, END_AT, LIMIT_W)
     assert (found.joules, found.why, found.jumped) == (None, "the energy counter stood still", False)
 
 
 def test_a_hole_in_the_sum_of_energy_is_bridged() -> None:
-    holes = series(SICK, energy_mj=lambda t, value: None if t in (123.0, 124.0) else value)
+    holes = series(FAULTY, energy_mj=lambda t, value: None if t in (123.0, 124.0) else value)
     found = energy_over(holes, MIXED_AT, END_AT, LIMIT_W)
     assert found.joules == pytest.approx(9 * 0.97 * LIMIT_W)
 
@@ -312,7 +312,7 @@ def test_a_phase_of_less_than_two_seconds_gives_no_energy_and_no_clock() -> None
 
 
 def test_without_a_gpu_nvmls_power_is_not_taken_for_the_checks() -> None:
-    still = series(SICK, energy_mj=lambda t, _: 5.0, power_w=lambda t, _: 71.0)
+    still = series(FAULTY, energy_mj=lambda t, _: 5.0, power_w=lambda t, _: 71.0)
     judged = judge(still, simulated=True)
     assert power_of(judged)["phases"][MIXED]["mean_power_w"] is None
     assert told(judged) == ([], [])
@@ -334,7 +334,7 @@ def test_two_gpus_are_too_few_for_a_median() -> None:
 
 
 def test_a_gpu_without_samples_is_left_to_the_rules_of_telemetry() -> None:
-    found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS if gpu is not SICK))
+    found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS if gpu is not FAULTY))
     judged = _judged([result(gpu) for gpu in GPUS], found)
     assert (judged.reasons, judged.notices) == ((), ())
     assert "power" not in judged.results[1].coverage
@@ -357,19 +357,19 @@ def test_a_level_without_waves_is_not_told_of() -> None:
 
 @pytest.mark.parametrize("part", [None, {}, {"run": True}, {"run": True, "started_s": "soon", "ended_s": 1.0}])
 def test_a_coverage_without_times_gives_no_phase(part: Any) -> None:
-    assert phases_of(series(SICK), {"waves": part, "mixed": part}) == {}
+    assert phases_of(series(FAULTY), {"waves": part, "mixed": part}) == {}
 
 
 # --- within the verdict of a run ---
 
 
 def test_the_verdict_of_a_run_has_it_all() -> None:
-    braked = series(SICK, clocks_event_reasons=lambda t, bits: 132.0 if t == 115 else bits)
-    found = TelemetryFindings(series=tuple(braked if gpu is SICK else series(gpu) for gpu in GPUS))
+    braked = series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == 115 else bits)
+    found = TelemetryFindings(series=tuple(braked if gpu is FAULTY else series(gpu) for gpu in GPUS))
     seen = observed([result(gpu) for gpu in GPUS], GPUS, checks=("power",), telemetry=found)
     judged = verdict.judge(seen)
-    assert ("POWER_BRAKE", SICK.uuid) in [(reason.code, reason.gpu) for reason in judged.reasons]
-    assert (judged.verdict, judged.gpus[SICK.uuid]) == (Verdict.FAIL, Verdict.FAIL)
+    assert ("POWER_BRAKE", FAULTY.uuid) in [(reason.code, reason.gpu) for reason in judged.reasons]
+    assert (judged.verdict, judged.gpus[FAULTY.uuid]) == (Verdict.FAIL, Verdict.FAIL)
     assert [one.measurements[0].name for one in judged.results] == ["power_reached_w"] * 4
 
 
@@ -388,6 +388,6 @@ def test_a_policy_that_fails_a_node_for_its_clock_does_so() -> None:
         replace(rule, meaning=replace(rule.meaning, weight=Weight.FAIL)) if "clock" in rule.quantity else rule
         for rule in POLICY.power
     )
-    found = TelemetryFindings(series=tuple(capped(1200.0) if gpu is SICK else series(gpu) for gpu in GPUS))
+    found = TelemetryFindings(series=tuple(capped(1200.0) if gpu is FAULTY else series(gpu) for gpu in GPUS))
     judged = _judged([result(gpu) for gpu in GPUS], found, rules=Rules(telemetry=replace(POLICY, power=rules)))
     assert [(one.code, one.severity) for one in judged.reasons] == [("CLOCK_CAPPED", Verdict.FAIL)]

@@ -20,7 +20,7 @@ from tests.support.coverages import coverage
 from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
-SICK = GPUS[1]
+FAULTY = GPUS[1]
 POLICY = load_policy()
 TB = 10**12
 
@@ -35,17 +35,17 @@ def series(gpu: Gpu, temperature_c: float = 60.0, **changes: Any) -> GpuSeries:
     return replace(found, **changes)
 
 
-def findings(sick: GpuSeries | None = None, **changes: Any) -> TelemetryFindings:
-    """A healthy run, but for the series of the sick GPU."""
+def findings(faulty: GpuSeries | None = None, **changes: Any) -> TelemetryFindings:
+    """A healthy run, but for the series of the faulty GPU."""
     found = TelemetryFindings(
-        series=tuple(sick if sick and gpu is SICK else series(gpu) for gpu in GPUS),
+        series=tuple(faulty if faulty and gpu is FAULTY else series(gpu) for gpu in GPUS),
         sources=tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS),
     )
     return replace(found, **changes)
 
 
 def result(**moved: int) -> CheckResult:
-    return CheckResult("hbm", SICK.uuid, Verdict.PASS, 10.0, coverage=coverage("hbm", **moved))
+    return CheckResult("hbm", FAULTY.uuid, Verdict.PASS, 10.0, coverage=coverage("hbm", **moved))
 
 
 def judge(found: TelemetryFindings, *results: CheckResult) -> Findings:
@@ -53,8 +53,8 @@ def judge(found: TelemetryFindings, *results: CheckResult) -> Findings:
 
 
 def told(judged: Findings) -> tuple[list[str], list[str]]:
-    """The codes of reasons and of notices, all of which must be about the sick GPU."""
-    assert {one.gpu for part in judged for one in part} <= {SICK.uuid}
+    """The codes of reasons and of notices, all of which must be about the faulty GPU."""
+    assert {one.gpu for part in judged for one in part} <= {FAULTY.uuid}
     return [one.code for one in judged[0]], [one.code for one in judged[1]]
 
 
@@ -64,7 +64,7 @@ def wanted(weight: Weight, code: str) -> tuple[list[str], list[str]]:
 
 def risen(name: str, delta: int | None, why: str = "", before: int | None = 10) -> Counter:
     after = None if delta is None or before is None else before + delta
-    return Counter(SICK.uuid, name, UNITS[name], before, after, why)
+    return Counter(FAULTY.uuid, name, UNITS[name], before, after, why)
 
 
 def test_a_healthy_run_is_told_nothing_of() -> None:
@@ -97,7 +97,7 @@ def test_each_counter_rule_applies_above_its_limit_and_not_at_it(rule: CounterRu
     (observed,) = one.details["observed"]  # type: ignore[misc]
     assert (observed["counter"], observed["delta"], observed["unit"]) == (name, limit + 1, UNITS[name])  # type: ignore[call-overload, index]
     assert (observed["source"], observed["limit"]) == (rule.meaning.source, rule.limit)  # type: ignore[call-overload, index]
-    assert f"GPU 1 ({SICK.pci_bus_id} {SICK.uuid})" in one.message
+    assert f"GPU 1 ({FAULTY.pci_bus_id} {FAULTY.uuid})" in one.message
     assert str(limit + 1) in one.message
     at = judge(findings(counters=(risen(name, limit),)), result(**moved))
     softer = [other for other, other_name in COUNTER_RULES if other_name == name and other is not rule]
@@ -134,7 +134,7 @@ def test_one_reason_for_all_counters_of_a_code() -> None:
 
 
 def test_links_that_counted_are_named() -> None:
-    link = Counter(SICK.uuid, "nvlink_recoveries_link7", "events", 0, 3)
+    link = Counter(FAULTY.uuid, "nvlink_recoveries_link7", "events", 0, 3)
     (reason,), _ = judge(findings(counters=(risen("nvlink_recoveries", 3), link)))
     assert reason.code == "NVLINK_ERRORS"
     assert "link 7" in reason.message
@@ -160,7 +160,7 @@ def test_counters_without_a_rule_are_only_recorded() -> None:
 )
 def test_a_counter_that_cannot_be_compared_is_inconclusive_and_never_zero(counter: Counter) -> None:
     (reason,), notices = judge(findings(counters=(counter,)))
-    assert (reason.code, reason.gpu, reason.severity) == ("COUNTER_LOST", SICK.uuid, Verdict.INCONCLUSIVE)
+    assert (reason.code, reason.gpu, reason.severity) == ("COUNTER_LOST", FAULTY.uuid, Verdict.INCONCLUSIVE)
     assert counter.name in reason.message
     assert notices == ()
 
@@ -171,7 +171,7 @@ def test_a_counter_that_was_never_there_is_no_loss(name: str, why: str) -> None:
 
 
 def test_last_readings_of_a_sampler_that_died_still_count() -> None:
-    dead = tuple(Source(SAMPLES, gpu.uuid, gpu is not SICK, "killed") for gpu in GPUS)
+    dead = tuple(Source(SAMPLES, gpu.uuid, gpu is not FAULTY, "killed") for gpu in GPUS)
     counters = (risen("ecc_volatile_uncorrected_dram", 1, why="the sampler ended early: this is its last reading"),)
     assert told(judge(findings(counters=counters, sources=dead)))[0] == ["TELEMETRY_LOST", "ECC_UNCORRECTED"]
 
@@ -182,14 +182,14 @@ def test_last_readings_of_a_sampler_that_died_still_count() -> None:
 @pytest.mark.parametrize("rule", POLICY.throttle.values(), ids=named)
 def test_each_clocks_event_reason(rule: ThrottleRule) -> None:
     def judged(samples: int) -> Findings:
-        return judge(findings(series(SICK, samples=20, reason_samples={rule.bit: samples})))
+        return judge(findings(series(FAULTY, samples=20, reason_samples={rule.bit: samples})))
 
     assert told(judged(rule.least_samples)) == wanted(rule.meaning.weight, rule.meaning.code)
     assert told(judged(rule.least_samples - 1)) == ([], [])
 
 
 def test_throttling_says_how_long_and_since_when() -> None:
-    hot = series(SICK, reason_samples={4: 20, 0x40: 7})
+    hot = series(FAULTY, reason_samples={4: 20, 0x40: 7})
     hot = replace(hot, columns={**hot.columns, "clocks_event_reasons": (4.0, 68.0)})
     (reason,), _ = judge(findings(hot))
     assert "thermal slowdown by hardware (clocks event reason 0x40) in 7 of 20 samples, about 0.7 s" in reason.message
@@ -210,10 +210,10 @@ def test_a_hardware_slowdown_in_moments_of_power_waves_is_no_fault(
     seen: tuple[float, ...], samples: int, code: list[str]
 ) -> None:
     """0x8 may show while the clocks change (nvml.h); the power check itself tells of it as a warning."""
-    watched = series(SICK, t_s=tuple(range(1, 7)), samples=60, reason_samples={4: 60, 8: samples})
+    watched = series(FAULTY, t_s=tuple(range(1, 7)), samples=60, reason_samples={4: 60, 8: samples})
     columns = {"temperature_c": (60.0,) * 6, "clocks_event_reasons": seen}
     waves: dict[str, JSON] = {"run": True, "started_s": 1.2, "ended_s": 3.9}
-    power = CheckResult("power", SICK.uuid, Verdict.PASS, 5.0, (), {"waves": waves})
+    power = CheckResult("power", FAULTY.uuid, Verdict.PASS, 5.0, (), {"waves": waves})
     found = judge(findings(replace(watched, columns=columns)), power)
     assert [reason.code for reason in found[0]] == code
     brake = replace(watched, columns={**columns, "clocks_event_reasons": (4.0, 132.0, 4.0, 4.0, 4.0, 4.0)})
@@ -223,7 +223,7 @@ def test_a_hardware_slowdown_in_moments_of_power_waves_is_no_fault(
 
 
 def test_a_clocks_event_reason_nobody_described_is_told() -> None:
-    _, (notice,) = judge(findings(series(SICK, reason_samples={0x8000: 1})))
+    _, (notice,) = judge(findings(series(FAULTY, reason_samples={0x8000: 1})))
     assert notice.code == "THROTTLED"
     assert "0x8000" in notice.message
 
@@ -240,13 +240,13 @@ def test_a_clocks_event_reason_nobody_described_is_told() -> None:
     ],
 )
 def test_a_gpu_far_above_its_node(changes: dict[str, float], expected: tuple[list[str], list[str]]) -> None:
-    reasons, notices = told(judge(findings(series(SICK, limits={}, **changes))))
+    reasons, notices = told(judge(findings(series(FAULTY, limits={}, **changes))))
     assert (reasons, notices) == expected
 
 
 def test_two_gpus_have_no_median() -> None:
     found = TelemetryFindings(
-        series=(series(GPUS[0]), series(SICK, 85.0, limits={})),
+        series=(series(GPUS[0]), series(FAULTY, 85.0, limits={})),
         sources=tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS[:2]),
     )
     assert judge_telemetry(observed(gpus=GPUS[:2], telemetry=found)) == ((), ())
@@ -257,11 +257,11 @@ def headroom(
 ) -> GpuSeries:
     limits = {"slowdown_c": slowdown} | ({} if tlimit is None else {"tlimit_slowdown_c": tlimit})
     lowest = {} if margin is None else {"temperature_margin_c": (margin + 9, margin)}
-    return series(SICK, temperature_c, lowest=lowest, limits=limits)
+    return series(FAULTY, temperature_c, lowest=lowest, limits=limits)
 
 
 @pytest.mark.parametrize(
-    ("sick", "weight"),
+    ("faulty", "weight"),
     [
         (headroom(None), None),
         (headroom(None, slowdown=66), None),
@@ -281,8 +281,8 @@ def headroom(
         (headroom(-2.0, -2, slowdown=89), Weight.FAIL),
     ],
 )
-def test_what_is_left_to_the_slowdown(sick: GpuSeries, weight: Weight | None) -> None:
-    assert told(judge(findings(sick))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
+def test_what_is_left_to_the_slowdown(faulty: GpuSeries, weight: Weight | None) -> None:
+    assert told(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_what_is_left_to_the_slowdown(sick: GpuSeries, weight: Weight | None) ->
     [(91.0, 95, None), (92.0, 95, Weight.WARN), (95.0, 95, Weight.WARN), (96.0, 95, Weight.FAIL), (96.0, 0, None)],
 )
 def test_what_is_left_to_the_memory(memory_c: float, limit: int, weight: Weight | None) -> None:
-    sick = series(SICK, highest={"temperature_memory_c": (80.0, memory_c)}, limits={"memory_max_c": limit})
-    assert told(judge(findings(sick))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
+    faulty = series(FAULTY, highest={"temperature_memory_c": (80.0, memory_c)}, limits={"memory_max_c": limit})
+    assert told(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
 
 
 def test_every_quantity_has_rules() -> None:
@@ -309,32 +309,32 @@ def test_a_pcie_link_that_never_rose_under_load(
     generations: tuple[int, int], most: int | None, seconds: float, slow: bool
 ) -> None:
     limits = {} if most is None else {"pcie_generation": most}
-    sick = series(SICK, highest={"pcie_generation": generations}, limits=limits)
-    judged = judge(findings(sick), replace(result(), seconds=seconds))
+    faulty = series(FAULTY, highest={"pcie_generation": generations}, limits=limits)
+    judged = judge(findings(faulty), replace(result(), seconds=seconds))
     assert told(judged) == (["PCIE_DEGRADED"] if slow else [], [])
 
 
 @pytest.mark.parametrize("rule", POLICY.events.values(), ids=named)
 def test_each_event(rule: EventRule) -> None:
-    event = GpuEvent(SICK.uuid, rule.event, 0, 2, 1.5)
+    event = GpuEvent(FAULTY.uuid, rule.event, 0, 2, 1.5)
     assert told(judge(findings(events=(event,)))) == wanted(rule.meaning.weight, rule.meaning.code)
 
 
 def test_xids_are_judged_elsewhere() -> None:
-    assert judge(findings(events=(GpuEvent(SICK.uuid, "xid", 79, 1, 1.5),))) == ((), ())
+    assert judge(findings(events=(GpuEvent(FAULTY.uuid, "xid", 79, 1, 1.5),))) == ((), ())
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sources": tuple(Source(SAMPLES, gpu.uuid, gpu is not SICK, "status -9") for gpu in GPUS)}, "status -9"),
-        ({"sources": tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS if gpu is not SICK)}, "no sampler"),
-        ({"series": tuple(series(gpu, watched_share=0.8 if gpu is SICK else 0.9) for gpu in GPUS)}, "too little"),
+        ({"sources": tuple(Source(SAMPLES, gpu.uuid, gpu is not FAULTY, "status -9") for gpu in GPUS)}, "status -9"),
+        ({"sources": tuple(Source(SAMPLES, gpu.uuid, True) for gpu in GPUS if gpu is not FAULTY)}, "no sampler"),
+        ({"series": tuple(series(gpu, watched_share=0.8 if gpu is FAULTY else 0.9) for gpu in GPUS)}, "too little"),
     ],
 )
 def test_a_gpu_that_was_not_watched_is_inconclusive(changes: dict[str, Any], words: str) -> None:
     (reason,), _ = judge(findings(**changes))
-    assert (reason.code, reason.gpu, reason.severity) == ("TELEMETRY_LOST", SICK.uuid, Verdict.INCONCLUSIVE)
+    assert (reason.code, reason.gpu, reason.severity) == ("TELEMETRY_LOST", FAULTY.uuid, Verdict.INCONCLUSIVE)
     assert words in reason.message
 
 
@@ -348,15 +348,15 @@ def test_no_telemetry_at_all_is_inconclusive_for_each_gpu() -> None:
 def test_a_needed_value_must_have_been_read_in_most_of_the_run(column: str, unread: int, lost: bool) -> None:
     values = (*(4.0 for _ in range(10 - unread)), *(None for _ in range(unread)))
     columns = {"temperature_c": (60.0,) * 10, "clocks_event_reasons": (4.0,) * 10} | {column: values}
-    judged = judge(findings(series(SICK, t_s=tuple(map(float, range(10))), columns=columns)))
+    judged = judge(findings(series(FAULTY, t_s=tuple(map(float, range(10))), columns=columns)))
     assert told(judged) == (["TELEMETRY_LOST"] if lost else [], [])
 
 
 def test_a_gpu_that_fell_away_is_lost_and_nothing_else_is_said_of_its_counters() -> None:
-    dead = tuple(Source(SAMPLES, gpu.uuid, gpu is not SICK, "gpu_is_lost") for gpu in GPUS)
+    dead = tuple(Source(SAMPLES, gpu.uuid, gpu is not FAULTY, "gpu_is_lost") for gpu in GPUS)
     counters = (risen("energy_mj", None, why="gpu_is_lost"),)
-    (reason,), notices = judge(findings(series(SICK, lost="gpu_is_lost"), counters=counters, sources=dead))
-    assert (reason.code, reason.gpu, reason.severity) == ("GPU_LOST", SICK.uuid, Verdict.FAIL)
+    (reason,), notices = judge(findings(series(FAULTY, lost="gpu_is_lost"), counters=counters, sources=dead))
+    assert (reason.code, reason.gpu, reason.severity) == ("GPU_LOST", FAULTY.uuid, Verdict.FAIL)
     assert notices == ()
 
 

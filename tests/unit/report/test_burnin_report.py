@@ -36,7 +36,7 @@ def advice(code: str) -> str | None:
 
 
 @pytest.fixture
-def sick() -> model.Report:
+def faulty() -> model.Report:
     """A lost GPU, an XID, an injected fault, a number that is none, something left out."""
     event = XidEvent(79, "0000:1c:00.0", None, "NVRM: Xid (PCI:0000:1c:00): 79, fallen off", 5, False)
     seen = without(healthy(plan(inject=("gemm:nan",))), "hbm", "GPU-1")
@@ -74,13 +74,13 @@ def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
     assert {"check": "dcgm", "gpu": None, "why": "optional, and not asked for"} in report["coverage"]["not_run"]
 
 
-def test_sick_report_is_valid(sick: model.Report) -> None:
-    model.to_bytes(sick)
-    assert sick["verdict"] == "FAIL"
-    odd = next(check for check in sick["checks"] if (check["name"], check["gpu"]) == ("gemm", "GPU-0"))
+def test_faulty_report_is_valid(faulty: model.Report) -> None:
+    model.to_bytes(faulty)
+    assert faulty["verdict"] == "FAIL"
+    odd = next(check for check in faulty["checks"] if (check["name"], check["gpu"]) == ("gemm", "GPU-0"))
     assert odd["measurements"][0]["value"] is None
-    assert sick["telemetry"]["kernel_log"]["events"][0]["gpu"] == "GPU-1"
-    gaps = [(gap["check"], gap["gpu"]) for gap in sick["coverage"]["not_run"]][:2]
+    assert faulty["telemetry"]["kernel_log"]["events"][0]["gpu"] == "GPU-1"
+    gaps = [(gap["check"], gap["gpu"]) for gap in faulty["coverage"]["not_run"]][:2]
     assert gaps == [("hbm", "GPU-1"), ("hbm", None)]
 
 
@@ -279,8 +279,8 @@ def test_text_of_a_pass() -> None:
     assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 
 
-def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> None:
-    shown = text.render(sick, advice)
+def test_text_of_a_fail_leads_with_reasons_and_advice(faulty: model.Report) -> None:
+    shown = text.render(faulty, advice)
     lines = shown.splitlines()
     assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
     assert lines[1] == "ACTION   retest without --inject   (power cycle, if the fault was not injected)"
@@ -291,8 +291,8 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(sick: model.Report) -> Non
     assert len(lines) <= 45
 
 
-def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read(sick: model.Report) -> None:
-    cut: Any = copy.deepcopy(sick)
+def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read(faulty: model.Report) -> None:
+    cut: Any = copy.deepcopy(faulty)
     cut["coverage"]["not_run"] = [{"check": "gemm", "gpu": gpu["uuid"], "why": "interrupted"} for gpu in cut["gpus"]]
     cut["checks"] = [check for check in cut["checks"] if check["name"] != "gemm"]
     log = cut["telemetry"]["kernel_log"]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from gpu_burnin.cli.compare import compare as command
 from gpu_burnin.report import compare, model
 from tests.support.sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
-from tests.support.sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
+from tests.support.sample_reports import Sample, faulty_8, gpus_of, healthy_1, healthy_8, sample
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def test_the_same_report_differs_in_nothing(before: model.Report) -> None:
 
 
 def test_a_node_that_fell_ill(before: model.Report) -> None:
-    found = compare.compare(before, sick_8()[0])
+    found = compare.compare(before, faulty_8()[0])
     text = compare.render(found)
     assert "+ new reason GEMM_MISMATCH on GPU 3: bf16 product is wrong" in text
     assert "+ new warning THROTTLED on GPU 1" in text
     assert "verdict on node, GPU 2, GPU 3, GPU 5, GPU 6: PASS -> FAIL" in text
     assert "gemm_bf16_throughput on GPU 1: 804.1 TFLOP/s -> 708.6 TFLOP/s (-11.9%)" in text
     assert "not run: hbm on GPU 6: none -> no result" in text
-    back = compare.render(compare.compare(sick_8()[0], before))
+    back = compare.render(compare.compare(faulty_8()[0], before))
     assert "- gone reason GEMM_MISMATCH on GPU 3" in back
     assert "804.1 TFLOP/s (+13.5%)" in back
     assert all(len(line) <= compare.WIDTH for line in text.splitlines())
@@ -186,7 +186,7 @@ def write(path: Path, report: model.Report) -> str:
 
 
 def test_command_prints_text_or_json_and_ends_with_0(tmp_path: Path, before: model.Report) -> None:
-    first, second = write(tmp_path / "a", before), write(tmp_path / "b", sick_8()[0])
+    first, second = write(tmp_path / "a", before), write(tmp_path / "b", faulty_8()[0])
     done = CliRunner().invoke(command, [first, second])
     assert (done.exit_code, done.stdout.splitlines()[1][-4:]) == (0, "FAIL")
     done = CliRunner().invoke(command, [first, second, "--json"])

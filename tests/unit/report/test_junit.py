@@ -12,7 +12,7 @@ from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import model
 from gpu_burnin.report.junit import to_junit
 from tests.support.sample_nodes import SAMPLES, one_slow_link
-from tests.support.sample_reports import healthy_8, sample, sick_8
+from tests.support.sample_reports import faulty_8, healthy_8, sample
 
 
 def suites_of(report: model.Report) -> dict[str, ET.Element]:
@@ -58,8 +58,8 @@ def test_healthy_run_is_all_green() -> None:
     assert outcomes(suites["state"]) == {"node": "pass"}
 
 
-def test_sick_run_says_what_is_wrong_where() -> None:
-    suites = suites_of(sick_8()[0])
+def test_faulty_run_says_what_is_wrong_where() -> None:
+    suites = suites_of(faulty_8()[0])
     assert outcomes(suites["run"])["verdict"] == "failure"
     said = {item.get("name"): item.get("value") for item in suites["run"].iter("property")}
     assert (said["verdict"], said["simulated"], said["action"]) == ("FAIL", "false", "hold")

@@ -10,7 +10,7 @@ import pytest
 from gpu_burnin.report import model
 from gpu_burnin.report.openmetrics import to_openmetrics
 from tests.support.sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
-from tests.support.sample_reports import healthy_8, sick_8
+from tests.support.sample_reports import faulty_8, healthy_8
 
 Labels = frozenset[tuple[str, str]]
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -121,7 +121,7 @@ def test_metrics_of_a_healthy_node() -> None:
 
 
 def test_metrics_of_a_sick_node() -> None:
-    report, _ = sick_8()
+    report, _ = faulty_8()
     found = parse(to_openmetrics(report))
     assert value(found["gpu_burnin_verdict"], verdict="FAIL") == 1
     assert value(found["gpu_burnin_gpu_verdict"], index="3", verdict="FAIL") == 1

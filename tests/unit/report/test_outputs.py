@@ -15,7 +15,7 @@ from gpu_burnin.node.reports import load
 from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.system import files
 from tests.support.sample_nodes import power_brake_8
-from tests.support.sample_reports import healthy_8, sick_8
+from tests.support.sample_reports import faulty_8, healthy_8
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 READING, FILES_PAGE = DOCS / "operations/burnin-report.md", DOCS / "reference/report-files.md"
@@ -23,7 +23,7 @@ FILES = {"report.json", "report.txt", "report.html", "junit.xml", "metrics.prom"
 
 
 def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
-    report, series = sick_8()
+    report, series = faulty_8()
     written = outputs.write(tmp_path, report, series)
     assert written.failed == {}
     assert {path.name for path in tmp_path.iterdir()} == FILES
@@ -48,7 +48,7 @@ def test_page_that_cannot_be_made_loses_no_report(tmp_path: Path, monkeypatch: p
         raise ValueError("<no axis>")
 
     monkeypatch.setattr(outputs.html, "render", broken)
-    report, series = sick_8()
+    report, series = faulty_8()
     outputs.write(tmp_path, report, series)
     assert load(tmp_path) == report
     page = (tmp_path / "report.html").read_text()
@@ -78,7 +78,7 @@ def test_a_form_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(outputs.text, "render", broken)
     monkeypatch.setattr(outputs.junit, "to_junit", broken)
-    report, series = sick_8()
+    report, series = faulty_8()
     failed = outputs.write(tmp_path, report, series).failed
     assert failed == {"junit.xml": "a fault of gpu-burnin itself: ValueError('no words')"}
     assert load(tmp_path) == report
@@ -103,7 +103,7 @@ def test_page_has_commands() -> None:
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two reports and the state directory of a node; only read."""
     folder = tmp_path_factory.mktemp("reports")
-    for place, made in (("BEFORE", healthy_8()), ("AFTER", sick_8()), ("STATE/runs/RUN", healthy_8())):
+    for place, made in (("BEFORE", healthy_8()), ("AFTER", faulty_8()), ("STATE/runs/RUN", healthy_8())):
         (folder / place).mkdir(parents=True)
         outputs.write(folder / place, *made)
     (folder / "STATE/latest").symlink_to("runs/RUN")
@@ -128,6 +128,6 @@ def test_page_names_every_file_and_every_metric() -> None:
     assert set(re.findall(r"^\| `([\w.]+\.(?:json|txt|html|xml|prom))` \|", text, re.MULTILINE)) == FILES
     told = set(re.findall(r"^\| `(gpu_burnin_\w+)` \|", text, re.MULTILINE))
     made = set()
-    for report, _ in (healthy_8(), sick_8(), power_brake_8()):
+    for report, _ in (healthy_8(), faulty_8(), power_brake_8()):
         made |= set(re.findall(r"^# TYPE (\w+) gauge$", openmetrics.to_openmetrics(report).decode(), re.MULTILINE))
     assert told == made

@@ -15,11 +15,11 @@ from gpu_burnin.report.page import Page
 from gpu_burnin.report.verdicts import columns, verdict_on
 from tests.support.page_reader import Parsed
 from tests.support.sample_nodes import SAMPLES
-from tests.support.sample_reports import Sample, gpus_of, healthy_1, healthy_8, sample, sick_8
+from tests.support.sample_reports import Sample, faulty_8, gpus_of, healthy_1, healthy_8, sample
 
 
 def test_everything_of_the_report_is_on_the_page() -> None:
-    report, series = sick_8()
+    report, series = faulty_8()
     parsed = Parsed(html.render(report, series))
     shown = parsed.text
     wanted = [report["verdict"], report["node"], report["run_id"], report["software"]["driver"], report["plan_sha256"]]
@@ -42,7 +42,7 @@ def test_everything_of_the_report_is_on_the_page() -> None:
 
 
 def test_plots_mark_checks_xids_and_slowdowns() -> None:
-    report, series = sick_8()
+    report, series = faulty_8()
     timeline = charts.timeline(report, series)
     assert [name for _, name in timeline.windows] == ["state", "sm", "gemm", "hbm", "pcie", "nvlink", "nccl", "power"]
     by_index = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
@@ -87,7 +87,7 @@ def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
     ("name", "sentence"),
     [
         ("healthy-8", "No fault was seen on 8 GPUs in 4 min 52 s."),
-        ("sick-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
+        ("faulty-8", "GPU 2, GPU 3, GPU 5 and GPU 6 failed, out of 8 GPUs."),
         ("doubtful-8", "No fault was proved, but this run cannot vouch for the 8 GPUs either."),
         ("healthy-1", "No fault was seen on 1 GPU in 1 min."),
         ("slow-link-8", "The link between GPU 2 and GPU 5 failed, out of 8 GPUs."),
@@ -160,7 +160,7 @@ def test_unwatched_gpu_and_a_node_that_state_could_not_read_do_not_show_pass() -
 
 
 def test_reason_that_weighs_most_stands_at_the_top() -> None:
-    report, series = sick_8()
+    report, series = faulty_8()
     reason = Page(report).reason
     assert reason
     assert (reason.code, reason.units, reason.more) == ("SLOW", ("GPU 2",), 7)
@@ -198,11 +198,11 @@ def test_same_fault_on_every_gpu_asks_for_a_common_cause_first() -> None:
 def test_plots_of_power_fold_on_pass_alone() -> None:
     summary = "<summary>Power, clock and temperature of each GPU over the waves</summary>"
     assert f'<details class="more">{summary}' in html.render(*healthy_8())
-    assert f'<details class="more" open>{summary}' in html.render(*sick_8())
+    assert f'<details class="more" open>{summary}' in html.render(*faulty_8())
 
 
 def test_codes_break_at_underscores_alone() -> None:
-    page = html.render(*sick_8())
+    page = html.render(*faulty_8())
     assert "GEMM_<wbr>MISMATCH" in page
     places = re.findall(r'<(?:a class="tile|p class="(?:head|reason)).*?</(?:a|p)>', page, re.DOTALL)
     assert len(places) > 10
@@ -210,7 +210,7 @@ def test_codes_break_at_underscores_alone() -> None:
 
 
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
-    report, _ = sick_8()
+    report, _ = faulty_8()
     assert "inject" not in Page(report).next_step
     report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
     assert Page(report).next_step.startswith("Run again without --inject.")
@@ -251,7 +251,7 @@ def test_reasons_of_one_code_are_one_finding_with_one_advice() -> None:
 
 
 def test_coverage_joins_gpus_that_covered_the_like() -> None:
-    rows = {(row.check, row.units): row for row in Page(sick_8()[0]).coverage}
+    rows = {(row.check, row.units): row for row in Page(faulty_8()[0]).coverage}
     assert (
         rows["sm", "all 8 GPUs"].bound
         == "a fault that comes every 1.9 s of verified work or more often would have shown"

@@ -19,7 +19,7 @@ from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.waves import told, waves
 from tests.support.sample_nodes import SAMPLES, bit_lane_2, healthy_16, nccl_fallback_8, no_waves_1, power_brake_8
-from tests.support.sample_reports import healthy_1, healthy_8, sick_8
+from tests.support.sample_reports import faulty_8, healthy_1, healthy_8
 
 
 def checks_of(report: Report, name: str) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def checks_of(report: Report, name: str) -> list[dict[str, Any]]:
 
 
 def test_memory_errors_make_a_map_and_only_they() -> None:
-    report, series = sick_8()
+    report, series = faulty_8()
     (map,) = error_maps(report)
     assert map.heading == "hbm on GPU 5"
     # Four words, one of them with two wrong bits.

@@ -1,4 +1,4 @@
-"""Whole runs through the command line: what they say of healthy and of sick nodes."""
+"""Whole runs through the command line: what they say of healthy and of faulty nodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     assert shown == (run.path / "report.txt").read_text()
 
 
-def test_sick_node_fails_with_its_reasons_and_closes_the_gate(node: Node) -> None:
+def test_faulty_node_fails_with_its_reasons_and_closes_the_gate(node: Node) -> None:
     node.scenario = "sick-ecc-xid79"
     with node.kernel_log.open("a") as log:
         log.write((LAB / "scenarios" / "sick-ecc-xid79.kmsg").read_text())

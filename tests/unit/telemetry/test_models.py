@@ -102,10 +102,10 @@ def _field(code: str, field: int, value: Any, since: int) -> Fault:
 
 
 def _fabric(since: int = 0, **changes: int) -> Fault:
-    def sick(gpu: Profile, sku: Sku) -> Profile | None:
+    def faulty(gpu: Profile, sku: Sku) -> Profile | None:
         return gpu.changed(fabric=changes) if sku.fabric_probe else None
 
-    return "FABRIC_NOT_READY", since, sick
+    return "FABRIC_NOT_READY", since, faulty
 
 
 def _no_fabric(gpu: Profile, sku: Sku) -> Profile | None:
@@ -216,12 +216,12 @@ def test_one_fault_in_one_of_two_gpus_gives_its_code_alone(name: str) -> None:
         if gpu is None or int(branch) < since:
             continue
         tried += 1
-        sick = replace(read(gpu)[0], index=1, pci_bus_id="0000:11:00.0")
-        sick = replace(sick, uuid=uuid(1) if sick.uuid else "")
+        faulty = replace(read(gpu)[0], index=1, pci_bus_id="0000:11:00.0")
+        faulty = replace(faulty, uuid=uuid(1) if faulty.uuid else "")
         width = healthy(model, branch).pcie_width
         assert isinstance(width, int)
-        slots = {sick.pci_bus_id: HostLink(SKUS[model].pcie_generation, width)}
-        reasons = judged([healthy(model, branch), sick], host_links=slots)
+        slots = {faulty.pci_bus_id: HostLink(SKUS[model].pcie_generation, width)}
+        reasons = judged([healthy(model, branch), faulty], host_links=slots)
         assert [reason.code for reason in reasons] == [code], (model, branch, reasons)
         assert code.endswith("_MIXED") or "GPU 1" in reasons[0].message
     assert tried
@@ -296,7 +296,7 @@ def test_counters_and_samples_of_a_healthy_gpu_leave_nothing_to_complain_of(mode
 
 
 def test_an_id_of_a_counter_that_the_driver_should_know_is_lost() -> None:
-    sick = profile("b200-sxm", "580").changed(fields={208: "invalid_argument"})
-    with installed([sick]), Nvml() as nvml:
+    faulty = profile("b200-sxm", "580").changed(fields={208: "invalid_argument"})
+    with installed([faulty]), Nvml() as nvml:
         reader = CounterReader(Reader(pynvml.nvmlDeviceGetHandleByIndex(0)), nvml.driver_version())
         assert reader.read()["nvlink_receive_errors"] == "invalid_argument"

@@ -77,12 +77,12 @@ def test_a_fresh_machine_without_persistence_mode_passes_and_its_gpus_are_named(
     assert [*result["coverage"]["fabric_info"].values()] == [3, 3]
 
 
-def test_sick_lab_host_fails_and_its_kernel_line_names_the_same_gpu(run_python: Run, read_node: Read) -> None:
+def test_faulty_lab_host_fails_and_its_kernel_line_names_the_same_gpu(run_python: Run, read_node: Read) -> None:
     result = check(run_python, "sick-ecc-xid79.scenario")
-    sick = read_node("sick-ecc-xid79.scenario").gpus[1]
+    faulty = read_node("sick-ecc-xid79.scenario").gpus[1]
     assert result["codes"] == ["ECC_UNCORRECTED", "REMAP_PENDING", "RECOVERY_ACTION"]
-    assert {reason["gpu"] for reason in result["reasons"]} == {sick.uuid}
-    assert f"PCI:{sick.pci_bus_id.removesuffix('.0')}" in (SCENARIOS / "sick-ecc-xid79.kmsg").read_text()
+    assert {reason["gpu"] for reason in result["reasons"]} == {faulty.uuid}
+    assert f"PCI:{faulty.pci_bus_id.removesuffix('.0')}" in (SCENARIOS / "sick-ecc-xid79.kmsg").read_text()
 
 
 def test_identities_follow_the_host(read_node: Read) -> None:

@@ -378,12 +378,12 @@ def test_a_wrong_element_of_a_probe_fails_with_its_place(precision: str) -> None
     class Once(_Hopper):
         """Flips the last bit of an element in the first product of a precision: its probe."""
 
-        struck = False
+        changed = False
 
         def gemm(self, name: str, a: Any, b: Any, c: Any) -> None:
             super().gemm(name, a, b, c)
-            if name == precision and not self.struck:
-                self.struck = True
+            if name == precision and not self.changed:
+                self.changed = True
                 c.data[5, 6] ^= 1
 
     result = _on_hopper(Once())

@@ -1,4 +1,4 @@
-"""The hbm check with its self-test, right and wrong, on the CPU device; patterns against sick memory."""
+"""The hbm check with its self-test, right and wrong, on the CPU device; patterns against faulty memory."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_hbm_fails_on_every_injected_fault(fault: str, level: str, seed: int) ->
         assert len(result.coverage.wrong_words_by_pattern) >= 5
 
 
-def test_the_faults_of_the_row_are_those_that_strike() -> None:
+def test_the_faults_of_the_row_are_those_that_can_be_injected() -> None:
     assert CHECKS["hbm"].faults == tuple(FAULTS)
 
 

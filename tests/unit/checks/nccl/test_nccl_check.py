@@ -160,8 +160,8 @@ def test_the_gpu_that_sends_wrong_elements_is_named_by_all_that_get_them() -> No
     found = [results[f"GPU-{index}"] for index in range(3)]
     for result in found:
         assert isinstance(result, CheckResult)
-        sick = result.gpu == "GPU-1"
-        assert told(result) == [("NCCL_DATA", Verdict.FAIL if sick else Verdict.INCONCLUSIVE)]
+        faulty = result.gpu == "GPU-1"
+        assert told(result) == [("NCCL_DATA", Verdict.FAIL if faulty else Verdict.INCONCLUSIVE)]
         assert result.reasons[0].details["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
         assert "the fault lies with GPU 1" in result.reasons[0].message
         assert {error["source_gpu"] for error in result.errors} == {"GPU-1"}
@@ -321,20 +321,20 @@ def test_a_rank_that_hangs_in_an_operation_does_not_hold_up_the_others_for_ever(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_killed_or_stopped_from_outside_ends_the_check_for_all(number: signal.Signals) -> None:
     victims: dict[str, int] = {}
-    struck = threading.Event()
+    injected = threading.Event()
 
     def on_event(event: Mapping[str, Any]) -> None:
         if event["event"] == "worker_started":
             victims[event["gpu"]] = event["pid"]
-        elif event["event"] == "progress" and "all collectives" in str(event.get("phase")) and not struck.is_set():
-            struck.set()
+        elif event["event"] == "progress" and "all collectives" in str(event.get("phase")) and not injected.is_set():
+            injected.set()
             os.kill(victims["GPU-2"], number)
 
     made = plan("nccl", gpus=3, deadline_s=2.0)
     checks = tuple(replace(check, weight=1.0, least_s=1.5) for check in made.checks)
     made = replace(made, options={"collective_wait_s": 2.0}, checks=checks, total_s=4.0)
     result = execute(limited(made, **LIMITS), on_event=on_event)
-    assert struck.is_set()
+    assert injected.is_set()
     found = _by_gpu(result)
     for uuid in ("GPU-0", "GPU-1"):
         assert told(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]

@@ -102,7 +102,7 @@ def test_a_copy_brings_the_data_of_its_source(ends: tuple[NvlinkPort, NvlinkPort
 @pytest.mark.parametrize("fault", DATA_FAULTS)
 def test_each_fault_is_seen_and_named(ends: tuple[NvlinkPort, NvlinkPort], direction: Direction, fault: str) -> None:
     join(ends)
-    ends[0].strike(B, fault)
+    ends[0].inject(B, fault)
     ends[0].begin(B, direction, 2)
     ends[0].finish()
     who, source, key = _arrives(direction)
@@ -222,7 +222,7 @@ def test_data_goes_between_processes_both_ways(other: subprocess.Popen[str]) -> 
     assert port.finish().bytes == 2 * SIZE
     assert _ask(other) == []
     assert port.verify(B, transfer_key(7, B, A, 1)) == ()
-    port.strike(B, "corrupted")
+    port.inject(B, "corrupted")
     port.begin(B, "write", 1)
     port.finish()
     assert _ask(other) == ["corrupted"]

@@ -92,7 +92,7 @@ def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaPcie) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_told_by_its_kind(link: CudaPcie, fault: Kind, direction: Direction) -> None:
     assert batch(link, direction, 9) == Verified(9, 9 * SIZE)
-    link.strike(fault, 11)
+    link.inject(fault, 11)
     found = batch(link, direction, 5)
     assert [wrong.kind for wrong in found.wrong] == [fault] * (2 if fault is Kind.REORDERED else 1)
     assert {wrong.direction for wrong in found.wrong} == {direction}

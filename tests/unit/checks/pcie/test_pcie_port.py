@@ -124,7 +124,7 @@ def test_each_fault_is_told_by_its_kind(
 ) -> None:
     if before:
         assert not batch(link, direction, before).wrong
-    link.strike(fault, seed)
+    link.inject(fault, seed)
     found = batch(link, direction, 5)
     assert found.copies == 5
     assert [wrong.kind for wrong in found.wrong] == [fault] * (2 if fault is Kind.REORDERED else 1)
@@ -149,7 +149,7 @@ def test_each_fault_is_told_by_its_kind(
 
 def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(link: CpuPcie) -> None:
     for fault in (Kind.DROPPED, Kind.CORRUPTED):
-        link.strike(fault, 3)
+        link.inject(fault, 3)
     for fault in (Kind.DROPPED, Kind.CORRUPTED):
         assert [(wrong.direction, wrong.kind) for wrong in batch(link, "duplex", 4).wrong] == [
             ("h2d", fault),
@@ -158,7 +158,7 @@ def test_a_fault_hits_both_ways_of_a_duplex_batch_and_several_one_batch_each(lin
 
 
 def test_copies_that_change_places_need_two(link: CpuPcie) -> None:
-    link.strike(Kind.REORDERED, 1)
+    link.inject(Kind.REORDERED, 1)
     with pytest.raises(DeviceError, match="batch of two"):
         link.begin("h2d", 1)
 
@@ -199,7 +199,7 @@ def test_an_entry_of_the_report_has_the_place_and_the_words() -> None:
     link = CpuPcie()
     link.open(SIZE)
     link.fill(5)
-    link.strike(Kind.DUPLICATED, 1)
+    link.inject(Kind.DUPLICATED, 1)
     (wrong,) = batch(link, "d2h", 4).wrong
     entry = wrong.to_json()
     assert entry["kind"] == "duplicated"

@@ -121,10 +121,10 @@ def test_a_wrong_or_lost_product_is_named(level: str, fault: str, said: str) -> 
     made = contexts(3, level=level, options=ALWAYS)
     made[1] = replace(made[1], inject=(fault,))
     found = run_together(lambda ctx: Check().run(ctx), made)
-    sick = found["GPU-1"]
-    assert isinstance(sick, CheckResult)
-    assert (sick.verdict, codes(sick)) == (Verdict.FAIL, ["POWER_MISMATCH"])
-    (reason,) = sick.reasons
+    faulty = found["GPU-1"]
+    assert isinstance(faulty, CheckResult)
+    assert (faulty.verdict, codes(faulty)) == (Verdict.FAIL, ["POWER_MISMATCH"])
+    (reason,) = faulty.reasons
     assert said in reason.message
     assert reason.gpu == "GPU-1"
     where = "edge" if level == "standard" else "under mixed load"
@@ -132,7 +132,7 @@ def test_a_wrong_or_lost_product_is_named(level: str, fault: str, said: str) -> 
     if level == "standard":
         assert reason.details["frequency_hz"] in (5.0, 10.0)
         assert reason.details["edge"] in (RISING, FALLING)
-    assert sick.errors
+    assert faulty.errors
     others = [found[uuid] for uuid in ("GPU-0", "GPU-2")]
     assert all(isinstance(one, CheckResult) and one.verdict is Verdict.PASS for one in others)
 
@@ -154,14 +154,14 @@ def test_a_wrong_copy_under_mixed_load_is_named() -> None:
 def test_a_wrong_copy_from_another_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     attach = power_mixed.MixedLoad._attach
 
-    def struck(load: power_mixed.MixedLoad, to: Any, came_from: Any) -> bool:
+    def injected(load: power_mixed.MixedLoad, to: Any, came_from: Any) -> bool:
         done = attach(load, to, came_from)
         if load._group.uuid == "GPU-0":
             assert load._port is not None and load._to is not None
-            load._port.strike(load._to, "corrupted")
+            load._port.inject(load._to, "corrupted")
         return done
 
-    monkeypatch.setattr(power_mixed.MixedLoad, "_attach", struck)
+    monkeypatch.setattr(power_mixed.MixedLoad, "_attach", injected)
     found = run(3, level="quick")
     assert [codes(found[f"GPU-{n}"]) for n in range(3)] == [[], ["TRANSFER_MISMATCH"], []]
     assert "what GPU GPU-0 wrote" in found["GPU-1"].reasons[0].message

@@ -96,7 +96,7 @@ def test_a_digest_that_cries_always_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_blind_verification_of_copies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuPcie, "strike", lambda *_: None)
+    monkeypatch.setattr(CpuPcie, "inject", lambda *_: None)
     found = {test.fault: test.detected for test in Check().selftest(contexts(1)[0])}
     assert found["corrupted transfer"] is False
 

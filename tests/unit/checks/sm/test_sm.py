@@ -314,7 +314,7 @@ def test_every_fault_of_a_simulated_sm_is_seen(name: str, seed: int) -> None:
         assert [w.sm for w in verdicts.wrong] == [fault.sm % 16]
 
 
-def test_a_fault_strikes_its_own_kernel_only() -> None:
+def test_a_fault_is_in_its_own_kernel_only() -> None:
     fault = make_fault("lost_atomic", 1)
     assert judge(sm_cpu.run("int", SEED, 2, fault), expected("int", SEED, 2)).clean
 

@@ -171,7 +171,7 @@ def test_without_a_device_nothing_can_be_done() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_the_selftest_strikes_every_kernel_and_is_seen(full: bool) -> None:
+def test_the_selftest_changes_every_kernel_and_is_seen(full: bool) -> None:
     results = sm.Check().selftest(replace(context(), selftest_full=full))
     assert all(r.injected and r.detected and r.check == "sm" and r.gpu == "GPU-0" for r in results)
     names = [r.fault for r in results]
