@@ -3,8 +3,8 @@
 The document is that of DCGM 4 (NVIDIA/DCGM, testing/python3/dcgm_diag_schema.json at 686e102, and the documents that
 4.2.3 and 4.5.2 wrote on hardware: baldwinSPC/glimmer-burnin, runners/dcgm-diag/testdata). NVIDIA promises no stable
 schema and asks to pin the release (DCGM documentation, reference, Diagnostic Errors), so any other release, shape or
-status word is no answer. What was not run has no entry (dcgmi/tests/DiagTests.cpp, HelperJsonAddResult), so the GPUs
-of each test are counted. A pass with an error beside it is none (NVIDIA/DCGM issue 284).
+status word is refused and reported. What was not run has no entry (dcgmi/tests/DiagTests.cpp, HelperJsonAddResult), so
+the GPUs of each test are counted. A pass with an error beside it does not count (NVIDIA/DCGM issue 284).
 """
 
 from __future__ import annotations
