@@ -34,10 +34,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"types", "errors"}),
 )
 FLOOR_OF: Mapping[str, int] = {room: number for number, floor in enumerate(FLOORS) for room in floor}
-# What the folder of a check takes from those of others: power loads a GPU with their work, and copies are copies.
+# What the folder of a check takes from those of others: ports alone. Power copies as they do, and copies are copies.
 CHECKS_ON_CHECKS: Mapping[str, frozenset[str]] = {
     "nvlink": frozenset({"pcie.port"}),
-    "power": frozenset({"gemm.errors", "nvlink.port", "pcie.port"}),
+    "power": frozenset({"nvlink.port", "pcie.port"}),
 }
 
 

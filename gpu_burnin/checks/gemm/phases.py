@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gpu_burnin.checks import CheckContext, done_share
-from gpu_burnin.checks.gemm.errors import Found, describe, describe_probe, describe_unstable
+from gpu_burnin.checks.gemm.errors import describe_probe, describe_unstable
 from gpu_burnin.checks.gemm.probe import BitProbe, probe_bits
 from gpu_burnin.checks.gemm.tally import Tally, rate_unit
 from gpu_burnin.checks.verified import VerifiedTime
+from gpu_burnin.checks.wrong_product import Found, describe
 from gpu_burnin.device.port import read_matrix
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.expected import expected_digests

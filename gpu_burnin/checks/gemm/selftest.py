@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.gemm.errors import describe
 from gpu_burnin.checks.selftest import hindered, injected
+from gpu_burnin.checks.wrong_product import describe
 from gpu_burnin.device.storage import STORAGE
 from gpu_burnin.exact import golden
 from gpu_burnin.exact import operands as exact

@@ -96,7 +96,7 @@ class CudaNccl:
         with self._errors(f"allocating two buffers of {size_bytes} bytes"):
             self._send, self._recv = (self._cupy.empty(size_bytes, dtype=np.uint8) for _ in range(2))
             self._report = self._cupy.zeros(_SOURCES + MOST_RANKS, dtype=np.uint64)
-            self._kernels = self._loader.load(SOURCE, ("collective_fill", "collective_verify"))
+            self._kernels = self._loader.load(SOURCE, ("nccl_fill", "nccl_verify"))
 
     def offer(self, rank: int, ranks: int) -> JSON:
         if ranks > MOST_RANKS:
@@ -114,7 +114,7 @@ class CudaNccl:
 
     def fill(self, op: Operation) -> None:
         self._launch(
-            "collective_fill",
+            "nccl_fill",
             self._send,
             np.int32(_KIND_CODE[op.kind]),
             np.uint64(op.send_elements),
@@ -182,7 +182,7 @@ class CudaNccl:
     def _compare(self, op: Operation) -> None:
         """Enqueue a comparison of what was received, which adds to the report."""
         self._launch(
-            "collective_verify",
+            "nccl_verify",
             self._recv,
             np.int32(_KIND_CODE[op.kind]),
             np.uint64(op.recv_elements),

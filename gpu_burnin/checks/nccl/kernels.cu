@@ -24,7 +24,7 @@ __device__ void store(void* to, int kind, u64 p, u64 bits) {
 }
 
 // `adds`: integers of a right shift; else all bits of the word.
-extern "C" __global__ void collective_fill(void* out, int kind, u64 count, u64 key, int shift, int adds) {
+extern "C" __global__ void nccl_fill(void* out, int kind, u64 count, u64 key, int shift, int adds) {
     const u64 step = (u64)gridDim.x * THREADS;
     for (u64 p = (u64)blockIdx.x * THREADS + threadIdx.x; p < count; p += step) {
         u64 word = random_word(key, p);
@@ -35,7 +35,7 @@ extern "C" __global__ void collective_fill(void* out, int kind, u64 count, u64 k
 // `report`: number of wrong elements; number of compared ones, so that a launch that did not happen does not look like
 // good data; position and bits of the first `most` wrong ones that were found; the number of wrong ones by the rank
 // that they came from (of an operation that moves).
-extern "C" __global__ void collective_verify(const void* got, int kind, u64 count, u64 key, u64 ranks, u64 chunk,
+extern "C" __global__ void nccl_verify(const void* got, int kind, u64 count, u64 key, u64 ranks, u64 chunk,
                                              u64 offset, int shift, int adds, u64* report, u64 most) {
     __shared__ u64 compared, keys[MOST_RANKS];
     if (threadIdx.x == 0) compared = 0;

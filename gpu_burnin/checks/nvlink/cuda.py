@@ -88,7 +88,7 @@ class CudaNvlink(WindowedPort[int]):
         total = window.total_bytes
         with self._errors(f"taking {total} bytes for copies between GPUs"):
             if not self._kernels:
-                self._kernels = self._loader.load(SOURCE, ("peer_fill", "peer_compare"))
+                self._kernels = self._loader.load(SOURCE, ("nvlink_fill", "nvlink_compare"))
             # Of its own, not out of CuPy's pool: a handle opens the whole allocation that an address lies in.
             self._memory[own] = int(self._runtime.malloc(total + _SPARE_BYTES))
             self._runtime.memset(self._memory[own] + total, 0, _SPARE_BYTES)
@@ -186,7 +186,7 @@ class CudaNvlink(WindowedPort[int]):
                     np.uint64(box + piece * piece_bytes), np.uint64(piece_bytes // WORD_BYTES),
                     np.uint64(piece_key(key, piece)),
                 )  # fmt: skip
-                self._kernels["peer_fill"]((self._blocks,), (THREADS,), arguments)
+                self._kernels["nvlink_fill"]((self._blocks,), (THREADS,), arguments)
             # The copies go in streams that do not wait for this one.
             self._runtime.deviceSynchronize()
 
@@ -197,7 +197,7 @@ class CudaNvlink(WindowedPort[int]):
             out = self._cupy.asarray(np.array([[0, MASK64, 0]] * len(pieces), dtype=np.uint64))
             for row, (piece, key) in enumerate(pieces):
                 arguments = (np.uint64(box + piece * piece_bytes), np.uint64(words), np.uint64(key), out[row])
-                self._kernels["peer_compare"]((self._blocks,), (THREADS,), arguments)
+                self._kernels["nvlink_compare"]((self._blocks,), (THREADS,), arguments)
             found = [(int(count), int(first), int(compared)) for count, first, compared in out.get()]
         for _, _, compared in found:
             all_compared("what was copied", compared, words)

@@ -40,7 +40,7 @@ from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.types import JSON
 
 SOURCE = cuda_source(__package__, "kernels.cu")
-# Values of the parameter `old` of link_look.
+# Values of the parameter `old` of pcie_look.
 _OLD_NONE, _OLD_WORDS, _OLD_POISON = 0, 1, 2
 # cudaError_t (driver_types.h): cudaErrorMemoryAllocation, cudaErrorOperatingSystem ("OS call failed").
 _REFUSED = (2, 304)
@@ -101,7 +101,7 @@ class CudaPcie:
                     self._device[name] = self._cupy.empty(wanted // WORD_BYTES, dtype=np.uint64)
                 for way in WAYS["duplex"]:
                     self._streams[way] = self._cupy.cuda.Stream(non_blocking=True)
-                self._kernels = self._loader.load(SOURCE, ("link_fill", "link_look"))
+                self._kernels = self._loader.load(SOURCE, ("pcie_fill", "pcie_look"))
         except DeviceError:
             self.close()
             raise
@@ -126,7 +126,7 @@ class CudaPcie:
         fill_words(self._pinned[0].words, self._key)
         self._pinned[1].words.fill(np.uint64(POISON_WORD))
         with self._errors("filling the memory of copies"):
-            self._launch("link_fill", source, np.uint64(made.source_bytes // WORD_BYTES), np.uint64(self._key))
+            self._launch("pcie_fill", source, np.uint64(made.source_bytes // WORD_BYTES), np.uint64(self._key))
             self._device["ring"].data.memset_async(POISON_BYTE, made.ring_bytes)
             self._cupy.cuda.runtime.deviceSynchronize()  # streams of copies do not wait for this one
         for ledger in self._ledgers.values():
@@ -227,7 +227,7 @@ class CudaPcie:
             out.set(np.array([0, MASK64, 0], dtype=np.uint64))
             old = _OLD_POISON if poison else _OLD_NONE if old_offset_bytes is None else _OLD_WORDS
             self._launch(
-                "link_look",
+                "pcie_look",
                 held,
                 np.uint64(words),
                 np.uint64(self._key),

@@ -1,14 +1,14 @@
 // Copies between host and GPU: filling a source and looking into a slot. Not yet run on hardware. Compiled by NVRTC;
 // needs no CUDA headers. The words are those of exact.random_words.
 
-extern "C" __global__ void link_fill(u64* to, u64 words, u64 key) {
+extern "C" __global__ void pcie_fill(u64* to, u64 words, u64 key) {
     u64 step = (u64)gridDim.x * THREADS;
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < words; i += step) to[i] = random_word(key, i);
 }
 
 // out[0] += words that are not those from `start` on, nor (old 1) those from `old_start` on, nor (old 2) the poison;
 // out[1] = the least place of them; out[2] += words that were looked at.
-extern "C" __global__ void link_look(
+extern "C" __global__ void pcie_look(
     const u64* from, u64 words, u64 key, u64 start, int old, u64 old_start, u64 poison, u64* out
 ) {
     __shared__ u64 looked;

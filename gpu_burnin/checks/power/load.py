@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.gemm.errors import describe
 from gpu_burnin.checks.verified import VerifiedTime
+from gpu_burnin.checks.wrong_product import describe
 from gpu_burnin.device.port import Device
 from gpu_burnin.exact import operands
 from gpu_burnin.exact.expected import expected_digests

@@ -100,8 +100,8 @@ class MixedLoad:
         self._ctx, self._group, self._device, self._load, self._clock = ctx, group, device, load, clock
         self._size_bytes = min(ctx.shapes["transfer_bytes"], _MOST_BYTES)
         self._round_s = _ROUND_SIMULATED_S if device.simulated else _ROUND_S
-        self._link: PciePort | None = None
-        self._port: NvlinkPort | None = None
+        self._pcie: PciePort | None = None
+        self._nvlink: NvlinkPort | None = None
         self._to: str | None = None
         self._from: str | None = None
         self.done = Mixed()
@@ -116,8 +116,8 @@ class MixedLoad:
             self.done.ended_s = self._clock.now()
             self._group.barrier()  # nobody looks at what another still writes
             self._verify(stopped)
-            if self._port is not None:
-                self._port.detach_all()
+            if self._nvlink is not None:
+                self._nvlink.detach_all()
             self._group.barrier()  # nobody takes away what another still has mapped
         return self.done
 
@@ -125,20 +125,20 @@ class MixedLoad:
 
     def _open(self) -> None:
         try:
-            self._link = pcie_port(self._device)
-            self._link.open(self._size_bytes)
-            self._link.fill(self._ctx.seed)
+            self._pcie = pcie_port(self._device)
+            self._pcie.open(self._size_bytes)
+            self._pcie.fill(self._ctx.seed)
         except DeviceFault:
             raise  # the GPU itself: no reason to go on without copies
         except DeviceError as error:
-            self._no_link(str(error))
+            self._no_pcie(str(error))
         self._open_peers()
 
-    def _no_link(self, why: str) -> None:
+    def _no_pcie(self, why: str) -> None:
         self.done.host.why = why
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._pcie is not None:
+            self._pcie.close()
+            self._pcie = None
 
     def _open_peers(self) -> None:
         """A ring: each GPU writes to the next. All members make the two exchanges, whatever comes of them."""
@@ -148,8 +148,8 @@ class MixedLoad:
         handle: JSON = None
         if len(members) > 1:
             try:
-                self._port = nvlink_port(self._device)
-                handle = self._port.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
+                self._nvlink = nvlink_port(self._device)
+                handle = self._nvlink.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
             except DeviceFault:
                 raise
             except DeviceError as error:
@@ -158,7 +158,7 @@ class MixedLoad:
         ready = False
         if len(members) == 1:
             self.done.peer.why = "there is no other GPU in this run"
-        elif self._port is not None and handle is not None:
+        elif self._nvlink is not None and handle is not None:
             ready = self._attach(handles.get(self._to), handles.get(self._from))
         # A GPU that cannot write must not be waited for by the one that verifies.
         writers = self._group.gather(ready)
@@ -168,15 +168,15 @@ class MixedLoad:
             self._to = None
 
     def _attach(self, to: JSON, came_from: JSON) -> bool:
-        assert self._port is not None and self._to is not None and self._from is not None
+        assert self._nvlink is not None and self._to is not None and self._from is not None
         if to is None or came_from is None:
             self.done.peer.why = "a GPU beside this one in the ring takes no part"
             return False
         seed, own = self._ctx.seed, self._group.uuid
         try:
-            self._port.attach(self._to, to)
-            self._port.fill(self._to, transfer_key(seed, own, self._to, 0))
-            self._port.clear(self._from)
+            self._nvlink.attach(self._to, to)
+            self._nvlink.fill(self._to, transfer_key(seed, own, self._to, 0))
+            self._nvlink.clear(self._from)
         except NvlinkUnavailable as error:
             self.done.peer.why = str(error)
             return False
@@ -189,15 +189,15 @@ class MixedLoad:
         while self.done.rounds == 0 or (self._clock.now() < until_s and not self.done.reasons):
             self._ctx.progress({"phase": "mixed load"})
             injects = self.done.rounds == 0
-            if self._link is not None:
-                self._link.begin("duplex", self.done.host.copies, load=True)
-            if self._port is not None and self._to is not None:
-                self._port.begin(self._to, "write", self.done.peer.copies)
+            if self._pcie is not None:
+                self._pcie.begin("duplex", self.done.host.copies, load=True)
+            if self._nvlink is not None and self._to is not None:
+                self._nvlink.begin(self._to, "write", self.done.peer.copies)
             self._products(injects)
-            if self._link is not None:
-                self.done.host.add(self._link.finish(), 2, self._round_s)
-            if self._port is not None and self._to is not None:
-                self.done.peer.add(self._port.finish(), 1, self._round_s)
+            if self._pcie is not None:
+                self.done.host.add(self._pcie.finish(), 2, self._round_s)
+            if self._nvlink is not None and self._to is not None:
+                self.done.peer.add(self._nvlink.finish(), 1, self._round_s)
             self.done.rounds += 1
 
     def _products(self, injects: bool) -> None:
@@ -217,14 +217,14 @@ class MixedLoad:
 
     def _verify(self, stopped: bool) -> None:
         """The copies that lie in memory now; then a small batch with the host, where a fault can still be injected."""
-        if not stopped and self._link is not None:
-            seen = self._link.verify()
+        if not stopped and self._pcie is not None:
+            seen = self._pcie.verify()
             if "wrong_transfer" in self._ctx.inject:
-                self._link.inject(Kind.CORRUPTED, self._ctx.seed)
-            self._link.begin("duplex", _FIRST_COPIES)
-            self.done.host.bytes += self._link.finish().bytes
+                self._pcie.inject(Kind.CORRUPTED, self._ctx.seed)
+            self._pcie.begin("duplex", _FIRST_COPIES)
+            self.done.host.bytes += self._pcie.finish().bytes
             self.done.host.moved += 2 * _FIRST_COPIES
-            seen += self._link.verify()
+            seen += self._pcie.verify()
             self.done.host.verified, self.done.host.wrong = seen.copies - len(seen.wrong), len(seen.wrong)
             entries: list[dict[str, JSON]] = [{"phase": "mixed", **one.to_json()} for one in seen.wrong]
             if entries:
@@ -232,10 +232,10 @@ class MixedLoad:
                 self._wrong("PCIE_DATA", entries, words)
         # A GPU that made no load wrote nothing; its neighbour cannot know, so all are asked.
         wrote = self._group.gather(not stopped and self._to is not None)
-        if self._port is None or self._from is None or wrote.get(self._from) is not True:
+        if self._nvlink is None or self._from is None or wrote.get(self._from) is not True:
             return
         key = transfer_key(self._ctx.seed, self._from, self._group.uuid, 0)
-        pieces = self._port.verify(self._from, key)
+        pieces = self._nvlink.verify(self._from, key)
         self.done.peer.verified, self.done.peer.wrong = int(not pieces), int(bool(pieces))
         found: list[dict[str, JSON]] = [
             {"peer": self._from, "direction": "write", "phase": "mixed", **one.to_json()} for one in pieces
@@ -252,10 +252,10 @@ class MixedLoad:
     def _close(self, abandon: bool = False) -> None:
         """Give back; `abandon` after an error on the way, when another worker may still have the memory mapped."""
         try:
-            if self._port is not None and abandon:
-                self._port.abandon()
-            elif self._port is not None:
-                self._port.close()
+            if self._nvlink is not None and abandon:
+                self._nvlink.abandon()
+            elif self._nvlink is not None:
+                self._nvlink.close()
         finally:
-            if self._link is not None:
-                self._link.close()
+            if self._pcie is not None:
+                self._pcie.close()

@@ -68,7 +68,7 @@ def test_a_worker_whose_abort_never_ends_makes_room_for_a_fresh_one(
 
 
 def test_a_comparison_that_did_not_run_is_no_good_result(nccl_port: CudaNccl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(nccl_port._kernels, "collective_verify", lambda *_: None)
+    monkeypatch.setitem(nccl_port._kernels, "nccl_verify", lambda *_: None)
     op = operation("all_gather", "fp32", SIZE_BYTES, 2, 0, 5)
     with pytest.raises(DeviceError, match=rf"looked at 0 of {op.recv_elements} elements: a kernel did not run"):
         nccl_port.verify(op)

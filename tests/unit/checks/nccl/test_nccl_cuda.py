@@ -163,7 +163,7 @@ def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
     nccl_gpu.calls.clear()
     nccl_port.begin(op, 20, LIMIT_S)
     nccl_port.finish(LIMIT_S)
-    one, between = ["record", "record"], ["collective_verify"]  # poisoning is a copy of the stand-in's memory
+    one, between = ["record", "record"], ["nccl_verify"]  # poisoning is a copy of the stand-in's memory
     assert nccl_gpu.names() == [*one, *(between + one) * 19]
     assert nccl_library.names().count("ncclAllReduce") == 20
 
@@ -372,8 +372,8 @@ def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
 
 
 def test_a_failing_device_is_a_device_error(nccl_port: CudaNccl, nccl_gpu: FakeGpu) -> None:
-    nccl_gpu.failures["collective_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
-    with pytest.raises(DeviceError, match="launching collective_fill"):
+    nccl_gpu.failures["nccl_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
+    with pytest.raises(DeviceError, match="launching nccl_fill"):
         nccl_port.fill(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5))
 
 

@@ -136,6 +136,6 @@ def test_a_comparison_that_did_not_run_is_no_good_data(
 ) -> None:
     _, one = make_cuda(nvlink_kernels, {})
     one.attach(A, one.export(A, [A], SIZE))
-    monkeypatch.setitem(one._kernels, "peer_compare", lambda *_: None)
+    monkeypatch.setitem(one._kernels, "nvlink_compare", lambda *_: None)
     with pytest.raises(DeviceError, match=r"looked at 0 of 64 words: a kernel did not run"):
         one.verify(A, 5)

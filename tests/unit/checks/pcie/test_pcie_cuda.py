@@ -72,15 +72,15 @@ def test_a_look_counts_and_finds_the_first_wrong_word(link: CudaPcie, cupy: Fake
 
 
 def test_a_look_that_did_not_happen_is_no_right_copy(link: CudaPcie) -> None:
-    look, kernel = link._kernels["link_look"], link._kernels
+    look, kernel = link._kernels["pcie_look"], link._kernels
     link.begin("h2d", 2)
     link.finish()
-    kernel["link_look"] = lambda *call: None
+    kernel["pcie_look"] = lambda *call: None
     with pytest.raises(DeviceError, match=rf"of a copy looked at 0 of {SIZE // 8} words: .*did not run"):
         link.verify()
     link.begin("h2d", 2)
     link.finish()
-    kernel["link_look"] = lambda grid, block, a: look(grid, block, (a[0], np.uint64(int(a[1]) - 1), *a[2:]))
+    kernel["pcie_look"] = lambda grid, block, a: look(grid, block, (a[0], np.uint64(int(a[1]) - 1), *a[2:]))
     with pytest.raises(DeviceError, match=rf"{SIZE // 8 - 1} of {SIZE // 8} words"):
         link.verify()
 
