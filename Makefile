@@ -21,7 +21,7 @@ lab: setup ## Start a small fleet on this machine and run site.yml on it
 lab-down: setup ## Remove the lab: hosts, network, disks, state
 	@python -m tests.lab down
 
-check: setup ## The fast loop: lint, types, unit tests but for the slow ones (3 minutes)
+check: setup ## The fast loop: lint, types, unit tests but for the slow ones (2.5 minutes)
 	@tools/check.sh
 
 unit: setup ## All unit tests, the slow ones too
@@ -33,7 +33,7 @@ campaign: setup ## The fault campaign of the burn-in: every fault seen, no healt
 molecule: setup ## Molecule for every role, or one: make molecule ROLE=etcd
 	@python tools/molecule.py $(if $(ROLE),$(ROLE),$(ROLES))
 
-test: setup ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (40 minutes)
+test: setup ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (35 minutes)
 	@python tools/prove.py
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
