@@ -13,6 +13,7 @@ from gpu_burnin.cli.options import duration, host_config, host_options
 from gpu_burnin.node import follow, unit
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import POWER_GRANT_DIR
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.streams import readers_may_leave
 
 _INTERRUPTED = 130
@@ -74,7 +75,7 @@ def status(
         follow.wait_for(config, follow.Event(event), timeout_s)
     found = read_status(config)
     with readers_may_leave("the status"):
-        click.echo(json.dumps(found.to_json(), indent=1) if as_json else render(found), nl=as_json)
+        click.echo(json.dumps(to_json(found), indent=1) if as_json else render(found), nl=as_json)
 
 
 @click.command(name="power-grant")
@@ -99,7 +100,7 @@ def power_grant(wait: bool, timeout_s: float, as_json: bool, config_path: Path |
     directory = config.state_dir / POWER_GRANT_DIR
     request = follow.grant_and_wait(config, timeout_s) if wait else grants.grant(directory)
     if as_json:
-        click.echo(json.dumps(request.to_json()))
+        click.echo(json.dumps(to_json(request)))
     elif wait:
         click.echo(f"power waves: {request.state}")
     else:

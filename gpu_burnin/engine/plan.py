@@ -7,12 +7,12 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
 from gpu_burnin.engine.deadlines import Deadlines, deadlines
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import JSON, Gpu
 
 BACKENDS: tuple[str, ...] = ("cpu", "cuda")
@@ -136,29 +136,14 @@ class Plan:
     selftest_full: bool = False
     checks_off: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the form in which a plan travels to the workers and into the report."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
-
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON of the plan."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def injections(self, check: str, gpu: Gpu | None) -> tuple[str, ...]:
         """Names of the faults to inject into this check on this GPU."""
         return tuple(i.fault for i in map(parse_injection, self.inject) if i.hits(check, gpu))
-
-
-def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The inverse of Plan.to_json."""
-    fields = dict(data)
-    fields["gpus"] = tuple(Gpu(**gpu) for gpu in data["gpus"])
-    fields["checks"] = tuple(CheckPlan(**{**check, "scope": Scope(check["scope"])}) for check in data["checks"])
-    fields["inject"] = tuple(data["inject"])
-    fields["deadlines"] = Deadlines(**data["deadlines"])
-    return Plan(**fields)
 
 
 def parse_injection(spec: str) -> Injection:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
-from gpu_burnin.engine.plan import Plan, plan_from_json
+from gpu_burnin.engine.plan import Plan
 from gpu_burnin.engine.wire import encode
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.children import die_with_parent
-from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.system.host_limits import scarce_of
 from gpu_burnin.types import JSON, CheckResult
 
@@ -176,7 +176,7 @@ def main() -> int:
     if job is None:
         return 1
     kernel_dir = Path(job["kernel_dir"]) if job.get("kernel_dir") else None
-    worker = Worker(plan_from_json(job["plan"]), job["gpu"], send, receive, kernel_dir)
+    worker = Worker(from_json(Plan, job["plan"]), job["gpu"], send, receive, kernel_dir)
     try:
         send({"type": "ready", "facts": worker.open()})
     except Exception as error:

@@ -17,6 +17,7 @@ from gpu_burnin.engine.messages import ProtocolError
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.engine.wire import encode
 from gpu_burnin.system.children import PACKAGE_ROOT
+from gpu_burnin.system.codec import to_json
 
 # Variables that change which kernels run or how: a burn-in must not depend on the caller's shell.
 _DROPPED_PREFIXES = ("CUDA", "CUBLAS", "CUDNN", "CUPY_", "NVIDIA_TF32", "NCCL", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
@@ -57,7 +58,7 @@ class WorkerProcess:
         assert self._process.stdout is not None
         self.fd = self._process.stdout.fileno()
         os.set_blocking(self.fd, False)
-        self.send({"plan": plan.to_json(), "gpu": gpu, "kernel_dir": None if kernel_dir is None else str(kernel_dir)})
+        self.send({"plan": to_json(plan), "gpu": gpu, "kernel_dir": None if kernel_dir is None else str(kernel_dir)})
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message; a worker that is gone shows as end of file on its output, not here."""

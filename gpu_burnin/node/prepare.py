@@ -20,6 +20,7 @@ from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import ALWAYS, LEVELS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import Host, read_host
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
@@ -169,7 +170,7 @@ def plan_options(options: RunOptions, found: Found) -> dict[str, JSON]:
         "wave_dir": str(config.state_dir / POWER_GRANT_DIR),
         "wave_wait_s": config.wave_wait_s if options.wave_wait_s is None else options.wave_wait_s,
         expectations.KEY: expect.to_json(),
-        node_links.KEY: links.to_json(),
+        node_links.KEY: to_json(links),
     }
 
 

@@ -97,10 +97,6 @@ class Status:
     problems: tuple[str, ...] = ()
     schema: str = SCHEMA
 
-    def to_json(self) -> dict[str, Any]:
-        """As `gpu-burnin status --json` prints it."""
-        return {**asdict(self), "power_grant": self.power_grant.to_json()}
-
 
 def read_status(config: Config, root: Path = Path("/")) -> Status:
     """The state of this node. Raises GpuBurninError where the state directory may not be read."""

@@ -56,7 +56,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "warnings": [model.plain(notice) for notice in judged.notices],
         "host": model.plain(run.host),
         "software": _software(run, judged),
-        "plan": plan.to_json(),
+        "plan": model.plain(plan),
         "plan_sha256": plan.digest(),
         "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
         "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpu_burnin.hardware import Sku, SkuTable
 from gpu_burnin.settings.expectations import Expectations
-from gpu_burnin.system.values import mapping_of, names_of, text_of
+from gpu_burnin.system.codec import from_json
 from gpu_burnin.telemetry.state import GpuState, Unsupported, known
 from gpu_burnin.types import JSON, Gpu, Notice
 
@@ -88,22 +88,10 @@ class NodeLinks:
             return None
         return f"the floors are those of {sku.nvlink_links} NVLinks as on the boards that the model is made for"
 
-    def to_json(self) -> dict[str, JSON]:
-        """As it travels in the options of a plan."""
-        return {
-            "gpus": {uuid: asdict(links) for uuid, links in self.gpus.items()},
-            "source": str(self.source),
-            "why": self.why,
-            "odd": [*self.odd],
-        }
-
 
 def node_links_of(options: Mapping[str, JSON]) -> NodeLinks:
     """What the options of a plan say: the one reader for all checks. Options without it say nothing."""
-    data = mapping_of(options, KEY)
-    gpus = {uuid: GpuLinks(**links) for uuid, links in mapping_of(data, "gpus").items()}
-    source = Source(text_of(data, "source") or Source.MODEL)
-    return NodeLinks(gpus, source, text_of(data, "why"), tuple(names_of(data, "odd")))
+    return from_json(NodeLinks, options.get(KEY, {}))
 
 
 def by_model(sku: Sku | None) -> GpuLinks:

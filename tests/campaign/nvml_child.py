@@ -99,7 +99,7 @@ def _planned(options: Mapping[str, JSON]) -> Mapping[str, JSON]:
         states = read_node().gpus
     except NvmlUnavailableError:
         return {}
-    return {node_links.KEY: node_links.decide(states, expectations_of(options), load_skus()).to_json()}
+    return {node_links.KEY: to_json(node_links.decide(states, expectations_of(options), load_skus()))}
 
 
 def main() -> None:

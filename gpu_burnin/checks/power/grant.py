@@ -16,6 +16,7 @@ from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.checks.together import Group
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.config import ALWAYS, GRANTED, NEVER
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.types import JSON
 
 Tell = Callable[[Mapping[str, JSON]], None]
@@ -138,10 +139,10 @@ def _first(group: Group, said: JSON) -> JSON:
 
 
 def _request_json(request: power_grant.Request) -> dict[str, JSON]:
-    return {"request": request.to_json()}
+    return {"request": to_json(request)}
 
 
 def _request(answer: Mapping[str, JSON]) -> power_grant.Request:
     fields = answer["request"]
     assert isinstance(fields, Mapping)
-    return power_grant.Request.from_json(fields)
+    return from_json(power_grant.Request, fields)

@@ -13,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 REQUEST, GRANT = "request.json", "grant"
@@ -49,24 +48,6 @@ class Request:
     state: State
     granted_at: str | None = None
     over_at: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As the file and `gpu-burnin power-grant --json` have it."""
-        return {**asdict(self), "state": str(self.state)}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Request:
-        """The inverse of to_json. Raises KeyError, TypeError or ValueError."""
-        return cls(
-            str(found["asked_at"]),
-            str(found["boot_id"]),
-            int(found["pid"]),
-            float(found["wait_s"]),
-            float(found["waves_s"]),
-            State(found["state"]),
-            found.get("granted_at"),
-            found.get("over_at"),
-        )
 
 
 _ENDS = (State.OVER, State.GIVEN_UP)
@@ -125,7 +106,7 @@ def state(directory: Path) -> Request:
     """
     path = directory / REQUEST
     try:
-        request = Request.from_json(parse_json(read_text(path, follow=False)))
+        request = from_json(Request, parse_json(read_text(path, follow=False)), tolerant=True)
     except FileNotFoundError:
         return NO_REQUEST
     except PermissionError as error:
@@ -154,7 +135,7 @@ def give(directory: Path, request: Request) -> None:
 
 
 def _write(directory: Path, request: Request) -> None:
-    write_atomic(directory / REQUEST, (json.dumps(request.to_json()) + "\n").encode())
+    write_atomic(directory / REQUEST, (json.dumps(to_json(request)) + "\n").encode())
 
 
 def _now() -> str:

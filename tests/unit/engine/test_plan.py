@@ -17,7 +17,6 @@ from gpu_burnin.engine.plan import (
     PlanError,
     make_plan,
     parse_injection,
-    plan_from_json,
     schedule,
     share,
 )
@@ -111,7 +110,7 @@ def test_the_digest_follows_every_part() -> None:
 
 def test_a_plan_survives_json() -> None:
     made = _make(inject=["hbm:bitflip:gpu=0"], options={"expect": {"gpus": 8}})
-    assert plan_from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert from_json(Plan, json.loads(json.dumps(to_json(made)))) == made
 
 
 def test_without_a_seed_one_is_drawn() -> None:

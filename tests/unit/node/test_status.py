@@ -19,6 +19,7 @@ from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Gpu, Verdict
 from tests.support.report_helpers import NOW, leave_run, make_key
 
@@ -68,7 +69,7 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     text = render(found)
     assert "FAIL of run 2 at level quick, of this boot" in text
     assert "XID_FATAL: XID 79" in text
-    document = json.loads(json.dumps(found.to_json()))
+    document = json.loads(json.dumps(to_json(found)))
     assert document["evidence"]["reasons"] == [REASON]
     assert document["schema"] == "muster-node-status/v1"
 
@@ -152,7 +153,7 @@ def test_power_waves_and_known_gpus_are_told(config: Config, root: Path) -> None
     found = read_status(config, root)
     assert [known.serial for known in found.known_gpus] == ["165"]
     assert "a burn-in waits for a grant of 24 s; give it with: gpu-burnin power-grant" in render(found)
-    assert found.to_json()["power_grant"]["state"] == "waiting"
+    assert to_json(found)["power_grant"]["state"] == "waiting"
 
 
 @pytest.mark.parametrize(

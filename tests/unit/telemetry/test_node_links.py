@@ -21,6 +21,7 @@ from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.node.prepare import RunOptions, plan_options
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry import discover as discovery
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source, absent, by_model, decide, node_links_of
@@ -251,7 +252,7 @@ def test_a_card_whose_links_could_not_be_read_is_not_one_without() -> None:
 
 def test_a_decision_travels_whole() -> None:
     links = NodeLinks({"GPU-1": GpuLinks(12, True, False)}, Source.SHAPE, "bridges", ("GPU-2",))
-    assert node_links_of({"node_links": json.loads(json.dumps(links.to_json()))}) == links
+    assert node_links_of({"node_links": json.loads(json.dumps(to_json(links)))}) == links
     assert node_links_of({}) == NodeLinks()
 
 

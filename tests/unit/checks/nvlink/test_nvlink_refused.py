@@ -17,6 +17,7 @@ from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.judge.attribution import judge_links
 from gpu_burnin.judge.observations import Findings
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source
 from gpu_burnin.telemetry.topology import PairTopology
@@ -64,7 +65,7 @@ def test_models_with_nvlink_to_all_others_must_reach_each_other(monkeypatch: pyt
     (reason,) = reasons
     assert (reason.code, reason.severity, reason.gpu) == ("P2P_UNAVAILABLE", Verdict.FAIL, None)
     assert "setting of the driver" in reason.message and "should" in reason.message
-    decided = NodeLinks({one.uuid: GpuLinks() for one in gpus}, Source.SHAPE, "there is no NVLink").to_json()
+    decided = to_json(NodeLinks({one.uuid: GpuLinks() for one in gpus}, Source.SHAPE, "there is no NVLink"))
     told = _run([replace(ctx, options={node_links.KEY: decided}) for ctx in made])
     reasons, (notice,) = _judged(told, 3)
     assert reasons == () and "need not here" in notice.message

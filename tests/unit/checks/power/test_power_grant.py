@@ -22,6 +22,7 @@ from gpu_burnin.checks.together import Group
 from gpu_burnin.cli.node import power_grant as command
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import POWER_GRANT_DIR
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
@@ -233,4 +234,4 @@ def test_the_command_grants(tmp_path: Path) -> None:
     code, text = call(tmp_path)
     assert (code, request.asked_at in text) == (0, True)
     assert waves.granted(directory, request)
-    assert json.loads(call(tmp_path, "--json")[1]) == {**request.to_json(), "state": "waiting"}
+    assert json.loads(call(tmp_path, "--json")[1]) == {**to_json(request), "state": "waiting"}
