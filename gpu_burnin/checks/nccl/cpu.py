@@ -116,7 +116,7 @@ class CpuNccl:
         if ranks > MOST_RANKS:
             raise DeviceError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
         try:
-            self._fd = shared_memory.create("ring", block_bytes(ranks))
+            self._fd = shared_memory.create("nccl-ring", block_bytes(ranks))
         except OSError as error:
             raise DeviceError(f"no memory for a ring of {ranks} ranks ({error.strerror}): free memory") from error
         return shared_memory.handle(self._fd)

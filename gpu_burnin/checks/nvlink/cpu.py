@@ -49,7 +49,7 @@ class CpuNvlink(WindowedPort[U64]):
         window = self._new_window(peers, size_bytes, faults)
         self.close()
         try:
-            self._fd = shared_memory.create("peers", window.total_bytes)
+            self._fd = shared_memory.create("nvlink", window.total_bytes)
             handle = shared_memory.handle(self._fd)
             self._memory[own] = np.frombuffer(shared_memory.attach(handle, window.total_bytes), dtype=np.uint64)
         except OSError as error:

@@ -91,10 +91,10 @@ DISTURBANCES: Mapping[str, Disturbance] = {
     "rank hangs": Disturbance("nccl", _signal(signal.SIGSTOP), "HUNG", Verdict.FAIL, also=_OTHERS, nccl_tests=MISSED),
     # The first page of a rank's block has its counters: noise there would be another fault, a rank that goes astray.
     "noise in what ranks share": Disturbance(
-        "nccl", noise_into("gpu-burnin-ring", _PAGE), "NCCL_DATA", Verdict.FAIL, nccl_tests=SEEN, spreads=True
+        "nccl", noise_into("gpu-burnin-nccl-ring", _PAGE), "NCCL_DATA", Verdict.FAIL, nccl_tests=SEEN, spreads=True
     ),
     "noise in a window of copies": Disturbance(
-        "nvlink", noise_into("gpu-burnin-peers", 0), "P2P_CORRUPTED", Verdict.FAIL
+        "nvlink", noise_into("gpu-burnin-nvlink", 0), "P2P_CORRUPTED", Verdict.FAIL
     ),
 }
 

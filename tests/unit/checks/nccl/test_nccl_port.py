@@ -339,7 +339,7 @@ def test_nothing_is_left_open() -> None:
         for fd in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.append(str(fd.readlink()))
-        return [link for link in found if "gpu-burnin-ring" in link]
+        return [link for link in found if "gpu-burnin-nccl-ring" in link]
 
     def work(port: CpuNccl, rank: int) -> list[str]:
         seen = links()
@@ -350,7 +350,7 @@ def test_nothing_is_left_open() -> None:
     assert links() == []
     assert all(_ring(2, work))
     assert links() == []
-    assert "gpu-burnin-ring" not in Path("/proc/self/maps").read_text()
+    assert "gpu-burnin-nccl-ring" not in Path("/proc/self/maps").read_text()
 
 
 def test_too_many_ranks_for_one_block_are_refused() -> None:

@@ -44,7 +44,7 @@ def _injected(count: int, fault: str, on: int = 0) -> list[CheckContext]:
 def _open_memory() -> list[str]:
     """Files of copies that this process still has open."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [str(link.readlink()) for link in links if "gpu-burnin-peers" in str(link.readlink())]
+    return [str(link.readlink()) for link in links if "gpu-burnin-nvlink" in str(link.readlink())]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
