@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.checks.hbm.cpu import CpuHbm
 from gpu_burnin.checks.hbm.patterns import KINDS, MAX_KEPT, MemoryFaults, Pattern
-from gpu_burnin.checks.hbm.port import HbmPort, flip
+from gpu_burnin.checks.hbm.port import HbmPort
 from gpu_burnin.exact.operands import random_words
 
 PARAMETERS = {"random": (0, 5, (1 << 64) - 1), "walking": (0, 1, 63), "modulo": (0, 1, 13, 19)}
@@ -19,6 +19,11 @@ ALL = [
     for parameter in PARAMETERS.get(kind, (0,))
     for inverted in (False, True)
 ]
+
+
+def flip(memory: HbmPort, offset_bytes: int, mask: int) -> None:
+    """Flip bits of the word at an offset."""
+    memory.poke(offset_bytes, memory.peek(offset_bytes, 1) ^ np.uint64(mask))
 
 
 def all_words(memory: HbmPort, size_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

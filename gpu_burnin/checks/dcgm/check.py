@@ -74,14 +74,14 @@ class Check:
 
 def _judged(ctx: CheckContext, answer: Answer, coverage: DcgmCoverage) -> tuple[tuple[Reason, ...], DcgmCoverage]:
     """Reasons, and the coverage with what the answer says of it."""
-    said = f"{answer.out} {answer.errors}".lower()
+    output = f"{answer.out} {answer.errors}".lower()
     if answer.exit_status < 0:
         message = (
             f"dcgmi diag was ended after {answer.seconds:.0f} s (signal {-answer.exit_status}): see the log of "
             "nv-hostengine, or give the run a higher level's time"
         )
         return (make_reason("DCGM_UNKNOWN", NAME, message, details={"seconds": answer.seconds}),), coverage
-    if any(words in said for words in _NO_ENGINE):
+    if any(sign in output for sign in _NO_ENGINE):
         message = "dcgmi does not reach its host engine: start nvidia-dcgm (nv-hostengine)"
         return (make_reason("DCGM_MISSING", NAME, message),), coverage
     try:

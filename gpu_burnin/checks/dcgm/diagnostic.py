@@ -161,13 +161,13 @@ def judge(opinion: Opinion, exit_status: int, gpus: Sequence[Gpu], level: int) -
     A failure of which every error is a setting of the node (severity CONFIG), and a warning, are INCONCLUSIVE.
     """
     known = gpu_names(opinion, gpus)
-    said = False
+    explained = False
     for test in opinion.tests:
         for outcome in test.outcomes:
             if outcome.status in (FAIL, WARN):
-                said = True
+                explained = True
                 yield _failed(opinion.release, test, outcome, known.get(outcome.entity))
-    if exit_status and not said:
+    if exit_status and not explained:
         message = f"dcgmi ended with exit status {exit_status} although its answer names no failed test"
         yield make_reason("DCGM_UNKNOWN", NAME, message, details={"exit_status": exit_status})
     if len(opinion.serials) < len(gpus):

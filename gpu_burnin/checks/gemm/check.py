@@ -60,13 +60,13 @@ def data_paths(session: Session, sku: Sku | None) -> dict[str, DataPath]:
 
 def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: list[str]) -> list[Reason]:
     unproven = {precision: path for precision, path in paths.items() if path.asked and not path.proven}
-    said = [f"{precision} did not prove its data path ({path.why})" for precision, path in unproven.items()]
-    said += [f"{precision} was not covered" for precision in missing]
-    if not said:
+    uncovered = [f"{precision} did not prove its data path ({path.why})" for precision, path in unproven.items()]
+    uncovered += [f"{precision} was not covered" for precision in missing]
+    if not uncovered:
         return []
     details: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
     gpu = ctx.uuid
-    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(said), gpu=gpu, details=details)]
+    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(uncovered), gpu=gpu, details=details)]
 
 
 def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> GemmCoverage:

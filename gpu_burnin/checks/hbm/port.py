@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from gpu_burnin.checks.hbm.patterns import WORD_BYTES, MemoryFaults, Pattern
 from gpu_burnin.device.port import Device
 from gpu_burnin.exact.operands import U64
@@ -65,11 +63,6 @@ class HbmPort(Protocol):
 
     def give_back(self) -> None:
         """Give all memory back. May be called at any time, and again."""
-
-
-def flip(memory: HbmPort, offset_bytes: int, mask: int) -> None:
-    """Flip bits of the word at an offset."""
-    memory.poke(offset_bytes, memory.peek(offset_bytes, 1) ^ np.uint64(mask))
 
 
 def words_in(size_bytes: int) -> int:

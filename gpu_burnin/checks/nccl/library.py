@@ -183,8 +183,8 @@ class Nccl:
 
     def explain(self, name: str, status: int) -> str:
         """One sentence for a status that is not success."""
-        said = self._library.ncclGetErrorString(status)
-        text = said.decode(errors="replace") if said else "unknown status"
+        error = self._library.ncclGetErrorString(status)
+        text = error.decode(errors="replace") if error else "unknown status"
         last = self._library.ncclGetLastError(None)
         detail = f"; {' '.join(last.decode(errors='replace').split())[:300]}" if last else ""
         return f"{name}: status {status} ({text}{detail}): {_FIXES.get(status, 'see the NCCL documentation')}"

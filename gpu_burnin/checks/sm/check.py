@@ -68,7 +68,7 @@ class _Tally:
         self.blocks[kernel] += run.smid.size
         self.launches += run.launches
         self.time.add(run.seconds, kernel)
-        self.moved_bytes += 2 * run.values.nbytes  # written by the kernel, read for the host
+        self.moved_bytes += 2 * run.rows.nbytes  # written by the kernel, read for the host
         self.wrong_blocks += sum(entry.blocks for entry in verdicts.wrong) + verdicts.silent
 
 
@@ -291,4 +291,4 @@ def _inject(ctx: CheckContext, sms: SmPort, name: str, kernel: str) -> SelftestR
 
 def _changed_bits(clean: SmRun, faulty: SmRun) -> int:
     """Bits by which the faulty rows differ from the healthy one."""
-    return int(np.bitwise_count(faulty.values ^ clean.values[0]).sum())
+    return int(np.bitwise_count(faulty.rows ^ clean.rows[0]).sum())

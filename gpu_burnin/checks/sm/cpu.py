@@ -64,14 +64,14 @@ def run(kernel: str, seed: int, rounds: int, fault: SmFault | None = None) -> Sm
     started = time.perf_counter()
     order = np.random.default_rng(mix(seed)).permutation(SIMULATED_MULTIPROCESSORS * _BLOCKS_PER_SM)
     smid = (order % SIMULATED_MULTIPROCESSORS).astype(np.int32)
-    values = np.tile(_block(kernel, seed, rounds, None), (smid.size, 1))
+    rows = np.tile(_block(kernel, seed, rounds, None), (smid.size, 1))
     if fault is not None and fault.hits(kernel):
         if fault.name in _COMPUTED:
-            values[smid == fault.sm % SIMULATED_MULTIPROCESSORS] = _block(kernel, seed, rounds, fault)
+            rows[smid == fault.sm % SIMULATED_MULTIPROCESSORS] = _block(kernel, seed, rounds, fault)
         else:
-            inject(fault, kernel, smid, values, SIMULATED_MULTIPROCESSORS)
+            inject(fault, kernel, smid, rows, SIMULATED_MULTIPROCESSORS)
     launches = 0 if (smid == UNWRITTEN).all() else 1
-    return SmRun(smid, values, SIMULATED_MULTIPROCESSORS, launches, time.perf_counter() - started)
+    return SmRun(smid, rows, SIMULATED_MULTIPROCESSORS, launches, time.perf_counter() - started)
 
 
 @lru_cache(maxsize=16)  # the self-test changes the same healthy rows again and again

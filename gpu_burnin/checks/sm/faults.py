@@ -37,7 +37,7 @@ def make_fault(name: str, seed: int, kernel: str | None = None) -> SmFault:
     return SmFault(name, kernel, draw >> 8, draw)
 
 
-def inject(fault: SmFault, kernel: str, smid: NDArray[np.int32], values: U64, nsmid: int) -> None:
+def inject(fault: SmFault, kernel: str, smid: NDArray[np.int32], rows: U64, nsmid: int) -> None:
     """Change the results of one launch in place, as the fault would have made them."""
     ids = np.unique(smid[smid >= 0])
     if not fault.hits(kernel) or ids.size == 0:
@@ -48,14 +48,14 @@ def inject(fault: SmFault, kernel: str, smid: NDArray[np.int32], values: U64, ns
     elif fault.name == "bad_smid":
         smid[hit] = nsmid + 17
     elif fault.name == "skipped_launch":
-        smid[:], values[:] = UNWRITTEN, 0
+        smid[:], rows[:] = UNWRITTEN, 0
     elif fault.name == "special_everywhere":
-        values[:, _special_word(fault)] ^= np.uint64(1 << 22)  # the highest bit of a mantissa
+        rows[:, _special_word(fault)] ^= np.uint64(1 << 22)  # the highest bit of a mantissa
     elif fault.name == "bitflip":  # in one block alone: the smallest change there is
         block = int(np.flatnonzero(hit)[0])
-        values[block, fault.seed % values.shape[1]] ^= np.uint64(1) << np.uint64(fault.seed % 64)
+        rows[block, fault.seed % rows.shape[1]] ^= np.uint64(1) << np.uint64(fault.seed % 64)
     else:
-        values[hit] = _corrupted(fault, values[hit])
+        rows[hit] = _corrupted(fault, rows[hit])
 
 
 def _corrupted(fault: SmFault, rows: U64) -> U64:

@@ -129,9 +129,9 @@ def _kinds(run: SmRun, blocks: NDArray[Any]) -> list[_Kind]:
     kinds: list[_Kind] = []
     left = blocks
     while left.size:
-        row = run.values[left[0]]
+        row = run.rows[left[0]]
         chaos = len(kinds) >= _MAX_KINDS  # no need to pair the rest
-        alike = np.arange(left.size) == 0 if chaos else (run.values[left] == row).all(axis=1)
+        alike = np.arange(left.size) == 0 if chaos else (run.rows[left] == row).all(axis=1)
         own = left[alike]
         kinds.append(_Kind(row, own, frozenset(int(i) for i in run.smid[own])))
         left = left[~alike]

@@ -39,14 +39,14 @@ ATOMIC_WORDS = 2 * len(ATOMICS) * CELLS
 
 @dataclass(frozen=True)
 class SmRun:
-    """What a kernel gave: `smid` (one per block) and `values` (blocks x words), and how many ids there are.
+    """What a kernel gave: `smid` (one per block) and `rows` (blocks x words), and how many ids there are.
 
     `nsmid` is %nsmid: ids are below it, and there may be more ids than SMs (PTX ISA, %nsmid). `launches` is
     the number of launches that the blocks come from, `seconds` the device's time for them.
     """
 
     smid: NDArray[np.int32]
-    values: U64
+    rows: U64
     nsmid: int
     launches: int = 1
     seconds: float = 0.0

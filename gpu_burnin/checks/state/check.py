@@ -46,13 +46,13 @@ def expected_from(ctx: CheckContext, on_bus: Sequence[str] = ()) -> tuple[Expect
 
     `on_bus` are the addresses of the GPUs on the PCI bus.
     """
-    said = expectations_of(ctx.options)
-    count, source = said.gpus, "expect.gpus"
+    configured = expectations_of(ctx.options)
+    count, source = configured.gpus, "expect.gpus"
     if count is None:
         count, source = (len(on_bus), "PCI bus") if on_bus else (None, "none")
     return (
         Expected(
-            said=said,
+            configured=configured,
             links=node_links_of(ctx.options),
             gpu_count=count,
             gpu_uuids=frozenset(gpu.uuid for gpu in ctx.gpus),
@@ -88,7 +88,7 @@ class Check:
             gpus=len(node.gpus),
             gpu_count_expected=expected.gpu_count,
             gpu_count_source=source,
-            expected=expected.said.to_json(),
+            expected=expected.configured.to_json(),
             node_links=LinkSource(str(expected.links.source), expected.links.why),
             rules=len(RULES),
             simulated=node.simulated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, say, unread_fields
+from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.telemetry.state import GpuState, known
 from gpu_burnin.types import JSON, Reason
@@ -17,7 +17,7 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
     expected = replace(expected, host_links=_slots(states, expected.host_links))
     for state in states:
         if state.lost:
-            reasons.append(say("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
+            reasons.append(gpu_reason("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
             continue
         sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
         if sku is None:
@@ -58,7 +58,7 @@ def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
 def _unknown_sku(state: GpuState) -> Reason:
     ids = f"{state.pci_device_id >> 16:04X}:{state.pci_subsystem_id >> 16:04X}"
     message = f"the model with PCI device and subsystem id {ids} ({known(state.name)}) is not in skus.yaml"
-    return say("GPU_UNKNOWN_SKU", state, message, pci_ids=ids)
+    return gpu_reason("GPU_UNKNOWN_SKU", state, message, pci_ids=ids)
 
 
 def _slots(states: Sequence[GpuState], host_links: Mapping[str, HostLink]) -> dict[str, HostLink]:
@@ -88,10 +88,10 @@ def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     """Versions that must be equal on all GPUs of one model, and equal to the fleet's where that is given."""
     live = [state for state in states if not state.lost]
     drivers = [(state, version) for state in live for version in (state.driver_version, known(state.gsp_firmware))]
-    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.said.driver_version)
+    yield from _unequal("DRIVER_MIXED", "driver and firmware", drivers, expected.configured.driver_version)
     for model in sorted({state.pci_device_id for state in live}):
         found = [(state, known(state.vbios)) for state in live if state.pci_device_id == model]
-        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.said.vbios)
+        yield from _unequal("VBIOS_MIXED", "VBIOS", found, expected.configured.vbios)
 
 
 def _unequal(

@@ -68,13 +68,13 @@ class HostLink:
 class Expected:
     """What this node should look like. None: the model's or the device's own default.
 
-    `said` is what the operator expects, `gpu_count` his number or that of the PCI bus, `links` what was decided of
-    NVLinks. `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs; `host_links`
-    are by PCI address.
+    `configured` is what the operator expects, `gpu_count` his number or that of the PCI bus, `links` what was decided
+    of NVLinks. `gpu_uuids` are the GPUs of the plan, which must still be there; `own_pids` may use the GPUs;
+    `host_links` are by PCI address.
     """
 
     table: SkuTable = field(default_factory=load_skus)
-    said: Expectations = field(default_factory=Expectations)
+    configured: Expectations = field(default_factory=Expectations)
     links: NodeLinks = field(default_factory=NodeLinks)
     gpu_count: int | None = None
     gpu_uuids: frozenset[str] = frozenset()
@@ -85,7 +85,7 @@ class Expected:
 Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
 
 
-def say(code: str, state: GpuState, message: str, action: Action | None = None, **details: JSON) -> Reason:
+def gpu_reason(code: str, state: GpuState, message: str, action: Action | None = None, **details: JSON) -> Reason:
     """A reason about one GPU; its message starts with index, PCI address and UUID."""
     return make_reason(code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, details=details, action=action)
 
@@ -108,7 +108,7 @@ def unread_fields(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Rea
         message = f"the driver {state.driver_version} gives no value for {listed}"
         if "no_permission" in missing.values():
             message += "; run as root"
-        yield say("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
+        yield gpu_reason("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
 
 
 def _silenced(state: GpuState, name: str) -> bool:
@@ -126,57 +126,59 @@ def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
     size = known(state.memory_bytes)
     if size is not None and size < MEMORY_PART * sku.memory_bytes:
         message = f"{size} bytes of memory, {sku.memory_bytes} expected of {sku.name}"
-        yield say("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
+        yield gpu_reason("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
 
 
 def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if state.ecc_enabled is False and sku.ecc:
-        yield say("ECC_DISABLED", state, "ECC is off")
+        yield gpu_reason("ECC_DISABLED", state, "ECC is off")
     pending = known(state.ecc_pending)
     if pending is not None and pending != state.ecc_enabled and known(state.ecc_enabled) is not None:
-        yield say("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
+        yield gpu_reason("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
     for place in ("dram", "sram"):
         count = known(getattr(state, f"ecc_volatile_uncorrected_{place}"))
         if count:
             message = f"{count} uncorrectable errors in {place.upper()} since the driver was loaded"
-            yield say("ECC_UNCORRECTED", state, message, place=place, count=count, counter="volatile")
+            yield gpu_reason("ECC_UNCORRECTED", state, message, place=place, count=count, counter="volatile")
     limit = expected.table.limits["sram_uncorrected_aggregate"]
     aggregate = known(state.ecc_aggregate_uncorrected_sram) or 0
     if state.sram_threshold_exceeded is True or aggregate > limit.value:
         message = f"{aggregate} uncorrectable SRAM errors over its life, above the limit"
-        yield say("ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate")
+        yield gpu_reason(
+            "ECC_UNCORRECTED", state, message, Action.REPAIR, place="sram", count=aggregate, counter="aggregate"
+        )
 
 
 def _remap(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     if state.remap_pending is True:
-        yield say("REMAP_PENDING", state, "a row remap waits for a GPU reset")
+        yield gpu_reason("REMAP_PENDING", state, "a row remap waits for a GPU reset")
     limit = expected.table.limits["remapped_uncorrected"].value
     remapped = known(state.remapped_uncorrected) or 0
     if state.remap_failure is True:
-        yield say("REMAP_FAILED", state, "a row could not be remapped")
+        yield gpu_reason("REMAP_FAILED", state, "a row could not be remapped")
     elif remapped > limit:
         message = f"{remapped} rows remapped for uncorrectable errors, {limit} at most"
-        yield say("REMAP_FAILED", state, message, count=remapped, limit=limit)
+        yield gpu_reason("REMAP_FAILED", state, message, count=remapped, limit=limit)
 
 
 def _retired(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     if state.retired_pending is True:
-        yield say("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
+        yield gpu_reason("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
     limit = expected.table.limits["retired_pages"].value
     retired = (known(state.retired_single_bit) or 0) + (known(state.retired_double_bit) or 0)
     if retired > limit:
         message = f"{retired} pages retired, {limit} at most"
-        yield say("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
+        yield gpu_reason("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
 
 
 def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     if state.inforom_valid is False:
-        yield say("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
+        yield gpu_reason("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
     for name, part in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
         if getattr(state, name) is True:
-            yield say("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
+            yield gpu_reason("REPAIR_PENDING", state, f"a {part} repair waits for a GPU reset", field=name)
     if state.unrepairable_memory is True:
-        yield say("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
+        yield gpu_reason("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
 
 
 def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
@@ -184,18 +186,18 @@ def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     if value:
         # The list grows with the driver: an unknown demand is still a demand.
         asks, action = RECOVERY.get(value, (f"do something unknown (value {value})", Action.HOLD))
-        yield say("RECOVERY_ACTION", state, f"the driver asks to {asks}", action, value=value)
+        yield gpu_reason("RECOVERY_ACTION", state, f"the driver asks to {asks}", action, value=value)
     elif state.reset_required:
-        yield say("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
+        yield gpu_reason("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
 
 
 def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     modes = {"current": known(state.mig_enabled), "pending": known(state.mig_pending)}
-    wanted = expected.said.mig or False
+    wanted = expected.configured.mig or False
     wrong = [name for name, mode in modes.items() if mode is not None and mode != wanted]
     if wrong:
         mode = "on" if wanted else "off"
-        yield say(
+        yield gpu_reason(
             "MIG_MISMATCH",
             state,
             f"MIG mode ({', '.join(wrong)}) is not {mode} as expected",
@@ -208,17 +210,19 @@ def _settings(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]
     which, limit = "enforced", known(state.power_enforced_w)
     if sku.module_power:  # what is enforced follows the processor's share
         which, limit = "requested", known(state.power_limit_w)
-    wanted = known(state.power_default_w) if expected.said.power_limit_w is None else expected.said.power_limit_w
+    wanted = (
+        known(state.power_default_w) if expected.configured.power_limit_w is None else expected.configured.power_limit_w
+    )
     if limit is not None and wanted is not None and abs(limit - wanted) > POWER_LIMIT_TOLERANCE_W:
         message = f"the {which} power limit is {limit:g} W, expected {wanted:g} W"
-        yield say("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
+        yield gpu_reason("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
 
 
 def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
     bits = known(state.clocks_event_reasons) or 0
     found = [name for bit, name in THROTTLE_BITS.items() if bits & bit]
     if found:
-        yield say("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
+        yield gpu_reason("THROTTLED", state, f"slowed down at rest: {', '.join(found)}", clocks_event_reasons=bits)
 
 
 def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
@@ -233,14 +237,14 @@ def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     reachable = min(sku.pcie_generation, host.generation or 0)
     if generation is not None and generation < reachable:
         message = f"PCIe generation {generation} at most, model and slot can do {reachable}"
-        yield say("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
+        yield gpu_reason("PCIE_DEGRADED", state, message, generation=generation, reachable=reachable)
     width = known(state.pcie_width)
     wanted = min(sku.pcie_width, host.width or 0)
     if width is not None and width < wanted:
-        yield say("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
+        yield gpu_reason("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
     fatal = known(state.pcie_fatal_errors)
     if fatal:
-        yield say("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
+        yield gpu_reason("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
 
 
 def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
@@ -250,10 +254,10 @@ def _nvlink(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if wanted and active is not None and len(active) < wanted:
         down = f" (down: {', '.join(map(str, inactive))})" if inactive else ""
         message = f"{len(active)} of {wanted} NVLinks are active{down}"
-        yield say("NVLINK_DOWN", state, message, active=len(active), expected=wanted, inactive=list(inactive))
+        yield gpu_reason("NVLINK_DOWN", state, message, active=len(active), expected=wanted, inactive=list(inactive))
     failed = known(state.nvlink_failed_recoveries)
     if wanted and failed:
-        yield say("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
+        yield gpu_reason("NVLINK_ERRORS", state, f"{failed} NVLink recoveries failed", failed_recoveries=failed)
 
 
 def _without_links(state: GpuState) -> bool:
@@ -267,22 +271,22 @@ def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     value, status = known(state.fabric_state), known(state.fabric_status)
     if value is not None and (value != FABRIC_COMPLETED or status):
         message = f"fabric state {value} (3 is completed) with status {status}"
-        yield say("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
+        yield gpu_reason("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
         return
     summary, mask = known(state.fabric_health_summary), known(state.fabric_health_mask) or 0
     if summary is not None and summary not in FABRIC_SUMMARY_GOOD:
         called = FABRIC_SUMMARY_BAD.get(summary, f"something unknown (value {summary})")
-        yield say("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
+        yield gpu_reason("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
     complaints = [text for shift, width, bad, text in FABRIC_HEALTH if mask >> shift & width in bad]
     if complaints:
-        yield say("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
+        yield gpu_reason("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
 
 
 def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
     foreign = [process for process in known(state.processes) or () if process.pid not in expected.own_pids]
     if foreign:
         pids: list[JSON] = [process.pid for process in foreign]
-        yield say("GPU_BUSY", state, f"in use by process {', '.join(map(str, pids))}", pids=pids)
+        yield gpu_reason("GPU_BUSY", state, f"in use by process {', '.join(map(str, pids))}", pids=pids)
 
 
 RULES: tuple[Rule, ...] = (

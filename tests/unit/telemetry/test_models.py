@@ -44,7 +44,7 @@ def judged(states: Sequence[GpuState], said: Expectations | None = None, **expec
     """What is against a node of these GPUs, whose NVLinks were decided by its shape unless somebody said."""
     told = said or Expectations()
     links = decide(states, told, load_skus())
-    return judge_state(states, Expected(said=told, links=links, gpu_count=len(states), **expected))
+    return judge_state(states, Expected(configured=told, links=links, gpu_count=len(states), **expected))
 
 
 def codes(*gpus: Profile, **said: Any) -> list[str]:

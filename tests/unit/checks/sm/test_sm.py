@@ -87,15 +87,15 @@ def test_rounding_fp64_sums_to_fp32_alone_would_be_wrong() -> None:
 def test_simulated_sms_agree_with_the_host_by_other_means(kernel: str, seed: int) -> None:
     rounds = ROUNDS[kernel]
     run, golden = sm_cpu.run(kernel, seed, rounds), expected(kernel, seed, rounds)
-    assert run.values.shape == (2 * sm_cpu.SIMULATED_MULTIPROCESSORS, sm.words(kernel, rounds))
-    assert not any(golden.wrong(row).any() for row in run.values)
+    assert run.rows.shape == (2 * sm_cpu.SIMULATED_MULTIPROCESSORS, sm.words(kernel, rounds))
+    assert not any(golden.wrong(row).any() for row in run.rows)
     assert sorted(run.smid) == sorted(list(range(16)) * 2)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_seeds_and_rounds_change_every_kernel(kernel: str) -> None:
     rounds = ROUNDS[kernel]
-    row = sm_cpu.run(kernel, SEED, rounds).values[0]
+    row = sm_cpu.run(kernel, SEED, rounds).rows[0]
     assert expected(kernel, SEED + 1, rounds).wrong(row).sum() > row.size // 4
     if kernel != "special":  # its rounds stand side by side
         assert expected(kernel, SEED, rounds + 1).wrong(row).sum() > row.size // 4
@@ -105,7 +105,7 @@ def test_seeds_and_rounds_change_every_kernel(kernel: str) -> None:
 def test_one_flipped_bit_anywhere_is_wrong(kernel: str) -> None:
     rounds = ROUNDS[kernel]
     golden = expected(kernel, SEED, rounds)
-    row = sm_cpu.run(kernel, SEED, rounds).values[0]
+    row = sm_cpu.run(kernel, SEED, rounds).rows[0]
     rng = np.random.default_rng(3)
     for _ in range(200):
         word, bit = int(rng.integers(row.size)), int(rng.integers(64))
@@ -205,9 +205,9 @@ def _run(kernel: str) -> tuple[SmRun, Any]:
 
 
 def _flip(run: SmRun, blocks: Any, word: int, bit: int) -> SmRun:
-    values = run.values.copy()
+    values = run.rows.copy()
     values[blocks, word] ^= np.uint64(1) << np.uint64(bit)
-    return replace(run, values=values)
+    return replace(run, rows=values)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -224,10 +224,10 @@ def test_one_bit_on_one_sm_names_the_sm_and_the_word(kernel: str) -> None:
     verdicts = judge(_flip(run, block, 33, 0), golden)
     (wrong,) = verdicts.wrong
     assert (wrong.sm, wrong.blocks, wrong.first, wrong.words.tolist()) == (11, 1, 33, [33])
-    assert wrong.got ^ int(run.values[block, 33]) == 1
+    assert wrong.got ^ int(run.rows[block, 33]) == 1
     entry = describe(kernel, wrong)
     assert entry["compared_with"] == ("peers" if kernel == "special" else "expected")
-    assert entry["expected"] == f"{int(run.values[block, 33]):#018x}"
+    assert entry["expected"] == f"{int(run.rows[block, 33]):#018x}"
 
 
 def test_special_values_within_bounds_follow_the_majority_of_sms() -> None:
@@ -282,7 +282,7 @@ def test_a_block_that_moved_counts_for_no_sm_but_is_verified() -> None:
 
 def test_many_different_rows_do_not_stop_the_judge() -> None:
     run, golden = _run("int")
-    values = run.values[np.arange(200) % 32].copy()
+    values = run.rows[np.arange(200) % 32].copy()
     values[:, 9] ^= np.arange(1, 201, dtype=np.uint64)
     verdicts = judge(SmRun(np.arange(200, dtype=np.int32), values, 200), golden)
     assert [w.sm for w in verdicts.wrong] == list(range(200))

@@ -28,10 +28,10 @@ class _Broken(CpuSm):
 
     def run(self, kernel: str, seed: int, rounds: int, fault: Any = None) -> SmRun:
         run = super().run(kernel, seed, rounds, fault)
-        smid, values = run.smid.copy(), run.values.copy()
+        smid, values = run.smid.copy(), run.rows.copy()
         self.change(kernel, self.launches_of_sms, smid, values)
         self.launches_of_sms += 1
-        return replace(run, smid=smid, values=values)
+        return replace(run, smid=smid, rows=values)
 
 
 def _with(change: Any) -> Any:

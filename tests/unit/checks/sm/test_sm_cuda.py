@@ -39,8 +39,8 @@ def test_kernels_give_the_row_that_the_host_expects(library: ctypes.CDLL, kernel
     gpu, rounds = HostGpu(library, sms=2), ROUNDS[kernel]
     run = CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, rounds)
     golden = expected(kernel, SEED, rounds)
-    assert run.values.shape == (run.smid.size, words(kernel, rounds))
-    assert [int(golden.wrong(row).sum()) for row in run.values] == [0] * run.smid.size
+    assert run.rows.shape == (run.smid.size, words(kernel, rounds))
+    assert [int(golden.wrong(row).sum()) for row in run.rows] == [0] * run.smid.size
     assert judge(run, golden).covered == frozenset(range(2))
 
 
@@ -52,7 +52,7 @@ def test_taking_subnormals_for_zero_changes_no_row(library: ctypes.CDLL, kernel:
     gpu = HostGpu(library, sms=1)
     rows = []
     for mode.value in (1, 0):
-        rows.append(CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, 64).values[0])
+        rows.append(CudaSm(gpu, nullcontext, gpu).run(kernel, SEED, 64).rows[0])
     assert np.array_equal(*rows)
     assert not expected(kernel, SEED, 64).wrong(rows[0]).any()
 
@@ -61,7 +61,7 @@ def test_taking_subnormals_for_zero_changes_no_row(library: ctypes.CDLL, kernel:
 def test_shared_memory_is_tested_to_its_end_with_the_same_result(library: ctypes.CDLL, shared_kib: int) -> None:
     gpu = HostGpu(library, sms=1, shared_bytes=shared_kib << 10)
     run = CudaSm(gpu, nullcontext, gpu).run("shared", SEED, 9)
-    assert not expected("shared", SEED, 9).wrong(run.values[0]).any()
+    assert not expected("shared", SEED, 9).wrong(run.rows[0]).any()
     memory = (ctypes.c_uint32 * (64 << 10)).in_dll(library, "dynamic_memory")
     untouched = np.frombuffer(memory, dtype=np.uint32)[: shared_kib << 8] == 0xEEEEEEEE
     assert untouched.sum() == 0

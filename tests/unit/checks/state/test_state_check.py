@@ -27,9 +27,9 @@ from tests.support.telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot
 def codes(*states: Any, **expected: Any) -> list[str]:
     """Codes of the reasons against these GPUs; what the operator expects goes with the rest."""
     expected.setdefault("host_links", in_any_slot(*states))
-    said = Expectations(**{name: expected.pop(name) for name in KEYS if name in expected})
-    links = NodeLinks() if said.nvlink_links is None else decide(states, said, load_skus())
-    return [reason.code for reason in judge_state(states, Expected(said=said, links=links, **expected))]
+    configured = Expectations(**{name: expected.pop(name) for name in KEYS if name in expected})
+    links = NodeLinks() if configured.nvlink_links is None else decide(states, configured, load_skus())
+    return [reason.code for reason in judge_state(states, Expected(configured=configured, links=links, **expected))]
 
 
 def test_healthy_gpus_give_no_reason() -> None:
@@ -183,7 +183,9 @@ def test_odd_one_out_is_named() -> None:
     (reason,) = judge_state(halves, Expected())
     assert (reason.code, reason.gpu) == ("VBIOS_MIXED", None)
     # The fleet's version is known: the GPU that has another one is it, even of two.
-    (reason,) = judge_state([healthy(0), healthy(1, vbios="old")], Expected(said=Expectations(vbios="96.00.89.00.01")))
+    (reason,) = judge_state(
+        [healthy(0), healthy(1, vbios="old")], Expected(configured=Expectations(vbios="96.00.89.00.01"))
+    )
     assert (reason.code, reason.gpu) == ("VBIOS_MIXED", "GPU-0001")
 
 
@@ -218,10 +220,10 @@ def test_mixed_models_may_have_different_vbios() -> None:
 
 def test_expectations_come_from_the_options() -> None:
     gpu = Gpu(0, "GPU-0000", "", "", "", "", 0, "")
-    said: dict[str, JSON] = {"gpus": 4, "mig": True, "power_limit_w": 500}
-    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect": said})
+    configured: dict[str, JSON] = {"gpus": 4, "mig": True, "power_limit_w": 500}
+    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect": configured})
     expected, source = expected_from(ctx, on_bus=("0000:10:00.0",))
-    assert (expected.gpu_count, expected.said.mig, expected.said.power_limit_w) == (4, True, 500)
+    assert (expected.gpu_count, expected.configured.mig, expected.configured.power_limit_w) == (4, True, 500)
     assert expected.gpu_uuids == {"GPU-0000"}
     assert source == "expect.gpus"
     with pytest.raises(ValueError, match=r"expect\.gpus must be"):
