@@ -80,7 +80,7 @@ def test_healthy_gpus_pass_and_say_what_was_covered() -> None:
         assert mixed(result)["peer"]["copies_verified"] == 1
         assert result.coverage["pcie_bytes_moved"] > 0  # type: ignore[operator]
         assert result.coverage["simulated"] is True
-        json.dumps(result.coverage)
+        json.dumps(dict(result.coverage))
     starts = {waves(result)["started_s"] for result in found.values()}
     assert len(starts) == 1  # one start for all
     assert {waves(result)["start_skew_s"] for result in found.values()} != {None}
@@ -157,8 +157,8 @@ def test_a_wrong_copy_from_another_gpu_is_named(monkeypatch: pytest.MonkeyPatch)
     def injected(load: power_mixed.MixedLoad, to: Any, came_from: Any) -> bool:
         done = attach(load, to, came_from)
         if load._group.uuid == "GPU-0":
-            assert load._port is not None and load._to is not None
-            load._port.inject(load._to, "corrupted")
+            assert load._nvlink is not None and load._to is not None
+            load._nvlink.inject(load._to, "corrupted")
         return done
 
     monkeypatch.setattr(power_mixed.MixedLoad, "_attach", injected)
