@@ -33,6 +33,7 @@ author:
 EXAMPLES = r"""
 - name: Let one host at a time make its power waves
   muster.fleet.power_grant:
+    timeout_s: 900
   throttle: 1
 """
 
@@ -46,6 +47,8 @@ why:
   returned: success
   type: str
 """
+
+ARGUMENT_SPEC: dict[str, Any] = PROGRAM_SPEC
 
 
 def run(module: AnsibleModule) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(run, PROGRAM_SPEC)
+    run_module(run, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":
