@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.engine.plan import Plan
@@ -29,6 +29,9 @@ from gpu_burnin.system.children import die_with_parent
 from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.system.host_limits import scarce_of
 from gpu_burnin.types import JSON, CheckResult
+
+if TYPE_CHECKING:
+    from gpu_burnin.device.port import Device
 
 OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _PROGRESS_EVERY_S = 0.2
@@ -67,7 +70,7 @@ class Worker:
         self._kernel_dir = kernel_dir
         self._plan, self._send, self._receive = plan, send, receive
         self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
-        self._device: Any = None
+        self._device: Device | None = None
         self._waited_s = 0.0  # of the check under way, in exchanges
 
     def open(self) -> Mapping[str, JSON]:
@@ -77,10 +80,10 @@ class Worker:
         from gpu_burnin.device.choose import make_device
         from gpu_burnin.exact.port import products_on
 
-        self._device = make_device(self._plan.backend, self._kernel_dir, _kernel_sources)
-        self._device.open(self._gpu)
-        with products_on(self._device) as products:
-            return {**self._device.facts(), **products.facts()}
+        device = self._device = make_device(self._plan.backend, self._kernel_dir, _kernel_sources)
+        device.open(self._gpu)
+        with products_on(device) as products:
+            return {**device.facts(), **products.facts()}
 
     def handle(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Run one check or its self-test and return the answer."""
