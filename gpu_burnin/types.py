@@ -123,8 +123,8 @@ class Coverage:
     verified_s: float = optional(float)
     verified_parts_s: Mapping[str, float] = optional(dict)
     bytes_moved: int = optional(int)
-    pcie_bytes_moved: int = optional(int)
-    nvlink_bytes_moved: int = optional(int)
+    pcie_bytes_moved: int | None = optional(lambda: None)
+    nvlink_bytes_moved: int | None = optional(lambda: None)
     simulated: bool = optional(bool)
     no_floor_why: str | None = optional(lambda: None)
     waited_s: float | None = optional(lambda: None)
@@ -139,6 +139,7 @@ class Untyped(Coverage, Mapping[str, JSON]):
     def __post_init__(self) -> None:
         empty = Coverage()
         kinds: dict[str, Any] = {"no_floor_why": str, "waited_s": (int, float), "verified_s": (int, float)}
+        kinds |= {"pcie_bytes_moved": int, "nvlink_bytes_moved": int}
         for name in Coverage.__dataclass_fields__:
             told, default = self.entries.get(name), getattr(empty, name)
             if getattr(self, name) == default and isinstance(told, kinds.get(name, type(default))):

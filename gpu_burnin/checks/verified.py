@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from gpu_burnin.types import JSON
 
 # Keys of a check's coverage.
 TOTAL_KEY, PARTS_KEY = "verified_s", "verified_parts_s"
+
+
+class Counted(TypedDict):
+    """Fields of a check's coverage (types.Coverage)."""
+
+    verified_s: float
+    verified_parts_s: Mapping[str, float]
 
 
 @dataclass
@@ -49,6 +57,12 @@ class VerifiedTime:
         return {part: round(seconds, 9) for part, seconds in self.parts_s.items()}
 
     def to_json(self) -> dict[str, JSON]:
-        """Entries of a check's coverage."""
-        parts: Mapping[str, JSON] = {part: round(seconds, 9) for part, seconds in self.parts_s.items()}
-        return {TOTAL_KEY: round(self.total_s, 9), **({PARTS_KEY: parts} if parts else {})}
+        """Entries of the coverage of a check that has no class for it yet."""
+        found = self.counted()
+        parts: dict[str, JSON] = {**found["verified_parts_s"]}
+        return {"verified_s": found["verified_s"], **({"verified_parts_s": parts} if parts else {})}
+
+    def counted(self) -> Counted:
+        """Fields of a check's coverage."""
+        parts = {part: round(seconds, 9) for part, seconds in self.parts_s.items()}
+        return {"verified_s": round(self.total_s, 9), "verified_parts_s": parts}

@@ -28,6 +28,8 @@ FLOOR_NAMES = (
     *(f"gemm_{precision}" for precision in PATH_OF),
     "hbm_rate", "h2d", "d2h", "p2p", "all_reduce_busbw",
 )  # fmt: skip
+# What a power limit may differ from the one that was meant.
+POWER_LIMIT_TOLERANCE_W = 1.0
 # Units of rates in operations or bytes per second.
 RATE_UNITS: dict[str, float] = {"B/s": 1.0, "GB/s": 1e9, "TFLOP/s": 1e12, "TOP/s": 1e12}
 # What a power limit may differ from the one that was meant.

@@ -25,16 +25,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal
 
+from gpu_burnin.checks.nvlink.result import NAME as CHECK
+from gpu_burnin.checks.nvlink.result import Matrix, Transfer
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.floors import FAILING
 from gpu_burnin.judge.observations import Findings, Observations
-from gpu_burnin.system.values import mapping_of, number_of, rows_of
-from gpu_burnin.types import COPY_DIRECTIONS, JSON, CheckResult, CopyDirection, Notice, Reason, untyped
+from gpu_burnin.types import JSON, CheckResult, CopyDirection, Notice, Reason
 
-CHECK = "nvlink"
 # Good GPUs spread by 5 to 8 % (stas00/ml-engineering, accelerator README): a fifth less is no noise.
 SLOW_SHARE = 0.8
 # Simulated GPUs share the memory and processors of one host, whose noise is far larger.
@@ -52,26 +52,12 @@ _CLEAR_SHARE = 0.5
 _LEAST_TO_COMPARE = 4
 _ONE_PAIR = 2
 
-# Copier, other GPU, direction; GPUs are UUIDs.
-Transfer: TypeAlias = tuple[str, str, CopyDirection]
 _WORDS = {
     frozenset({"its writes", "reads from it"}): "in what it sends",
     frozenset({"writes to it", "its reads"}): "in what it receives",
     frozenset({"its writes", "its reads"}): "in the copies it makes itself",
     frozenset({"writes to it", "reads from it"}): "in the copies that others make with it",
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One transfer of the matrix. `rate` is None where it was not made; `why` then says why it could not be, and is ""
-    when only the worker of the other GPU ended or the host refused."""
-
-    rate: float | None
-    kind: str
-    expected: bool
-    wrong: int = 0
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,21 +130,21 @@ def _way(named: set[str]) -> str:
     return _WORDS.get(frozenset(named), "in " + " and ".join(sorted(named)))
 
 
-def slow_transfers(cells: Mapping[Transfer, Cell], share: float = SLOW_SHARE) -> dict[Transfer, float]:
+def slow_transfers(matrix: Matrix, share: float = SLOW_SHARE) -> dict[Transfer, float]:
     """The slow ones, with what transfers of their kind reach here (bytes per second)."""
+    rate_of = {t: rate for t in matrix.transfers if (rate := matrix.rate(t)) is not None and not matrix.wrong(t)}
     kinds: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
-    for transfer, cell in cells.items():
-        if cell.rate is not None and not cell.wrong:
-            kinds[transfer[2], cell.kind].append(transfer)
+    for transfer in rate_of:
+        kinds[transfer[2], matrix.pair(transfer).kind].append(transfer)
     found: dict[Transfer, float] = {}
     for alike in kinds.values():
         if len(alike) < _LEAST_TO_COMPARE:
             continue
-        rates = sorted(cells[t].rate or 0.0 for t in alike)
+        rates = sorted(rate_of[t] for t in alike)
         place = int(_QUARTILE * (len(rates) - 1) + 0.5)
         usual, above = rates[place], rates[place + 1 :]
         limit = max(min(share * usual, usual - _NOISE_TIMES * _noise(usual, above)), min(share, _CLEAR_SHARE) * usual)
-        found |= {t: usual for t in alike if (cells[t].rate or 0.0) < limit}
+        found |= {t: usual for t in alike if rate_of[t] < limit}
     return found
 
 
@@ -168,28 +154,6 @@ def _noise(usual: float, above: Sequence[float]) -> float:
     return sum(rate - usual for rate in above) / len(above) / 0.597 if above else 0.0
 
 
-def cells_of(results: Iterable[CheckResult]) -> dict[Transfer, Cell]:
-    """The matrix from the rows of all GPUs; what arrived wrong is put where it was copied."""
-    found: dict[Transfer, Cell] = {}
-    wrong: dict[Transfer, int] = {}
-    for result in results:
-        if result.name != CHECK or result.gpu is None:
-            continue
-        for row in rows_of(untyped(result.coverage), "p2p"):
-            peer, counts = str(row.get("peer")), mapping_of(row, "transfers_wrong")
-            # The receiver sees it: what the other wrote to it, and what it read itself.
-            wrong[peer, result.gpu, "write"] = int(number_of(counts, "write") or 0)
-            wrong[result.gpu, peer, "read"] = int(number_of(counts, "read") or 0)
-            for direction in COPY_DIRECTIONS:
-                found[result.gpu, peer, direction] = Cell(
-                    rate=number_of(row, f"{direction}_bytes_per_s"),
-                    kind=str(row.get("class")),
-                    expected=row.get("expected") is True,
-                    why="" if row.get("worker_ended") or row.get("refused_by_host") else str(row.get("why") or ""),
-                )
-    return {transfer: replace(cell, wrong=wrong.get(transfer, 0)) for transfer, cell in found.items()}
-
-
 def judge_links(seen: Observations) -> Findings:
     """What the copies between all GPUs say against links and GPUs.
 
@@ -197,30 +161,30 @@ def judge_links(seen: Observations) -> Findings:
     was measured or that a vendor gives, else a notice; missing peer access that nobody promised is a notice.
     """
     listed = [result for result in seen.results if result.name == CHECK]
-    cells, labels = cells_of(listed), {gpu.uuid: gpu.label for gpu in seen.gpus}
-    classes = {transfer: cell.kind for transfer, cell in cells.items()}
+    matrix, labels = Matrix.of(listed), {gpu.uuid: gpu.label for gpu in seen.gpus}
+    classes = {transfer: matrix.pair(transfer).kind for transfer in matrix.transfers}
     floors = _floors(listed)
     reasons: list[Reason] = []
     notices: list[Notice] = []
 
-    wrong = [t for t, cell in cells.items() if cell.wrong]
-    copied = [t for t, cell in cells.items() if cell.rate is not None or cell.wrong]
+    wrong = [t for t in matrix.transfers if matrix.wrong(t)]
+    copied = [t for t in matrix.transfers if matrix.rate(t) is not None or matrix.wrong(t)]
     for one in blame(wrong, copied, classes):
-        count = sum(cells[t].wrong for t in one.transfers)
+        count = sum(matrix.wrong(t) for t in one.transfers)
         message = f"{_who(one, labels)} delivered wrong data in {count} transfers{_with(one, labels)}"
         reasons.append(_reason("P2P_CORRUPTED", one, "wrong", message, {"wrong_transfers": count}))
 
-    dead = [t for t, cell in cells.items() if cell.rate is None and cell.why]
-    needed = [t for t in dead if cells[t].expected]
+    dead = [t for t in matrix.transfers if matrix.rate(t) is None and matrix.pair(t).fault_of_link]
+    needed = [t for t in dead if matrix.pair(t).expected]
     for one in blame(needed, [*copied, *needed], classes):
-        why = cells[one.transfers[0]].why
+        why = matrix.pair(one.transfers[0]).fault_of_link
         message = f"{_who(one, labels)} cannot copy{_with(one, labels)}, but should: {why}"
         reasons.append(_reason("P2P_UNAVAILABLE", one, "dead", message, {"why": why}))
-    notices += _not_promised([t for t in dead if not cells[t].expected], cells, labels)
+    notices += _not_promised([t for t in dead if not matrix.pair(t).expected], matrix, labels)
 
-    usual = slow_transfers(cells, SLOW_SHARE_SIMULATED if seen.simulated else SLOW_SHARE)
-    for one in blame(usual, [t for t in copied if not cells[t].wrong], classes):
-        rate, reached = min((cells[t].rate or 0.0, usual[t]) for t in one.transfers)
+    usual = slow_transfers(matrix, SLOW_SHARE_SIMULATED if seen.simulated else SLOW_SHARE)
+    for one in blame(usual, [t for t in copied if not matrix.wrong(t)], classes):
+        rate, reached = min((matrix.rate(t) or 0.0, usual[t]) for t in one.transfers)
         message = (
             f"{_who(one, labels)} is slow{_with(one, labels)}: {rate / 1e9:.4g} GB/s, "
             f"where such copies reach {reached / 1e9:.4g} GB/s on this node"
@@ -237,15 +201,14 @@ def judge_links(seen: Observations) -> Findings:
     return Findings(tuple(reasons), tuple(notices))
 
 
-def _not_promised(
-    dead: Sequence[Transfer], cells: Mapping[Transfer, Cell], labels: Mapping[str, str]
-) -> Iterator[Notice]:
+def _not_promised(dead: Sequence[Transfer], matrix: Matrix, labels: Mapping[str, str]) -> Iterator[Notice]:
     """One notice for each reason why pairs cannot copy that need not."""
     by_why: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for copier, other, direction in dead:
-        ends = (min(copier, other), max(copier, other))
-        if ends not in by_why[cells[copier, other, direction].why]:
-            by_why[cells[copier, other, direction].why].append(ends)
+    for transfer in dead:
+        one, other = sorted(transfer[:2])
+        alike = by_why[matrix.pair(transfer).fault_of_link]
+        if (one, other) not in alike:
+            alike.append((one, other))
     for why, pairs in by_why.items():
         first = " and ".join(labels.get(uuid, uuid) for uuid in pairs[0])
         more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""

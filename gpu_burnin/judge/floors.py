@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from gpu_burnin.checks.pcie.result import PcieCoverage
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import (
     POWER_LIMIT_TOLERANCE_W,
@@ -17,8 +18,7 @@ from gpu_burnin.hardware.skus import (
 )
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.settings.expectations import expectations_of
-from gpu_burnin.system.values import mapping_of, number_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, untyped
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Notice, Reason
 
 SLOW = "SLOW"
 # Checks whose rates are lower under a lower power limit.
@@ -130,24 +130,25 @@ def _filled(result: CheckResult, sku: Sku | None) -> CheckResult:
     # A check may say that its measurements were not made as those of the floors.
     if sku is None or result.coverage.simulated or result.coverage.no_floor_why:
         return result
-    share, doubt = _host(sku, untyped(result.coverage))
+    share, doubt = _host(sku, result.coverage)
     return replace(result, measurements=tuple(_with_floor(item, sku, share, doubt) for item in result.measurements))
 
 
-def _host(sku: Sku, coverage: Mapping[str, JSON]) -> tuple[float, str]:
+def _host(sku: Sku, coverage: Coverage) -> tuple[float, str]:
     """The share of the model's own link that the host's slot offers, and why the floors of copies only warn ("": they
     hold).
 
     Each PCIe generation doubles the rate of a lane. Copies out of memory that may be far from the GPU are slower on
     machines with several NUMA nodes, and a virtual machine may hide how many it has.
     """
-    link, host = mapping_of(coverage, "link"), mapping_of(coverage, "host")
-    generation = number_of(link, "host_max_generation") or sku.pcie_generation
-    width = number_of(link, "host_max_width") or sku.pcie_width
+    if not isinstance(coverage, PcieCoverage):
+        return 1.0, ""
+    generation = (coverage.link.host_max_generation if coverage.link else None) or sku.pcie_generation
+    width = (coverage.link.host_max_width if coverage.link else None) or sku.pcie_width
     share = min(1.0, 2.0 ** (generation - sku.pcie_generation)) * min(1.0, width / sku.pcie_width)
     if share < 1:
         return share, f"the host's slot is PCIe generation {generation:g} x{width:g}"
-    if coverage.get("numa_node") is None and (host.get("virtual") is True or (number_of(host, "numa_nodes") or 0) > 1):
+    if coverage.numa_node is None and coverage.host and (coverage.host.virtual or coverage.host.numa_nodes > 1):
         return share, "it is not known which of the host's memory is near the GPU"
     return share, ""
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from gpu_burnin.checks.power.result import NoWaves, PowerCoverage, PowerSeen
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.hardware.policy import PowerQuantity, PowerRule, Weight
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.plausible import believable
 from gpu_burnin.judge.power_phases import BRAKE, HW_THERMAL, MIXED, SLOWDOWN, SW_THERMAL, WAVES, Phase, phases_of
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.findings import GpuSeries
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, Untyped, untyped
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason
 
 CHECK = "power"
 # A median of fewer GPUs says nothing about one of them.
@@ -53,7 +55,7 @@ def _phases(seen: Observations) -> tuple[dict[str, GpuSeries], dict[str, dict[st
     """What can be believed of the samples, and the phases of the power check in them; both by GPU."""
     series = {one.gpu: one for one in believable(seen.telemetry, seen.rules.telemetry).series}
     found = {
-        result.gpu: phases_of(series[result.gpu], untyped(result.coverage))
+        result.gpu: phases_of(series[result.gpu], result.coverage)
         for result in seen.results
         if result.name == CHECK and result.gpu in series
     }
@@ -129,7 +131,7 @@ def _applied(
         details: dict[str, JSON] = {
             "observed": [_numbers(rule, values[rule.quantity]) for rule, _ in group],
             "phases": {
-                name: phase.to_json(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz"))
+                name: to_json(phase.seen(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")))
                 for name, phase in seen.items()
             },
         }
@@ -166,15 +168,15 @@ def _jumped(gpu: Gpu, seen: Mapping[str, Phase]) -> list[Notice]:
 def _not_made(results: Iterable[CheckResult]) -> list[Notice]:
     """One notice for the node where waves belong to the level and none were made."""
     for result in results:
-        waves = untyped(result.coverage).get(WAVES)
-        if isinstance(waves, Mapping) and waves.get("wanted") is True and waves.get("run") is not True:
-            message = f"power waves did not run: {waves.get('why')}"
-            return [Notice("WAVES_NOT_RUN", CHECK, message, details={"why": waves.get("why")})]
+        waves = result.coverage.waves if isinstance(result.coverage, PowerCoverage) else None
+        if isinstance(waves, NoWaves) and waves.wanted:
+            return [Notice("WAVES_NOT_RUN", CHECK, f"power waves did not run: {waves.why}", details={"why": waves.why})]
     return []
 
 
-def _rank(uuid: str, phases: Mapping[str, Mapping[str, Phase]]) -> dict[str, JSON]:
-    """The place of a GPU among those of its node, 1 for the hottest, by its highest temperature under mixed load."""
+def _rank(uuid: str, phases: Mapping[str, Mapping[str, Phase]]) -> tuple[int, int] | None:
+    """The place of a GPU among those of its node, 1 for the hottest, by its highest temperature under mixed load, and
+    how many have one."""
     heat = {
         other: seen[MIXED].temperature_c
         for other, seen in phases.items()
@@ -182,21 +184,24 @@ def _rank(uuid: str, phases: Mapping[str, Mapping[str, Phase]]) -> dict[str, JSO
     }
     own = heat.get(uuid)
     if own is None:
-        return {}
+        return None
     hotter = [value for value in heat.values() if value is not None and value > own]
-    return {"temperature_rank": len(hotter) + 1, "temperature_rank_of": len(heat)}
+    return len(hotter) + 1, len(heat)
 
 
 def _with_power(
-    result: CheckResult, seen: Mapping[str, Phase], limits: Mapping[str, int], rank: Mapping[str, JSON]
+    result: CheckResult, seen: Mapping[str, Phase], limits: Mapping[str, int], rank: tuple[int, int] | None
 ) -> CheckResult:
+    assert isinstance(result.coverage, PowerCoverage)  # else it had no phases
     limit_w, clock_mhz = limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")
-    power: dict[str, JSON] = {
-        "phases": {name: phase.to_json(limit_w, clock_mhz) for name, phase in seen.items()},
-        "clock_max_mhz": clock_mhz,
-        **rank,
-    }
-    coverage = Untyped(entries={**untyped(result.coverage), "power": power, "power_limit_w": limit_w})
+    place, of = rank or (None, None)
+    power = PowerSeen(
+        phases={name: phase.seen(limit_w, clock_mhz) for name, phase in seen.items()},
+        clock_max_mhz=clock_mhz,
+        temperature_rank=place,
+        temperature_rank_of=of,
+    )
+    coverage = replace(result.coverage, power=power, power_limit_w=limit_w)
     reached = seen[MIXED].power_w if MIXED in seen else None
     extra = () if reached is None else (Measurement("power_reached_w", round(reached, 1), "W"),)
     return replace(result, coverage=coverage, measurements=(*result.measurements, *extra))

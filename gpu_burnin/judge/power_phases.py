@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from gpu_burnin.checks.power.result import PhasePower, PowerCoverage, WavesMade
 from gpu_burnin.telemetry.findings import GpuSeries
-from gpu_burnin.types import JSON
+from gpu_burnin.types import Coverage
 
 WAVES, MIXED = "waves", "mixed"
 ENERGY_SOURCE = "energy counter (NVML)"
@@ -58,41 +59,40 @@ class Phase:
         """The longest time for which one of some bits was seen, in seconds."""
         return max((seconds for bit, seconds in self.bits.items() if bit & bits), default=0.0)
 
-    def to_json(self, limit_w: float | None, clock_max_mhz: float | None) -> dict[str, JSON]:
+    def seen(self, limit_w: float | None, clock_max_mhz: float | None) -> PhasePower:
         """For the report."""
         at_most = [mhz for mhz in self.clock_mhz if clock_max_mhz and mhz >= clock_max_mhz]
-        return {
-            "seconds": round(self.energy.seconds, 3),
-            "energy_j": None if self.energy.joules is None else round(self.energy.joules, 1),
-            "energy_why": self.energy.why or None,
-            "mean_power_w": None if self.power_w is None else round(self.power_w, 1),
-            "power_source": self.source,
-            "share_of_limit": round(self.power_w / limit_w, 3) if self.power_w and limit_w else None,
-            "clock_lowest_mhz": self.clock_lowest_mhz,
-            "clock_median_mhz": median(self.clock_mhz) if self.clock_mhz else None,
-            "clock_share_at_maximum": round(len(at_most) / len(self.clock_mhz), 3) if self.clock_mhz else None,
-            "temperature_highest_c": self.temperature_c,
-            "clocks_event_reasons_s": {f"{bit:#x}": round(seconds, 2) for bit, seconds in self.bits.items()},
-        }
+        return PhasePower(
+            seconds=round(self.energy.seconds, 3),
+            energy_j=None if self.energy.joules is None else round(self.energy.joules, 1),
+            energy_why=self.energy.why or None,
+            mean_power_w=None if self.power_w is None else round(self.power_w, 1),
+            power_source=self.source,
+            share_of_limit=round(self.power_w / limit_w, 3) if self.power_w and limit_w else None,
+            clock_lowest_mhz=self.clock_lowest_mhz,
+            clock_median_mhz=median(self.clock_mhz) if self.clock_mhz else None,
+            clock_share_at_maximum=round(len(at_most) / len(self.clock_mhz), 3) if self.clock_mhz else None,
+            temperature_highest_c=self.temperature_c,
+            clocks_event_reasons_s={f"{bit:#x}": round(seconds, 2) for bit, seconds in self.bits.items()},
+        )
 
 
-def phases_of(series: GpuSeries, coverage: Mapping[str, JSON]) -> dict[str, Phase]:
+def phases_of(series: GpuSeries, coverage: Coverage) -> dict[str, Phase]:
     """The phases that a power check says it had; times in its coverage are seconds of CLOCK_MONOTONIC."""
+    if not isinstance(coverage, PowerCoverage):
+        return {}
     limit_w = float(series.limits.get("power_limit_w", 0)) or _NO_LIMIT_W
     found: dict[str, Phase] = {}
-    for name in (WAVES, MIXED):
-        part = coverage.get(name)
-        if not isinstance(part, Mapping) or part.get("run") is not True:
-            continue
-        start_s, end_s = part.get("started_s"), part.get("ended_s")
-        if isinstance(start_s, int | float) and isinstance(end_s, int | float):
-            # The host's own load moves no GPU: what NVML says of power then is not of this check.
-            stand_in = name == MIXED and coverage.get("simulated") is not True
-            found[name] = _phase(name, series, float(start_s), float(end_s), limit_w, stand_in)
+    if isinstance(coverage.waves, WavesMade):
+        found[WAVES] = _phase(WAVES, series, coverage.waves.started_s, coverage.waves.ended_s, limit_w, stand_in=False)
+    if coverage.mixed.run:
+        # The host's own load moves no GPU: what NVML says of power then is not of this check.
+        real = not coverage.simulated
+        found[MIXED] = _phase(MIXED, series, coverage.mixed.started_s, coverage.mixed.ended_s, limit_w, stand_in=real)
     return found
 
 
-def _phase(name: str, series: GpuSeries, start_s: float, end_s: float, limit_w: float, stand_in: bool) -> Phase:
+def _phase(name: str, series: GpuSeries, start_s: float, end_s: float, limit_w: float, *, stand_in: bool) -> Phase:
     begins = _begins(series)
     whole = [n for n, at in enumerate(series.t_s) if begins[n] >= start_s and at <= end_s]
     touched = [n for n, at in enumerate(series.t_s) if at > start_s and begins[n] < end_s]

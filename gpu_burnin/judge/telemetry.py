@@ -16,7 +16,7 @@ from gpu_burnin.telemetry.counters import base_name
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import SAMPLES
 from gpu_burnin.telemetry.state import Unsupported
-from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason, untyped
+from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason
 
 CHECK = "telemetry"
 BYTES_PER_TB = 1e12
@@ -169,7 +169,7 @@ def _throttled(series: GpuSeries, waves: Phase | None, policy: TelemetryPolicy) 
 
 def _waves_of(series: GpuSeries, results: Iterable[CheckResult]) -> Phase | None:
     own = (result for result in results if (result.name, result.gpu) == (POWER, series.gpu))
-    return next((phases_of(series, untyped(result.coverage)).get(WAVES) for result in own), None)
+    return next((phases_of(series, result.coverage).get(WAVES) for result in own), None)
 
 
 _UNKNOWN_BIT = Meaning(Weight.WARN, "THROTTLED", None, "not described in policy.yaml")
@@ -308,7 +308,7 @@ def _numbers(counter: Counter) -> dict[str, JSON]:
 
 def _moved_bytes(results: Iterable[CheckResult], gpu: str, key: str) -> float:
     """Bytes that the checks moved on a GPU, as their coverage says."""
-    return float(sum(getattr(result.coverage, key) for result in results if result.gpu == gpu))
+    return float(sum(getattr(result.coverage, key) or 0 for result in results if result.gpu == gpu))
 
 
 def _events(findings: TelemetryFindings, gpu: str, policy: TelemetryPolicy) -> Iterator[_Finding]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpu_burnin.checks.power.result import Mixture, PowerCoverage, WavesMade
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.power import judge_power
@@ -20,7 +21,7 @@ from gpu_burnin.judge.xid import judge_xids
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.telemetry.sampling_record import Record
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, SelftestResult, Untyped, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Reason, SelftestResult, Verdict
 
 SCOPE = "detector logic only"
 _INTERVAL_S, _STALL_S = 0.1, 10.0
@@ -86,8 +87,8 @@ def _log_reasons(gpus: Sequence[Gpu], blamed: Gpu) -> Iterable[Reason]:
 
 def _power_reasons(gpus: Sequence[Gpu], blamed: Gpu | None) -> Iterable[Reason]:
     """What the judge of the power check says when the power brake of one GPU comes on in the second of the waves."""
-    waves: dict[str, JSON] = {"wanted": True, "run": True, "started_s": 2.0, "ended_s": 3.0}
-    made = Untyped(entries={"waves": waves})
+    waves, mixed = WavesMade(started_s=2.0, ended_s=3.0), Mixture(run=False, started_s=0.0, ended_s=0.0)
+    made = PowerCoverage(waves=waves, mixed=mixed)
     results = tuple(CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=made) for gpu in gpus)
     faulty = {} if blamed is None else {blamed.uuid: _brake(_healthy())}
     return judge_power(replace(_seen(gpus, faulty), results=results)).reasons

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_burnin import __version__
 from gpu_burnin.checks import CHECKS
+from gpu_burnin.checks.nccl.result import NcclCoverage
 from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu, verified_s
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.judge.verdict import Judgement
@@ -20,7 +21,7 @@ from gpu_burnin.report.words import covered
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
-from gpu_burnin.types import JSON, Gpu, Verdict, untyped, worst
+from gpu_burnin.types import JSON, Gpu, Verdict, worst
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "plan_sha256": plan.digest(),
         "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
         "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],
-        "checks": [model.check_json(result) for result in judged.results],
+        "checks": [model.reported(result) for result in judged.results],
         "telemetry": _telemetry(seen, run.found.gpus),
         "selftest": [model.selftest_json(test) for test in seen.selftests],
         "coverage": _coverage(seen, judged),
@@ -69,9 +70,9 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
 
 def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
     """Versions; what the backend says of its libraries is that of the first GPU, they share one environment."""
-    collectives = (untyped(result.coverage) for result in judged.results if result.name == "nccl")
+    collectives = (result.coverage for result in judged.results if isinstance(result.coverage, NcclCoverage))
     # What stands in for NCCL on simulated hardware has versions of its own.
-    told = (coverage.get("version") for coverage in collectives if coverage.get("simulated") is not True)
+    versions = (coverage.version for coverage in collectives if coverage.version and not coverage.simulated)
     facts = next((facts for unit, facts in run.facts.items() if unit != "node"), {})
     return {
         "gpu_burnin": __version__,
@@ -79,7 +80,7 @@ def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
         "driver": run.found.driver or None,
         "cuda": run.found.cuda or None,
         "nvml": run.found.nvml or None,
-        "nccl": next((version for version in told if isinstance(version, str) and version), None),
+        "nccl": next(versions, None),
         **{name: str(value) for name, value in facts.items() if isinstance(value, str | int | float)},
     }
 

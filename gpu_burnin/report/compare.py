@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_burnin.report import curves, peers
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import measured, without_name
+from gpu_burnin.report.units import finite, measured, without_name
 from gpu_burnin.report.words import rate
 from gpu_burnin.system.values import mapping_of
 
@@ -229,9 +229,9 @@ def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Chan
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for check in report["checks"]:
-            for item in check["measurements"]:
-                gpu, name = measured(report, check, item["name"])
-                found.setdefault((name, item["unit"]), {})[_place(known, gpu)] = item["value"]
+            for item in check.measurements:
+                gpu, name = measured(report, check, item.name)
+                found.setdefault((name, item.unit), {})[_place(known, gpu)] = finite(item.value)
         return found
 
     old, new = of(before, names.old), of(after, names.new)
@@ -248,13 +248,15 @@ def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
 
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for pair in peers.pairs(report):
-            ends = _place(known, pair.gpu), _place(known, pair.peer)
-            if {pair.gpu, pair.peer} <= {*known} and not names.single & {*ends}:
-                on = f"{ends[0]} {'to' if pair.direction == 'write' else 'from'} {ends[1]}"
-                state = "wrong" if pair.wrong else "right" if pair.verified else pair.why or "not looked at"
-                found.setdefault((f"copy, {pair.direction}", "B/s"), {})[on] = pair.bytes_per_s
-                found.setdefault((f"data, {pair.direction}", ""), {})[on] = state
+        matrix = peers.matrix_of(report)
+        for transfer in matrix.transfers:
+            gpu, peer, direction = transfer
+            ends = _place(known, gpu), _place(known, peer)
+            if {gpu, peer} <= {*known} and not names.single & {*ends}:
+                on = f"{ends[0]} {'to' if direction == 'write' else 'from'} {ends[1]}"
+                right = "right" if matrix.verified(transfer) else matrix.pair(transfer).why or "not looked at"
+                found.setdefault((f"copy, {direction}", "B/s"), {})[on] = matrix.rate(transfer)
+                found.setdefault((f"data, {direction}", ""), {})[on] = "wrong" if matrix.wrong(transfer) else right
         return found
 
     old, new = of(before, names.old), of(after, names.new)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
+from gpu_burnin.checks.nccl.result import NcclCoverage
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
-from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.units import coverages_of, gpu_name, results_of
 from gpu_burnin.report.words import GB, number, rate, size
-from gpu_burnin.system.values import names_of, number_of, rows_of, text_of
+from gpu_burnin.types import CheckResult
 
 _SIZE = (480, 210)
 # What NCCL calls the ways, by how its own names begin (transport sources of NCCL: P2P, SHM, NET, COLLNET, NVLS).
@@ -60,20 +60,14 @@ _Points = dict[tuple[str, str], dict[float, float]]
 def busbw(report: Report) -> _Points:
     """Bus bandwidth by (collective, algorithm) and message size: the lowest that any GPU measured."""
     found: _Points = {}
-    for check in results_of(report, "nccl"):
-        for curve in rows_of(check["coverage"], "curves"):
-            points = found.setdefault((text_of(curve, "collective"), text_of(curve, "algorithm")), {})
-            for point in rows_of(curve, "points"):
-                size_bytes, value = number_of(point, "size_bytes"), _rate(point)
-                if size_bytes and size_bytes > 0 and value is not None:
-                    points[float(size_bytes)] = min(value, points.get(float(size_bytes), math.inf))
+    for coverage in coverages_of(report, NcclCoverage):
+        for curve in coverage.curves:
+            points = found.setdefault((curve.collective, curve.algorithm), {})
+            for point in curve.points:
+                size_bytes, value = float(point.size_bytes), point.bytes_per_s
+                if size_bytes > 0 and value is not None and math.isfinite(value):
+                    points[size_bytes] = min(value, points.get(size_bytes, math.inf))
     return found
-
-
-def _rate(point: Mapping[str, Any]) -> int | float | None:
-    """Bus bandwidth; of one rank, which has no bus, the algorithm bandwidth."""
-    value = number_of(point, "busbw_bytes_per_s")
-    return number_of(point, "algbw_bytes_per_s") if value is None else value
 
 
 def curves(report: Report) -> Curves | None:
@@ -91,16 +85,21 @@ def curves(report: Report) -> Curves | None:
     )  # fmt: skip
     legend = tuple((f"line{index % 6} dash{index % 6}", key_of(index), name) for index, name in enumerate(algorithms))
     floors = any(_floor(checks, collective) is not None for collective, _ in found)
+    covered = list(coverages_of(report, NcclCoverage))
     return Curves(
-        _about(checks), plots, legend, tuple(_ways(checks)), tuple(_missing(checks)), _latest(report, checks), floors
+        _about(covered),
+        plots,
+        legend,
+        tuple(_ways(covered)),
+        tuple(_missing(covered)),
+        _latest(report, covered),
+        floors,
     )
 
 
-def _floor(checks: list[dict[str, Any]], collective: str) -> float | None:
+def _floor(checks: Iterable[CheckResult], collective: str) -> float | None:
     """What the bus bandwidth of a collective is judged by, None where there is no floor."""
-    floors = (
-        item["floor"] for check in checks for item in check["measurements"] if item["name"] == f"{collective}_busbw"
-    )
+    floors = (item.floor for check in checks for item in check.measurements if item.name == f"{collective}_busbw")
     return next((floor for floor in floors if floor is not None), None)
 
 
@@ -132,30 +131,25 @@ def _below(sizes: list[float]) -> tuple[tuple[float, str], ...]:
     return tuple((float(power), size(2.0**power)) for power in range(high, low - 1, -stride))[::-1]
 
 
-def _about(checks: list[dict[str, Any]]) -> str:
-    version = next(
-        (text_of(check["coverage"], "version") for check in checks if text_of(check["coverage"], "version")), ""
-    )
-    ranks = next((n for check in checks if (n := number_of(check["coverage"], "ranks"))), None)
-    simulated = any(check["coverage"].get("simulated") is True for check in checks)
+def _about(covered: list[NcclCoverage]) -> str:
+    version = next((coverage.version for coverage in covered if coverage.version), "")
+    ranks = next((coverage.ranks for coverage in covered), 0)
+    simulated = any(coverage.simulated for coverage in covered)
     library = "simulated over host memory, without NCCL" if simulated else f"NCCL {version}" if version else ""
-    told = [*([library] if library else []), *([f"{ranks:g} GPUs"] if ranks and ranks > 1 else [])]
+    parts = [*([library] if library else []), *([f"{ranks} GPUs"] if ranks > 1 else [])]
     if ranks == 1:
-        told.append("one GPU, so nothing went from one GPU to another: these are no bus bandwidths and have no floor")
-    return ", ".join(told)
+        parts.append("one GPU, so nothing went from one GPU to another: these are no bus bandwidths and have no floor")
+    return ", ".join(parts)
 
 
-def _ways(checks: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _ways(covered: list[NcclCoverage]) -> list[tuple[str, str]]:
     """Algorithm with the collectives that took the same way, and that way in words."""
     found: dict[tuple[str, str], list[str]] = {}
-    for check in checks:
-        for curve in rows_of(check["coverage"], "curves"):
-            names = list(dict.fromkeys(names_of(curve, "transport")))
-            if names:
-                way = ", ".join(_way(name) for name in names)
-                collectives = found.setdefault((text_of(curve, "algorithm"), way), [])
-                if text_of(curve, "collective") not in collectives:
-                    collectives.append(text_of(curve, "collective"))
+    for curve in (curve for coverage in covered for curve in coverage.curves if curve.transport):
+        way = ", ".join(_way(name) for name in dict.fromkeys(curve.transport))
+        collectives = found.setdefault((curve.algorithm, way), [])
+        if curve.collective not in collectives:
+            collectives.append(curve.collective)
     return [(f"{algorithm} ({', '.join(collectives)})", way) for (algorithm, way), collectives in found.items()]
 
 
@@ -164,21 +158,21 @@ def _way(transport: str) -> str:
     return f"{transport}: {said}" if said else transport
 
 
-def _latest(report: Report, checks: list[dict[str, Any]]) -> str:
+def _latest(report: Report, covered: list[NcclCoverage]) -> str:
     """The GPU that all others wait for, where one is known."""
-    found = list(dict.fromkeys(uuid for check in checks if (uuid := text_of(check["coverage"], "latest_gpu"))))
+    found = list(dict.fromkeys(coverage.latest_gpu for coverage in covered if coverage.latest_gpu))
     if len(found) != 1:
         return ""
     return f"The others wait for {gpu_name(report, found[0])}, which reaches the operations last."
 
 
-def _missing(checks: list[dict[str, Any]]) -> list[str]:
+def _missing(covered: list[NcclCoverage]) -> list[str]:
     """What could not run, and why."""
     return list(
         dict.fromkeys(
-            f"{text_of(curve, 'collective')} {text_of(curve, 'algorithm')}: {text_of(curve, 'why')}"
-            for check in checks
-            for curve in rows_of(check["coverage"], "curves")
-            if not rows_of(curve, "points") and text_of(curve, "why")
+            f"{curve.collective} {curve.algorithm}: {curve.why}"
+            for coverage in covered
+            for curve in coverage.curves
+            if not curve.points and curve.why
         )
     )

@@ -110,22 +110,20 @@ def _checks(report: Report) -> Iterator[_Case]:
         own = [
             reason
             for reason in report["reasons"]
-            if (reason["check"], reason["gpu"]) == (check["name"], check["gpu"])
+            if (reason["check"], reason["gpu"]) == (check.name, check.gpu)
             # A check of the node names the GPU in its reasons; the case is still its own.
-            or (check["gpu"] is None and reason["check"] == check["name"])
+            or (check.gpu is None and reason["check"] == check.name)
         ]
-        kind, message, text = _why(own) if own else ("", f"{check['name']} gave {check['verdict']}", "")
+        kind, message, text = _why(own) if own else ("", f"{check.name} gave {check.verdict}", "")
         # What was found outside the check (nothing covered, a blind self-test) counts against its case too.
-        outcomes = {check["verdict"], *(reason["severity"] for reason in own)}
+        outcomes = {check.verdict, *(reason["severity"] for reason in own)}
         outcome = next(name for name in ("FAIL", "INCONCLUSIVE", "PASS") if name in outcomes)
-        yield _Case(
-            check["name"], gpu_label(report, check["gpu"]), outcome, check["seconds"], kind or outcome, message, text
-        )
+        yield _Case(check.name, gpu_label(report, check.gpu), outcome, check.seconds, kind or outcome, message, text)
 
 
 def _gaps(report: Report) -> Iterator[_Case]:
     """What was to run and did not; what this version has no check for is no case."""
-    done = {(check["name"], check["gpu"]) for check in report["checks"]}
+    done = {(check.name, check.gpu) for check in report["checks"]}
     planned = {check["name"] for check in report["plan"].get("checks", ())}
     for gap in report["coverage"]["not_run"]:
         left_out = gap["why"].startswith("left out")
@@ -160,7 +158,7 @@ def _run(report: Report, others: list[_Case]) -> Iterator[_Case]:
     yield _Case("run", "verdict", report["verdict"], 0.0, kind, message, text)
     # A check of single GPUs has no case of the node, and a link between two of them is neither's.
     told = {(case.suite, case.name) for case in others}
-    of_node = {check["name"] for check in report["checks"] if check["gpu"] is None}
+    of_node = {check.name for check in report["checks"] if check.gpu is None}
     strays: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for reason in reasons:
         check, unit = reason["check"], gpu_label(report, reason["gpu"])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow
-from gpu_burnin.report.model import Report, coverage_of
-from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name, is_low, results_of
 from gpu_burnin.report.words import GB, number
-from gpu_burnin.system.values import mapping_of, number_of
+from gpu_burnin.types import CheckResult, Measurement
 
 # Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.
 _RATES: tuple[tuple[str, str], ...] = (
@@ -60,7 +61,7 @@ def pcie(report: Report) -> Pcie | None:
     checks = results_of(report, "pcie")
     if not checks:
         return None
-    found = [{item["name"]: item for item in check["measurements"]} for check in checks]
+    found = [{item.name: item for item in check.measurements} for check in checks]
     names = [name for name, _ in _RATES if any(name in items for items in found)]
     rows = tuple(_link_row(report, check, items, names) for check, items in zip(checks, found, strict=True))
     columns = {name: [items[name] for items in found if name in items] for name in names}
@@ -73,26 +74,20 @@ def pcie(report: Report) -> Pcie | None:
     return Pcie(tuple(headings[name] for name in names), alone, rows, sums)
 
 
-def _link_row(
-    report: Report, check: Mapping[str, Any], items: Mapping[str, Mapping[str, Any]], names: Sequence[str]
-) -> LinkRow:
-    link, copies = mapping_of(check["coverage"], "link"), number_of(check["coverage"], "copies_verified")
-    generation, width = number_of(link, "generation"), number_of(link, "width")
-    most, widest = (
-        min((known for end in ("max", "host_max") if (known := number_of(link, f"{end}_{what}"))), default=None)
-        for what in ("generation", "width")
-    )
-    narrow = bool((generation and most and generation < most) or (width and widest and width < widest))
-    said = f"gen {generation or '?'} x{width or '?'}" if generation or width else "-"
-    could = f" (of gen {most or '?'} x{widest or '?'})" if narrow else ""
-    cells = tuple((_rate(items.get(name)), _is_low(items.get(name))) for name in names)
-    return LinkRow(
-        gpu_name(report, check["gpu"]), said + could, narrow, cells, "-" if copies is None else number(copies)
-    )
+def _link_row(report: Report, check: CheckResult, items: Mapping[str, Measurement], names: Sequence[str]) -> LinkRow:
+    coverage = check.coverage if isinstance(check.coverage, PcieCoverage) else None
+    link, copies = (coverage.link if coverage else None) or LinkUnderLoad(), "-"
+    if coverage:
+        copies = number(coverage.copies_verified)
+    generation, width = link.could_be
+    now = f"gen {link.generation or '?'} x{link.width or '?'}" if link.generation or link.width else "-"
+    could = f" (of gen {generation or '?'} x{width or '?'})" if link.is_narrow else ""
+    cells = tuple((_rate(items.get(name)), is_low(items.get(name))) for name in names)
+    return LinkRow(gpu_name(report, check.gpu), now + could, link.is_narrow, cells, copies)
 
 
-def _rate(item: Mapping[str, Any] | None) -> str:
-    return "-" if item is None or item["value"] is None else _short(item["value"])
+def _rate(item: Measurement | None) -> str:
+    return "-" if item is None or not math.isfinite(item.value) else _short(item.value)
 
 
 def _short(value: float) -> str:
@@ -100,39 +95,35 @@ def _short(value: float) -> str:
     return f"{value / GB:,.1f}"
 
 
-def _is_low(item: Mapping[str, Any] | None) -> bool:
-    return item is not None and None not in (item["value"], item["floor"]) and item["value"] < item["floor"]
+def _known(items: Sequence[Measurement]) -> list[float]:
+    return [item.value for item in items if math.isfinite(item.value)]
 
 
-def _known(items: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [item["value"] for item in items if item["value"] is not None]
-
-
-def _median(items: Sequence[Mapping[str, Any]]) -> str:
+def _median(items: Sequence[Measurement]) -> str:
     known = _known(items)
     return _short(statistics.median(known)) if len(known) > 1 else "-"
 
 
-def _spread(items: Sequence[Mapping[str, Any]]) -> str:
+def _spread(items: Sequence[Measurement]) -> str:
     known = _known(items)
     middle = statistics.median(known) if len(known) > 1 else 0.0
     return f"{(max(known) - min(known)) / abs(middle):.1%}" if middle else "-"
 
 
-def _floor(items: Sequence[Mapping[str, Any]]) -> str:
-    item = next((item for item in items if item["floor"] is not None), None)
-    if item is None:
+def _floor(items: Sequence[Measurement]) -> str:
+    item = next((item for item in items if item.floor is not None), None)
+    if item is None or item.floor is None:
         return "-"
-    confidence = f" ({item['floor_confidence']})" if item.get("floor_confidence") else ""
-    return f"{number(item['floor'] / GB)}{confidence}"
+    confidence = f" ({item.floor_confidence})" if item.floor_confidence else ""
+    return f"{number(item.floor / GB)}{confidence}"
 
 
 def opinion(report: Report) -> Opinion | None:
     """What DCGM said, None where it was not asked."""
-    check = next((check for check in report["checks"] if check["name"] == "dcgm"), None)
+    check = next((check for check in report["checks"] if check.name == "dcgm"), None)
     if check is None:
         return None
-    found = coverage_of(check, DcgmCoverage)
+    found = check.coverage if isinstance(check.coverage, DcgmCoverage) else None
     release = f"DCGM {found.release}" if found and found.release else "DCGM of an unknown release"
     about = [release, *([f"level {found.level}"] if found else [])]
     return Opinion(", ".join(about), tuple(_tests(report, found.tests if found else ())))

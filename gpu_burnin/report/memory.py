@@ -9,10 +9,11 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
-from gpu_burnin.report.model import Report, coverage_of
+from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.report.words import duration, size
+from gpu_burnin.types import CheckResult
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 # Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.
@@ -53,19 +54,19 @@ def memory_rows(report: Report) -> list[Memory]:
     return [_row(report, check) for check in results_of(report, "hbm")]
 
 
-def _row(report: Report, check: Mapping[str, Any]) -> Memory:
-    found = coverage_of(check, HbmCoverage)
-    wrong = (found.shape_words if found else "") or ("wrong words" if check["errors"] else "")
+def _row(report: Report, check: CheckResult) -> Memory:
+    found = check.coverage if isinstance(check.coverage, HbmCoverage) else None
+    wrong = (found.shape_words if found else "") or ("wrong words" if check.errors else "")
     if found and found.wrong_words and not found.shape_words:
         wrong = f"{found.wrong_words:,} wrong words"
     return Memory(
-        gpu_name(report, check["gpu"]),
+        gpu_name(report, check.gpu),
         _bar(found) if found else None,
         _covered(found) if found else "not said",
         size(found.unreachable_bytes) if found and found.unreachable_bytes is not None else "-",
         ", ".join(found.patterns) if found else "",
         _timing(found) if found else "-",
-        wrong or ("none" if check["verdict"] == "PASS" else "-"),
+        wrong or ("none" if check.verdict == "PASS" else "-"),
         bool(wrong),
     )
 
@@ -113,13 +114,13 @@ def error_maps(report: Report) -> list[ErrorMap]:
     """For each check with wrong memory words whose place is known: offset against bit, by pattern."""
     maps = []
     for check in report["checks"]:
-        dots = list(_dots(check["errors"]))
+        dots = list(_dots(check.errors))
         if not dots:
             continue
         names = list(dict.fromkeys(pattern for _, _, pattern, _ in dots))
         points = [Dot(x, bit, label, names.index(pattern)) for x, bit, pattern, label in dots]
-        found = coverage_of(check, HbmCoverage)
-        name = gpu_name(report, check["gpu"])
+        found = check.coverage if isinstance(check.coverage, HbmCoverage) else None
+        name = gpu_name(report, check.gpu)
         end = (found.covered_bytes or found.gpu_memory_bytes or 0) if found else 0
         figures = [_figure(name, points, 0.0, max(float(end), 1.0))]
         low, high = min(dot.x for dot in points), max(dot.x for dot in points)
@@ -127,7 +128,7 @@ def error_maps(report: Report) -> list[ErrorMap]:
             figures.append(_figure(name, points, low, high))
         maps.append(
             ErrorMap(
-                f"{check['name']} on {name}",
+                f"{check.name} on {name}",
                 found.shape_words if found else "",
                 _seen_by(found) if found else "",
                 tuple((key_of(index), pattern) for index, pattern in enumerate(names) if pattern),

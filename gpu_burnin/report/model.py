@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar
 
+from gpu_burnin.checks import coverage_class
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json
@@ -30,7 +31,10 @@ class ReportError(GpuBurninError):
 
 
 class Report(TypedDict):
-    """A report as JSON values; the schema (report-v1.json) says what each field holds."""
+    """A report as JSON values, but for the results of its checks; the schema (report-v1.json) tells each field.
+
+    Of a result, its reasons are in the report's own list and its series in their file.
+    """
 
     schema: str
     run_id: str
@@ -51,7 +55,7 @@ class Report(TypedDict):
     plan_sha256: str
     hardware_sha256: str
     gpus: list[dict[str, Any]]
-    checks: list[dict[str, Any]]
+    checks: list[CheckResult]
     telemetry: dict[str, Any]
     selftest: list[dict[str, Any]]
     coverage: dict[str, Any]
@@ -62,18 +66,17 @@ def plain(value: object) -> Any:
     return to_json(value, not_finite=lambda _: None)
 
 
-def coverage_of(check: Mapping[str, Any], kind: type[C]) -> C | None:
-    """What a check of a report covered; None where it says nothing, or not in this form (an older minor version)."""
-    try:
-        return from_json(kind, check["coverage"], tolerant=True)
-    except Misfit:
-        return None
+def reported(result: CheckResult) -> CheckResult:
+    """What the report has of a check's result."""
+    return replace(result, series=(), reasons=(), started_s=0.0)
 
 
-def check_json(result: CheckResult) -> dict[str, JSON]:
-    """A check's result as the report has it; its reasons are in the report's own list, its series in their file."""
-    found: dict[str, JSON] = plain(replace(result, series=(), reasons=()))
-    return {name: value for name, value in found.items() if name not in ("series", "reasons", "started_s")}
+def document(report: Report) -> dict[str, Any]:
+    """The report as JSON values."""
+    checks = [plain(result) for result in report["checks"]]
+    for check in checks:
+        del check["series"], check["reasons"], check["started_s"]
+    return {**report, "checks": checks}
 
 
 def gpu_json(gpu: Gpu, verdict: Verdict) -> dict[str, JSON]:
@@ -139,8 +142,9 @@ def validate(report: Mapping[str, Any], *, tolerant: bool = False) -> None:
 
 def to_bytes(report: Report) -> bytes:
     """The report as it is written, checked against the schema first. Raises ReportError."""
-    validate(report)
-    return (json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    found = document(report)
+    validate(found)
+    return (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def parse(data: bytes, chosen: str) -> Report:
@@ -149,10 +153,10 @@ def parse(data: bytes, chosen: str) -> Report:
     What an older minor version does not have is empty in what is returned. Raises ReportError.
     """
     try:
-        document = parse_json(data)
+        found = parse_json(data)
     except ValueError as error:
         raise ReportError(f"{chosen}: is not JSON ({error}); give a report.json or the directory of a run") from error
-    version = document.get("schema") if isinstance(document, dict) else None
+    version = found.get("schema") if isinstance(found, dict) else None
     match = _SCHEMA_FORM.fullmatch(version) if isinstance(version, str) else None
     if not match:
         raise ReportError(f"{chosen}: this is not a burn-in report (no schema {NAME}/vN.N in it)")
@@ -161,13 +165,29 @@ def parse(data: bytes, chosen: str) -> Report:
             f"{chosen}: this is a report of version {match[1]}, and this gpu-burnin reads version {MAJOR}; "
             f"use a gpu-burnin that reads version {match[1]}"
         )
+    same = int(match[2]) == MINOR
     try:
-        validate(document, tolerant=int(match[2]) != MINOR)
+        validate(found, tolerant=not same)
+        checks = [_result(check, tolerant=not same) for check in found["checks"]]
     except ReportError as error:
         raise ReportError(f"{chosen}: {error}") from error
-    document.setdefault("warnings", [])
+    found.setdefault("warnings", [])
     for field in ("sources", "events"):
-        document["telemetry"].setdefault(field, [])
-    document["coverage"].setdefault("gpus", [])
-    report: Report = document
+        found["telemetry"].setdefault(field, [])
+    found["coverage"].setdefault("gpus", [])
+    found["checks"] = checks
+    report: Report = found
     return report
+
+
+def _result(data: Mapping[str, Any], *, tolerant: bool) -> CheckResult:
+    """A check's result as a report has it. `tolerant`: what another minor version says of its coverage may be nothing
+    that this one knows. Raises ReportError."""
+    result = from_json(CheckResult, {**data, "coverage": {}}, tolerant=True)  # fits, by the schema
+    try:
+        coverage = from_json(coverage_class(result.name), data["coverage"], tolerant=True)
+    except (KeyError, Misfit) as error:
+        if not tolerant and data["coverage"]:
+            raise ReportError(f"not a valid report: coverage of {result.name}: {error}") from error
+        coverage = Coverage()
+    return replace(result, coverage=coverage)

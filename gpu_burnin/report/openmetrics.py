@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
+from gpu_burnin.checks.nvlink.result import Matrix, Transfer
+from gpu_burnin.checks.power.result import PowerCoverage
 from gpu_burnin.report import curves, peers
 from gpu_burnin.report.links import opinion
-from gpu_burnin.report.model import Report, coverage_of
+from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_of, measured, results_of
-from gpu_burnin.system.values import mapping_of
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16
@@ -66,8 +67,8 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     yield "warnings", "How many warnings of this code there are.", _warnings(report)
     yield "check_verdict", "1 for the verdict of this check.", _check_verdicts(report)
     yield "check_seconds", "How long this check ran.", _check_seconds(report)
-    yield "measurement", "What a check measured, in the unit of the label.", _measurements(report, "value")
-    yield "measurement_floor", "Floor that the measurement was judged by.", _measurements(report, "floor")
+    yield "measurement", "What a check measured, in the unit of the label.", _measurements(report, floor=False)
+    yield "measurement_floor", "Floor that the measurement was judged by.", _measurements(report, floor=True)
     yield "p2p_bytes_per_second", "Rate of copies from a GPU to a peer, or from the peer.", _p2p(report)
     yield "p2p_wrong_transfers", "Transfers between two GPUs that delivered wrong data.", _p2p_wrong(report)
     yield "collective_bytes_per_second", "Highest bus bandwidth of a collective operation.", _collectives(report)
@@ -155,42 +156,42 @@ def _warnings(report: Report) -> Iterator[_Sample]:
 
 def _check_verdicts(report: Report) -> Iterator[_Sample]:
     for check in report["checks"]:
-        yield from _verdicts({"check": check["name"], **_unit(report, check["gpu"])}, check["verdict"])
+        yield from _verdicts({"check": check.name, **_unit(report, check.gpu)}, check.verdict)
 
 
 def _check_seconds(report: Report) -> Iterator[_Sample]:
     for check in report["checks"]:
-        yield {"check": check["name"], **_unit(report, check["gpu"])}, check["seconds"]
+        yield {"check": check.name, **_unit(report, check.gpu)}, check.seconds
 
 
-def _measurements(report: Report, field: str) -> Iterator[_Sample]:
+def _measurements(report: Report, *, floor: bool) -> Iterator[_Sample]:
     for check in report["checks"]:
-        for item in check["measurements"]:
+        for item in check.measurements:
             # The check of the node measures single GPUs too; their numbers carry their labels.
-            gpu, name = measured(report, check, item["name"])
-            yield {"check": check["name"], "name": name, "unit": item["unit"], **_unit(report, gpu)}, item[field]
+            gpu, name = measured(report, check, item.name)
+            labels = {"check": check.name, "name": name, "unit": item.unit, **_unit(report, gpu)}
+            yield labels, item.floor if floor else item.value
 
 
-def _pairs(report: Report) -> list[peers.Pair]:
-    """The pairs of GPUs; of a node with very many GPUs none, so that the file stays small."""
-    return peers.pairs(report) if len(report["gpus"]) <= _MOST_GPUS_IN_PAIRS else []
-
-
-def _pair(report: Report, pair: peers.Pair) -> dict[str, str]:
-    peer = gpu_of(report, pair.peer)
-    named = {"peer": pair.peer, "peer_index": str(peer["index"]) if peer else "", "direction": pair.direction}
-    return {**_unit(report, pair.gpu), **named, "path": pair.path}
+def _transfers(report: Report) -> Iterator[tuple[dict[str, str], Matrix, Transfer]]:
+    """Labels of the transfers between GPUs; of a node with very many GPUs none, so that the file stays small."""
+    matrix = peers.matrix_of(report)
+    for transfer in matrix.transfers if len(report["gpus"]) <= _MOST_GPUS_IN_PAIRS else ():
+        gpu, uuid, direction = transfer
+        peer = gpu_of(report, uuid)
+        named = {"peer": uuid, "peer_index": str(peer["index"]) if peer else "", "direction": direction}
+        yield {**_unit(report, gpu), **named, "path": matrix.pair(transfer).path}, matrix, transfer
 
 
 def _p2p(report: Report) -> Iterator[_Sample]:
-    for pair in _pairs(report):
-        yield _pair(report, pair), pair.bytes_per_s
+    for labels, matrix, transfer in _transfers(report):
+        yield labels, matrix.rate(transfer)
 
 
 def _p2p_wrong(report: Report) -> Iterator[_Sample]:
-    for pair in _pairs(report):
-        if pair.wrong or pair.verified:
-            yield _pair(report, pair), pair.wrong
+    for labels, matrix, transfer in _transfers(report):
+        if matrix.wrong(transfer) or matrix.verified(transfer):
+            yield labels, matrix.wrong(transfer)
 
 
 def _collectives(report: Report) -> Iterator[_Sample]:
@@ -199,16 +200,15 @@ def _collectives(report: Report) -> Iterator[_Sample]:
 
 
 def _memory(report: Report, value: Callable[[HbmCoverage], int | None]) -> Iterator[_Sample]:
-    for item in results_of(report, "hbm"):
-        if found := coverage_of(item, HbmCoverage):
-            yield _unit(report, item["gpu"]), value(found)
+    for result in results_of(report, "hbm"):
+        if isinstance(result.coverage, HbmCoverage):
+            yield _unit(report, result.gpu), value(result.coverage)
 
 
 def _waves_run(report: Report) -> Iterator[_Sample]:
-    for item in report["checks"]:
-        run = mapping_of(item["coverage"], "waves").get("run") if item["name"] == "power" else None
-        if isinstance(run, bool):
-            yield _unit(report, item["gpu"]), float(run)
+    for result in results_of(report, "power"):
+        if isinstance(result.coverage, PowerCoverage):
+            yield _unit(report, result.gpu), float(result.coverage.waves.run)
 
 
 def _opinion(report: Report) -> Iterator[_Sample]:

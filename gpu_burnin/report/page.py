@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,10 @@ from gpu_burnin.hardware import load_reasons
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes, link_of, units_of
-from gpu_burnin.report.units import gpu_name, measured, without_name
+from gpu_burnin.report.units import gpu_name, is_low, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
+from gpu_burnin.types import CheckResult, Measurement
 
 # Numbers that stand alone: not the 16 of bf16.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
@@ -177,40 +179,40 @@ class Page:
         return verdict_on(self.report, column, gpu)
 
     @property
-    def node_checks(self) -> list[dict[str, Any]]:
+    def node_checks(self) -> list[CheckResult]:
         """The checks that judge the whole node."""
-        return [check for check in self.report["checks"] if check["gpu"] is None]
+        return [check for check in self.report["checks"] if check.gpu is None]
 
     @property
     def measurements(self) -> list[Row]:
         """A row for each measurement, in the order of the checks."""
-        found: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
+        found: dict[tuple[str, str, str], dict[str, Measurement]] = {}
         for check in self.report["checks"]:
-            for item in check["measurements"]:
-                gpu, name = measured(self.report, check, item["name"])
-                found.setdefault((check["name"], name, item["unit"]), {})[gpu or ""] = item
+            for item in check.measurements:
+                gpu, name = measured(self.report, check, item.name)
+                found.setdefault((check.name, name, item.unit), {})[gpu or ""] = item
         return [self._row(*key, items) for key, items in found.items()]
 
-    def _row(self, check: str, name: str, unit: str, items: Mapping[str, Mapping[str, Any]]) -> Row:
-        known = [item["value"] for item in items.values() if item["value"] is not None]
+    def _row(self, check: str, name: str, unit: str, items: Mapping[str, Measurement]) -> Row:
+        known = [item.value for item in items.values() if math.isfinite(item.value)]
         middle = statistics.median(known) if known else 0.0
         spread = f"{(max(known) - min(known)) / abs(middle):.1%}" if len(known) > 1 and middle else ""
         brief = unit == "s" and bool(known) and max(known) < SHORT_S
         scaled = 1e9 if unit == "B/s" else 1e-6 if brief else 1.0
         suffix, shown_unit = ("", "µs") if brief else _UNITS.get(unit, ("", unit))
-        first: Mapping[str, Any] = next((item for item in items.values() if item["floor"] is not None), {})
-        confidence = first.get("floor_confidence")
+        first = next((item for item in items.values() if item.floor is not None), None)
+        floor = rate(first.floor, unit) if first else ""
         return Row(
             check,
             name.removeprefix(f"{check}_").removesuffix(suffix).replace("_", " "),
             shown_unit,
             tuple(
-                (number(item["value"] / scaled) if item and item["value"] is not None else "-", _is_low(item))
-                for item in (items.get(gpu["uuid"], {}) for gpu in self.report["gpus"])
+                (number(item.value / scaled) if item and math.isfinite(item.value) else "-", is_low(item))
+                for item in (items.get(gpu["uuid"]) for gpu in self.report["gpus"])
             ),
             spread,
-            rate(first["floor"], unit) + (f" ({confidence})" if confidence else "") if first else "",
-            str(first.get("floor_source") or ""),
+            floor + (f" ({first.floor_confidence})" if first and first.floor_confidence else ""),
+            (first.floor_source if first else None) or "",
         )
 
     @property
@@ -218,12 +220,12 @@ class Page:
         """For each check with located errors: heading, columns, rows, how many more there are."""
         tables = []
         for check in self.report["checks"]:
-            if check["errors"]:
-                shown = check["errors"][:MAX_ERRORS]
+            if check.errors:
+                shown = check.errors[:MAX_ERRORS]
                 columns = list(dict.fromkeys(key for error in shown for key in error))
                 rows = [[_plain(error.get(column)) for column in columns] for error in shown]
-                heading = f"{check['name']} on {gpu_name(self.report, check['gpu'])}"
-                tables.append((heading, columns, rows, len(check["errors"]) - len(shown)))
+                heading = f"{check.name} on {gpu_name(self.report, check.gpu)}"
+                tables.append((heading, columns, rows, len(check.errors) - len(shown)))
         return tables
 
     @property
@@ -369,10 +371,6 @@ def _change(counter: Mapping[str, Any] | None) -> tuple[str, str]:
     if counter is None or counter["delta"] is None:
         return "-", "" if counter is None else str(counter["why"])
     return f"{counter['delta']:+,}" if counter["delta"] else "0", f"{counter['before']:,} to {counter['after']:,}"
-
-
-def _is_low(item: Mapping[str, Any]) -> bool:
-    return bool(item) and None not in (item["value"], item["floor"]) and item["value"] < item["floor"]
 
 
 def _merged(texts: list[str]) -> str:

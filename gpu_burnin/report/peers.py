@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
 from gpu_burnin.report.words import GB, number, rate
-from gpu_burnin.system.values import mapping_of, names_of, number_of, rows_of, text_of
-from gpu_burnin.types import COPY_DIRECTIONS
+from gpu_burnin.system.values import mapping_of, names_of, text_of
+from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection
 
 _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitch", "pcie": "PCIe"}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One direction of a pair of GPUs (UUIDs): `gpu` writes to `peer`, or reads from it.
-
-    `bytes_per_s` is None where nothing was moved; `why` says why. `wrong` counts the transfers that delivered wrong
-    data, `verified` says that some were looked at and all were right.
-    """
-
-    gpu: str
-    peer: str
-    direction: str
-    bytes_per_s: float | None
-    wrong: int
-    verified: bool
-    path: str
-    why: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What names it in the evidence of the attribution."""
-        return self.gpu, self.peer, self.direction
 
 
 @dataclass(frozen=True)
 class Blame:
     """What was blamed on a link (two GPUs), a GPU (one) or the node (all): UUIDs, severity, sentence.
 
-    `severity` is FAIL, INCONCLUSIVE or WARNING, `word` slow, wrong or dead; `transfers` are the bad ones: (GPU, peer,
-    direction).
+    `severity` is FAIL, INCONCLUSIVE or WARNING, `word` slow, wrong or dead; `transfers` are the bad ones.
     """
 
     kind: str
@@ -55,7 +32,7 @@ class Blame:
     severity: str
     word: str
     message: str
-    transfers: frozenset[tuple[str, str, str]]
+    transfers: frozenset[Transfer]
 
 
 @dataclass(frozen=True)
@@ -87,34 +64,9 @@ class Peers:
         return any(blame.severity == "FAIL" for blame in self.blames)
 
 
-def pairs(report: Report) -> list[Pair]:
+def matrix_of(report: Report) -> Matrix:
     """Both directions of every pair that the nvlink check has something to say about."""
-    rows = {
-        (str(check["gpu"]), text_of(row, "peer")): row
-        for check in results_of(report, "nvlink")
-        for row in rows_of(check["coverage"], "p2p")
-        if text_of(row, "peer")
-    }
-    return [_pair(rows, gpu, peer, direction) for gpu, peer in rows for direction in COPY_DIRECTIONS]
-
-
-def _pair(rows: Mapping[tuple[str, str], Mapping[str, Any]], gpu: str, peer: str, direction: str) -> Pair:
-    """The receiver sees what arrived wrong: of writes that is the peer."""
-    row = rows[gpu, peer]
-    seen_by = row if direction == "read" else rows.get((peer, gpu), {})
-    wrong, looked_at = (
-        number_of(mapping_of(seen_by, key), direction) for key in ("transfers_wrong", "transfers_checked")
-    )
-    return Pair(
-        gpu,
-        peer,
-        direction,
-        number_of(row, f"{direction}_bytes_per_s"),
-        int(wrong or 0),
-        not wrong and bool(looked_at),
-        text_of(row, "path"),
-        text_of(row, "why"),
-    )
+    return Matrix.of(report["checks"])
 
 
 def blames(report: Report) -> list[Blame]:
@@ -130,12 +82,13 @@ def blames(report: Report) -> list[Blame]:
     return found
 
 
-def _transfers(attributed: Mapping[str, Any]) -> frozenset[tuple[str, str, str]]:
+def _transfers(attributed: Mapping[str, Any]) -> frozenset[Transfer]:
     listed = attributed.get("transfers")
     return frozenset(
-        (str(item[0]), str(item[1]), str(item[2]))
+        (str(item[0]), str(item[1]), direction)
         for item in (listed if isinstance(listed, list | tuple) else ())
-        if isinstance(item, list | tuple) and len(item) == 3
+        for direction in COPY_DIRECTIONS
+        if isinstance(item, list | tuple) and len(item) == 3 and item[2] == direction
     )
 
 
@@ -144,17 +97,18 @@ def peers(report: Report) -> Peers | None:
     checks = results_of(report, "nvlink")
     if not checks:
         return None
-    found, blamed = pairs(report), blames(report)
-    if not found:
-        said = "Nothing was measured." if len(report["gpus"]) > 1 else "One GPU: there is no pair to test."
-        return Peers(tuple(blamed), (said,), (), "", (), ())
-    highest = max((pair.bytes_per_s or 0.0 for pair in found), default=0.0)
+    matrix, blamed = matrix_of(report), blames(report)
+    if not matrix.transfers:
+        about = "Nothing was measured." if len(report["gpus"]) > 1 else "One GPU: there is no pair to test."
+        return Peers(tuple(blamed), (about,), (), "", (), ())
+    highest = max(matrix.rate(transfer) or 0.0 for transfer in matrix.transfers)
     maps = tuple(
-        HeatMap(*_TITLES[direction], _map(report, direction, found, blamed, highest))
+        HeatMap(*_TITLES[direction], _map(report, direction, matrix, blamed, highest))
         for direction in COPY_DIRECTIONS
-        if any(pair.direction == direction and (pair.bytes_per_s is not None or pair.why) for pair in found)
+        if any(way == direction and _is_known(matrix, (gpu, peer, way)) for gpu, peer, way in matrix.transfers)
     )
-    marks = tuple(dict.fromkeys(cell.mark for pair in found if (cell := _cell(report, pair, blamed, 1.0)).mark))
+    cells = (_cell(report, matrix, transfer, blamed, 1.0) for transfer in matrix.transfers)
+    marks = tuple(dict.fromkeys(cell.mark for cell in cells if cell.mark))
     return Peers(
         tuple(blamed),
         tuple(summary(report)),
@@ -165,17 +119,21 @@ def peers(report: Report) -> Peers | None:
     )
 
 
-_TITLES: Mapping[str, tuple[str, str]] = {
+def _is_known(matrix: Matrix, transfer: Transfer) -> bool:
+    """Whether there is a rate, or why there is none."""
+    return matrix.rate(transfer) is not None or bool(matrix.pair(transfer).why)
+
+
+_TITLES: Mapping[CopyDirection, tuple[str, str]] = {
     "write": ("Write", "each row's GPU writes into the memory of each column's GPU, GB/s"),
     "read": ("Read", "each row's GPU reads from the memory of each column's GPU, GB/s"),
 }
 
 
-def _map(report: Report, direction: str, found: Iterable[Pair], blamed: list[Blame], highest: float) -> Markup:
+def _map(report: Report, direction: CopyDirection, matrix: Matrix, blamed: Sequence[Blame], highest: float) -> Markup:
     uuids = [gpu["uuid"] for gpu in report["gpus"]]
-    known = {(pair.gpu, pair.peer): pair for pair in found if pair.direction == direction}
     cells = {
-        (row, column): _cell(report, known.get((gpu, peer)), blamed, highest)
+        (row, column): _cell(report, matrix, (gpu, peer, direction), blamed, highest)
         for row, gpu in enumerate(uuids)
         for column, peer in enumerate(uuids)
         if row != column
@@ -208,25 +166,26 @@ def _outlines(blame: Blame, uuids: list[str], direction: str) -> Iterator[Outlin
         yield Outline((row, row), (column, column), css, blame.message)
 
 
-def _cell(report: Report, pair: Pair | None, blamed: Iterable[Blame], highest: float) -> Cell:
-    if pair is None:
+def _cell(report: Report, matrix: Matrix, transfer: Transfer, blamed: Iterable[Blame], highest: float) -> Cell:
+    if transfer not in matrix:
         return Cell("", None, "no result", "this GPU gave no result for this pair", "missing")
-    verb = "writes to" if pair.direction == "write" else "reads from"
+    pair, rate_bytes, wrong = matrix.pair(transfer), matrix.rate(transfer), matrix.wrong(transfer)
+    gpu, peer, direction = transfer
+    verb = "writes to" if direction == "write" else "reads from"
     over = f" over {path_name(pair.path)}" if pair.path else ""
-    told = f"{gpu_name(report, pair.gpu)} {verb} {gpu_name(report, pair.peer)}{over}"
-    word = next((blame.word for blame in blamed if pair.key in blame.transfers), "")
-    mark = "wrong" if pair.wrong else word if word in ("slow", "dead") else ""
+    sentence = f"{gpu_name(report, gpu)} {verb} {gpu_name(report, peer)}{over}"
+    word = next((blame.word for blame in blamed if transfer in blame.transfers), "")
+    mark = "wrong" if wrong else word if word in ("slow", "dead") else ""
     why = f": {pair.why}" if pair.why else ""
-    if not pair.bytes_per_s:
+    if not rate_bytes:
         mark = mark or ("none" if pair.why else "missing")
-        return Cell("", None, _NO_NUMBER.get(mark, mark), f"{told}{why}", mark)
-    state = f", {pair.wrong:,} transfers delivered wrong data" if pair.wrong else ""
-    if not mark and not pair.verified:
+        return Cell("", None, _NO_NUMBER.get(mark, mark), f"{sentence}{why}", mark)
+    state = f", {wrong:,} transfers delivered wrong data" if wrong else ""
+    if not mark and not matrix.verified(transfer):
         mark, state = "unseen", ", the data was not compared"
-    step = min(int(pair.bytes_per_s / (highest or 1.0) * STEPS), STEPS - 1)
-    number_text = number(_short(pair.bytes_per_s / GB))
-    detail = f"{told}: {rate(pair.bytes_per_s, 'B/s')}{state}{why}"
-    return Cell(number_text, step, mark, detail, mark)
+    step = min(int(rate_bytes / (highest or 1.0) * STEPS), STEPS - 1)
+    detail = f"{sentence}: {rate(rate_bytes, 'B/s')}{state}{why}"
+    return Cell(number(_short(rate_bytes / GB)), step, mark, detail, mark)
 
 
 # The words of cells without a number.
@@ -245,44 +204,46 @@ def path_name(path: str) -> str:
 
 def summary(report: Report) -> Iterator[str]:
     """What was tested between the GPUs, then the usual and the lowest rate of each way; nothing without a matrix."""
-    found = pairs(report)
-    if not found:
+    matrix = matrix_of(report)
+    if not matrix.transfers:
         return
     count = len(report["gpus"])
     wanted = count * (count - 1)
-    good = {
-        key
-        for key in {(pair.gpu, pair.peer) for pair in found}
-        if all(pair.verified and pair.bytes_per_s for pair in found if (pair.gpu, pair.peer) == key)
-    }
+    bad = {t[:2] for t in matrix.transfers if not (matrix.verified(t) and matrix.rate(t))}
+    good = {t[:2] for t in matrix.transfers} - bad
     told = f"All {wanted}" if len(good) == wanted else f"{len(good)} of {wanted}"
     plural = "directions" if wanted != 1 else "direction"
     yield f"{told} {plural} between {count} GPUs moved data, and all that was compared arrived right."
-    for path in dict.fromkeys(pair.path for pair in found):
-        moved = [pair for pair in found if pair.path == path and pair.bytes_per_s]
+    for path in dict.fromkeys(matrix.pair(t).path for t in matrix.transfers):
+        moved = {t: value for t in matrix.transfers if matrix.pair(t).path == path and (value := matrix.rate(t))}
         if not moved:
             continue
-        lowest = min(moved, key=lambda pair: pair.bytes_per_s or 0.0)
-        middle = statistics.median(pair.bytes_per_s or 0.0 for pair in moved)
+        lowest = min(moved, key=lambda t: moved[t])
         way = f"Over {path_name(path)}" if path else "One at a time"
-        least = f"{rate(lowest.bytes_per_s, 'B/s')} ({in_words(report, lowest)})"
-        yield f"{way}: median {rate(middle, 'B/s')}, lowest {least}."
+        least = f"{rate(moved[lowest], 'B/s')} ({in_words(report, lowest)})"
+        yield f"{way}: median {rate(statistics.median(moved.values()), 'B/s')}, lowest {least}."
 
 
-def slowest(report: Report) -> Pair | None:
-    """The slowest of all copies between two GPUs, None where none were made."""
-    moved = [pair for pair in pairs(report) if pair.bytes_per_s]
-    return min(moved, key=lambda pair: pair.bytes_per_s or 0.0, default=None)
+def slowest(report: Report) -> tuple[Transfer, float] | None:
+    """The slowest of all copies between two GPUs with its rate (B/s), None where none were made."""
+    matrix = matrix_of(report)
+    moved = [(transfer, value) for transfer in matrix.transfers if (value := matrix.rate(transfer))]
+    return min(moved, key=lambda item: item[1], default=None)
 
 
-def in_words(report: Report, pair: Pair) -> str:
+def in_words(report: Report, transfer: Transfer) -> str:
     """Who copies with whom: "GPU 5 reading from GPU 2"."""
-    verb = "writing to" if pair.direction == "write" else "reading from"
-    return f"{gpu_name(report, pair.gpu)} {verb} {gpu_name(report, pair.peer)}"
+    gpu, peer, direction = transfer
+    verb = "writing to" if direction == "write" else "reading from"
+    return f"{gpu_name(report, gpu)} {verb} {gpu_name(report, peer)}"
 
 
-def _together(report: Report, checks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    rates = {check["gpu"]: number_of(check["coverage"], "all_at_once_bytes_per_s") for check in checks}
+def _together(report: Report, checks: Iterable[CheckResult]) -> tuple[str, ...]:
+    rates = {
+        check.gpu: check.coverage.all_at_once_bytes_per_s
+        for check in checks
+        if isinstance(check.coverage, NvlinkCoverage)
+    }
     if not any(rates.values()):
         return ()
     return tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from gpu_burnin.report.said import has_bad_link, units_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.report.words import common_cause, duration, rate, taken_for
+from gpu_burnin.types import CheckResult, Measurement
 
 WIDTH = 100
 # What fits one screen with eight GPUs; the others are in the JSON.
@@ -174,15 +176,15 @@ def _gpus(report: Report) -> list[str]:
 def _checks(report: Report) -> list[str]:
     rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
     more = dict(_stands_out(report))
-    for name in dict.fromkeys(check["name"] for check in report["checks"]):
-        checks = [check for check in report["checks"] if check["name"] == name]
-        on = "node" if checks[0]["gpu"] is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
-        seconds = max(check["seconds"] for check in checks)
+    for name in dict.fromkeys(check.name for check in report["checks"]):
+        checks = [check for check in report["checks"] if check.name == name]
+        on = "node" if checks[0].gpu is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
+        seconds = max(check.seconds for check in checks)
         lowest = "" if name == "nvlink" and name in more and not _has_floor(checks) else _lowest(checks)
         told = "; ".join(filter(None, (lowest, more.get(name))))
         # What the judge found against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
-        verdict = worst([*(check["verdict"] for check in checks), *(reason["severity"] for reason in held)]) or "-"
+        verdict = worst([*(check.verdict for check in checks), *(reason["severity"] for reason in held)]) or "-"
         rows.append([name, on, verdict, f"{seconds:.1f}", _cut(told)])
     return _table(rows) if len(rows) > 1 else ["Checks: none ran"]
 
@@ -194,10 +196,12 @@ def _cut(told: str) -> str:
 def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
     """Checks with what no single measurement says: the slowest pair, wrong words, waves, another's opinion."""
     if found := peers.slowest(report):
-        ways = {(pair.gpu, pair.peer) for pair in peers.pairs(report)}
-        dead = {(pair.gpu, pair.peer) for pair in peers.pairs(report) if not pair.bytes_per_s}
+        transfer, lowest = found
+        matrix = peers.matrix_of(report)
+        ways = {transfer[:2] for transfer in matrix.transfers}
+        dead = {transfer[:2] for transfer in matrix.transfers if not matrix.rate(transfer)}
         none = f"; none in {len(dead)} of {len(ways)} directions" if dead else ""
-        yield "nvlink", f"slowest {rate(found.bytes_per_s, 'B/s')}, {peers.in_words(report, found)}{none}"
+        yield "nvlink", f"slowest {rate(lowest, 'B/s')}, {peers.in_words(report, transfer)}{none}"
     elif len(report["gpus"]) == 1:
         yield "nvlink", "one GPU: there is no pair to test"
     if wrong := [f"{row.gpu}: {row.wrong}" for row in memory_rows(report) if row.is_wrong]:
@@ -209,26 +213,26 @@ def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
         yield "dcgm", f"{second.about}: {', '.join(f'{count} {result}' for result, count in results.items())}"
 
 
-def _has_floor(checks: list[dict[str, Any]]) -> bool:
-    return any(item["floor"] is not None for check in checks for item in check["measurements"])
+def _has_floor(checks: Sequence[CheckResult]) -> bool:
+    return any(item.floor is not None for check in checks for item in check.measurements)
 
 
-def _lowest(checks: list[dict[str, Any]]) -> str:
+def _lowest(checks: Sequence[CheckResult]) -> str:
     """The slowest GPU's number of the measurement nearest to its floor, else of the first."""
-    measurements = [item for check in checks for item in check["measurements"] if item["value"] is not None]
-    judged = [item for item in measurements if item["floor"] is not None]
-    if checks[0]["gpu"] is None:
+    measurements = [item for check in checks for item in check.measurements if math.isfinite(item.value)]
+    judged = [item for item in measurements if item.floor is not None]
+    if checks[0].gpu is None:
         measurements = []
-    lowest: dict[str, dict[str, Any]] = {}
+    lowest: dict[str, Measurement] = {}
     for item in judged or measurements:
-        known = lowest.get(item["name"])
-        if known is None or item["value"] < known["value"]:
-            lowest[item["name"]] = item
+        known = lowest.get(item.name)
+        if known is None or item.value < known.value:
+            lowest[item.name] = item
     # Those nearest to their floor say most.
-    nearest = sorted(lowest.values(), key=lambda item: item["value"] / item["floor"] if item["floor"] else 0.0)
+    nearest = sorted(lowest.values(), key=lambda item: item.value / item.floor if item.floor else 0.0)
     return ", ".join(
-        f"{item['name'].removeprefix(checks[0]['name'] + '_').replace('_', ' ')} {rate(item['value'], item['unit'])}"
-        + (f" (floor {rate(item['floor'], item['unit'])})" if item["floor"] is not None else "")
+        f"{item.name.removeprefix(checks[0].name + '_').replace('_', ' ')} {rate(item.value, item.unit)}"
+        + (f" (floor {rate(item.floor, item.unit)})" if item.floor is not None else "")
         for item in nearest[:1]
     )
 

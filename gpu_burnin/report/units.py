@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from gpu_burnin.report.model import Report
+from gpu_burnin.types import CheckResult, Coverage, Measurement
+
+_Covered = TypeVar("_Covered", bound=Coverage)
 
 # What the check of the node measured of a single GPU: "gpu3_power_draw_w".
 _OF_GPU = re.compile(r"gpu(\d+)_(.+)")
@@ -30,16 +34,31 @@ def without_name(report: Report, item: Mapping[str, Any]) -> str:
     return message
 
 
-def results_of(report: Report, check: str) -> list[dict[str, Any]]:
+def results_of(report: Report, check: str) -> list[CheckResult]:
     """The results of a check on single GPUs, in the report's order."""
-    return [item for item in report["checks"] if item["name"] == check and item["gpu"] is not None]
+    return [result for result in report["checks"] if result.name == check and result.gpu is not None]
 
 
-def measured(report: Report, check: Mapping[str, Any], name: str) -> tuple[str | None, str]:
+def coverages_of(report: Report, kind: type[_Covered]) -> Iterator[_Covered]:
+    """What a check covered on each GPU, by the class of its coverage; a result that does not say is left out."""
+    return (check.coverage for check in report["checks"] if isinstance(check.coverage, kind))
+
+
+def measured(report: Report, check: CheckResult, name: str) -> tuple[str | None, str]:
     """Whose measurement `name` of a check is (a GPU's UUID, None for the node), and what it is called there."""
-    match = _OF_GPU.fullmatch(name) if check["gpu"] is None else None
+    match = _OF_GPU.fullmatch(name) if check.gpu is None else None
     gpu = next((gpu for gpu in report["gpus"] if match and str(gpu["index"]) == match[1]), None)
-    return (gpu["uuid"], match[2]) if gpu and match else (check["gpu"], name)
+    return (gpu["uuid"], match[2]) if gpu and match else (check.gpu, name)
+
+
+def finite(value: float) -> float | None:
+    """A number that is one, None for NaN and infinities."""
+    return value if math.isfinite(value) else None
+
+
+def is_low(item: Measurement | None) -> bool:
+    """Whether a measurement is below its floor."""
+    return item is not None and item.floor is not None and item.value < item.floor
 
 
 def gpu_of(report: Report, uuid: str | None) -> dict[str, Any] | None:
@@ -57,7 +76,7 @@ def gpu_label(report: Report, uuid: str | None) -> str:
 
 def checks_on_gpus(report: Report) -> list[str]:
     """The checks of single GPUs: those that gave a result on one, then those that are missing on one."""
-    found = [check["name"] for check in report["checks"] if check["gpu"] is not None]
+    found = [check.name for check in report["checks"] if check.gpu is not None]
     missing = [gap["check"] for gap in report["coverage"]["not_run"] if gap["gpu"] is not None]
     return list(dict.fromkeys([*found, *missing]))
 

@@ -21,7 +21,7 @@ def worst(verdicts: Iterable[str]) -> str | None:
 
 def columns(report: Report) -> list[str]:
     """The checks of the node that judge single GPUs, the checks on GPUs, and what was watched meanwhile."""
-    of_node = [check["name"] for check in report["checks"] if check["gpu"] is None]
+    of_node = [check.name for check in report["checks"] if check.gpu is None]
     return [*dict.fromkeys(of_node), *checks_on_gpus(report), WATCHED]
 
 
@@ -37,8 +37,8 @@ def verdict_on(report: Report, column: str, uuid: str) -> str | None:
     if column == WATCHED:
         answered = any(source["gpu"] == uuid and source["alive"] for source in report["telemetry"]["sources"])
         return worst([*held, *(["PASS"] if answered else [])])
-    results = [check for check in report["checks"] if check["name"] == column]
-    if any(check["gpu"] is None for check in results):
+    results = [check for check in report["checks"] if check.name == column]
+    if any(check.gpu is None for check in results):
         of_all = [reason["severity"] for reason in against if reason["gpu"] is None]
         return worst([*held, *(of_all or ["PASS"])])
-    return worst([*held, *(check["verdict"] for check in results if check["gpu"] == uuid)])
+    return worst([*held, *(check.verdict for check in results if check.gpu == uuid)])

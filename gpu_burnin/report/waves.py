@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_burnin.checks.power.result import NoWaves, PhasePower, PowerCoverage, PowerSeen, WavesMade
 from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
-from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.units import coverages_of, gpu_name, results_of
 from gpu_burnin.report.words import number
-from gpu_burnin.system.values import mapping_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.types import CheckResult
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.
 _AROUND, _AROUND_LEAST_S, _AROUND_MOST_S = 0.07, 1.0, 3.0
@@ -60,40 +62,41 @@ def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
         return None
     windows = [window for window in series["windows"] if window["check"] == "power"]
     shown = _Shown(report, series, checks, windows)
-    rows = (GpuFigures(check["gpu"], tuple(shown.figures(check))) for check in checks)
+    rows = (GpuFigures(str(check.gpu), tuple(shown.figures(check))) for check in checks)
     gpus = tuple(row for row in rows if row.figures)
-    judged = [check for check in checks if mapping_of(check["coverage"], "power")]
-    places = {number_of(mapping_of(check["coverage"], "power"), "temperature_rank") for check in judged}
-    drawn = tuple(_drawn(report, check, len(places) > 1) for check in judged)
-    made = any(mapping_of(check["coverage"], "waves").get("run") is True for check in checks)
-    return Waves(tuple(told(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)), made)
+    judged = [(check, seen) for check in checks if (seen := _power(check))]
+    places = {seen.temperature_rank for _, seen in judged}
+    drawn = tuple(_drawn(report, check, seen, len(places) > 1) for check, seen in judged)
+    made = any(isinstance(coverage.waves, WavesMade) for coverage in coverages_of(report, PowerCoverage))
+    return Waves(tuple(summary(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)), made)
 
 
-def _limit(check: Mapping[str, Any]) -> float | None:
+def _limit(check: CheckResult) -> float | None:
     """The power limit of the GPU in watts."""
-    coverage = check["coverage"]
-    return number_of(coverage, "power_limit_w") or number_of(mapping_of(coverage, "power"), "limit_w")
+    return check.coverage.power_limit_w if isinstance(check.coverage, PowerCoverage) else None
 
 
-def _drawn(report: Report, check: Mapping[str, Any], ranks: bool) -> Drawn:
+def _power(check: CheckResult) -> PowerSeen | None:
+    """What the samplers saw of the check on a GPU."""
+    return check.coverage.power if isinstance(check.coverage, PowerCoverage) else None
+
+
+def _drawn(report: Report, check: CheckResult, power: PowerSeen, ranks: bool) -> Drawn:
     """A row of the table; `ranks`: the GPUs differ in temperature."""
-    power = mapping_of(check["coverage"], "power")
-    phases = mapping_of(power, "phases")
-    mixed = mapping_of(phases, "mixed")
-    share, rank = number_of(mixed, "share_of_limit"), number_of(power, "temperature_rank")
-    clock, most = _with_unit(mixed, "clock_median_mhz", "MHz"), number_of(power, "clock_max_mhz")
-    joules = number_of(mixed, "energy_j")
-    hottest = _with_unit(mixed, "temperature_highest_c", "°C")
-    ranked = f" (no. {number(rank)} of {number(number_of(power, 'temperature_rank_of'))})" if rank and ranks else ""
+    mixed = power.phases.get("mixed", PhasePower(seconds=0.0))
+    share, joules, most = mixed.share_of_limit, mixed.energy_j, power.clock_max_mhz
+    clock, hottest = _with_unit(mixed.clock_median_mhz, "MHz"), _with_unit(mixed.temperature_highest_c, "°C")
+    rank = power.temperature_rank
+    ranked = f" (no. {number(rank)} of {number(power.temperature_rank_of)})" if rank and ranks else ""
     braked = [
         f"{name} for {number(seconds)} s of the {title}"
         for phase, title in (("waves", "waves"), ("mixed", "mixed load"))
         for bit, name in SLOWED.items()
-        if (seconds := number_of(mapping_of(mapping_of(phases, phase), "clocks_event_reasons_s"), f"{bit:#x}"))
+        if phase in power.phases and (seconds := power.phases[phase].reason_s(bit))
     ]
     return Drawn(
-        gpu_name(report, check["gpu"]),
-        _with_unit(mixed, "mean_power_w", "W"),
+        gpu_name(report, check.gpu),
+        _with_unit(mixed.mean_power_w, "W"),
         "-" if share is None else f"{share:.0%}",
         "-" if joules is None else f"{number(joules / 1e3)} kJ",
         clock + (f" of {number(most)} MHz" if most and clock != "-" else ""),
@@ -102,8 +105,7 @@ def _drawn(report: Report, check: Mapping[str, Any], ranks: bool) -> Drawn:
     )
 
 
-def _with_unit(data: Mapping[str, Any], key: str, unit: str) -> str:
-    value = number_of(data, key)
+def _with_unit(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{number(round(value))} {unit}"
 
 
@@ -114,11 +116,11 @@ class _Shown:
         self,
         report: Report,
         series: Mapping[str, Any],
-        checks: Sequence[Mapping[str, Any]],
+        checks: Sequence[CheckResult],
         windows: Sequence[Mapping[str, Any]],
     ) -> None:
         self._report, self._series = report, series
-        self._stretches = {check["gpu"]: list(self._bands(check)) for check in checks}
+        self._stretches = {str(check.gpu): list(self._bands(check)) for check in checks}
         # A check may wait long for a grant before its waves: that is not shown.
         spans = [(start, end) for bands in self._stretches.values() for start, end, _ in bands]
         spans = spans or [(window["start_s"], window["end_s"]) for window in windows]
@@ -127,7 +129,7 @@ class _Shown:
         self._x = (start - around_s, end + around_s)
         names = dict.fromkeys(label for bands in self._stretches.values() for _, _, label in bands)
         self._css = {name: f"check{index % CHECK_COLOURS}" for index, name in enumerate(names)}
-        self._samples = {check["gpu"]: self._cut(check["gpu"]) for check in checks if windows}
+        self._samples = {str(check.gpu): self._cut(str(check.gpu)) for check in checks if windows}
         limits = [limit for check in checks if (limit := _limit(check))]
         self._y = {
             column: nice_range(
@@ -161,22 +163,25 @@ class _Shown:
             ]
         return cut
 
-    def _bands(self, check: Mapping[str, Any]) -> Iterator[tuple[float, float, str]]:
+    def _bands(self, check: CheckResult) -> Iterator[tuple[float, float, str]]:
         """The stretches of a GPU: start and end in seconds since the run began, and their name."""
+        if not isinstance(check.coverage, PowerCoverage):
+            return
         started_s = self._series["started_monotonic_s"]
         # A stretch after the last check does not belong to this run.
         ended_s = max((window["end_s"] for window in self._series["windows"]), default=0.0) + _AROUND_LEAST_S
-        coverage = check["coverage"]
-        found = mapping_of(coverage, "waves")
-        named = [(entry, f"{number(number_of(entry, 'frequency_hz'))} Hz") for entry in rows_of(found, "frequencies")]
-        for entry, name in [*named, (mapping_of(coverage, "mixed"), "mixed load")]:
-            start, end = number_of(entry, "started_s"), number_of(entry, "ended_s")
-            if start is not None and end is not None and 0.0 <= start - started_s < end - started_s <= ended_s:
+        made, mixed = check.coverage.waves, check.coverage.mixed
+        stretches = [
+            (wave.started_s, wave.ended_s, f"{number(wave.frequency_hz)} Hz")
+            for wave in (made.frequencies if isinstance(made, WavesMade) else ())
+        ]
+        for start, end, name in [*stretches, (mixed.started_s, mixed.ended_s, "mixed load")]:
+            if 0.0 <= start - started_s < end - started_s <= ended_s:
                 yield start - started_s, end - started_s, name
 
-    def figures(self, check: Mapping[str, Any]) -> Iterator[Figure]:
+    def figures(self, check: CheckResult) -> Iterator[Figure]:
         """The plots of one GPU; what was not sampled has none."""
-        uuid = check["gpu"]
+        uuid = str(check.gpu)
         bands = [Band(start, end, self._css[name], name) for start, end, name in self._stretches[uuid]]
         bands += self._load(uuid)
         limit = _limit(check)
@@ -212,16 +217,14 @@ class _Shown:
                         yield Band(start, end, "load", "")
 
 
-def told(report: Report) -> Iterator[str]:
+def summary(report: Report) -> Iterator[str]:
     """What the power check ran and reached, in sentences."""
-    checks = results_of(report, "power")
-    found = [mapping_of(check["coverage"], "waves") for check in checks]
-    ran = [waves for waves in found if waves.get("run") is True]
+    tried = [coverage.waves for coverage in coverages_of(report, PowerCoverage)]
+    ran = [waves for waves in tried if isinstance(waves, WavesMade)]
     if ran:
-        hertz = list(dict.fromkeys(number(value) for waves in ran for value in numbers_of(waves, "frequencies_hz")))
-        edges = sum(number_of(waves, "edges") or 0 for waves in ran)
-        products = sum(number_of(waves, "products_verified") or 0 for waves in ran)
-        skew = max((number_of(waves, "start_skew_s") or 0.0 for waves in ran), default=0.0)
+        hertz = list(dict.fromkeys(number(value) for waves in ran for value in waves.frequencies_hz))
+        edges, products = sum(waves.edges for waves in ran), sum(waves.products_verified for waves in ran)
+        skew = max(waves.start_skew_s or 0.0 for waves in ran)
         who = f"All loads went on and off together on {len(ran)} GPUs" if len(ran) > 1 else "The load went on and off"
         told = [f"{who} at {', '.join(hertz)} Hz"]
         told += [f"{number(edges)} edges"] * bool(edges)
@@ -229,13 +232,13 @@ def told(report: Report) -> Iterator[str]:
         told += [f"the GPUs started at most {number(skew * 1e3)} ms apart"] * bool(skew)
         yield ", ".join(told) + "."
     if not any(item["code"] == "WAVES_NOT_RUN" for item in (*report["reasons"], *report["warnings"])):  # says it
-        for why in dict.fromkeys(text_of(waves, "why") for waves in found if waves.get("run") is False):
+        for why in dict.fromkeys(waves.why for waves in tried if isinstance(waves, NoWaves)):
             yield f"The waves did not run: {why or 'no reason was given'}."
     reached = [
-        (item["value"] / limit, gpu_name(report, check["gpu"]), item["value"], limit)
-        for check in checks
-        for item in check["measurements"]
-        if item["name"] == "power_reached_w" and item["value"] is not None and (limit := _limit(check))
+        (item.value / limit, gpu_name(report, check.gpu), item.value, limit)
+        for check in results_of(report, "power")
+        for item in check.measurements
+        if item.name == "power_reached_w" and math.isfinite(item.value) and (limit := _limit(check))
     ]
     if reached:
         share, name, value, limit = min(reached)
@@ -245,6 +248,7 @@ def told(report: Report) -> Iterator[str]:
 
 def made_in_words(report: Report) -> str:
     """Which waves were made, in a few words; empty where the power check gave no result."""
-    found = [mapping_of(check["coverage"], "waves") for check in results_of(report, "power")]
-    hertz = list(dict.fromkeys(number(value) for waves in found for value in numbers_of(waves, "frequencies_hz")))
+    found = [coverage.waves for coverage in coverages_of(report, PowerCoverage)]
+    made = [waves for waves in found if isinstance(waves, WavesMade)]
+    hertz = list(dict.fromkeys(number(value) for waves in made for value in waves.frequencies_hz))
     return f"waves of {', '.join(hertz)} Hz" if hertz else "no waves" if found else ""

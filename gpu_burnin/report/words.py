@@ -9,15 +9,19 @@ from typing import Any
 from gpu_burnin.checks.dcgm.result import DcgmCoverage
 from gpu_burnin.checks.gemm.result import DataPath, GemmCoverage
 from gpu_burnin.checks.hbm.result import HbmCoverage
+from gpu_burnin.checks.nccl.result import NcclCoverage
+from gpu_burnin.checks.nvlink.result import NvlinkCoverage
+from gpu_burnin.checks.pcie.result import PcieCoverage
+from gpu_burnin.checks.power.result import PowerCoverage, WavesMade
 from gpu_burnin.checks.sm.result import SmCoverage
 from gpu_burnin.checks.state.result import StateCoverage
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
-from gpu_burnin.system.values import mapping_of, names_of, number_of, numbers_of, rows_of, text_of
+from gpu_burnin.system.values import mapping_of, text_of
 from gpu_burnin.telemetry import node_links
-from gpu_burnin.types import JSON, CheckResult, Coverage, Untyped
+from gpu_burnin.types import CheckResult, Coverage
 
 # The action of a report as an order to a person.
 ACTIONS: Mapping[str, str] = {
@@ -172,46 +176,41 @@ def _hbm(coverage: HbmCoverage) -> list[str]:
     ]
 
 
-def _pcie(coverage: Mapping[str, JSON]) -> list[str]:
-    verified, moved = number_of(coverage, "copies_verified"), number_of(coverage, "pcie_bytes_moved")
-    copies = number_of(coverage, "copies_moved")
-    part = f" of {copies:,} moved" if copies is not None and copies != verified else ""
-    link = mapping_of(coverage, "link")
-    generation, width = number_of(link, "generation"), number_of(link, "width")
-    known = generation is not None and width is not None
+def _pcie(coverage: PcieCoverage) -> list[str]:
+    verified, copies, link = coverage.copies_verified, coverage.copies_moved, coverage.link
+    part = f" of {copies:,} moved" if copies != verified else ""
+    known = link is not None and link.generation is not None and link.width is not None
     return [
-        *([f"{size(moved)} copied between host and GPU"] if moved else []),
-        *([f"{_count(verified, 'copy', 'copies')}{part} verified word by word"] if verified is not None else []),
-        *([f"link at generation {generation} x{width} under load"] if known else []),
+        *([f"{size(coverage.pcie_bytes_moved)} copied between host and GPU"] if coverage.pcie_bytes_moved else []),
+        f"{_count(verified, 'copy', 'copies')}{part} verified word by word",
+        *([f"link at generation {link.generation} x{link.width} under load"] if link and known else []),
     ]
 
 
-def _nvlink(coverage: Mapping[str, JSON]) -> list[str]:
-    if why := coverage.get("why"):
-        return [str(why)]
-    total, covered = number_of(coverage, "pairs_total"), number_of(coverage, "pairs_covered")
-    checked, verified = number_of(coverage, "transfers_checked"), number_of(coverage, "bytes_verified")
+def _nvlink(coverage: NvlinkCoverage) -> list[str]:
+    if coverage.why:
+        return [coverage.why]
+    checked, verified = coverage.transfers_checked, coverage.bytes_verified
     return [
-        *([f"{covered} of {total} other GPUs, both ways"] if total is not None and covered is not None else []),
+        f"{coverage.pairs_covered} of {coverage.pairs_total} other GPUs, both ways",
         *([f"{_count(checked, 'transfer')} ({size(verified)}) verified"] if checked and verified else []),
     ]
 
 
-def _power(coverage: Mapping[str, JSON]) -> list[str]:
-    waves, mixed, power = (mapping_of(coverage, key) for key in ("waves", "mixed", "power"))
-    hertz = [f"{value:g}" for value in numbers_of(waves, "frequencies_hz")]
-    edges, mixed_s = number_of(waves, "edges"), number_of(mixed, "seconds")
-    reached = number_of(mapping_of(mapping_of(power, "phases"), "mixed"), "share_of_limit")
-    load = mapping_of(mixed, "pcie")
-    copies, seen = number_of(load, "copies_moved"), number_of(load, "copies_verified")
+def _power(coverage: PowerCoverage) -> list[str]:
+    waves, mixed, copies = coverage.waves, coverage.mixed, coverage.mixed.pcie
+    made = waves if isinstance(waves, WavesMade) else None
+    hertz = [f"{value:g}" for value in made.frequencies_hz] if made else []
+    under_load = coverage.power.phases.get("mixed") if coverage.power else None
+    reached = under_load.share_of_limit if under_load else None
     return [
         *([f"waves of {', '.join(hertz)} Hz together"] if hertz else []),
-        *([f"no waves ({waves.get('why')})"] if waves and not waves.get("run") else []),
-        *([f"{_count(edges, 'edge')} with exact products"] if edges else []),
-        *([f"mixed load for {duration(mixed_s)}"] if mixed_s else []),
+        *([] if made else [f"no waves ({waves.why})"]),
+        *([f"{_count(made.edges, 'edge')} with exact products"] if made and made.edges else []),
+        *([f"mixed load for {duration(mixed.seconds)}"] if mixed.seconds else []),
         *(
-            [f"its copies are load, {seen:,} of {copies:,} with the host verified"]
-            if copies and seen is not None
+            [f"its copies are load, {copies.copies_verified:,} of {copies.copies_moved:,} with the host verified"]
+            if copies.copies_moved
             else []
         ),
         *([f"at {reached:.0%} of the power limit"] if reached is not None else []),
@@ -228,19 +227,15 @@ def _dcgm(coverage: DcgmCoverage) -> list[str]:
     ]
 
 
-def _nccl(coverage: Mapping[str, JSON]) -> list[str]:
-    ranks, planned = number_of(coverage, "ranks"), number_of(coverage, "gpus_in_plan")
-    if ranks is None:
-        return []
-    verified, types = number_of(coverage, "operations_verified"), names_of(coverage, "types")
-    rows = rows_of(coverage, "curves")
-    algorithms = [*dict.fromkeys(str(row.get("algorithm")) for row in rows if row.get("points"))]
-    ways = [*dict.fromkeys(str(way) for row in rows for way in names_of(row, "transport"))]
-    together = f"{ranks:,} of {_count(planned or ranks, 'GPU')} together"
+def _nccl(coverage: NcclCoverage) -> list[str]:
+    ranks, verified, curves = coverage.ranks, coverage.operations_verified, coverage.curves
+    algorithms = [*dict.fromkeys(curve.algorithm for curve in curves if curve.points)]
+    ways = [*dict.fromkeys(way for curve in curves for way in curve.transport)]
+    together = f"{ranks:,} of {_count(coverage.gpus_in_plan or ranks, 'GPU')} together"
     return [
         together if ranks > 1 else "one GPU alone, so nothing between GPUs",
         *([f"{_count(verified, 'collective')} compared on every GPU"] if verified else []),
-        *([f"types {', '.join(types)}"] if types else []),
+        *([f"types {', '.join(coverage.types)}"] if coverage.types else []),
         *([f"algorithms {', '.join(algorithms)}"] if algorithms else []),
         *([f"over {', '.join(ways)}"] if ways else []),
     ]
@@ -251,17 +246,19 @@ _COVERED: Mapping[type[Coverage], Callable[[Any], list[str]]] = {
     GemmCoverage: _gemm,
     SmCoverage: _sm,
     HbmCoverage: _hbm,
+    PcieCoverage: _pcie,
+    NvlinkCoverage: _nvlink,
+    NcclCoverage: _nccl,
+    PowerCoverage: _power,
     DcgmCoverage: _dcgm,
 }
-_UNTYPED = {"pcie": _pcie, "nvlink": _nvlink, "nccl": _nccl, "power": _power}
 
 
 def covered(result: CheckResult) -> str:
     """What a check looked at, in words; how long it ran where it does not say."""
-    say = _COVERED.get(type(result.coverage))
-    parts = say(result.coverage) if say else []
-    if isinstance(result.coverage, Untyped):
-        parts = _UNTYPED[result.name](result.coverage)
-    if result.coverage.bytes_moved:
-        parts.append(f"{size(result.coverage.bytes_moved)} moved")
+    coverage = result.coverage
+    describe = _COVERED.get(type(coverage))
+    parts = describe(coverage) if describe else []
+    if coverage.bytes_moved:
+        parts.append(f"{size(coverage.bytes_moved)} moved")
     return ", ".join(parts) or f"ran for {duration(result.seconds)}"

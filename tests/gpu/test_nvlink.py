@@ -18,7 +18,8 @@ import pytest
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.port import DATA_FAULTS, DIRECTIONS, PIECES, Direction, nvlink_port, transfer_key
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.types import Verdict, untyped
+from gpu_burnin.types import Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import context
 
 _SIZE = 8 << 20
@@ -116,7 +117,7 @@ def test_each_fault_is_seen_on_the_device(device: CudaDevice, direction: Directi
 def test_the_check_has_no_pair_on_one_gpu_and_its_selftest_sees_everything(device: CudaDevice) -> None:
     ctx = replace(context(transfer_bytes=_SIZE), device=device, selftest_full=True)
     result = Check().run(ctx)
-    assert (result.verdict, untyped(result.coverage)["pairs_total"]) == (Verdict.PASS, 0)
+    assert (result.verdict, coverages.nvlink(result).pairs_total) == (Verdict.PASS, 0)
     tests = Check().selftest(ctx)
     assert tests and [test.fault for test in tests if not (test.injected and test.detected)] == []
 

@@ -11,7 +11,9 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.power.check import Check
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
-from gpu_burnin.types import CheckResult, Verdict, untyped
+from gpu_burnin.system.codec import to_json
+from gpu_burnin.types import CheckResult, Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import context
 
 # Seconds: some ten of waves, then mixed load.
@@ -25,8 +27,7 @@ def real(device: CudaDevice, level: str, budget_s: float = _BUDGET_S, **changes:
 
 
 def waves(result: CheckResult) -> dict[str, Any]:
-    found = untyped(result.coverage)["waves"]
-    assert isinstance(found, dict)
+    found: dict[str, Any] = to_json(coverages.waves_made(result))
     return found
 
 
@@ -42,11 +43,10 @@ def test_all_waves_are_made_and_every_product_on_an_edge_is_right(device: CudaDe
 def test_the_mixed_load_copies_while_it_computes(device: CudaDevice) -> None:
     result = Check().run(real(device, "quick", budget_s=4.0))
     assert (result.verdict, result.reasons) == (Verdict.PASS, ())
-    mixed = untyped(result.coverage)["mixed"]
-    assert isinstance(mixed, dict)
-    assert mixed["pcie"]["bytes_moved"] > 0
-    assert mixed["pcie"]["copies_verified"] > 0
-    assert mixed["products_verified"] > 0
+    mixed = coverages.power(result).mixed
+    assert mixed.pcie.bytes_moved > 0
+    assert mixed.pcie.copies_verified > 0
+    assert mixed.products_verified > 0
 
 
 @pytest.mark.parametrize(

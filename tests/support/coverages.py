@@ -1,15 +1,19 @@
-"""What checks cover, out of the few entries that matter to a test."""
+"""What checks cover: out of the few entries that matter to a test, and of a result by its own class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from gpu_burnin.checks import coverage_class
-from gpu_burnin.system.codec import from_json, json_fields
-from gpu_burnin.types import Coverage, Untyped
+from gpu_burnin.checks.nccl.result import NcclCoverage
+from gpu_burnin.checks.nvlink.result import NvlinkCoverage
+from gpu_burnin.checks.pcie.result import PcieCoverage
+from gpu_burnin.checks.power.result import PowerCoverage, PowerSeen, WavesMade
+from gpu_burnin.system.codec import Misfit, from_json, json_fields
+from gpu_burnin.types import CheckResult, Coverage, Untyped
 
 
 def coverage(check: str, **told: Any) -> Coverage:
@@ -22,7 +26,7 @@ def _filled(hint: Any, told: Any) -> Any:
     """The JSON values with all that the hint asks for."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType) and told is not None:
-        return _filled(next((arg for arg in args if is_dataclass(arg)), object), told)
+        return next((filled for arg in reversed(args) if (filled := _fitting(arg, told)) is not None), told)
     if is_dataclass(hint) and isinstance(told, Mapping):
         blank = {field.json_name: _blank(field.hint) for field in json_fields(hint) if not field.make}
         kinds = {field.json_name: field.hint for field in json_fields(hint)}
@@ -35,13 +39,65 @@ def _filled(hint: Any, told: Any) -> Any:
     return told
 
 
+def _fitting(hint: Any, told: Any) -> Any:
+    """The JSON values with all that a class asks for, None where they are not its."""
+    try:
+        filled = _filled(hint, told)
+        from_json(hint, filled)
+    except Misfit:
+        return None
+    return filled if is_dataclass(hint) else None
+
+
 def _blank(hint: Any) -> Any:
     """The JSON value that says least."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return None if type(None) in args else _blank(args[0])
+        return None if type(None) in args else _blank(args[-1])
     if origin is tuple:
         return [] if args[1:] == (...,) else [_blank(arg) for arg in args]
     if is_dataclass(hint):
         return _filled(hint, {})
     return {} if origin is not None else hint()
+
+
+_Covered = TypeVar("_Covered", bound=Coverage)
+
+
+def _of(result: CheckResult, kind: type[_Covered]) -> _Covered:
+    assert isinstance(result.coverage, kind)
+    return result.coverage
+
+
+def pcie(result: CheckResult) -> PcieCoverage:
+    """Of a result of the pcie check."""
+    return _of(result, PcieCoverage)
+
+
+def nvlink(result: CheckResult) -> NvlinkCoverage:
+    """Of a result of the nvlink check."""
+    return _of(result, NvlinkCoverage)
+
+
+def nccl(result: CheckResult) -> NcclCoverage:
+    """Of a result of the nccl check."""
+    return _of(result, NcclCoverage)
+
+
+def power(result: CheckResult) -> PowerCoverage:
+    """Of a result of the power check."""
+    return _of(result, PowerCoverage)
+
+
+def waves_made(result: CheckResult) -> WavesMade:
+    """The waves that a power check made."""
+    waves = power(result).waves
+    assert isinstance(waves, WavesMade)
+    return waves
+
+
+def power_seen(result: CheckResult) -> PowerSeen:
+    """What the samplers saw of a power check."""
+    seen = power(result).power
+    assert seen is not None
+    return seen

@@ -31,7 +31,7 @@ _COPIES: dict[str, JSON] = {"copies_moved": 90, "copies_verified": 90}
 COVERAGE: dict[str, dict[str, JSON]] = {
     "pcie": _COPIES,
     "nvlink": {"pairs_total": 1, "pairs_covered": 1, "nvlink_bytes_moved": 1 << 40, "simulated": False, **_COPIES},
-    "nccl": {"operations": 80, "operations_verified": 80},
+    "nccl": {"ranks": 2, "gpus_in_plan": 2, "operations": 80, "operations_verified": 80},
     "sm": {"sms_total": 132, "sms_covered": 132, "bytes_moved": 1 << 20, "simulated": False},
     "gemm": {
         "precisions_not_covered": [],

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
+from gpu_burnin.checks.nccl.result import Curve
+from gpu_burnin.checks.power.result import NoWaves
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.types import CheckResult, Gpu, Verdict
+from tests.support import coverages
 from tests.support.sample_parts import (
+    Pairs,
     dcgm_result,
+    dead,
     dead_link,
     exchanged,
     matrix,
@@ -23,10 +27,9 @@ from tests.support.sample_parts import (
 from tests.support.sample_reports import Sample, doubtful_8, extended_8, faulty_8, healthy_1, healthy_8, kept, sample
 
 SECONDS = 290.0
-Rows = dict[tuple[str, str], dict[str, Any]]
 
 
-def links(change: Callable[[Rows, Sequence[Gpu]], object], count: int = 8) -> Sample:
+def links(change: Callable[[Pairs, Sequence[Gpu]], object], count: int = 8) -> Sample:
     """A node whose P2P matrix was changed; what is to blame is for the judge to say."""
 
     def changed(seen: Observations) -> Observations:
@@ -94,7 +97,7 @@ def no_p2p_4() -> Sample:
         for (one, other), row in rows.items():
             if (one == seen.gpus[3].uuid) != (other == seen.gpus[3].uuid):
                 why = "the driver refuses P2P here: ACS is on in the bridge above (turn ACS off in the firmware)"
-                row |= {"write_bytes_per_s": None, "read_bytes_per_s": None, "verified": False, "why": why}
+                rows[one, other] = dead(row, why)
         return without_floors(with_matrix(seen, rows, SECONDS))
 
     return sample(count=4, change=changed)
@@ -167,8 +170,9 @@ def nccl_fallback_8() -> Sample:
         new = []
         for gpu in seen.gpus:
             result = nccl_result(gpu, len(seen.gpus), SECONDS, ways)
-            missing = {"collective": "all_reduce", "algorithm": "nvls", "points": [], "why": "NVLS is not there"}
-            coverage: dict[str, Any] = {**result.coverage, "curves": [*result.coverage["curves"], missing]}  # type: ignore[misc]
+            missing = Curve(collective="all_reduce", algorithm="nvls", why="NVLS is not there")
+            old = coverages.nccl(result)
+            coverage = replace(old, curves=(*old.curves, missing))
             message = "all_reduce went through host memory (SHM), on this model it has to go over NVLink"
             reason = make_reason("COVERAGE_LOW", "nccl", message, gpu=gpu.uuid)
             new.append(replace(result, verdict=Verdict.INCONCLUSIVE, reasons=(reason,), coverage=coverage))
@@ -194,7 +198,7 @@ def no_waves_1() -> Sample:
     def changed(seen: Observations) -> Observations:
         def without(result: CheckResult) -> CheckResult:
             why = "no grant for power waves came within 600 s"
-            coverage: dict[str, Any] = {**result.coverage, "waves": {"wanted": True, "run": False, "why": why}}
+            coverage = replace(coverages.power(result), waves=NoWaves(wanted=True, why=why))
             return replace(result, coverage=coverage, series=())
 
         return exchanged(seen, [without(result) for result in seen.results if result.name == "power"])

@@ -8,6 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpu_burnin.checks.nccl.result import Curve, NcclCoverage, Point
+from gpu_burnin.checks.nvlink.result import NvlinkCoverage, Pair
+from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
+from gpu_burnin.checks.power.result import Frequency, Mixture, PowerCoverage, WavesMade
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
@@ -83,47 +87,45 @@ def _wave_series(seconds: float) -> Series:
     return Series("wave load", "1", tuple(t_s), tuple(values))
 
 
-def matrix(gpus: Sequence[Gpu], path: str = "nvswitch", rate: float = 394e9) -> dict[tuple[str, str], dict[str, Any]]:
-    """The P2P rows of healthy GPUs by (GPU, peer)."""
+Pairs = dict[tuple[str, str], Pair]
+
+
+def matrix(gpus: Sequence[Gpu], path: str = "nvswitch", rate: float = 394e9) -> Pairs:
+    """The pairs of healthy GPUs by (GPU, peer)."""
     rng = random.Random(5)
     return {
-        (gpu.uuid, peer.uuid): {
-            "peer": peer.uuid,
-            "path": path,
-            "write_bytes_per_s": rate * (1 + rng.uniform(-0.012, 0.008)),
-            "read_bytes_per_s": rate * 0.985 * (1 + rng.uniform(-0.012, 0.008)),
-            "verified": True,
-            "why": None,
-            "expected": path != "pcie",
-            "class": f"{path}/18/None",
-            "transfers_checked": {"write": 14, "read": 14},
-            "transfers_wrong": {"write": 0, "read": 0},
-        }
+        (gpu.uuid, peer.uuid): Pair(
+            peer=peer.uuid,
+            path=path,
+            write_bytes_per_s=rate * (1 + rng.uniform(-0.012, 0.008)),
+            read_bytes_per_s=rate * 0.985 * (1 + rng.uniform(-0.012, 0.008)),
+            verified=True,
+            expected=path != "pcie",
+            kind=f"{path}/18/None",
+            transfers_checked={"write": 14, "read": 14},
+        )
         for gpu in gpus
         for peer in gpus
         if gpu is not peer
     }
 
 
-def nvlink_result(
-    gpu: Gpu, gpus: Sequence[Gpu], rows: Mapping[tuple[str, str], dict[str, Any]], seconds: float
-) -> CheckResult:
-    """The result of one GPU out of the rows of the node."""
+def nvlink_result(gpu: Gpu, pairs: Pairs, seconds: float) -> CheckResult:
+    """The result of one GPU out of the pairs of the node."""
     start, length = span("nvlink", seconds)
-    own = [row for (uuid, _), row in rows.items() if uuid == gpu.uuid]
-    rates = [row[key] for row in own for key in ("write_bytes_per_s", "read_bytes_per_s") if row[key]]
-    wanted = [row for row in own if row["expected"] or not row["why"]]
-    coverage: dict[str, Any] = {
-        "p2p": own,
-        "pairs_total": len(wanted),
-        "pairs_covered": sum(not row["why"] for row in wanted),
-        "all_at_once_bytes_per_s": 371e9 - 1e9 * gpu.index if own else None,
-        "nvlink_bytes_moved": 3 << 40,
-        "copies_moved": 40 * len(own),
-        "copies_verified": 40 * len(own),
-        **verified(length if own else 0.0, *(f"{way} {row['peer']}" for row in own for way in ("write", "read"))),
-        "simulated": False,
-    }
+    own = tuple(pair for (uuid, _), pair in pairs.items() if uuid == gpu.uuid)
+    rates = [rate for pair in own for rate in pair.rates]
+    wanted = [pair for pair in own if pair.expected or not pair.why]
+    coverage = NvlinkCoverage(
+        p2p=own,
+        pairs_total=len(wanted),
+        pairs_covered=sum(not pair.why for pair in wanted),
+        all_at_once_bytes_per_s=371e9 - 1e9 * gpu.index if own else None,
+        nvlink_bytes_moved=3 << 40,
+        copies_moved=40 * len(own),
+        copies_verified=40 * len(own),
+        **verified(length if own else 0.0, *(f"{way} {pair.peer}" for pair in own for way in ("write", "read"))),
+    )
     measured = (_judged("p2p", statistics.median(rates)), _judged("p2p_slowest", min(rates))) if rates else ()
     return CheckResult("nvlink", gpu.uuid, Verdict.PASS, length, measured, coverage, started_s=start)
 
@@ -133,33 +135,31 @@ def _pcie(gpu: Gpu, seconds: float) -> CheckResult:
     rng = random.Random(gpu.index)
     rates = {"h2d": 55.4, "d2h": 55.1, "duplex": 88.2, "h2d_all": 51.7, "d2h_all": 52.3}
     measured = tuple(_judged(name, 1e9 * rate * rng.uniform(0.985, 1.0)) for name, rate in rates.items())
-    coverage: dict[str, Any] = {
-        "link": {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16},
-        "pcie_bytes_moved": 180 << 30,
-        "copies_moved": 720,
-        "copies_verified": 720,
+    coverage = PcieCoverage(
+        link=LinkUnderLoad(generation=5, width=16, max_generation=5, max_width=16),
+        pcie_bytes_moved=180 << 30,
+        copies_moved=720,
+        copies_verified=720,
         **verified(length, "h2d", "d2h"),
-        "simulated": False,
-    }
+    )
     return CheckResult("pcie", gpu.uuid, Verdict.PASS, length, measured, coverage, started_s=start)
 
 
-def curves(algorithms: Mapping[str, tuple[float, list[str]]]) -> list[dict[str, Any]]:
-    """Curves of all collectives from 1 KiB to 1 GiB; by algorithm its share of the peak and its transports."""
-    return [
-        {
-            "collective": collective,
-            "algorithm": algorithm,
-            "transport": transport,
-            "points": [
-                {"size_bytes": 1 << power, "busbw_bytes_per_s": share * peak * 1e9 / (1 + 2.0 ** (23.5 - power))}
-                for power in range(10, 31, 2)
-            ],
-        }
-        for collective, peak in _PEAK_BUSBW.items()
-        for algorithm, (share, transport) in algorithms.items()
-        if algorithm != "nvls" or collective != "all_to_all"
-    ]
+def curves(algorithms: Mapping[str, tuple[float, list[str]]], ranks: int) -> Iterator[Curve]:
+    """Curves of all collectives from 1 KiB to 1 GiB; by algorithm its share of the peak and its transports. One rank
+    alone has no bus, but it moves data."""
+    for collective, peak in _PEAK_BUSBW.items():
+        for algorithm, (share, transport) in algorithms.items():
+            rates = {1 << p: share * peak * 1e9 / (1 + 2.0 ** (23.5 - p)) for p in range(10, 31, 2)}
+            points = (
+                Point(size_bytes=size, busbw_bytes_per_s=rate)
+                if ranks > 1
+                else Point(size_bytes=size, algbw_bytes_per_s=rate)
+                for size, rate in rates.items()
+            )
+            if algorithm != "nvls" or collective != "all_to_all":
+                ways = tuple(transport)
+                yield Curve(collective=collective, algorithm=algorithm, transport=ways, points=tuple(points))
 
 
 HEALTHY_NCCL = {
@@ -172,61 +172,52 @@ HEALTHY_NCCL = {
 def nccl_result(
     gpu: Gpu, ranks: int, seconds: float, algorithms: Mapping[str, tuple[float, list[str]]] = HEALTHY_NCCL
 ) -> CheckResult:
-    """The result of one rank; one rank alone has no bus, but it moves data."""
+    """The result of one rank."""
     start, length = span("nccl", seconds)
-    found = curves(algorithms if ranks > 1 else {"default": (2.1, [])})
-    if ranks == 1:
-        for point in (point for curve in found for point in curve["points"]):
-            point["algbw_bytes_per_s"] = point.pop("busbw_bytes_per_s")
-    coverage: dict[str, Any] = {
-        "curves": found,
-        "version": "2.27.7",
-        "ranks": ranks,
-        "gpus_in_plan": ranks,
-        "operations": 5400,
-        "operations_verified": 5400,
+    found = tuple(curves(algorithms if ranks > 1 else {"default": (2.1, [])}, ranks))
+    coverage = NcclCoverage(
+        curves=found,
+        version="2.27.7",
+        ranks=ranks,
+        gpus_in_plan=ranks,
+        operations=5400,
+        operations_verified=5400,
         **verified(length),
-        "simulated": False,
-    }
+    )
     measured = tuple(
-        _judged(f"{curve['collective']}_busbw", curve["points"][-1]["busbw_bytes_per_s"])
+        _judged(f"{curve.collective}_busbw", curve.points[-1].bytes_per_s or 0.0)
         for curve in found
-        if curve["algorithm"] == "default" and ranks > 1
+        if curve.algorithm == "default" and ranks > 1
     )
     return CheckResult("nccl", gpu.uuid, Verdict.PASS, length, measured, coverage, started_s=start)
 
 
 def _power(gpu: Gpu, seconds: float) -> CheckResult:
     start, length = span("power", seconds)
-    waves = [entry for entry in stretches(seconds) if entry[0]]
-    mixed = next(entry for entry in stretches(seconds) if entry[0] is None)
-    coverage: dict[str, Any] = {
-        "waves": {
-            "wanted": True,
-            "run": True,
-            "why": None,
-            "frequencies": [
-                {
-                    "frequency_hz": frequency,
-                    "started_s": begin,
-                    "ended_s": end,
-                    "periods_made": int((end - begin) * (frequency or 1)),
-                    "products_verified": 60,
-                    "worst_lateness_s": 0.0004,
-                }
+    waves = [(frequency, begin, end) for frequency, begin, end in stretches(seconds) if frequency]
+    _, mixed_start, mixed_end = next(entry for entry in stretches(seconds) if entry[0] is None)
+    coverage = PowerCoverage(
+        waves=WavesMade(
+            frequencies=tuple(
+                Frequency(
+                    frequency_hz=frequency,
+                    started_s=begin,
+                    ended_s=end,
+                    periods_made=int((end - begin) * frequency),
+                    worst_lateness_s=0.0004,
+                )
                 for frequency, begin, end in waves
-            ],
-            "frequencies_hz": list(FREQUENCIES_HZ),
-            "edges": 300,
-            "products_verified": 240,
-            "start_skew_s": 0.0006,
-            "started_s": start,
-            "ended_s": waves[-1][2],
-        },
-        "mixed": {"run": True, "started_s": mixed[1], "ended_s": mixed[2], "products_verified": 90},
+            ),
+            frequencies_hz=FREQUENCIES_HZ,
+            edges=300,
+            products_verified=240,
+            start_skew_s=0.0006,
+            started_s=start,
+            ended_s=waves[-1][2],
+        ),
+        mixed=Mixture(run=True, started_s=mixed_start, ended_s=mixed_end, products_verified=90),
         **verified(length),
-        "simulated": False,
-    }
+    )
     measured = (Measurement("mixed_bf16_throughput", 702.0 - gpu.index, "TFLOP/s"),)
     return CheckResult(
         "power", gpu.uuid, Verdict.PASS, length, measured, coverage, series=(_wave_series(seconds),), started_s=start
@@ -235,10 +226,10 @@ def _power(gpu: Gpu, seconds: float) -> CheckResult:
 
 def part_results(plan: Plan, seconds: float) -> Iterator[CheckResult]:
     """What these checks say of healthy GPUs."""
-    rows = matrix(plan.gpus)
+    pairs = matrix(plan.gpus)
     for gpu in plan.gpus:
         yield _pcie(gpu, seconds)
-        yield nvlink_result(gpu, plan.gpus, rows, seconds)
+        yield nvlink_result(gpu, pairs, seconds)
         yield nccl_result(gpu, len(plan.gpus), seconds)
         yield _power(gpu, seconds)
 
@@ -274,39 +265,43 @@ def exchanged(seen: Observations, new: Sequence[CheckResult], **other: Any) -> O
     return replace(seen, results=(*results, *keys.values()), **other)
 
 
-def with_matrix(seen: Observations, rows: Mapping[tuple[str, str], dict[str, Any]], seconds: float) -> Observations:
+def with_matrix(seen: Observations, pairs: Pairs, seconds: float) -> Observations:
     """The same node with another P2P matrix."""
-    new = [nvlink_result(gpu, seen.gpus, rows, seconds) for gpu in seen.gpus]
-    return exchanged(seen, new)
+    return exchanged(seen, [nvlink_result(gpu, pairs, seconds) for gpu in seen.gpus])
 
 
-def slow_link(rows: dict[tuple[str, str], dict[str, Any]], one: Gpu, other: Gpu, share: float) -> None:
+def _at(pair: Pair, share: float) -> Pair:
+    """Both directions at a share of what they were."""
+    write, read = ((rate or 0.0) * share for rate in (pair.write_bytes_per_s, pair.read_bytes_per_s))
+    return replace(pair, write_bytes_per_s=write, read_bytes_per_s=read)
+
+
+def slow_link(pairs: Pairs, one: Gpu, other: Gpu, share: float) -> None:
     """Both directions of a pair at a share of what they were."""
     for key in ((one.uuid, other.uuid), (other.uuid, one.uuid)):
-        for direction in ("write_bytes_per_s", "read_bytes_per_s"):
-            rows[key][direction] *= share
+        pairs[key] = _at(pairs[key], share)
 
 
-def dead_link(rows: dict[tuple[str, str], dict[str, Any]], one: Gpu, other: Gpu) -> None:
+def dead(pair: Pair, why: str) -> Pair:
+    """Nothing comes through."""
+    return replace(pair, write_bytes_per_s=None, read_bytes_per_s=None, verified=False, why=why)
+
+
+def dead_link(pairs: Pairs, one: Gpu, other: Gpu) -> None:
     """Nothing comes through between two GPUs."""
+    why = "cudaDeviceEnablePeerAccess: peer access is not supported between these two devices"
     for key in ((one.uuid, other.uuid), (other.uuid, one.uuid)):
-        rows[key] |= {
-            "write_bytes_per_s": None,
-            "read_bytes_per_s": None,
-            "verified": False,
-            "why": "cudaDeviceEnablePeerAccess: peer access is not supported between these two devices",
-            "transfers_checked": {"write": 0, "read": 0},
-        }
+        pairs[key] = replace(dead(pairs[key], why), transfers_checked={"write": 0, "read": 0})
 
 
-def wrong_data(rows: dict[tuple[str, str], dict[str, Any]], writer: Gpu, receiver: Gpu) -> None:
-    """Two transfers that one GPU wrote to another arrived wrong; the receiver sees it."""
-    rows[receiver.uuid, writer.uuid] |= {"verified": False, "transfers_wrong": {"write": 2, "read": 0}}
+def wrong_data(pairs: Pairs, writer: Gpu, receiver: Gpu) -> None:
+    """Two transfers that one GPU wrote to another came wrong; the receiver sees it."""
+    key = receiver.uuid, writer.uuid
+    pairs[key] = replace(pairs[key], verified=False, transfers_wrong={"write": 2, "read": 0})
 
 
-def slow_gpu(rows: dict[tuple[str, str], dict[str, Any]], gpu: Gpu, share: float) -> None:
+def slow_gpu(pairs: Pairs, gpu: Gpu, share: float) -> None:
     """All links of a GPU at a share of what they were."""
-    for key, row in rows.items():
+    for key in pairs:
         if gpu.uuid in key:
-            for direction in ("write_bytes_per_s", "read_bytes_per_s"):
-                row[direction] *= share
+            pairs[key] = _at(pairs[key], share)

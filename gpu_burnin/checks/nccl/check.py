@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.nccl.judge import (
@@ -27,6 +28,7 @@ from gpu_burnin.checks.nccl.judge import (
 )
 from gpu_burnin.checks.nccl.operations import KINDS, Operation, Outcome, bus_factor
 from gpu_burnin.checks.nccl.port import Transports, nccl_port
+from gpu_burnin.checks.nccl.result import Curve, NcclCoverage
 from gpu_burnin.checks.nccl.session import Session, Stopped, settled, wrong_element
 from gpu_burnin.checks.nccl.tally import Tally
 from gpu_burnin.checks.selftest import hindered, injected
@@ -36,7 +38,7 @@ from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
-from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, Untyped, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Reason, SelftestResult, verdict_of
 
 # The verifier looks at each element alone, so a small buffer shows the same.
 _SELFTEST_BYTES = 64 << 10
@@ -74,15 +76,7 @@ class Check:
             verdict=verdict_of(found.reasons),
             seconds=time.monotonic() - started,
             measurements=tuple(_measurements(session.tally, len(members))),
-            coverage=Untyped(
-                entries={
-                    **_coverage(session.tally, ctx, members, found.nvlink),
-                    "no_floor_why": found.no_floor_why or why_no_floor(len(members), session.largest_bytes),
-                    "version": version,
-                    "lost": [*group.lost],
-                    "simulated": device.simulated,
-                }
-            ),
+            coverage=_coverage(session, ctx, group, members, found, version),
             errors=tuple(session.tally.errors),
             reasons=tuple(found.reasons),
         )
@@ -201,45 +195,42 @@ def _measurements(tally: Tally, ranks: int) -> Iterator[Measurement]:
         yield Measurement(name, best, "B/s")
 
 
-def _coverage(tally: Tally, ctx: CheckContext, members: tuple[str, ...], nvlink: bool) -> dict[str, JSON]:
-    ranks = len(members)
-    rate = "busbw_bytes_per_s" if ranks > 1 else "algbw_bytes_per_s"
-    curves: list[JSON] = [
-        {
-            "collective": curve.collective,
-            "algorithm": curve.algorithm,
-            "transport": [*vias(tally.transports.get(curve.algorithm, Transports()))],
-            "points": [
-                {
-                    "size_bytes": point.size_bytes,
-                    "seconds": point.seconds,
-                    rate: _busbw(curve.collective, point.size_bytes, point.seconds, ranks),
-                }
-                for point in curve.points
-            ],
-        }
-        for curve in tally.curves
-    ]
-    curves += [
-        {"collective": "all_reduce", "algorithm": algorithm, "transport": [], "points": [], "why": why}
-        for algorithm, why in tally.left_out.items()
-    ]
-    late = late_rank(tally.durations)
+def _coverage(
+    session: Session, ctx: CheckContext, group: Group, members: tuple[str, ...], found: _Found, version: str
+) -> NcclCoverage:
+    tally, ranks, wire_bytes = session.tally, len(members), round(session.tally.wire_bytes)
     default = next(iter(tally.transports.values()), Transports())
-    return {
-        "ranks": ranks,
-        "gpus_in_plan": len(ctx.gpus),
-        "curves": curves,
-        "algorithms_used": {name: [*used] for name, used in default.algorithms.items()},
-        "nvls_multicast": default.multicast,
-        "types": [*tally.kinds],
-        "operations": tally.launched,
-        "operations_verified": tally.operations,
-        "elements_verified": tally.elements,
-        "wrong_elements": tally.wrong,
-        **tally.time.to_json(),
-        "latest_gpu": late,
-        "bytes_moved": tally.memory_bytes,
-        "nvlink_bytes_moved" if nvlink else "pcie_bytes_moved": round(tally.wire_bytes),
-        **({} if ranks > 1 else {"why_no_busbw": "one rank: nothing went from one GPU to another"}),
-    }
+    return NcclCoverage(
+        ranks=ranks,
+        gpus_in_plan=len(ctx.gpus),
+        curves=tuple(_curves(tally, ranks)),
+        algorithms_used=default.algorithms,
+        nvls_multicast=default.multicast,
+        types=tuple(tally.kinds),
+        operations=tally.launched,
+        operations_verified=tally.operations,
+        elements_verified=tally.elements,
+        wrong_elements=tally.wrong,
+        **tally.time.counted(),
+        latest_gpu=late_rank(tally.durations),
+        bytes_moved=tally.memory_bytes,
+        nvlink_bytes_moved=wire_bytes if found.nvlink else None,
+        pcie_bytes_moved=None if found.nvlink else wire_bytes,
+        why_no_busbw=None if ranks > 1 else "one rank: nothing went from one GPU to another",
+        no_floor_why=found.no_floor_why or why_no_floor(ranks, session.largest_bytes),
+        version=version,
+        lost=group.lost,
+        simulated=ctx.device is None or ctx.device.simulated,
+    )
+
+
+def _curves(tally: Tally, ranks: int) -> Iterator[Curve]:
+    for curve in tally.curves:
+        points = []
+        for point in curve.points:
+            rate = _busbw(curve.collective, point.size_bytes, point.seconds, ranks)
+            told = replace(point, busbw_bytes_per_s=rate) if ranks > 1 else replace(point, algbw_bytes_per_s=rate)
+            points.append(told)
+        yield replace(curve, transport=vias(tally.transports.get(curve.algorithm, Transports())), points=tuple(points))
+    for algorithm, why in tally.left_out.items():
+        yield Curve(collective="all_reduce", algorithm=algorithm, why=why)

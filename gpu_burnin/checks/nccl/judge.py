@@ -37,17 +37,6 @@ class Hello:
     expected: str | None
     missing: str | None
 
-    def to_json(self) -> JSON:
-        """As it travels."""
-        return {"version": self.version, "expected": self.expected, "missing": self.missing}
-
-    @classmethod
-    def from_json(cls, data: JSON) -> Hello:
-        """The inverse of to_json."""
-        assert isinstance(data, Mapping)
-        texts = [None if (value := data[key]) is None else str(value) for key in ("version", "expected", "missing")]
-        return cls(*texts)
-
 
 def library_reasons(gpu: str, hellos: Mapping[str, Hello], expected: str | None) -> Iterator[Reason]:
     """NCCL_MISSING and NCCL_VERSION. `expected` is the version that the configuration asks for, if any."""
@@ -250,16 +239,6 @@ class Report:
     done: int
     why: str | None = None
     timed_out: bool = False
-
-    def to_json(self) -> dict[str, JSON]:
-        """As it travels."""
-        return {"done": self.done, "why": self.why, "timed_out": self.timed_out}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, JSON]) -> Report:
-        """The inverse of to_json."""
-        why = data["why"]
-        return cls(int(str(data["done"])), None if why is None else str(why), bool(data["timed_out"]))
 
 
 def broken_reason(

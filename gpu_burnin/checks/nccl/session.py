@@ -25,9 +25,11 @@ from gpu_burnin.checks.nccl.operations import (
     operation,
 )
 from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclPort, NcclTimeout
-from gpu_burnin.checks.nccl.tally import SMALLEST_BYTES, Curve, Point, Tally, sizes
+from gpu_burnin.checks.nccl.result import Curve, Point
+from gpu_burnin.checks.nccl.tally import SMALLEST_BYTES, Tally, sizes
 from gpu_burnin.checks.together import Group
 from gpu_burnin.exact.operands import mix, stream_key
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.types import JSON, word_text
 
 # Operations of one timed point at most: nccl-tests runs 20.
@@ -81,7 +83,7 @@ class Session:
             mine = Hello(self._port.version(), self._port.expected_version(), None)
         except NcclMissing as error:
             mine = Hello(None, None, str(error))
-        return {uuid: Hello.from_json(data) for uuid, data in self._step("the start", mine.to_json).items()}
+        return {uuid: from_json(Hello, data) for uuid, data in self._step("the start", lambda: to_json(mine)).items()}
 
     def run(self, most_bytes: int) -> None:
         """Everything, with messages of up to `most_bytes`, the shape, or what has room on all GPUs.
@@ -122,9 +124,9 @@ class Session:
         except (NcclTimeout, NcclFailed) as error:
             self._port.abort()
             report = Report(self.tally.operations, str(error)[:500], isinstance(error, NcclTimeout))
-        answers = self._group.gather({**report.to_json(), "given": given})
+        answers = self._group.gather({"report": to_json(report), "given": given})
         rows = {uuid: row for uuid, row in answers.items() if isinstance(row, Mapping)}
-        reports = {uuid: Report.from_json(row) for uuid, row in rows.items()}
+        reports = {uuid: from_json(Report, row["report"]) for uuid, row in rows.items()}
         lost = tuple(uuid for uuid in self._members if uuid not in rows)
         if lost or any(report.why is not None for report in reports.values()):
             self._port.abort()
@@ -162,11 +164,11 @@ class Session:
         )
         # A late rank shows where nothing has brought the ranks together before.
         self.tally.durations += [{uuid: times[i][0] for uuid, times in warm_rows.items()} for i in range(len(counts))]
-        points = [
-            Point(self._make(collective, size, fresh=False).size_bytes, seconds)
+        points = tuple(
+            Point(size_bytes=self._make(collective, size, fresh=False).size_bytes, seconds=seconds)
             for size, (seconds, _) in zip(all_sizes, _pairs(timed[self._group.uuid]), strict=True)
-        ]
-        self.tally.curves.append(Curve(collective, algorithm, points))
+        )
+        self.tally.curves.append(Curve(collective=collective, algorithm=algorithm, points=points))
 
     def _every_kind(self) -> None:
         """Each collective with each type, at a size in the middle."""

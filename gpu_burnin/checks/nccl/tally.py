@@ -6,29 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks.nccl.port import Transports
+from gpu_burnin.checks.nccl.result import Curve
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.types import JSON
 
 # The first size of a curve, and how many times as large the next is.
 SMALLEST_BYTES = 4096
 _STEP = 8
-
-
-@dataclass
-class Point:
-    """One size of one curve: seconds of one operation on this rank."""
-
-    size_bytes: int
-    seconds: float
-
-
-@dataclass
-class Curve:
-    """Bandwidth by size of one collective with one algorithm."""
-
-    collective: str
-    algorithm: str
-    points: list[Point] = field(default_factory=list)
 
 
 @dataclass

@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.nvlink.port import DIRECTIONS, Direction, NvlinkPort, transfer_key
-from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, error_entry
+from gpu_burnin.checks.nvlink.port import DIRECTIONS, Direction, NvlinkPort, PieceFault, transfer_key
+from gpu_burnin.checks.nvlink.result import Pair
 from gpu_burnin.checks.together import Group
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.types import JSON
 
 # The best of a few is taken: whatever else runs can only make a copy slower, and a first copy pays for what it sets up.
 _LEAST_IN_PEACE = 4
+MOST_ERRORS = 64
 
 
 class Phases:
@@ -32,19 +33,20 @@ class Phases:
         ctx: CheckContext,
         group: Group,
         port: NvlinkPort,
-        rows: Mapping[str, Row],
+        pairs: Mapping[str, Pair],
         attached: Mapping[str, Sequence[str]],
         size_bytes: int,
     ) -> None:
         self._ctx, self._group, self._port, self._attached = ctx, group, port, attached
-        self.rows = rows
+        self.pairs = dict(pairs)
+        self.moved_bytes = dict.fromkeys(pairs, 0)
         self.rounds = 0
         self.errors: list[dict[str, JSON]] = []
         self.verified_bytes = 0
         self.disjoint_rate: float | None = None
         self.all_rate: float | None = None
         self.copies_moved = self.copies_verified = 0
-        reached = [uuid for uuid, row in rows.items() if not row.why]
+        reached = [uuid for uuid, pair in pairs.items() if not pair.why]
         self.time = VerifiedTime.of(_part(direction, uuid) for uuid in reached for direction in DIRECTIONS)
         self._to_verify: list[tuple[float, tuple[str, ...]]] = []
         self._round = 0
@@ -98,7 +100,7 @@ class Phases:
 
     def _reachable(self) -> tuple[str, ...]:
         """GPUs whose memory is mapped here and whose worker is alive."""
-        return tuple(uuid for uuid, row in self.rows.items() if not row.why and uuid in self._group.members)
+        return tuple(uuid for uuid, pair in self.pairs.items() if not pair.why and uuid in self._group.members)
 
     def _sources(self, direction: Direction) -> tuple[str, ...]:
         """GPUs whose data has come here: those that could write, or those that could be read."""
@@ -113,9 +115,9 @@ class Phases:
     def _prepare(self) -> None:
         """New data for everybody, and nothing of the old left where it arrives."""
         self._round += 1
-        for uuid in self.rows:
+        for uuid, pair in self.pairs.items():
             # Also for a GPU that cannot be reached from here but reaches this one: it will read.
-            if uuid in self._group.members and (not self.rows[uuid].why or self._reaches(uuid)):
+            if uuid in self._group.members and (not pair.why or self._reaches(uuid)):
                 self._port.fill(uuid, transfer_key(self._ctx.seed, self._group.uuid, uuid, self._round))
                 self._port.clear(uuid)
 
@@ -123,16 +125,14 @@ class Phases:
         """Look at all that came here, and hear what the others looked at."""
         looked: list[str] = []
         for uuid in self._sources(direction):
-            row = self.rows[uuid]
-            if row.why:
+            if self.pairs[uuid].why:
                 continue
             faults = self._port.verify(uuid, transfer_key(self._ctx.seed, uuid, self._group.uuid, self._round))
             looked.append(uuid)
-            row.checked[direction] += 1
-            row.wrong[direction] += bool(faults)
+            self.pairs[uuid] = self.pairs[uuid].looked_at(direction, wrong=bool(faults))
             self.verified_bytes += self._size_bytes
             room = MOST_ERRORS - len(self.errors)
-            self.errors += [error_entry(uuid, direction, phase, fault) for fault in faults[:room]]
+            self.errors += [_error_entry(uuid, direction, phase, fault) for fault in faults[:room]]
         everybody = [gpu.uuid for gpu in self._ctx.gpus]
         numbers: list[JSON] = [everybody.index(uuid) for uuid in looked]
         own = everybody.index(self._group.uuid)
@@ -151,15 +151,15 @@ class Phases:
 
     def _copy_to_each(self, direction: Direction) -> None:
         for uuid in self._reachable():
-            rates, rate = self.rows[uuid].rates, self._copy(direction, uuid)
-            rates[direction] = max(rate, rates.get(direction, 0.0))
+            rate = self._copy(direction, uuid)
+            self.pairs[uuid] = self.pairs[uuid].timed(direction, rate)
             self._tell("one pair at a time", rate)
 
     def _copy(self, direction: Direction, *uuids: str) -> float:
         """One copy with each of these GPUs at the same time: bytes per second."""
         for uuid in uuids:
             self._port.begin(uuid, direction)
-            self.rows[uuid].moved_bytes += self._size_bytes
+            self.moved_bytes[uuid] += self._size_bytes
         moved = self._port.finish()
         self._to_verify.append((moved.seconds, uuids))
         return moved.bytes_per_s
@@ -168,6 +168,11 @@ class Phases:
         self._ctx.progress(
             {"phase": f"copies, {phase}", "rate": rate / 1e9, "rate_unit": "GB/s", "errors": len(self.errors)}
         )
+
+
+def _error_entry(peer: str, direction: Direction, phase: str, fault: PieceFault) -> dict[str, JSON]:
+    """An entry of a result's errors: data that came from `peer` and is not what it should be."""
+    return {"peer": peer, "direction": direction, "phase": phase, **fault.to_json()}
 
 
 def _part(direction: Direction, uuid: str) -> str:

@@ -10,11 +10,12 @@ from gpu_burnin.checks import CheckContext, needed_device
 from gpu_burnin.checks.pcie.numa import is_virtual, numa_nodes
 from gpu_burnin.checks.pcie.phases import SMALL_BYTES, Session, Tally
 from gpu_burnin.checks.pcie.port import FAULTS, MOST_COPY_BYTES, Direction, Kind, PciePort, Verified, pcie_port
+from gpu_burnin.checks.pcie.result import HostSide, LinkUnderLoad, PcieCoverage, PinnedMemory
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.telemetry.pci import read_link
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Untyped, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of
 
 # The self-test uses short copies: a wrong word is seen the same way in a short one.
 _SELFTEST_BYTES = 64 << 10
@@ -37,7 +38,7 @@ class Check:
             small.open(SMALL_BYTES)
             session = Session(ctx, group, link, small)
             session.run(geometry)
-            facts, simulated = dict(link.facts()), link.simulated
+            pinned, simulated = link.pinned(), link.simulated
         tally = session.tally
         reasons = tuple(_reasons(group.uuid, tally))
         return CheckResult(
@@ -46,7 +47,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - started,
             measurements=tally.measurements(),
-            coverage=Untyped(entries={**_coverage(ctx, tally, simulated), **facts}),
+            coverage=_coverage(ctx, tally, pinned, simulated),
             errors=tuple(wrong.to_json() for wrong in tally.errors),
             reasons=reasons,
             series=tally.series(),
@@ -107,30 +108,33 @@ def _reasons(gpu: str | None, tally: Tally) -> Iterator[Reason]:
     yield make_reason("PCIE_DATA", "pcie", message, gpu=gpu, details=details)
 
 
-def _coverage(ctx: CheckContext, tally: Tally, simulated: bool) -> dict[str, JSON]:
+def _coverage(ctx: CheckContext, tally: Tally, pinned: PinnedMemory, simulated: bool) -> PcieCoverage:
     kernel = None if simulated or ctx.gpu is None else read_link(ctx.gpu.pci_bus_id)
-    link: dict[str, JSON] | None = None
-    if kernel is not None:
-        link = {
-            "generation": tally.generation,
-            "width": tally.width,
-            "max_generation": kernel.max_generation,
-            "max_width": kernel.max_width,
-            "host_max_generation": kernel.host_max_generation,
-            "host_max_width": kernel.host_max_width,
-        }
-    return {
-        "link": link,
-        "host": {"numa_nodes": numa_nodes(), "virtual": is_virtual()},
-        "transfer_bytes": min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES),
-        "small_copy_bytes": SMALL_BYTES,
-        "copies_moved": tally.copies,
-        "copies_verified": tally.verified.copies,
-        "bytes_verified": tally.verified.bytes,
-        "pcie_bytes_moved": tally.bytes,
-        "wrong_copies": tally.wrong,
-        **tally.time.to_json(),
-        "rounds": tally.rounds,
-        "gpus_at_once": tally.gpus_at_once,
-        "simulated": simulated,
-    }
+    link = (
+        None
+        if kernel is None
+        else LinkUnderLoad(
+            tally.generation,
+            tally.width,
+            kernel.max_generation,
+            kernel.max_width,
+            kernel.host_max_generation,
+            kernel.host_max_width,
+        )
+    )
+    return PcieCoverage(
+        link=link,
+        host=HostSide(numa_nodes(), is_virtual()),
+        transfer_bytes=min(ctx.shapes["transfer_bytes"], MOST_COPY_BYTES),
+        small_copy_bytes=SMALL_BYTES,
+        copies_moved=tally.copies,
+        copies_verified=tally.verified.copies,
+        bytes_verified=tally.verified.bytes,
+        pcie_bytes_moved=tally.bytes,
+        wrong_copies=tally.wrong,
+        **tally.time.counted(),
+        rounds=tally.rounds,
+        gpus_at_once=tally.gpus_at_once,
+        simulated=simulated,
+        **vars(pinned),
+    )

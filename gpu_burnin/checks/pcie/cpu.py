@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +20,10 @@ from gpu_burnin.checks.pcie.port import (
     Verified,
     geometry,
 )
+from gpu_burnin.checks.pcie.result import PinnedMemory
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
 from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import U64, stream_key
-from gpu_burnin.types import JSON
 
 
 @dataclass
@@ -72,8 +71,8 @@ class CpuPcie:
         self._ways.clear()
         self._batch = None
 
-    def facts(self) -> Mapping[str, JSON]:
-        return {"numa_node": None, "numa_note": "simulated: no GPU to be near", "pinned_bytes": 0}
+    def pinned(self) -> PinnedMemory:
+        return PinnedMemory(numa_note="simulated: no GPU to be near")
 
     def fill(self, seed: int) -> None:
         key = stream_key(seed, STREAM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from gpu_burnin.checks.pcie.port import (
     Verified,
     geometry,
 )
+from gpu_burnin.checks.pcie.result import PinnedMemory
 from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
@@ -37,7 +38,6 @@ from gpu_burnin.device.kernels import Loader
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import MASK64, U64, stream_key
 from gpu_burnin.telemetry.pci import normal_bus_id
-from gpu_burnin.types import JSON
 
 SOURCE = cuda_source(__package__, "kernels.cu")
 # Values of the parameter `old` of pcie_look.
@@ -116,9 +116,9 @@ class CudaPcie:
         finally:
             self._give_back()
 
-    def facts(self) -> Mapping[str, JSON]:
-        pinned = sum(memory.words.nbytes for memory in self._pinned)
-        return {"numa_node": self._place.node, "numa_note": self._place.note or None, "pinned_bytes": pinned}
+    def pinned(self) -> PinnedMemory:
+        size_bytes = sum(memory.words.nbytes for memory in self._pinned)
+        return PinnedMemory(self._place.node, self._place.note or None, size_bytes)
 
     def fill(self, seed: int) -> None:
         self._key = stream_key(seed, STREAM)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
 
+from gpu_burnin.checks.pcie.result import PinnedMemory
 from gpu_burnin.device.port import Device
 from gpu_burnin.types import JSON, word_text
 
@@ -162,8 +163,8 @@ class PciePort(Protocol):
     def close(self) -> None:
         """Give back everything; waits for a batch under way. May be called twice."""
 
-    def facts(self) -> Mapping[str, JSON]:
-        """For the report: numa_node (int or None), numa_note (why there is none), pinned_bytes."""
+    def pinned(self) -> PinnedMemory:
+        """The host's memory of this link."""
         ...
 
     def fill(self, seed: int) -> None:

@@ -18,13 +18,15 @@ from gpu_burnin.checks.power import waves as power_waves
 from gpu_burnin.checks.power.grant import Grant
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load, Wrong
 from gpu_burnin.checks.power.mixed import Mixed, MixedLoad
+from gpu_burnin.checks.power.result import NoWaves, PowerCoverage
 from gpu_burnin.checks.power.wave import ON_DEVICE, Wave, total_s, waves_for
 from gpu_burnin.checks.power.waves import Waves, run_waves
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.exact.port import Products, products_on
 from gpu_burnin.hardware.reasons import make_reason
-from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, Untyped, verdict_of
+from gpu_burnin.system.codec import to_json
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
 # The part of the budget that goes to waves where there are any; the rest is mixed load.
 _WAVE_SHARE = 0.6
@@ -80,7 +82,7 @@ class Check:
             verdict=verdict_of(reasons),
             seconds=time.monotonic() - began_s,
             measurements=_measurements(load, mixed),
-            coverage=Untyped(entries=_coverage(load, bool(wanted), waves, grant, mixed)),
+            coverage=_coverage(load, bool(wanted), waves, grant, mixed),
             errors=tuple(errors),
             reasons=tuple(reasons),
             series=power_waves.series(waves) if waves else (),
@@ -183,24 +185,23 @@ def _mixed_low(ctx: CheckContext, mixed: Mixed, wrong_before: bool) -> list[Reas
         return []
     message = f"the mixed load ran without copies between host and GPU: {mixed.host.why}"
     gpu = ctx.uuid
-    return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, details={"pcie": mixed.host.to_json()})]
+    return [make_reason("COVERAGE_LOW", "power", message, gpu=gpu, details={"pcie": to_json(mixed.host.result)})]
 
 
-def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed: Mixed) -> dict[str, JSON]:
+def _coverage(load: Load, wanted: bool, waves: Waves | None, grant: Grant, mixed: Mixed) -> PowerCoverage:
     shape = load.unit.shape
-    made: dict[str, JSON] = {"run": False, "why": grant.why} if waves is None else power_waves.coverage(waves)
-    return {
-        "waves": {"wanted": wanted, **made, **grant.to_json()},
-        "mixed": mixed.coverage(),
-        "precision": load.precision,
-        "shape": [shape.m, shape.n, shape.k],
-        "products": load.products,
-        "wrong_products": load.wrong,
-        "bytes_moved": load.bytes_moved,
-        "pcie_bytes_moved": mixed.host.bytes,
-        "peer_bytes_moved": mixed.peer.bytes,
-        "simulated": load.device.simulated,
-        **load.time.to_json(),
+    return PowerCoverage(
+        waves=NoWaves(wanted=wanted, why=grant.why) if waves is None else power_waves.waves_made(waves, grant.request),
+        mixed=mixed.result,
+        precision=load.precision,
+        shape=(shape.m, shape.n, shape.k),
+        products=load.products,
+        wrong_products=load.wrong,
+        bytes_moved=load.bytes_moved,
+        pcie_bytes_moved=mixed.host.bytes,
+        peer_bytes_moved=mixed.peer.bytes,
+        simulated=load.device.simulated,
+        **load.time.counted(),
         # What is waited in exchanges, the worker adds.
-        **({"waited_s": round(grant.looked_s, 3)} if grant.looked_s else {}),
-    }
+        waited_s=round(grant.looked_s, 3) if grant.looked_s else None,
+    )

@@ -39,13 +39,6 @@ class Grant:
     request: power_grant.Request | None = None
     looked_s: float = 0.0
 
-    def to_json(self) -> dict[str, JSON]:
-        """When it was asked, granted and over, for the report."""
-        if self.request is None:
-            return {}
-        request = self.request
-        return {"asked_at": request.asked_at, "granted_at": request.granted_at, "over_at": request.over_at}
-
 
 def ask(
     group: Group,

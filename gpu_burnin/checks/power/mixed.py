@@ -14,6 +14,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.port import NvlinkPort, NvlinkUnavailable, nvlink_port, transfer_key
 from gpu_burnin.checks.pcie.port import Kind, Moved, PciePort, pcie_port
 from gpu_burnin.checks.power.load import Load
+from gpu_burnin.checks.power.result import Copies, Mixture
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.device.port import Device, DeviceError, DeviceFault, given_back
 from gpu_burnin.hardware.reasons import make_reason
@@ -56,12 +57,18 @@ class Traffic:
         if moved.seconds > 0:
             self.copies = max(1, min(_MOST_COPIES, int(self.copies * round_s / moved.seconds)))
 
-    def to_json(self) -> dict[str, JSON]:
+    @property
+    def result(self) -> Copies:
         """For the report."""
-        rate = self.bytes / self.seconds if self.seconds else None
-        found: dict[str, JSON] = {"run": self.why is None, "why": self.why, "bytes_moved": self.bytes}
-        counts: dict[str, JSON] = {"copies_moved": self.moved, "copies_verified": self.verified}
-        return {**found, "bytes_per_s": rate, **counts, "copies_wrong": self.wrong}
+        return Copies(
+            run=self.why is None,
+            why=self.why,
+            bytes_moved=self.bytes,
+            bytes_per_s=self.bytes / self.seconds if self.seconds else None,
+            copies_moved=self.moved,
+            copies_verified=self.verified,
+            copies_wrong=self.wrong,
+        )
 
 
 @dataclass
@@ -78,19 +85,20 @@ class Mixed:
     errors: list[dict[str, JSON]] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
 
-    def coverage(self) -> dict[str, JSON]:
+    @property
+    def result(self) -> Mixture:
         """What it covered, for the report."""
-        return {
-            "run": self.rounds > 0,
-            "started_s": round(self.started_s, 4),
-            "ended_s": round(self.ended_s, 4),
-            "seconds": round(self.ended_s - self.started_s, 4),
-            "rounds": self.rounds,
-            "products_verified": self.products,
-            "product_seconds": round(self.busy_s, 4),
-            "pcie": self.host.to_json(),
-            "peer": self.peer.to_json(),
-        }
+        return Mixture(
+            run=self.rounds > 0,
+            started_s=round(self.started_s, 4),
+            ended_s=round(self.ended_s, 4),
+            seconds=round(self.ended_s - self.started_s, 4),
+            rounds=self.rounds,
+            products_verified=self.products,
+            product_seconds=round(self.busy_s, 4),
+            pcie=self.host.result,
+            peer=self.peer.result,
+        )
 
 
 class MixedLoad:

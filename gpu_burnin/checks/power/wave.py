@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpu_burnin.types import JSON
+from gpu_burnin.checks.power.result import Frequency
 
 # Design, section 6: 0.5 to 50 Hz, where voltage regulators (fast) and a site's supply and cooling (slow) answer.
 FREQUENCIES_HZ: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -168,20 +168,21 @@ class WaveRecord:
         )
         return "; ".join(text for applies, text in whys if applies) or "not all periods ran"
 
-    def to_json(self) -> dict[str, JSON]:
-        """The wave as the report has it; `started_s` and `ended_s` are when it was due, on CLOCK_MONOTONIC."""
+    @property
+    def result(self) -> Frequency:
+        """The wave as the report has it."""
         half_s = self.wave.half_s
-        return {
-            "frequency_hz": self.wave.frequency_hz,
-            "started_s": round(self.start_s, 4),
-            "ended_s": round(self.start_s + self.wave.seconds, 4),
-            "periods_planned": self.wave.periods,
-            "periods_made": self.made,
-            "edges_missed": self.edges_missed,
-            "worst_lateness_s": round(self.worst_late_s, 6),
-            "worst_overrun_s": round(self.worst_overrun_s, 6),
-            "load_share": round(self.load_s / (self.bursts * half_s), 4) if self.bursts else 0.0,
-            "products": self.products,
-            "edges_verified": self.edges_verified,
-            "wrong_products": self.wrong,
-        }
+        return Frequency(
+            frequency_hz=self.wave.frequency_hz,
+            started_s=round(self.start_s, 4),
+            ended_s=round(self.start_s + self.wave.seconds, 4),
+            periods_planned=self.wave.periods,
+            periods_made=self.made,
+            edges_missed=self.edges_missed,
+            worst_lateness_s=round(self.worst_late_s, 6),
+            worst_overrun_s=round(self.worst_overrun_s, 6),
+            load_share=round(self.load_s / (self.bursts * half_s), 4) if self.bursts else 0.0,
+            products=self.products,
+            edges_verified=self.edges_verified,
+            wrong_products=self.wrong,
+        )

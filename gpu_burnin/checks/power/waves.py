@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks.power.grant_request import Request
 from gpu_burnin.checks.power.load import FALLING, HIGH, RISING, Load
+from gpu_burnin.checks.power.result import GrantedWaves, WavesMade
 from gpu_burnin.checks.power.wave import (
     LEAST_MADE,
     ON_DEVICE,
@@ -21,6 +23,7 @@ from gpu_burnin.checks.power.wave import (
 )
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.hardware.reasons import make_reason
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import JSON, Reason, Series
 
 # From the last GPU's word that it is ready to the first edge: an answer of the supervisor takes milliseconds, on a
@@ -159,23 +162,25 @@ def series(done: Waves) -> tuple[Series, ...]:
     return (Series(SERIES, "1", tuple(at for at, _ in points), tuple(value for _, value in points)),)
 
 
-def coverage(done: Waves) -> dict[str, JSON]:
-    """What the waves covered, for the report."""
-    return {
-        "run": True,
-        "why": None,
-        "frequencies_hz": list(done.made_hz),
-        "frequencies": [record.to_json() for record in done.records],
-        "edges": sum(2 * record.made for record in done.records),
-        "edges_missed": sum(record.edges_missed for record in done.records),
-        "products": sum(record.products for record in done.records),
-        "products_verified": sum(record.products - record.wrong for record in done.records),
-        "start_skew_s": round(max(done.skew_s.values()), 6) if done.skew_s else None,
-        "skew_s": {f"{frequency:g} Hz": round(value, 6) for frequency, value in done.skew_s.items()},
-        "worst_lateness_s": round(max((record.worst_late_s for record in done.records), default=0.0), 6),
-        "started_s": round(done.started_s, 4),
-        "ended_s": round(done.ended_s, 4),
-    }
+def waves_made(done: Waves, request: Request | None) -> WavesMade:
+    """What the waves covered, for the report; `request` is what the site was asked or told."""
+    made = WavesMade(
+        frequencies_hz=tuple(done.made_hz),
+        frequencies=tuple(record.result for record in done.records),
+        edges=sum(2 * record.made for record in done.records),
+        edges_missed=sum(record.edges_missed for record in done.records),
+        products=sum(record.products for record in done.records),
+        products_verified=sum(record.products - record.wrong for record in done.records),
+        start_skew_s=round(max(done.skew_s.values()), 6) if done.skew_s else None,
+        skew_s={f"{frequency:g} Hz": round(value, 6) for frequency, value in done.skew_s.items()},
+        worst_lateness_s=round(max((record.worst_late_s for record in done.records), default=0.0), 6),
+        started_s=round(done.started_s, 4),
+        ended_s=round(done.ended_s, 4),
+    )
+    if request is None:
+        return made
+    asked_at, granted_at, over_at = request.asked_at, request.granted_at, request.over_at
+    return GrantedWaves(**vars(made), asked_at=asked_at, granted_at=granted_at, over_at=over_at)
 
 
 def low(ctx: CheckContext, done: Waves) -> list[Reason]:
@@ -196,6 +201,6 @@ def low(ctx: CheckContext, done: Waves) -> list[Reason]:
         f"{record.wave.frequency_hz:g} Hz: {record.made} of {record.wave.periods} periods ({record.why_not})"
         for record in missing
     )
-    details: dict[str, JSON] = {"waves": [record.to_json() for record in missing]}
+    details: dict[str, JSON] = {"waves": [to_json(record.result) for record in missing]}
     message = f"power waves did not run as planned: {said}; free the host's CPUs and test again"
     return [make_reason("COVERAGE_LOW", "power", message, gpu=ctx.uuid, details=details)]

@@ -47,7 +47,7 @@ def measure_pcie(device: CudaDevice, cupy: Any) -> dict[str, Any]:
                 verified_copies, wrong = verified_copies + verified.copies, wrong + len(verified.wrong)
             found["link"][direction] = size / seconds
             found["copying_share"][direction] = seconds / (time.perf_counter() - began_s)
-        found |= {"verified_share": verified_copies / moved_copies, "wrong_copies": wrong, "place": dict(link.facts())}
+        found |= {"verified_share": verified_copies / moved_copies, "wrong_copies": wrong, "place": vars(link.pinned())}
     with closing(pcie_port(device)) as link:
         link.open(_SMALL_BYTES)
         link.fill(4)

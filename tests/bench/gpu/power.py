@@ -16,9 +16,9 @@ from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.engine.plan import CUDA_SHAPES
 from gpu_burnin.judge.measured import measured
 from gpu_burnin.judge.power import judge_power
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.discover import discover
 from gpu_burnin.telemetry.sampling import Sampling
-from gpu_burnin.types import untyped
 from tests.support.observed import observed
 
 _BUDGET_S = 30.0
@@ -44,14 +44,15 @@ def measure_power(device: CudaDevice, cupy: Any) -> dict[str, Any]:
         seen = measured(observed([result], (gpu,), telemetry=sampling.findings()))
         notices = judge_power(seen).notices
     (found,) = seen.results
+    covered: dict[str, Any] = to_json(found.coverage)
     return {
         "verdict": str(found.verdict),
         "reasons": [reason.message for reason in found.reasons],
         "notices": [notice.message for notice in notices],
-        "waves": untyped(found.coverage)["waves"],
-        "mixed": untyped(found.coverage)["mixed"],
-        "power": untyped(found.coverage).get("power"),
-        "power_limit_w": untyped(found.coverage).get("power_limit_w"),
-        "shape": untyped(found.coverage)["shape"],
-        "precision": untyped(found.coverage)["precision"],
+        "waves": covered.get("waves"),
+        "mixed": covered.get("mixed"),
+        "power": covered.get("power"),
+        "power_limit_w": covered.get("power_limit_w"),
+        "shape": covered.get("shape"),
+        "precision": covered.get("precision"),
     }

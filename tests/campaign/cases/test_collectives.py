@@ -14,7 +14,7 @@ from gpu_burnin.checks.nccl import session as nccl_session
 from gpu_burnin.checks.nccl.judge import transport_reasons
 from gpu_burnin.checks.nccl.log import read_log
 from gpu_burnin.judge.verdict import Judgement
-from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped, verdict_of
+from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
 from tests.campaign.conftest import Record
 from tests.campaign.faults import faulty_collectives
 from tests.campaign.faults.disturbed_workers import DISTURBANCES, run_disturbed
@@ -23,6 +23,7 @@ from tests.campaign.leftovers import Leftovers
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import made_up_gpus
 from tests.campaign.together import judge_group, node_of, run_group
+from tests.support import coverages
 
 SEEDS = 2
 FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
@@ -128,7 +129,7 @@ def test_rank_named_by_the_check(name: str, record: Record) -> None:
     expect = Expect(codes, PASS if slow else FAIL, frozenset() if slow else frozenset({faulty}))
     demand(expect, judged, gpus, f"seed {seed:#x}, faulty GPU {faulty}")
     if slow:
-        assert {untyped(result.coverage)["latest_gpu"] for result in results} == {gpus[faulty].uuid}
+        assert {coverages.nccl(result).latest_gpu for result in results} == {gpus[faulty].uuid}
 
 
 _LIBRARIES = {

@@ -14,7 +14,7 @@ from gpu_burnin.device.storage import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.sampling import Sampling
-from gpu_burnin.types import CheckResult, Gpu, Verdict, untyped
+from gpu_burnin.types import CheckResult, Gpu, Verdict
 from tests.campaign.conftest import Record
 from tests.campaign.faults.faulty_link import FaultyNvlinkDevice, FaultyPcieDevice
 from tests.campaign.faults.faulty_products import FaultyProductsDevice, always, each
@@ -24,6 +24,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, TOOLS_NOT_TESTED, Expect, c
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import SCENARIO_VARIABLE, NvmlChild
 from tests.campaign.together import judge_group, node_of, run_group
+from tests.support import coverages
 
 FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 GPUS = 3
@@ -182,4 +183,4 @@ def test_a_healthy_node_has_nothing_to_tell(
     judged = judge_group("power", gpus, 1, results, telemetry=findings)
     demand(Expect(frozenset(), PASS), judged, gpus, "healthy")
     assert judged.notices == ()
-    assert all(untyped(result.coverage)["waves"]["run"] for result in results)  # type: ignore[index,call-overload]
+    assert all(coverages.power(result).waves.run for result in results)

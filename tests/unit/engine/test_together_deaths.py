@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.judge.attribution import judge_links
 from gpu_burnin.types import JSON, CheckResult, Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import gpu, limited, plan
 from tests.support.executor_helpers import LIMITS, gone
 from tests.support.observed import observed
@@ -53,15 +53,14 @@ def _accuses_nobody(name: str, results: Mapping[str | None, CheckResult], left: 
     for uuid, result in results.items():
         assert result.verdict is not Verdict.FAIL, (uuid, result.reasons)
         assert result.errors == ()
-        rows: Any = result.coverage.get("p2p", ())
-        for row in rows:
-            if row["why"] is None:
-                assert all(row["transfers_checked"].values()) and row["write_bytes_per_s"] and row["read_bytes_per_s"]
+        for pair in coverages.nvlink(result).p2p if name == "nvlink" else ():
+            if pair.why is None:
+                assert all(pair.transfers_checked.values()) and pair.write_bytes_per_s and pair.read_bytes_per_s
             else:
-                assert row["peer"] in left and row["worker_ended"]
-        assert result.coverage.get("wrong_elements", 0) == 0
+                assert pair.peer in left and pair.worker_ended
+        assert name != "nccl" or coverages.nccl(result).wrong_elements == 0
         assert {reason.code for reason in result.reasons} <= {"NCCL_TIMEOUT", "COVERAGE_LOW"}
-        if name == "nccl" and result.coverage["ranks"] != _COUNT:
+        if name == "nccl" and coverages.nccl(result).ranks != _COUNT:
             assert result.verdict is Verdict.INCONCLUSIVE
     reasons, notices = judge_links(observed(results.values(), [gpu(index) for index in range(_COUNT)], simulated=True))
     assert reasons == () and {notice.code for notice in notices} <= {"P2P_LINK_SLOW", "P2P_GPU_SLOW"}

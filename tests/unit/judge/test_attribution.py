@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from gpu_burnin.checks.nvlink.rows import Row
-from gpu_burnin.judge.attribution import Transfer, blame, cells_of, judge_links, slow_transfers
+from gpu_burnin.checks.nvlink.result import Matrix as P2pMatrix
+from gpu_burnin.checks.nvlink.result import NvlinkCoverage, Pair, Transfer
+from gpu_burnin.judge.attribution import blame, judge_links, slow_transfers
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import JSON, CheckResult, Measurement, Notice, Reason, Verdict
+from gpu_burnin.types import CheckResult, Measurement, Notice, Reason, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.observed import observed
 
@@ -40,21 +41,29 @@ class Matrix:
         return [self._result(uuid, [peer for peer in uuids if peer != uuid]) for uuid in uuids]
 
     def _result(self, uuid: str, peers: list[str]) -> CheckResult:
-        rows: list[Mapping[str, JSON]] = [
-            {
-                "peer": peer, "class": self.classes(int(uuid[4:]), int(peer[4:])), "expected": self.expected,
-                "write_bytes_per_s": self.rates[uuid, peer, "write"],
-                "read_bytes_per_s": self.rates[uuid, peer, "read"],
-                "why": None if self.rates[uuid, peer, "write"] else "the platform does not allow it",
+        pairs = tuple(
+            Pair(
+                peer=peer,
+                kind=self.classes(int(uuid[4:]), int(peer[4:])),
+                expected=self.expected,
+                write_bytes_per_s=self.rates[uuid, peer, "write"],
+                read_bytes_per_s=self.rates[uuid, peer, "read"],
+                why=None if self.rates[uuid, peer, "write"] else "the platform does not allow it",
                 # The receiver sees what is wrong: what the peer wrote, and what it read itself.
-                "transfers_wrong": {
-                    "write": int((peer, uuid, "write") in self.wrong), "read": int((uuid, peer, "read") in self.wrong),
+                transfers_wrong={
+                    "write": int((peer, uuid, "write") in self.wrong),
+                    "read": int((uuid, peer, "read") in self.wrong),
                 },
-            }
+            )
             for peer in peers
-        ]  # fmt: skip
+        )
         measured = Measurement("p2p", GOOD, "B/s", self.floor, "a source", self.confidence if self.floor else None)
-        return CheckResult("nvlink", uuid, Verdict.PASS, 1.0, (measured,), {"p2p": rows})
+        return CheckResult("nvlink", uuid, Verdict.PASS, 1.0, (measured,), coverage_of(*pairs))
+
+
+def coverage_of(*pairs: Pair) -> NvlinkCoverage:
+    """The coverage of a GPU with these pairs."""
+    return NvlinkCoverage(p2p=pairs, pairs_total=len(pairs), pairs_covered=len(pairs))
 
 
 def _healthy(count: int, draw: random.Random, noise: float = NOISE) -> dict[Transfer, float | None]:
@@ -237,13 +246,13 @@ def test_pairs_of_another_class_are_not_compared() -> None:
     across = [t for t in rates if {t[0], t[1]} & {"GPU-0", "GPU-1"} and {t[0], t[1]} & {"GPU-2", "GPU-3"}]
     for transfer in across:
         rates[transfer] = GOOD * 0.3
-    results = Matrix(4, rates).results()
-    assert slow_transfers(cells_of(results))
-    for result in results:
-        for row in result.coverage["p2p"]:  # type: ignore[union-attr]
-            if (result.gpu, row["peer"], "write") in across:  # type: ignore[index,call-overload]
-                row["class"] = "pcie/None/across NUMA nodes"  # type: ignore[index,call-overload]
-    assert slow_transfers(cells_of(results)) == {}
+    assert slow_transfers(P2pMatrix.of(Matrix(4, rates).results()))
+
+    def classes(one: int, two: int) -> str:
+        apart = (f"GPU-{one}", f"GPU-{two}", "write") in across
+        return "pcie/None/across NUMA nodes" if apart else "nvswitch"
+
+    assert slow_transfers(P2pMatrix.of(Matrix(4, rates, classes=classes).results())) == {}
 
 
 # --- nodes with more than one kind of way between their GPUs ---
@@ -346,15 +355,15 @@ def test_one_direction_of_one_link_is_that_link() -> None:
 
 
 def test_a_gpu_with_fewer_links_to_the_switches_is_compared_with_the_others() -> None:
-    rows = {
-        links: Row("GPU-1", PairTopology("nvswitch", links, "across sockets"), "nvswitch", True, True)
-        for links in (18, 9)
-    }
-    assert rows[18].to_json()["class"] == rows[9].to_json()["class"]
-    bridges = [Row("GPU-1", PairTopology("nvlink", links), "nvlink", True, True).to_json() for links in (18, 9)]
-    assert bridges[0]["class"] != bridges[1]["class"]
-    levels = [Row("GPU-1", PairTopology("pcie", None, level), "pcie", False, True) for level in ("a", "b")]
-    assert levels[0].to_json()["class"] != levels[1].to_json()["class"]
+    def kind(topology: PairTopology) -> str:
+        return Pair.of("GPU-1", topology, topology.path, expected=True).kind
+
+    switched = [kind(PairTopology("nvswitch", links, "across sockets")) for links in (18, 9)]
+    assert switched[0] == switched[1]
+    bridges = [kind(PairTopology("nvlink", links)) for links in (18, 9)]
+    assert bridges[0] != bridges[1]
+    levels = [kind(PairTopology("pcie", None, level)) for level in ("a", "b")]
+    assert levels[0] != levels[1]
 
 
 def test_noise_hides_no_link_that_is_far_slower() -> None:
@@ -369,11 +378,14 @@ def test_simulated_gpus_need_more_than_noise_to_be_slow() -> None:
     rates = _healthy(4, random.Random(1))
     for transfer in _link("GPU-0", "GPU-1"):
         rates[transfer] = GOOD * 0.2
-    assert slow_transfers(cells_of(Matrix(4, rates).results()))
+    assert slow_transfers(P2pMatrix.of(Matrix(4, rates).results()))
     assert judge_links(_seen(Matrix(4, rates), simulated=True)) == ((), ())
 
 
-def test_other_checks_and_odd_rows_are_left_alone() -> None:
-    odd = CheckResult("nvlink", "GPU-0", Verdict.PASS, 1.0, coverage={"p2p": [3, {"peer": "GPU-1"}]})
-    other = CheckResult("pcie", "GPU-0", Verdict.PASS, 1.0, coverage={"p2p": [{"peer": "GPU-1", "expected": True}]})
-    assert judge_links(observed([odd, other], [gpu(0), gpu(1)], simulated=False)) == ((), ())
+def test_other_checks_are_left_alone() -> None:
+    pair = Pair(peer="GPU-1", expected=True, why="the platform does not allow it")
+    says_nothing = CheckResult("nvlink", "GPU-0", Verdict.PASS, 1.0)
+    other = CheckResult("pcie", "GPU-0", Verdict.PASS, 1.0, coverage=coverage_of(pair))
+    assert judge_links(observed([says_nothing, other], [gpu(0), gpu(1)], simulated=False)) == ((), ())
+    found = judge_links(observed([replace(other, name="nvlink")], [gpu(0), gpu(1)], simulated=False))
+    assert [reason.code for reason in found.reasons] == ["P2P_UNAVAILABLE"]

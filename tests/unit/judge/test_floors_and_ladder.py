@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_burnin.checks.pcie.result import HostSide, LinkUnderLoad, PcieCoverage
 from gpu_burnin.hardware import Confidence, Floor, SkuTable, load_skus, make_reason
 from gpu_burnin.judge.floors import at_lowered_power, judge_floors, judge_power_limit, with_floors
 from gpu_burnin.judge.ladder import driver_decides, escalated, worst_action
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
-from gpu_burnin.types import JSON, Action, CheckResult, Gpu, Measurement, Verdict
+from gpu_burnin.types import Action, CheckResult, Gpu, Measurement, Verdict
 from tests.support.coverages import coverage
 from tests.support.observed import observed
 
@@ -120,11 +121,13 @@ def test_floors_of_copies_are_those_of_card_and_host(
     floor: float,
     fails: bool,
 ) -> None:
-    coverage: dict[str, JSON] = {
-        "link": {"host_max_generation": slot[0], "host_max_width": slot[1]},
-        "host": {"numa_nodes": numa_nodes, "virtual": virtual},
-        "numa_node": numa_node,
-    }
+    coverage = PcieCoverage(
+        link=LinkUnderLoad(host_max_generation=slot[0], host_max_width=slot[1]),
+        host=HostSide(numa_nodes, virtual),
+        copies_moved=2,
+        copies_verified=2,
+        numa_node=numa_node,
+    )
     slow = replace(result(0.99 * floor, "h2d", "B/s"), name="pcie", coverage=coverage)
     reasons, notices = judge_floors(observed(with_floors([slow], [GPU])))
     assert [[item.code for item in found] for found in (reasons, notices)] == (

@@ -11,19 +11,18 @@ from gpu_burnin.judge.verdict import judge
 from gpu_burnin.types import CheckResult, Measurement, Notice, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.observed import observed
+from tests.support.run_helpers import covered
 
 GPUS = tuple(gpu(index) for index in range(8))
 
 
 def results(*rates: float, name: str = "h2d", simulated: bool = False) -> list[CheckResult]:
     """A pcie result for each GPU with this rate in GB/s."""
+    coverage = covered("pcie", simulated=simulated)
     return [
-        CheckResult(
-            "pcie", one.uuid, Verdict.PASS, 1.0,
-            measurements=(Measurement(name, rate * 1e9, "B/s"),), coverage={"simulated": simulated},
-        )
+        CheckResult("pcie", one.uuid, Verdict.PASS, 1.0, (Measurement(name, rate * 1e9, "B/s"),), coverage)
         for one, rate in zip(GPUS, rates, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def slow(found: tuple[Notice, ...]) -> list[str | None]:

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks.power.result import Mixture, NoWaves, PowerCoverage, WavesMade
 from gpu_burnin.hardware.policy import PowerQuantity, Weight, load_policy
 from gpu_burnin.judge import verdict
 from gpu_burnin.judge.observations import Rules
 from gpu_burnin.judge.power import judge_power, with_power
 from gpu_burnin.judge.power_phases import ENERGY_SOURCE, MIXED, POWER_SOURCE, WAVES, energy_over, phases_of
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
-from gpu_burnin.types import CheckResult, Gpu, Notice, Reason, Verdict
+from gpu_burnin.types import CheckResult, Coverage, Gpu, Notice, Reason, Verdict
+from tests.support import coverages
 from tests.support.observed import observed
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "", f"0000:{0x1B + i:02x}:00.0", "", "h100-sxm5-80gb", 80 << 30, "") for i in range(4))
@@ -66,13 +69,12 @@ def changed(found: GpuSeries, **columns: Any) -> GpuSeries:
 
 
 def result(gpu: Gpu, **coverage: Any) -> CheckResult:
-    made: dict[str, Any] = {
-        "waves": {"wanted": True, "run": True, "started_s": WAVES_AT, "ended_s": MIXED_AT - 0.1},
-        "mixed": {"run": True, "started_s": MIXED_AT, "ended_s": END_AT},
-        "simulated": False,
-        **coverage,
-    }
-    return CheckResult("power", gpu.uuid, Verdict.PASS, 21.0, coverage=made, started_s=109.0)
+    made = PowerCoverage(
+        waves=WavesMade(started_s=WAVES_AT, ended_s=MIXED_AT - 0.1),
+        mixed=Mixture(run=True, started_s=MIXED_AT, ended_s=END_AT),
+    )
+    covered = replace(made, **coverage)
+    return CheckResult("power", gpu.uuid, Verdict.PASS, 21.0, coverage=covered, started_s=109.0)
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,7 @@ def told(judged: Judged) -> tuple[list[str], list[str]]:
 
 def power_of(judged: Judged, gpu: Gpu = FAULTY) -> dict[str, Any]:
     (found,) = [one for one in judged.results if one.name == "power" and one.gpu == gpu.uuid]
-    power = found.coverage["power"]
-    assert isinstance(power, dict)
+    power: dict[str, Any] = to_json(coverages.power_seen(found))
     return power
 
 
@@ -142,7 +143,7 @@ def test_the_power_reached_is_a_measurement_beside_its_limit() -> None:
         (measured,) = found.measurements
         assert (measured.name, measured.unit) == ("power_reached_w", "W")
         assert measured.value == pytest.approx(679.0)
-        assert found.coverage["power_limit_w"] == LIMIT_W
+        assert coverages.power(found).power_limit_w == LIMIT_W
 
 
 def test_other_results_and_runs_without_the_check_stay_as_they_are() -> None:
@@ -304,7 +305,7 @@ def test_a_hole_in_the_sum_of_energy_is_bridged() -> None:
 
 
 def test_a_phase_of_less_than_two_seconds_gives_no_energy_and_no_clock() -> None:
-    judged = judge(mixed={"run": True, "started_s": 125.2, "ended_s": 126.1})
+    judged = judge(mixed=Mixture(run=True, started_s=125.2, ended_s=126.1))
     phase = power_of(judged)["phases"][MIXED]
     assert "too short" in phase["energy_why"]
     assert (phase["mean_power_w"], phase["clock_median_mhz"]) == (None, None)
@@ -337,14 +338,14 @@ def test_a_gpu_without_samples_is_left_to_the_rules_of_telemetry() -> None:
     found = TelemetryFindings(series=tuple(series(gpu) for gpu in GPUS if gpu is not FAULTY))
     judged = _judged([result(gpu) for gpu in GPUS], found)
     assert (judged.reasons, judged.notices) == ((), ())
-    assert "power" not in judged.results[1].coverage
+    assert coverages.power(judged.results[1]).power is None
 
 
 # --- waves that were not made ---
 
 
 def test_waves_that_were_not_made_are_told_once_for_the_node() -> None:
-    judged = judge(waves={"wanted": True, "run": False, "why": "no grant came"})
+    judged = judge(waves=NoWaves(wanted=True, why="no grant came"))
     assert judged.reasons == ()
     assert [(one.code, one.gpu) for one in judged.notices] == [("WAVES_NOT_RUN", None)]
     assert "no grant came" in judged.notices[0].message
@@ -352,12 +353,13 @@ def test_waves_that_were_not_made_are_told_once_for_the_node() -> None:
 
 
 def test_a_level_without_waves_is_not_told_of() -> None:
-    assert told(judge(waves={"wanted": False, "run": False, "why": "the level quick has no waves"})) == ([], [])
+    assert told(judge(waves=NoWaves(wanted=False, why="the level quick has no waves"))) == ([], [])
 
 
-@pytest.mark.parametrize("part", [None, {}, {"run": True}, {"run": True, "started_s": "soon", "ended_s": 1.0}])
-def test_a_coverage_without_times_gives_no_phase(part: Any) -> None:
-    assert phases_of(series(FAULTY), {"waves": part, "mixed": part}) == {}
+def test_what_did_not_run_is_no_phase() -> None:
+    nothing = Mixture(run=False, started_s=MIXED_AT, ended_s=END_AT)
+    made = PowerCoverage(waves=NoWaves(wanted=False, why="the level quick has no waves"), mixed=nothing)
+    assert phases_of(series(FAULTY), made) == phases_of(series(FAULTY), Coverage()) == {}
 
 
 # --- within the verdict of a run ---

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks.hbm.rounds import CORE
+from gpu_burnin.checks.nvlink.result import NvlinkCoverage
 from gpu_burnin.hardware import load_xids, make_reason
 from gpu_burnin.judge.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
@@ -287,7 +288,6 @@ def _copies(**coverage: Any) -> Observations:
             Verdict.PASS,
             [],
         ),  # one GPU, or none that need reach another
-        ({"pairs_total": None}, Verdict.INCONCLUSIVE, ["COVERAGE_LOW"]),
         ({"p2p": [_pair(transfers_wrong={"write": 0, "read": 2})]}, Verdict.FAIL, ["P2P_CORRUPTED"]),
         (
             {"pairs_covered": 0, "p2p": [_pair(write_bytes_per_s=None, read_bytes_per_s=None, why="no way")]},
@@ -312,7 +312,7 @@ def test_a_pair_that_need_not_copy_is_a_notice() -> None:
 
 def test_a_check_that_had_nothing_to_test_bounds_no_rate_of_faults() -> None:
     """One GPU has no pair: its moment in the check says nothing of links."""
-    nothing = {"pairs_total": 0, "pairs_covered": 0, "copies_moved": 0, "copies_verified": 0}
+    nothing = NvlinkCoverage(pairs_total=0, pairs_covered=0)
     alone = CheckResult("nvlink", "GPU-0", Verdict.PASS, 8e-6, coverage=nothing)
     assert missed_fault_rate(alone) is None
     assert judge(exchanged(healthy(), alone)).verdict is Verdict.PASS
@@ -332,7 +332,6 @@ def _timed(**coverage: JSON) -> CheckResult:
         ({"verified_s": 3.0, "verified_parts_s": {"h2d": 3.0, "d2h": 0.0}}, None),
         # No more than the time in which it had its GPU.
         ({"verified_s": 30.0, "waited_s": 10.5}, 2.0),
-        ({"verified_s": None}, None),
         ({"verified_s": float("nan")}, None),
         ({"verified_s": -1.0}, None),
     ],
@@ -341,13 +340,19 @@ def test_a_bound_speaks_of_verified_time_only(coverage: dict[str, JSON], rate_pe
     assert missed_fault_rate(_timed(**coverage)) == (None if rate_per_s is None else pytest.approx(rate_per_s))
 
 
+@pytest.mark.parametrize("check", ["pcie", "nvlink", "nccl", "power"])
+def test_a_result_that_says_nothing_of_its_coverage_is_no_pass(check: str) -> None:
+    judged = judge(exchanged(healthy(), replace(result(check, "GPU-0"), coverage=Coverage())))
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert {(reason.code, reason.check) for reason in judged.reasons} == {("COVERAGE_LOW", check)}
+
+
 @pytest.mark.parametrize(
     ("coverage", "words"),
     [
         ({"verified_s": 0.0}, "verified no work of this GPU"),
-        ({"verified_s": None}, "verified no work of this GPU"),
         ({"copies_verified": 89}, "98.9% was verified, at least 100% is required"),
-        ({"copies_moved": None}, "0.0% was verified"),
+        ({"copies_moved": 0, "copies_verified": 0}, "0.0% was verified"),
     ],
 )
 def test_what_was_not_verified_is_no_pass(coverage: dict[str, JSON], words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,10 @@ def test_one_difference_is_one_change(
 
 def test_noise_is_counted_and_not_shown(before: model.Report) -> None:
     def change(report: Any) -> None:
-        for check in report["checks"]:
-            for item in check["measurements"]:
-                item["value"] *= 1.004
+        report["checks"] = [
+            replace(check, measurements=tuple(replace(item, value=1.004 * item.value) for item in check.measurements))
+            for check in report["checks"]
+        ]
 
     after = edit(before, change)
     text = compare.render(compare.compare(before, after))
@@ -134,8 +136,9 @@ def test_replaced_card_is_compared_with_the_one_in_its_place(before: model.Repor
     def change(report: Any) -> None:
         old_uuid = report["gpus"][4]["uuid"]
         report["gpus"][4] |= {"uuid": new_uuid, "serial": "9"}
-        for check in report["checks"]:
-            check["gpu"] = new_uuid if check["gpu"] == old_uuid else check["gpu"]
+        report["checks"] = [
+            replace(check, gpu=new_uuid) if check.gpu == old_uuid else check for check in report["checks"]
+        ]
 
     hardware = changes(before, edit(before, change), "hardware")
     assert {(item.what, item.on) for item in hardware} == {("uuid", "GPU 4"), ("serial", "GPU 4")}
@@ -149,13 +152,20 @@ def test_card_that_kept_its_identity_but_not_its_index_is_the_same_card(before: 
         gone = report["gpus"].pop(0)["uuid"]
         for gpu in report["gpus"]:
             gpu["index"] -= 1
-        for place in (report["checks"], report["telemetry"]["counters"], report["coverage"]["units"]):
+        for place in (report["telemetry"]["counters"], report["coverage"]["units"]):
             place[:] = [item for item in place if item["gpu"] != gone]
-        for check in report["checks"]:
-            if check["gpu"] is None:
-                check["measurements"] = [
-                    {**item, "name": f"gpu{index}_power_draw_w"} for index, item in enumerate(check["measurements"][1:])
-                ]
+        report["checks"] = [
+            replace(
+                check,
+                measurements=tuple(
+                    replace(item, name=f"gpu{index}_power_draw_w") for index, item in enumerate(check.measurements[1:])
+                ),
+            )
+            if check.gpu is None
+            else check
+            for check in report["checks"]
+            if check.gpu != gone
+        ]
 
     found = compare.compare(before, edit(before, change))
     assert [(item.what, item.on, item.after) for item in found.changes] == [("card", "GPU 0", None)]
@@ -197,7 +207,7 @@ def test_command_prints_text_or_json_and_ends_with_0(tmp_path: Path, before: mod
 
 def test_command_refuses_what_it_cannot_read(tmp_path: Path, before: model.Report) -> None:
     good = write(tmp_path / "a", before)
-    (tmp_path / "other.json").write_text(json.dumps({**before, "schema": "muster-report/v2.0"}))
+    (tmp_path / "other.json").write_text(json.dumps({**model.document(before), "schema": "muster-report/v2.0"}))
     for bad, says in ((tmp_path / "none", "there is no report"), (tmp_path / "other.json", "version 2")):
         done = CliRunner().invoke(command, [good, str(bad)])
         assert isinstance(done.exception, model.ReportError)

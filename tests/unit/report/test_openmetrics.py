@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from gpu_burnin.report import model
 from gpu_burnin.report.openmetrics import to_openmetrics
+from gpu_burnin.types import Measurement
 from tests.support.sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_8
 
@@ -91,11 +93,9 @@ def test_parser_refuses_what_the_collector_refuses(broken: bytes) -> None:
 
 def test_what_the_node_measured_of_one_gpu_has_the_labels_of_that_gpu() -> None:
     report, _ = healthy_8()
-    state = next(check for check in report["checks"] if check["name"] == "state")
-    numbers = {"floor": None, "floor_source": None, "floor_confidence": None}
-    state["measurements"] = [
-        {"name": "gpu3_temperature_c", "unit": "degC", "value": 31.0, **numbers},
-        {"name": "links", "unit": "1", "value": 5.0, **numbers},
+    measured = (Measurement("gpu3_temperature_c", 31.0, "degC"), Measurement("links", 5.0, "1"))
+    report["checks"] = [
+        replace(check, measurements=measured) if check.name == "state" else check for check in report["checks"]
     ]
     found = parse(to_openmetrics(report))["gpu_burnin_measurement"]
     assert value(found, name="temperature_c", index="3", gpu=report["gpus"][3]["uuid"]) == 31

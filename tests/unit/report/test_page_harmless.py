@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks import coverage_class
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Gpu, Measurement, Notice
+from gpu_burnin.types import Coverage, Gpu, Measurement, Notice
+from tests.support import coverages
 from tests.support.page_reader import Parsed, page_of, problems
 from tests.support.sample_nodes import SAMPLES
 from tests.support.sample_reports import Sample, healthy_1, sample
@@ -76,6 +79,10 @@ def spoiled(value: Any) -> Any:
     return EVIL if isinstance(value, str) and not value.startswith("GPU-") else value
 
 
+def _spoiled(check: str, coverage: Coverage) -> Coverage:
+    return from_json(coverage_class(check), spoiled(to_json(coverage)))
+
+
 def hostile() -> Sample:
     """A GPU and a driver that try to write into the page, in every field that holds text."""
 
@@ -111,17 +118,15 @@ def hostile() -> Sample:
         return replace(gpu, name=EVIL, serial=EVIL, vbios=EVIL, sku=EVIL, pci_bus_id=gpu.pci_bus_id)
 
     report, series = sample(count=2, change=change, rename=rename, notices=(Notice("X", EVIL, EVIL),))
-    for check in report["checks"]:
-        check["coverage"] = spoiled(check["coverage"])
+    report["checks"] = [replace(check, coverage=_spoiled(check.name, check.coverage)) for check in report["checks"]]
     ends = [gpu["uuid"] for gpu in report["gpus"]]
     blame = {"kind": "link", "gpus": ends, "problem": EVIL, "transfers": [[*ends, "write"]]}
     report["warnings"].append(
         {"code": "X", "check": "nvlink", "gpu": None, "message": EVIL, "evidence": {"attributed": blame}}
     )
     tests = [{"name": EVIL, "result": EVIL, "gpus": [EVIL], "message": EVIL}]
-    report["checks"].append(
-        {**report["checks"][0], "name": "dcgm", "coverage": {"release": EVIL, "level": EVIL, "tests": tests}}
-    )
+    opinion = coverages.coverage("dcgm", release=EVIL, tests=tests)
+    report["checks"].append(replace(report["checks"][0], name="dcgm", coverage=opinion))
     report["node"] = report["run_id"] = report["host"]["hostname"] = report["host"]["kernel"] = EVIL
     report["software"][EVIL] = EVIL
     report["host"]["dmi"] = {EVIL: EVIL}

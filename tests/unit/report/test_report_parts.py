@@ -5,26 +5,36 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from gpu_burnin.checks.pcie.result import LinkUnderLoad
 from gpu_burnin.hardware import what_to_do
 from gpu_burnin.report import compare, html, openmetrics, text
 from gpu_burnin.report.curves import busbw, curves
 from gpu_burnin.report.links import ALONE, opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.waves import told, waves
+from gpu_burnin.report.waves import summary, waves
+from gpu_burnin.types import Coverage, Measurement
+from tests.support import coverages
 from tests.support.sample_nodes import SAMPLES, bit_lane_2, healthy_16, nccl_fallback_8, no_waves_1, power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_1, healthy_8
 
 
-def checks_of(report: Report, name: str) -> list[dict[str, Any]]:
-    """The results of a check."""
-    return [check for check in report["checks"] if check["name"] == name]
+def change(report: Report, name: str, gpu: int, *, measurements: tuple[Measurement, ...] = (), **coverage: Any) -> None:
+    """Change what a check says of a GPU (index), and its first measurements."""
+    place = next(
+        place
+        for place, check in enumerate(report["checks"])
+        if (check.name, check.gpu) == (name, report["gpus"][gpu]["uuid"])
+    )
+    old = report["checks"][place]
+    measured = (*measurements, *old.measurements[len(measurements) :])
+    report["checks"][place] = replace(old, measurements=measured, coverage=replace(old.coverage, **coverage))
 
 
 # --- memory ---
@@ -76,7 +86,7 @@ def test_memory_that_is_covered_is_told_and_drawn() -> None:
 
 def test_memory_of_the_host_gets_no_bar() -> None:
     report, _ = healthy_1()
-    checks_of(report, "hbm")[0]["coverage"] |= {"simulated": True, "covered_bytes": 1 << 24, "unreachable_bytes": None}
+    change(report, "hbm", 0, simulated=True, covered_bytes=1 << 24, unreachable_bytes=None)
     (row,) = memory_rows(report)
     assert (row.bar, row.covered, row.unreachable) == (None, "16 MiB of host memory, no GPU memory", "-")
 
@@ -99,9 +109,8 @@ def test_pcie_table_has_rates_alone_and_all_at_once_beside_the_floor() -> None:
 
 def test_slow_and_narrow_links_are_marked() -> None:
     report, series = healthy_8()
-    check = checks_of(report, "pcie")[3]
-    check["coverage"]["link"]["width"] = 8
-    check["measurements"][0]["value"] = 26.1e9
+    link = LinkUnderLoad(generation=5, width=8, max_generation=5, max_width=16)
+    change(report, "pcie", 3, measurements=(Measurement("h2d", 26.1e9, "B/s", 48e9),), link=link)
     table = pcie(report)
     assert table is not None
     assert [row.narrow for row in table.rows] == [index == 3 for index in range(8)]
@@ -113,7 +122,7 @@ def test_slow_and_narrow_links_are_marked() -> None:
 
 def test_link_that_could_not_be_read_is_left_open() -> None:
     report, _ = healthy_1()
-    checks_of(report, "pcie")[0]["coverage"]["link"] = None
+    change(report, "pcie", 0, link=None)
     table = pcie(report)
     assert table is not None
     assert (table.rows[0].link, table.rows[0].narrow) == ("-", False)
@@ -151,8 +160,10 @@ def test_sizes_stand_at_equal_steps_of_their_logarithm() -> None:
 
 def test_the_slowest_rank_counts() -> None:
     report, _ = healthy_8()
-    curve = checks_of(report, "nccl")[6]["coverage"]["curves"][0]
-    curve["points"][-1]["busbw_bytes_per_s"] = 99e9
+    (checked,) = (check for check in report["checks"] if (check.name, check.gpu) == ("nccl", report["gpus"][6]["uuid"]))
+    curve, *others = coverages.nccl(checked).curves
+    slow = replace(curve.points[-1], busbw_bytes_per_s=99e9)
+    change(report, "nccl", 6, curves=(replace(curve, points=(*curve.points[:-1], slow)), *others))
     assert busbw(report)["all_reduce", "default"][float(1 << 30)] == 99e9
 
 
@@ -178,8 +189,8 @@ def test_one_rank_is_no_bus_and_the_rank_that_is_waited_for_is_named() -> None:
     report, _ = healthy_8()
     assert (section := curves(report)) is not None
     assert section.latest == ""
-    for check in checks_of(report, "nccl"):
-        check["coverage"]["latest_gpu"] = report["gpus"][3]["uuid"]
+    for index in range(8):
+        change(report, "nccl", index, latest_gpu=report["gpus"][3]["uuid"])
     assert (section := curves(report)) is not None
     assert section.latest == "The others wait for GPU 3, which reaches the operations last."
 
@@ -253,7 +264,7 @@ def test_waves_that_were_not_made_are_told_with_the_reason() -> None:
     assert "waves of more than 0.5 Hz look flat" not in page
     level = copy.deepcopy(report)
     level["warnings"] = []
-    assert "The waves did not run: no grant for power waves came within 600 s." in list(told(level))
+    assert "The waves did not run: no grant for power waves came within 600 s." in list(summary(level))
     assert [name for _, name in found.legend] == ["mixed load"]
     assert "WAVES_NOT_RUN" in {warning["code"] for warning in report["warnings"]}
 
@@ -284,37 +295,32 @@ def test_opinion_is_a_table_and_only_where_it_was_asked_for() -> None:
     assert opinion(healthy_16()[0]) is not None
 
 
-# --- what workers say in another form ---
-
-_GARBAGE: tuple[Any, ...] = (
-    None, 7, -1, 1e308, True, "text", [], {}, [1, "a", None], {"a": 1}, [{}], [{"peer": 5, "points": [3], "gpus": "x"}],
-    [{"collective": 1, "algorithm": None, "points": [{"size_bytes": 0, "busbw_bytes_per_s": -1}], "transport": [[]]}],
-    [{"frequency_hz": None, "started_s": "x", "ended_s": 4}],
-)  # fmt: skip
+# --- what is only the worker's own word ---
 
 
-def spoiled(value: Any, by: Any) -> Any:
-    """A coverage with each of its values replaced, the names kept."""
-    return {key: copy.deepcopy(by) for key in value} if isinstance(value, Mapping) else by
+_GARBAGE: tuple[Any, ...] = (None, 7, -1, 1e308, True, "text", [], {}, [1, "a", None], {"a": 1}, [{}])
 
 
 @pytest.mark.parametrize("by", _GARBAGE, ids=repr)
-def test_coverage_in_any_form_makes_every_kind_of_report(by: Any) -> None:
-    """A worker's coverage is its own word: what has another form is left out, never an exception."""
+def test_errors_and_evidence_in_any_form_make_every_kind_of_report(by: Any) -> None:
+    """They are mappings of any form: what has another one is left out, never an exception."""
     report, series = power_brake_8()
-    for check in report["checks"]:
-        coverage = check["coverage"]
-        check["coverage"] = spoiled(coverage, by)
-        for part in ("waves", "mixed", "power"):
-            if isinstance(coverage.get(part), Mapping) and check["gpu"] != report["gpus"][0]["uuid"]:
-                check["coverage"][part] = spoiled(coverage[part], by)
-        check["errors"] = [{"offset_bytes": by, "bit_lanes": by, "pattern": by}, {"offset_bytes": 5, "bit_lanes": [by]}]
+    errors = ({"offset_bytes": by, "bit_lanes": by, "pattern": by}, {"offset_bytes": 5, "bit_lanes": [by]})
+    report["checks"] = [replace(check, errors=errors) for check in report["checks"]]
     for item in (*report["reasons"], *report["warnings"]):
         item["evidence"] = {"attributed": by}
     assert "</html>" in html.render(report, series)
     assert text.render(report, what_to_do)
     assert openmetrics.to_openmetrics(report).endswith(b"# EOF\n")
-    assert compare.compare(report, healthy_8()[0]).changes
+    assert compare.compare(report, faulty_8()[0]).changes
+
+
+def test_a_result_that_says_nothing_of_its_coverage_makes_every_kind_of_report() -> None:
+    report, series = power_brake_8()
+    report["checks"] = [replace(check, coverage=Coverage()) for check in report["checks"]]
+    assert "</html>" in html.render(report, series)
+    assert text.render(report, what_to_do)
+    assert openmetrics.to_openmetrics(report).endswith(b"# EOF\n")
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,8 +12,9 @@ import pytest
 from gpu_burnin.report import html
 from gpu_burnin.report.grid import Cell, Outline, grid
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.peers import Peers, pairs, peers
+from gpu_burnin.report.peers import Peers, matrix_of, peers
 from gpu_burnin.types import Gpu
+from tests.support import coverages
 from tests.support.sample_nodes import (
     dead_and_wrong_links,
     healthy_2,
@@ -25,7 +26,7 @@ from tests.support.sample_nodes import (
     one_slow_link,
     slow_link_16,
 )
-from tests.support.sample_parts import dead_link
+from tests.support.sample_parts import Pairs, dead_link
 from tests.support.sample_reports import Sample, healthy_1, healthy_8
 
 _WHO = re.compile(r"GPU (\d+) (?:writes to|reads from) GPU (\d+)")
@@ -77,7 +78,7 @@ def test_one_gpu_has_no_pair_and_the_page_says_so() -> None:
     found = section(report)
     assert (found.maps, found.summary) == ((), ("One GPU: there is no pair to test.",))
     assert "there is no pair to test" in html.render(report, series)
-    report["checks"] = [check for check in report["checks"] if check["name"] != "nvlink"]
+    report["checks"] = [check for check in report["checks"] if check.name != "nvlink"]
     assert peers(report) is None
 
 
@@ -143,7 +144,7 @@ def test_node_on_which_no_pair_can_copy_is_framed_as_a_whole() -> None:
         assert len(framed(map.svg)) == 1
 
 
-def all_dead(rows: dict[tuple[str, str], dict[str, Any]], gpus: Sequence[Gpu]) -> None:
+def all_dead(rows: Pairs, gpus: Sequence[Gpu]) -> None:
     """No link works."""
     for place, one in enumerate(gpus):
         for other in gpus[place + 1 :]:
@@ -174,17 +175,15 @@ def test_sixteen_gpus_keep_their_numbers_apart() -> None:
 
 def test_reads_and_writes_are_not_mixed_up() -> None:
     report, _ = one_slow_link()
-    check = next(check for check in report["checks"] if check["name"] == "nvlink")
-    row = check["coverage"]["p2p"][0]
-    row["write_bytes_per_s"], row["read_bytes_per_s"] = 111e9, 222e9
+    place, check = next((place, check) for place, check in enumerate(report["checks"]) if check.name == "nvlink")
+    pair, *others = coverages.nvlink(check).p2p
+    pair = replace(pair, write_bytes_per_s=111e9, read_bytes_per_s=222e9)
+    report["checks"][place] = replace(check, coverage=replace(coverages.nvlink(check), p2p=(pair, *others)))
     write, read = (drawn(map.svg) for map in section(report).maps)
     assert (write[0, 1][0], read[0, 1][0]) == (["111"], ["222"])
-    found = {
-        (pair.direction, pair.bytes_per_s)
-        for pair in pairs(report)
-        if (pair.gpu, pair.peer) == (check["gpu"], row["peer"])
-    }
-    assert found == {("write", 111e9), ("read", 222e9)}
+    matrix = matrix_of(report)
+    of_pair = [t for t in matrix.transfers if t[:2] == (check.gpu, pair.peer)]
+    assert [(t[2], matrix.rate(t)) for t in of_pair] == [("write", 111e9), ("read", 222e9)]
 
 
 def test_texts_of_the_matrix_are_escaped() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.report import words
 from gpu_burnin.types import Action, CheckResult, Verdict
-from tests.support.coverages import coverage
+from tests.support import coverages
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,8 @@ def test_every_action_has_words() -> None:
     assert set(words.ACTIONS) == {str(action) for action in Action}
 
 
+# Of a link under load.
+_LINK = {"generation": 5, "width": 16}
 COVERED: list[tuple[str, dict[str, Any], str]] = [
     (
         "state",
@@ -111,7 +114,12 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "pcie",
-        {"pcie_bytes_moved": 2**37, "copies_verified": 720, "link": {"generation": 5, "width": 16}},
+        {
+            "pcie_bytes_moved": 2**37,
+            "copies_moved": 720,
+            "copies_verified": 720,
+            "link": {"generation": 5, "width": 16},
+        },
         "128 GiB copied between host and GPU, 720 copies verified word by word, link at generation 5 x16 under load",
     ),
     (
@@ -119,7 +127,11 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
         {"pairs_total": 7, "pairs_covered": 6, "transfers_checked": 196, "bytes_verified": 2**35},
         "6 of 7 other GPUs, both ways, 196 transfers (32 GiB) verified",
     ),
-    ("nvlink", {"why": "no pair of GPUs: there is one GPU"}, "no pair of GPUs: there is one GPU"),
+    (
+        "nvlink",
+        {"pairs_total": 0, "pairs_covered": 0, "why": "no pair of GPUs: there is one GPU"},
+        "no pair of GPUs: there is one GPU",
+    ),
     (
         "nccl",
         {
@@ -127,23 +139,32 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
             "gpus_in_plan": 8,
             "operations_verified": 1200,
             "types": ["int32", "bf16"],
-            "curves": [{"algorithm": "ring", "points": [1], "transport": ["P2P/CUMEM"]}, {"algorithm": "nvls"}],
+            "curves": [
+                {"collective": "", "algorithm": "ring", "points": [{"size_bytes": 8}], "transport": ["P2P/CUMEM"]},
+                {"collective": "", "algorithm": "nvls"},
+            ],
         },
         "8 of 8 GPUs together, 1,200 collectives compared on every GPU, types int32, bf16, algorithms ring, "
         "over P2P/CUMEM",
     ),
-    ("nccl", {"ranks": 1}, "one GPU alone, so nothing between GPUs"),
+    ("nccl", {"ranks": 1, "operations_verified": 0}, "one GPU alone, so nothing between GPUs"),
     (
         "power",
         {
-            "waves": {"run": True, "frequencies_hz": [0.5, 1.0, 20], "edges": 300},
-            "mixed": {"seconds": 5.6, "pcie": {"copies_moved": 2400, "copies_verified": 12}},
-            "power": {"phases": {"mixed": {"share_of_limit": 0.962}}},
+            "waves": {"run": True, "frequencies_hz": [0.5, 1.0, 20], "edges": 300, "started_s": 0, "ended_s": 1},
+            "mixed": {
+                "run": True,
+                "started_s": 0,
+                "ended_s": 5.6,
+                "seconds": 5.6,
+                "pcie": {"run": True, "copies_moved": 2400, "copies_verified": 12},
+            },
+            "power": {"phases": {"mixed": {"seconds": 5.0, "share_of_limit": 0.962}}},
         },
         "waves of 0.5, 1, 20 Hz together, 300 edges with exact products, mixed load for 5.6 s, "
         "its copies are load, 12 of 2,400 with the host verified, at 96% of the power limit",
     ),
-    ("power", {"waves": {"run": False, "why": "not granted"}}, "no waves (not granted)"),
+    ("power", {"waves": {"wanted": True, "run": False, "why": "not granted"}}, "no waves (not granted)"),
     (
         "dcgm",
         {"release": "4.5.2", "level": 2, "tests": [{"result": "Pass"}, {"result": "Pass"}, {"result": "Skip"}]},
@@ -152,10 +173,12 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "told", "text"), COVERED)
-def test_coverage_in_words(name: str, told: dict[str, Any], text: str) -> None:
-    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=coverage(name, **told))) == text
+@pytest.mark.parametrize(("name", "coverage", "text"), COVERED)
+def test_coverage_in_words(name: str, coverage: dict[str, Any], text: str) -> None:
+    covered = coverages.coverage(name, **coverage)
+    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=covered)) == text
 
 
-def test_a_check_that_covered_nothing_ran_for_a_time() -> None:
-    assert words.covered(CheckResult("gemm", "G", Verdict.FAIL, 12.0)) == "ran for 12 s"
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_result_that_says_nothing_of_its_coverage_has_words(name: str) -> None:
+    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0)) == "ran for 12 s"

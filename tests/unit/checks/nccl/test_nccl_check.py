@@ -21,6 +21,7 @@ from gpu_burnin.checks.nccl.tally import sizes
 from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support import coverages
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context, limited, plan
 from tests.support.executor_helpers import LIMITS, gone, told
@@ -46,31 +47,29 @@ def test_healthy_gpus_pass_with_all_that_was_promised(count: int) -> None:
     for result in results:
         assert [m.name for m in result.measurements] == [f"{name}_busbw" for name in COLLECTIVES]
         assert all(m.value > 0 and m.unit == "B/s" for m in result.measurements)
-        coverage = result.coverage
-        curves = coverage["curves"]
-        assert isinstance(curves, list)
-        assert [(c["collective"], c["algorithm"], c["transport"]) for c in curves] == [
-            (name, "ring", ["shared memory"]) for name in COLLECTIVES
+        coverage = coverages.nccl(result)
+        curves = coverage.curves
+        assert [(c.collective, c.algorithm, c.transport) for c in curves] == [
+            (name, "ring", ("shared memory",)) for name in COLLECTIVES
         ]
-        assert [len(c["points"]) for c in curves] == [len(sizes(1 << 16))] * 4
-        assert coverage["types"] == ["fp32", "int32", "int64", "bf16"]
+        assert [len(c.points) for c in curves] == [len(sizes(1 << 16))] * 4
+        assert coverage.types == ("fp32", "int32", "int64", "bf16")
         # To connect, each size of each collective twice (warm-up, timed), then each type once.
-        assert coverage["operations_verified"] == 4 * (1 + 2 * len(sizes(1 << 16)) + len(KINDS))
-        assert int(str(coverage["operations"])) >= int(str(coverage["operations_verified"]))
-        assert coverage["ranks"] == coverage["gpus_in_plan"] == count
-        assert coverage["wrong_elements"] == 0 and coverage["simulated"] is True
+        assert coverage.operations_verified == 4 * (1 + 2 * len(sizes(1 << 16)) + len(KINDS))
+        assert coverage.operations >= coverage.operations_verified
+        assert coverage.ranks == coverage.gpus_in_plan == count
+        assert coverage.wrong_elements == 0 and coverage.simulated is True
         assert "over shared memory" in covered(result)
         assert f"{count} of {count} GPUs together" in covered(result)
 
 
 def test_bus_bandwidth_is_size_over_time_times_the_factor() -> None:
     result = _run(3)[0]
-    curves = result.coverage["curves"]
-    assert isinstance(curves, list)
+    curves = coverages.nccl(result).curves
     factors = {"all_reduce": 4 / 3, "all_gather": 2 / 3, "reduce_scatter": 2 / 3, "all_to_all": 2 / 3}
     for curve, measured in zip(curves, result.measurements, strict=True):
-        rates = [p["size_bytes"] / p["seconds"] * factors[curve["collective"]] for p in curve["points"]]
-        assert [p["busbw_bytes_per_s"] for p in curve["points"]] == pytest.approx(rates)
+        rates = [p.size_bytes / p.seconds * factors[curve.collective] for p in curve.points]
+        assert [p.busbw_bytes_per_s for p in curve.points] == pytest.approx(rates)
         assert measured.value == pytest.approx(max(rates))
 
 
@@ -78,16 +77,16 @@ def test_one_gpu_has_no_bus_bandwidth_and_says_so() -> None:
     (result,) = _run(1)
     assert result.verdict is Verdict.PASS
     assert [m.name for m in result.measurements] == [f"{name}_one_rank" for name in COLLECTIVES]
-    assert "nothing went from one GPU to another" in str(result.coverage["why_no_busbw"])
+    assert "nothing went from one GPU to another" in str(coverages.nccl(result).why_no_busbw)
     assert "one GPU alone" in covered(result)
 
 
 def test_the_time_given_is_used_by_all_ranks_alike() -> None:
     results = _run(2, budget_s=1.0)
-    verified = {result.coverage["operations_verified"] for result in results}
+    verified = {coverages.nccl(result).operations_verified for result in results}
     assert len(verified) == 1
     assert all(result.verdict is Verdict.PASS and 0.8 < result.seconds < 20 for result in results)
-    assert int(str(verified.pop())) > int(str(_run(2)[0].coverage["operations_verified"]))
+    assert int(str(verified.pop())) > int(str(coverages.nccl(_run(2)[0]).operations_verified))
 
 
 def test_sizes_go_from_small_to_the_largest() -> None:
@@ -181,7 +180,7 @@ def test_a_wrong_addend_is_seen_on_all_and_nobody_is_named_without_proof() -> No
 def test_the_rank_that_comes_late_is_named_and_nothing_fails() -> None:
     results = _run(3, {2: "slow_rank"})
     assert [result.verdict for result in results] == [Verdict.PASS] * 3
-    assert [result.coverage["latest_gpu"] for result in results] == ["GPU-2"] * 3
+    assert [coverages.nccl(result).latest_gpu for result in results] == ["GPU-2"] * 3
 
 
 class _Missing(CpuNccl):
@@ -209,7 +208,7 @@ def test_a_library_that_is_missing_or_another_is_inconclusive_on_all(port: CpuNc
     for result in results.values():
         assert isinstance(result, CheckResult)
         assert told(result) == [(code, Verdict.INCONCLUSIVE)]
-        assert result.coverage["operations_verified"] == 0
+        assert coverages.nccl(result).operations_verified == 0
 
 
 def test_another_version_than_the_configuration_asks_for_is_inconclusive() -> None:
@@ -289,7 +288,7 @@ def _by_gpu(result: ExecutionResult) -> dict[str | None, CheckResult]:
 def test_workers_run_a_ring_of_processes() -> None:
     results = _execute(3, wait_s=60.0).results
     assert [told(result) for result in results] == [[]] * 3
-    assert all(result.coverage["ranks"] == 3 for result in results)
+    assert all(coverages.nccl(result).ranks == 3 for result in results)
 
 
 @pytest.mark.slow

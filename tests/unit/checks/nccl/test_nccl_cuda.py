@@ -29,6 +29,7 @@ from gpu_burnin.checks.nccl.port import NcclFailed, NcclMissing, NcclTimeout
 from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import Verdict
+from tests.support import coverages
 from tests.support.cuda_fakes import STREAM
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context
@@ -390,15 +391,14 @@ def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: Fa
     ctx = replace(context(collective_bytes=1 << 16), device=_real(nccl_gpu), level="standard")
     result = Check().run(ctx)
     assert (result.verdict, result.reasons, result.errors) == (Verdict.PASS, (), ())
-    curves = result.coverage["curves"]
-    assert isinstance(curves, list)
-    run = [(curve["algorithm"], curve["collective"]) for curve in curves if curve["points"]]
+    curves = coverages.nccl(result).curves
+    run = [(curve.algorithm, curve.collective) for curve in curves if curve.points]
     assert run == [
         *(("default", name) for name in COLLECTIVES), *(("ring", name) for name in COLLECTIVES[:3]),
     ]  # fmt: skip
-    assert [curve["why"] for curve in curves if not curve["points"]] == ["not all GPUs have NVLS multicast"]
+    assert [curve.why for curve in curves if not curve.points] == ["not all GPUs have NVLS multicast"]
     assert nccl_library.names().count("ncclCommInitRankConfig") == nccl_library.names().count("ncclCommDestroy") == 2
-    assert result.coverage["version"] == "2.32.3"
+    assert coverages.nccl(result).version == "2.32.3"
 
 
 @pytest.mark.parametrize(("free_bytes", "largest"), [(1 << 40, 1 << 16), (1 << 16, 1 << 14), (1, 4096)])
@@ -408,9 +408,9 @@ def test_messages_are_as_large_as_there_is_room_for(
     nccl_gpu.free_bytes = free_bytes
     result = Check().run(replace(context(collective_bytes=1 << 16), device=_real(nccl_gpu)))
     assert result.verdict is Verdict.PASS
-    curves: Any = result.coverage["curves"]
-    assert {curve["points"][-1]["size_bytes"] for curve in curves if curve["points"]} == {largest}
-    assert "8 GPUs" in str(result.coverage["no_floor_why"])
+    curves = coverages.nccl(result).curves
+    assert {curve.points[-1].size_bytes for curve in curves if curve.points} == {largest}
+    assert "8 GPUs" in str(coverages.nccl(result).no_floor_why)
 
 
 def test_what_is_timed_starts_behind_a_small_operation(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:

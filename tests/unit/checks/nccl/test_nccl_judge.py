@@ -22,6 +22,7 @@ from gpu_burnin.checks.nccl.judge import (
 from gpu_burnin.checks.nccl.log import read_log
 from gpu_burnin.checks.nccl.port import Route, Transports
 from gpu_burnin.hardware.skus import Sku, load_skus
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks
 from gpu_burnin.types import Action, Reason, Verdict
 from tests.support.engine_helpers import gpu
@@ -211,7 +212,7 @@ def test_the_same_expected_version_on_all_passes() -> None:
 def test_all_ranks_say_the_same_of_a_library(second: Hello, expected: str | None, code: str, text: str) -> None:
     hellos = {A: Hello("2.32.3", "2.32.3", None), B: second}
     for uuid in (A, B):
-        (reason,) = library_reasons(uuid, {u: Hello.from_json(h.to_json()) for u, h in hellos.items()}, expected)
+        (reason,) = library_reasons(uuid, {u: from_json(Hello, to_json(h)) for u, h in hellos.items()}, expected)
         assert (reason.code, reason.severity, reason.gpu) == (code, Verdict.INCONCLUSIVE, uuid)
         assert text in reason.message
 

@@ -12,9 +12,10 @@ import pytest
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
-from gpu_burnin.checks.nvlink.phases import Phases, pairings
+from gpu_burnin.checks.nvlink.pairs import expected, moved_bytes
+from gpu_burnin.checks.nvlink.phases import MOST_ERRORS, Phases, pairings
 from gpu_burnin.checks.nvlink.port import DATA_FAULTS
-from gpu_burnin.checks.nvlink.rows import MOST_ERRORS, Row, expected, moved_bytes
+from gpu_burnin.checks.nvlink.result import Pair
 from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.judge.attribution import judge_links
@@ -22,6 +23,7 @@ from gpu_burnin.judge.coverage import judge_coverage, missed_fault_rate
 from gpu_burnin.judge.observations import Findings
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import context, gpu
 from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together, run_together
@@ -53,23 +55,23 @@ def test_healthy_gpus_cover_every_pair_both_ways(count: int) -> None:
     assert len(results) == count
     for uuid, result in results.items():
         assert result.verdict is Verdict.PASS, result.reasons
-        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (count - 1, count - 1)
-        rows: Any = result.coverage["p2p"]
-        assert {row["peer"] for row in rows} == set(results) - {uuid}
+        assert (coverages.nvlink(result).pairs_total, coverages.nvlink(result).pairs_covered) == (count - 1, count - 1)
+        rows = coverages.nvlink(result).p2p
+        assert {row.peer for row in rows} == set(results) - {uuid}
         for row in rows:
-            assert row["verified"] is True and row["why"] is None and row["path"] == "host memory"
-            assert row["write_bytes_per_s"] > 0 and row["read_bytes_per_s"] > 0
+            assert row.verified is True and row.why is None and row.path == "host memory"
+            assert row.write_bytes_per_s > 0 and row.read_bytes_per_s > 0
         assert {m.name for m in result.measurements} == {"p2p", "p2p_slowest"}
-        assert result.coverage["simulated"] is True
-        assert float(str(result.coverage["bytes_verified"])) > 0
+        assert coverages.nvlink(result).simulated is True
+        assert coverages.nvlink(result).bytes_verified > 0
     assert _judged(results, count)[0] == ()
     assert _open_memory() == []
 
 
 def test_time_that_is_left_brings_more_rounds() -> None:
     one, more = _run(contexts(2)), _run(contexts(2, budget_s=0.4))
-    assert {result.coverage["rounds"] for result in one.values()} == {1}
-    rounds = {result.coverage["rounds"] for result in more.values()}
+    assert {coverages.nvlink(result).rounds for result in one.values()} == {1}
+    rounds = {coverages.nvlink(result).rounds for result in more.values()}
     assert len(rounds) == 1 and int(str(rounds.pop())) > 1
 
 
@@ -79,10 +81,10 @@ def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pyte
     few, more = _run(contexts(3)), _run(contexts(3, budget_s=1.0))
     for uuid, result in few.items():
         # Four rounds, each way, with two others.
-        assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (16, 16)
-        coverage = more[uuid].coverage
-        assert coverage["copies_moved"] == coverage["copies_verified"]
-        assert int(str(coverage["copies_verified"])) > 16
+        assert (coverages.nvlink(result).copies_moved, coverages.nvlink(result).copies_verified) == (16, 16)
+        coverage = coverages.nvlink(more[uuid])
+        assert coverage.copies_moved == coverage.copies_verified
+        assert coverage.copies_verified > 16
 
 
 def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +97,11 @@ def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.Mo
     )
     result = _run(contexts(2))["GPU-0"]
     assert result.verdict is Verdict.PASS
-    parts: Any = result.coverage["verified_parts_s"]
-    assert parts["write GPU-1"] == 0.0 < parts["read GPU-1"] == result.coverage["verified_s"]
+    parts = coverages.nvlink(result).verified_parts_s
+    assert parts["write GPU-1"] == 0.0 < parts["read GPU-1"] == coverages.nvlink(result).verified_s
     assert missed_fault_rate(result) is None
     # Four in peace, then one in each phase; of the pairs that share no GPU only writes.
-    assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (11, 5)
+    assert (coverages.nvlink(result).copies_moved, coverages.nvlink(result).copies_verified) == (11, 5)
     (reason,) = judge_coverage(observed([result], [gpu()])).reasons
     assert "45.5% was verified" in reason.message
 
@@ -107,8 +109,9 @@ def test_what_the_other_did_not_look_at_counts_for_nobody(monkeypatch: pytest.Mo
 def test_one_gpu_has_no_pair_and_that_is_said() -> None:
     result = Check().run(context())
     assert result.verdict is Verdict.PASS
-    assert result.coverage["pairs_total"] == 0
-    assert "no pair of GPUs" in str(result.coverage["why"])
+    assert coverages.nvlink(result).pairs_total == 0
+    assert "no pair of GPUs" in str(coverages.nvlink(result).why)
+    assert judge_coverage(observed([result], [gpu()])).reasons == (), "nothing to copy is no lack of coverage"
 
 
 def test_without_a_device_the_caller_is_told() -> None:
@@ -147,18 +150,18 @@ def test_an_error_names_the_place_and_both_values() -> None:
 def test_errors_are_counted_in_full_and_listed_up_to_a_limit() -> None:
     made = _injected(2, "reordered")
     results = _run([replace(ctx, budget_s=1.5) for ctx in made])
-    rows: Any = results["GPU-1"].coverage["p2p"]
+    rows = coverages.nvlink(results["GPU-1"]).p2p
     assert len(results["GPU-1"].errors) == MOST_ERRORS
-    assert rows[0]["transfers_wrong"]["write"] > MOST_ERRORS // 2
+    assert rows[0].transfers_wrong["write"] > MOST_ERRORS // 2
 
 
 def test_a_dead_link_fails_and_is_named() -> None:
     results = _run(_injected(4, "dead_link", on=1))
     for uuid, peer in (("GPU-1", "GPU-2"), ("GPU-2", "GPU-1")):
-        rows: Any = results[uuid].coverage["p2p"]
-        row = next(row for row in rows if row["peer"] == peer)
-        assert row["write_bytes_per_s"] is None and row["verified"] is False and row["why"]
-        assert (results[uuid].coverage["pairs_total"], results[uuid].coverage["pairs_covered"]) == (3, 2)
+        rows = coverages.nvlink(results[uuid]).p2p
+        row = next(row for row in rows if row.peer == peer)
+        assert row.write_bytes_per_s is None and row.verified is False and row.why
+        assert (coverages.nvlink(results[uuid]).pairs_total, coverages.nvlink(results[uuid]).pairs_covered) == (3, 2)
     (reason,) = _judged(results, 4)[0]
     told: Any = reason.details["attributed"]
     assert (reason.code, reason.severity) == ("P2P_UNAVAILABLE", Verdict.FAIL)
@@ -195,10 +198,10 @@ def test_a_worker_that_dies_leaves_its_pairs_uncovered_and_the_others_go_on(monk
     for uuid in ("GPU-0", "GPU-2"):
         result = results[uuid]
         assert isinstance(result, CheckResult)
-        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (2, 1)
-        rows: Any = result.coverage["p2p"]
-        lost = next(row for row in rows if row["peer"] == "GPU-1")
-        assert "worker ended" in lost["why"]
+        assert (coverages.nvlink(result).pairs_total, coverages.nvlink(result).pairs_covered) == (2, 1)
+        rows = coverages.nvlink(result).p2p
+        lost = next(row for row in rows if row.peer == "GPU-1")
+        assert "worker ended" in str(lost.why)
     found = {uuid: result for uuid, result in results.items() if isinstance(result, CheckResult)}
     # That a worker died has its own reason; no link is accused of it.
     assert _judged(found, 3) == ((), ())
@@ -210,12 +213,12 @@ def test_an_attempt_without_the_others_is_inconclusive() -> None:
     (result,) = _run([one]).values()
     assert result.verdict is Verdict.INCONCLUSIVE
     assert [reason.code for reason in result.reasons] == ["COVERAGE_LOW"]
-    assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (1, 0)
+    assert (coverages.nvlink(result).pairs_total, coverages.nvlink(result).pairs_covered) == (1, 0)
 
 
 def test_a_worker_that_ended_before_is_no_dead_link() -> None:
     results = _run(contexts(3)[1:])
-    assert {result.coverage["pairs_covered"] for result in results.values()} == {1}
+    assert {coverages.nvlink(result).pairs_covered for result in results.values()} == {1}
     assert _judged(results, 3) == ((), ())
 
 
@@ -262,7 +265,7 @@ def test_a_pair_whose_copies_took_no_time_is_not_covered(monkeypatch: pytest.Mon
         return Moved(finish(self).bytes, 0.0)
 
     monkeypatch.setattr(CpuNvlink, "finish", timeless)
-    assert {result.coverage["pairs_covered"] for result in _run(contexts(2)).values()} == {0}
+    assert {coverages.nvlink(result).pairs_covered for result in _run(contexts(2)).values()} == {0}
 
 
 def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +279,8 @@ def test_a_first_copy_that_is_slow_to_set_up_is_not_the_rate(monkeypatch: pytest
     monkeypatch.setattr(CpuNvlink, "finish", warms_up)
     monkeypatch.setattr(CpuNvlink, "detach_all", lambda self: None)
     for result in _run(contexts(2)).values():
-        rows: Any = result.coverage["p2p"]
-        assert rows[0]["write_bytes_per_s"] == rows[0]["read_bytes_per_s"] == (1 << 16) / 0.01
+        rows = coverages.nvlink(result).p2p
+        assert rows[0].write_bytes_per_s == rows[0].read_bytes_per_s == (1 << 16) / 0.01
 
 
 @pytest.mark.parametrize(
@@ -297,12 +300,9 @@ def test_who_must_reach_whom(pair: PairTopology, by_nvlink: bool, simulated: boo
 
 
 def test_bytes_are_counted_by_the_kind_of_link() -> None:
-    rows = [
-        Row(uuid, PairTopology(), path, False, True)
-        for uuid, path in (("a", "nvswitch"), ("b", "pcie"), ("c", "nvlink"))
-    ]
-    moved = moved_bytes(rows, {"a": 5, "b": 7}, {"a": 100, "b": 200, "c": 300})
-    assert moved == {"nvlink_bytes_moved": 405, "pcie_bytes_moved": 207}
+    paths = {"a": "nvswitch", "b": "pcie", "c": "nvlink"}
+    pairs = [Pair.of(uuid, PairTopology(), path, True) for uuid, path in paths.items()]
+    assert moved_bytes(pairs, {"a": 5, "b": 7}, {"a": 100, "b": 200, "c": 300}) == (405, 207)
 
 
 @pytest.mark.parametrize("count", range(2, 17))

@@ -12,7 +12,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 from gpu_burnin.checks.nvlink.port import TOO_MANY_PEERS, NvlinkUnavailable
-from gpu_burnin.checks.nvlink.rows import Row
+from gpu_burnin.checks.nvlink.result import Pair
 from gpu_burnin.checks.pcie.port import Moved
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.judge.attribution import judge_links
@@ -22,6 +22,7 @@ from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import gpu
 from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together
@@ -46,9 +47,9 @@ def test_gpus_that_cannot_and_need_not_reach_each_other_are_no_fail(monkeypatch:
     results = _run(contexts(3))
     for result in results.values():
         assert result.verdict is Verdict.PASS
-        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (0, 0)
-        rows: Any = result.coverage["p2p"]
-        assert all("put them under one PCIe switch" in row["why"] for row in rows)
+        assert (coverages.nvlink(result).pairs_total, coverages.nvlink(result).pairs_covered) == (0, 0)
+        rows = coverages.nvlink(result).p2p
+        assert all("put them under one PCIe switch" in row.why for row in rows)
     reasons, notices = _judged(results, 3)
     assert reasons == ()
     assert [notice.code for notice in notices] == ["P2P_UNAVAILABLE"]
@@ -71,7 +72,7 @@ def test_models_with_nvlink_to_all_others_must_reach_each_other(monkeypatch: pyt
     assert reasons == () and "need not here" in notice.message
     for result in told.values():
         assert result.verdict is Verdict.PASS
-        assert "18 NVLinks" in str(result.coverage["no_floor_why"]), "its floor is that of copies over NVLink"
+        assert "18 NVLinks" in str(coverages.nvlink(result).no_floor_why), "its floor is that of copies over NVLink"
 
 
 def test_a_gpu_that_is_reached_but_reaches_not_gives_its_data_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +87,9 @@ def test_a_gpu_that_is_reached_but_reaches_not_gives_its_data_all_the_same(monke
     results = _run(contexts(3))
     for result in results.values():
         assert result.errors == () and result.verdict is Verdict.PASS
-    rows: Any = results["GPU-0"].coverage["p2p"]
-    row = next(row for row in rows if row["peer"] == "GPU-1")
-    assert row["transfers_checked"]["read"] > 0 and row["transfers_checked"]["write"] == 0
+    rows = coverages.nvlink(results["GPU-0"]).p2p
+    row = next(row for row in rows if row.peer == "GPU-1")
+    assert row.transfers_checked["read"] > 0 and row.transfers_checked["write"] == 0
     assert [reason.code for reason in _judged(results, 3)[0]] == ["P2P_UNAVAILABLE"]
 
 
@@ -103,7 +104,7 @@ def test_what_the_host_refuses_is_not_held_against_the_gpus(monkeypatch: pytest.
     for result in results.values():
         assert [(one.code, one.severity) for one in result.reasons] == [("COVERAGE_LOW", Verdict.INCONCLUSIVE)]
         assert "this driver has no interprocess handles" in result.reasons[0].message
-        assert (result.coverage["pairs_total"], result.coverage["pairs_covered"]) == (2, 0)
+        assert (coverages.nvlink(result).pairs_total, coverages.nvlink(result).pairs_covered) == (2, 0)
 
 
 def test_a_limit_of_every_gpu_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +135,15 @@ def test_transfers_fit_into_the_smallest_window_over_pcie(
 
     monkeypatch.setattr(CpuNvlink, "export", notes)
     monkeypatch.setattr(
-        "gpu_burnin.checks.nvlink.check._rows",
-        lambda ctx, simulated: {
-            one.uuid: Row(one.uuid, PairTopology(path), path, False, True) for one in ctx.gpus if one != ctx.gpu
+        "gpu_burnin.checks.nvlink.check._pairs",
+        lambda ctx, by_nvlink, simulated: {
+            one.uuid: Pair.of(one.uuid, PairTopology(path), path, True) for one in ctx.gpus if one != ctx.gpu
         },
     )
     # Of two windows with four places, an outbox and an inbox for each of two others, half of the smaller one.
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.bar1_bytes", lambda uuid: 32768 if uuid == "GPU-1" else None)
     for result in _run(contexts(3)).values():
-        assert result.coverage["pairs_covered"] == 2
+        assert coverages.nvlink(result).pairs_covered == 2
     assert seen == [size_bytes] * 3
 
 
@@ -165,10 +166,12 @@ def test_nvlink_that_is_no_faster_than_pcie_is_not_shown_to_work(
         return Moved(moved.bytes, moved.bytes / rate)
 
     monkeypatch.setattr(CpuNvlink, "finish", takes)
+    others = frozenset(one.uuid for one in contexts(3)[0].gpus) if by_nvlink else frozenset()
+    monkeypatch.setattr("gpu_burnin.checks.nvlink.check._by_nvlink", lambda ctx: others)
     monkeypatch.setattr(
-        "gpu_burnin.checks.nvlink.check._rows",
-        lambda ctx, simulated: {
-            one.uuid: Row(one.uuid, PairTopology(path), path, by_nvlink, True) for one in ctx.gpus if one != ctx.gpu
+        "gpu_burnin.checks.nvlink.check._pairs",
+        lambda ctx, by_nvlink, simulated: {
+            one.uuid: Pair.of(one.uuid, PairTopology(path), path, True) for one in ctx.gpus if one != ctx.gpu
         },
     )
     for result in _run(contexts(3)).values():

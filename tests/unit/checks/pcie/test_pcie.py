@@ -19,6 +19,7 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.report.words import covered
 from gpu_burnin.types import JSON, CheckResult, Verdict
+from tests.support import coverages
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import SHAPES, context
 from tests.support.pcie_helpers import one, run
@@ -45,14 +46,14 @@ def test_all_copies_of_a_run_without_a_budget_are_verified() -> None:
     for result in results.values():
         assert isinstance(result, CheckResult)
         assert (result.verdict, result.errors, result.reasons) == (Verdict.PASS, (), ())
-        coverage = result.coverage
+        coverage = coverages.pcie(result)
         # Small ones twice each way, a warm-up each way, then h2d, d2h, duplex and both of all at once.
         large = 2 + SLOTS * (1 + 1 + 2 + 2 * AT_ONCE_BATCHES)
         copies, size = 4 * 256 + large, 4 * 256 * 4096 + large * SHAPES["transfer_bytes"]
-        assert (coverage["copies_moved"], coverage["copies_verified"]) == (copies, copies)
-        assert (coverage["pcie_bytes_moved"], coverage["bytes_verified"]) == (size, size)
-        assert (coverage["rounds"], coverage["gpus_at_once"], coverage["wrong_copies"]) == (1, 3, 0)
-        assert (coverage["simulated"], coverage["link"]) == (True, None)
+        assert (coverage.copies_moved, coverage.copies_verified) == (copies, copies)
+        assert (coverage.pcie_bytes_moved, coverage.bytes_verified) == (size, size)
+        assert (coverage.rounds, coverage.gpus_at_once, coverage.wrong_copies) == (1, 3, 0)
+        assert (coverage.simulated, coverage.link) == (True, None)
         assert [(m.name, m.unit) for m in result.measurements] == [
             *((name, "B/s") for name in RATES), ("h2d_4k_copy", "s"), ("d2h_4k_copy", "s"),
         ]  # fmt: skip
@@ -64,15 +65,15 @@ def test_copies_are_no_longer_than_is_of_use(monkeypatch: pytest.MonkeyPatch) ->
     """The host compares every byte that came back while all other GPUs wait: long copies would cost time."""
     monkeypatch.setattr(pcie, "MOST_COPY_BYTES", 8192)
     long, short = (one(shapes={**SHAPES, "transfer_bytes": size}) for size in (1 << 16, 4096))
-    assert (long.coverage["transfer_bytes"], short.coverage["transfer_bytes"]) == (8192, 4096)
-    moved, copies = long.coverage["pcie_bytes_moved"], long.coverage["copies_moved"]
-    assert moved == 4 * 256 * 4096 + (copies - 4 * 256) * 8192  # type: ignore[operator]
+    assert (coverages.pcie(long).transfer_bytes, coverages.pcie(short).transfer_bytes) == (8192, 4096)
+    moved, copies = coverages.pcie(long).pcie_bytes_moved, coverages.pcie(long).copies_moved
+    assert moved == 4 * 256 * 4096 + (copies - 4 * 256) * 8192
 
 
 def test_the_report_says_what_was_copied() -> None:
     result = one()
     assert "copied between host and GPU, 1,218 copies verified word by word" in covered(result)
-    more = replace(result, coverage={**result.coverage, "copies_moved": 2000})
+    more = replace(result, coverage=replace(coverages.pcie(result), copies_moved=2000))
     assert "1,218 copies of 2,000 moved verified word by word" in covered(more)
 
 
@@ -119,7 +120,7 @@ def test_a_gpu_that_dies_in_its_turn_leaves_the_others() -> None:
     results = run(3, Dying)
     assert sum(isinstance(result, DeviceError) for result in results.values()) == 1
     left = [result for result in results.values() if isinstance(result, CheckResult)]
-    assert [result.coverage["gpus_at_once"] for result in left] == [2, 2]
+    assert [coverages.pcie(result).gpus_at_once for result in left] == [2, 2]
 
 
 class Clock:
@@ -157,7 +158,7 @@ def test_the_budget_goes_into_rounds_turns_and_all_at_once(
     monkeypatch.setattr(together, "time", clock)
     result = one(Slow, budget_s=budget_s)
     spent = {series.name.removeprefix("pcie "): len(series.values) for series in result.series}
-    assert result.coverage["rounds"] == rounds == max(1, int(budget_s / ROUND_S))
+    assert coverages.pcie(result).rounds == rounds == max(1, int(budget_s / ROUND_S))
     if budget_s == 0:
         assert spent == {**dict.fromkeys(RATES, 1), "h2d_all": AT_ONCE_BATCHES, "d2h_all": AT_ONCE_BATCHES}
         return
@@ -170,7 +171,7 @@ def test_the_budget_goes_into_rounds_turns_and_all_at_once(
     assert rounds * batches - rounds <= spent["h2d_all"] <= rounds * batches
     assert abs(spent["d2h_all"] - spent["h2d_all"]) <= 1
     copies = 1024 + 2 + SLOTS * (sum(spent.values()) + spent["duplex"])
-    assert (result.coverage["copies_moved"], result.coverage["copies_verified"]) == (copies, copies)
+    assert (coverages.pcie(result).copies_moved, coverages.pcie(result).copies_verified) == (copies, copies)
     assert clock.now_s < budget_s + rounds * 2 * AT_ONCE_BATCHES * 1.6
 
 
@@ -212,7 +213,7 @@ def test_each_injected_fault_fails_its_gpu_and_is_named(fault: str) -> None:
     assert reason.details["kinds"] == {fault: count}
     assert {error["kind"] for error in broken.errors} == {fault}
     assert {error["direction"] for error in broken.errors} == {"h2d", "d2h"}
-    assert broken.coverage["wrong_copies"] == count
+    assert coverages.pcie(broken).wrong_copies == count
 
 
 def _spoiling(ways: set[str], large: bool) -> type[CpuPcie]:
@@ -233,7 +234,7 @@ def test_a_link_that_is_always_wrong_is_seen_wherever_it_is_used(way: str, large
     result = one(_spoiling({way}, large))
     assert result.verdict is Verdict.FAIL
     expected = 1 + SLOTS * (2 + AT_ONCE_BATCHES) if large else 2 * 256
-    assert result.coverage["wrong_copies"] == expected
+    assert coverages.pcie(result).wrong_copies == expected
     assert result.reasons[0].details["directions"] == {way: expected}
     assert len(result.errors) == 16
 
@@ -252,7 +253,7 @@ def test_a_fault_only_when_all_copy_at_once_is_seen() -> None:
 
     result = one(Crowded)
     # After four batches that bring nothing, what a slot still holds is by its turn what belongs there.
-    assert result.coverage["wrong_copies"] == 2 * (AT_ONCE_BATCHES - 1) * SLOTS
+    assert coverages.pcie(result).wrong_copies == 2 * (AT_ONCE_BATCHES - 1) * SLOTS
     assert {error["kind"] for error in result.errors} == {"dropped"}
 
 

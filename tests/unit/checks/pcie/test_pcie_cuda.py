@@ -129,7 +129,7 @@ def test_copies_of_one_way_wait_for_nothing_of_the_other(link: CudaPcie, cupy: F
 
 
 def test_closing_gives_back_all_memory_even_with_a_batch_under_way(link: CudaPcie, cupy: FakePcieCupy) -> None:
-    assert link.facts()["pinned_bytes"] == geometry(SIZE).source_bytes + geometry(SIZE).ring_bytes
+    assert link.pinned().pinned_bytes == geometry(SIZE).source_bytes + geometry(SIZE).ring_bytes
     link.begin("h2d", 2)
     link.close()
     assert cupy.host == {}

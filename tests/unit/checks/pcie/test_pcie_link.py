@@ -19,6 +19,7 @@ from gpu_burnin.report.words import covered
 from gpu_burnin.telemetry.findings import Counter, TelemetryFindings
 from gpu_burnin.telemetry.pci import PciLink, current_link
 from gpu_burnin.types import CheckResult
+from tests.support import coverages
 from tests.support.engine_helpers import gpu
 from tests.support.observed import observed
 from tests.support.pcie_helpers import one, run
@@ -48,10 +49,9 @@ def test_generation_and_width_are_read_while_copies_are_under_way(
     read = pcie.read_link
     monkeypatch.setattr(pcie, "read_link", lambda address: read(address, tmp_path))
     result = one(Real)
-    link = result.coverage["link"]
-    assert isinstance(link, dict)
-    keys = ("generation", "width", "max_generation", "max_width")
-    assert [link[key] for key in keys] == [4, 8, 5, 16]
+    link = coverages.pcie(result).link
+    assert link is not None
+    assert (link.generation, link.width, link.max_generation, link.max_width) == (4, 8, 5, 16)
     assert "link at generation 4 x8 under load" in covered(result)
 
 
@@ -67,8 +67,8 @@ def test_a_link_that_has_yet_to_come_up_is_not_read(monkeypatch: pytest.MonkeyPa
 
     most = PciLink("", 16, 16, 5, None, None, None, "", None)
     monkeypatch.setattr(pcie, "read_link", lambda address: most)
-    link = one(Noted).coverage["link"]
-    assert isinstance(link, dict) and link["generation"] == 5
+    link = coverages.pcie(one(Noted)).link
+    assert link is not None and link.generation == 5
 
 
 def test_the_worst_link_that_was_seen_is_kept_and_what_is_not_readable_is_left_out(tmp_path: Path) -> None:
@@ -97,8 +97,7 @@ def test_real_links_of_all_gpus_copy_from_one_moment_on(monkeypatch: pytest.Monk
 
 def test_the_replay_rule_counts_by_what_this_check_moved() -> None:
     result = replace(one(), gpu="GPU-0")
-    moved = result.coverage["pcie_bytes_moved"]
-    assert isinstance(moved, int)
+    moved = coverages.pcie(result).pcie_bytes_moved
     policy = load_policy()
     (rule,) = (rule for rule in policy.counters if "pcie_replays" in rule.counters)
     assert rule.traffic == "pcie_bytes_moved"
@@ -106,7 +105,7 @@ def test_the_replay_rule_counts_by_what_this_check_moved() -> None:
     found = TelemetryFindings(counters=(counter,))
 
     def codes(size: int) -> list[str]:
-        moving = replace(result, coverage={**result.coverage, rule.traffic: size})
+        moving = replace(result, coverage=replace(result.coverage, pcie_bytes_moved=size))
         judged = judge_telemetry(observed([moving], [gpu()], telemetry=found))
         return [notice.code for notice in judged.notices if "pcie_replays" in notice.message]
 

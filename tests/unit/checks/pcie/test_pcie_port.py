@@ -247,7 +247,7 @@ def test_the_cpu_device_offers_a_simulated_link() -> None:
     link = pcie_port(CpuDevice())
     assert link.simulated
     link.open(SIZE)
-    assert link.facts()["numa_node"] is None
+    assert link.pinned().numa_node is None
 
 
 # --- NUMA ---

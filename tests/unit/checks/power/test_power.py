@@ -24,7 +24,9 @@ from gpu_burnin.checks.power.wave import Wave
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.exact.cpu import CpuProducts
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
 
@@ -52,14 +54,12 @@ def codes(result: CheckResult) -> list[str]:
 
 
 def waves(result: CheckResult) -> dict[str, Any]:
-    found = result.coverage["waves"]
-    assert isinstance(found, dict)
+    found: dict[str, Any] = to_json(coverages.power(result).waves)
     return found
 
 
 def mixed(result: CheckResult) -> dict[str, Any]:
-    found = result.coverage["mixed"]
-    assert isinstance(found, dict)
+    found: dict[str, Any] = to_json(coverages.power(result).mixed)
     return found
 
 
@@ -76,11 +76,11 @@ def test_healthy_gpus_pass_and_say_what_was_covered() -> None:
         assert mixed(result)["rounds"] >= 1
         # Copies are load: how few of them were looked at is said.
         assert mixed(result)["pcie"]["copies_moved"] >= mixed(result)["pcie"]["copies_verified"] > 0
-        assert result.coverage["verified_s"] > 0  # type: ignore[operator]
+        assert coverages.power(result).verified_s > 0
         assert mixed(result)["peer"]["copies_verified"] == 1
-        assert result.coverage["pcie_bytes_moved"] > 0  # type: ignore[operator]
-        assert result.coverage["simulated"] is True
-        json.dumps(dict(result.coverage))
+        assert coverages.power(result).pcie_bytes_moved > 0
+        assert coverages.power(result).simulated is True
+        json.dumps(to_json(result.coverage))
     starts = {waves(result)["started_s"] for result in found.values()}
     assert len(starts) == 1  # one start for all
     assert {waves(result)["start_skew_s"] for result in found.values()} != {None}
@@ -340,7 +340,7 @@ def test_a_fast_gpu_makes_all_waves() -> None:
     done, said = on_device(0.0005)
     assert (done.made_hz, said) == ([1.0, 10.0, 50.0], [])
     assert [record.made for record in done.records] == [2, 5, 10]
-    loads = [record.to_json()["load_share"] for record in done.records]
+    loads = [record.result.load_share for record in done.records]
     assert all(0.85 <= float(str(load)) <= 0.9 for load in loads)
     assert gc.isenabled()
 

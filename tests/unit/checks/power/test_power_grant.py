@@ -18,11 +18,13 @@ from gpu_burnin.checks.power import grant as power_grant
 from gpu_burnin.checks.power import grant_request as waves
 from gpu_burnin.checks.power.grant import Grant
 from gpu_burnin.checks.power.grant_request import State
+from gpu_burnin.checks.power.result import GrantedWaves, PowerCoverage
+from gpu_burnin.checks.power.waves import Waves, waves_made
 from gpu_burnin.checks.together import Group
 from gpu_burnin.cli.node import power_grant as command
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import POWER_GRANT_DIR
-from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support.engine_helpers import gpu
 from tests.support.together_helpers import contexts, run_together
@@ -142,7 +144,7 @@ def test_always_needs_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for given in ({"power_waves": "always"}, options(tmp_path / "file", mode="always")):
         (grant,) = asked(1, given).values()
-        assert (grant.run, grant.to_json()) == (True, {})
+        assert (grant.run, grant.request) == (True, None)
 
 
 def test_a_directory_that_cannot_be_written_is_no_grant(tmp_path: Path) -> None:
@@ -156,11 +158,16 @@ def test_the_report_says_when_it_was_asked_granted_and_over(tmp_path: Path, gran
     (made,) = contexts(1, exchange=lambda data: {gpu().uuid: data})
     group = Group(made)
     grant = power_grant.over(group, power_grant.ask(group, options(tmp_path), 1.0))
-    told = grant.to_json()
-    assert set(told) == {"asked_at", "granted_at", "over_at"}
-    assert str(told["asked_at"]) < str(told["granted_at"]) < str(told["over_at"])
-    assert Grant(True, None).to_json() == {}
+    found = waves_made(Waves(), grant.request)
+    assert isinstance(found, GrantedWaves)
+    assert found.asked_at < str(found.granted_at) < str(found.over_at)
+    told = to_json(found)
+    assert list(told)[-4:] == ["ended_s", "asked_at", "granted_at", "over_at"]
+    assert from_json(PowerCoverage, {**_NO_LOAD, "waves": told}).waves == found
+    assert not {"asked_at", "granted_at", "over_at"} & set(to_json(waves_made(Waves(), None)))
 
+
+_NO_LOAD = {"mixed": {"run": False, "started_s": 0.0, "ended_s": 0.0}}
 
 # --- state as the controller sees it ---
 

@@ -16,6 +16,7 @@ from gpu_burnin.engine.executor import ExecutionResult, execute
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate, verified_s
 from gpu_burnin.types import Verdict
+from tests.support import coverages
 from tests.support.engine_helpers import SHAPES, gpu, limited
 from tests.support.executor_helpers import LIMITS, told
 
@@ -62,10 +63,8 @@ def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
         ("GPU-1", Verdict.PASS),
     ]
     for result in found.results:
-        made = result.coverage["waves"]
-        assert isinstance(made, dict)
-        assert made["run"] is True
-        waited_s = result.coverage["waited_s"]
+        assert coverages.waves_made(result).run
+        waited_s = coverages.power(result).waited_s
         assert isinstance(waited_s, float)
         assert _SLACK_S < waited_s < result.seconds
         assert 0 < verified_s(result) < result.seconds - waited_s, "waiting is no test"
@@ -87,6 +86,4 @@ def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
     assert told(by_gpu["GPU-0"]) == []
     assert told(by_gpu["GPU-1"]) == [("POWER_MISMATCH", Verdict.FAIL)]
     for result in found.results:
-        made = result.coverage["waves"]
-        assert isinstance(made, dict)
-        assert made["why"] == "no grant for power waves came within 0.2 s"
+        assert coverages.power(result).waves.why == "no grant for power waves came within 0.2 s"

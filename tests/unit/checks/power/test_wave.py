@@ -17,6 +17,7 @@ from gpu_burnin.checks.power.wave import (
     waves_for,
 )
 from gpu_burnin.checks.together import Clock
+from gpu_burnin.system.codec import to_json
 
 FAST = Wave(50.0, 4)  # half a period: 10 ms
 
@@ -78,7 +79,7 @@ def test_waves_follow_each_other() -> None:
 def test_a_wave_that_was_made() -> None:
     found = made()
     assert (found.made, found.edges_missed, found.share_made, found.why_not) == (4, 0, 1.0, "")
-    assert found.to_json() == {
+    assert to_json(found.result) == {
         "frequency_hz": 50.0,
         "started_s": 100.0,
         "ended_s": 100.08,

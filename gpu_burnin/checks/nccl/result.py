@@ -1,0 +1,67 @@
+"""What the nccl check covered on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_burnin.types import Coverage, optional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One size of a curve: seconds of one operation, and its bus bandwidth. One rank has no bus: of it the algorithm
+    bandwidth is told."""
+
+    size_bytes: int
+    seconds: float = 0.0
+    busbw_bytes_per_s: float | None = optional(lambda: None)
+    algbw_bytes_per_s: float | None = optional(lambda: None)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The bandwidth, of whichever kind."""
+        return self.algbw_bytes_per_s if self.busbw_bytes_per_s is None else self.busbw_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Bandwidth by size of one collective with one algorithm. `transport` are the kinds in use, such as "P2P/CUMEM";
+    `why` it could not run, None where it did."""
+
+    collective: str
+    algorithm: str
+    transport: tuple[str, ...] = ()
+    points: tuple[Point, ...] = ()
+    why: str | None = optional(lambda: None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclCoverage(Coverage):
+    """What the nccl check covered on one rank.
+
+    `algorithms_used` are those that the library said it used by operation, `nvls_multicast` whether switches can add
+    (None: it does not say), `latest_gpu` the one that comes late to most operations, `lost` those that went missing.
+    """
+
+    ranks: int
+    gpus_in_plan: int
+    curves: tuple[Curve, ...] = ()
+    algorithms_used: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nvls_multicast: bool | None = None
+    types: tuple[str, ...] = ()
+    operations: int
+    operations_verified: int
+    elements_verified: int = 0
+    wrong_elements: int = 0
+    verified_s: float = 0.0
+    verified_parts_s: Mapping[str, float] = optional(dict)
+    latest_gpu: str | None = None
+    bytes_moved: int = 0
+    nvlink_bytes_moved: int | None = optional(lambda: None)
+    pcie_bytes_moved: int | None = optional(lambda: None)
+    why_no_busbw: str | None = optional(lambda: None)
+    no_floor_why: str | None = None
+    version: str = ""
+    lost: tuple[str, ...] = ()
+    simulated: bool = False
