@@ -108,6 +108,14 @@ class Series:
     values: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Shortfall:
+    """Where a result covers less than a PASS must: one sentence, and the figures behind it."""
+
+    message: str
+    details: Mapping[str, JSON]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """What a check looked at. Each check has a class of its own (gpu_burnin.checks.NAME.result); this one says nothing,
@@ -128,6 +136,18 @@ class Coverage:
     simulated: bool = optional(bool)
     no_floor_why: str | None = optional(lambda: None)
     waited_s: float | None = optional(lambda: None)
+
+    @property
+    def nothing_to_test(self) -> bool:
+        """Whether the check looked and found that there is nothing for it here, such as links of a single GPU."""
+        return False
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """Where this is less than what a PASS on real hardware must cover.
+
+        `precisions` are those of the GPU's model, () where that is not known.
+        """
+        return iter(())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.checks import CHECKS, Scope
+from gpu_burnin.checks.hbm.result import LEAST_PATTERNS
+from gpu_burnin.checks.hbm.result import LEAST_SHARE as MEMORY_LEAST_SHARE
 from gpu_burnin.checks.nccl.operations import COLLECTIVES
 from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, WAYS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.checks.sm.kernels import KERNELS
+from gpu_burnin.checks.sm.result import LEAST_SHARE as SMS_LEAST_SHARE
 from gpu_burnin.engine.plan import Expected, Plan, schedule
 from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.hardware.skus import SkuTable
-from gpu_burnin.judge.coverage import LEAST_PATTERNS, LEAST_SHARE, RULE_OF_THREE
+from gpu_burnin.judge.coverage import RULE_OF_THREE
 from gpu_burnin.report.words import duration, size
 from gpu_burnin.settings.config import GRANTED, NEVER
 from gpu_burnin.settings.expectations import expectations_of
@@ -175,7 +178,7 @@ def _state(plan: Plan, skus: SkuTable) -> Covers:
 
 
 def _sm(plan: Plan, skus: SkuTable) -> Covers:
-    share = LEAST_SHARE["sm"].least
+    share = SMS_LEAST_SHARE
     return Covers({"sms_least_share": share}, "every SM" if share == 1 else f"{share * 100:.0f} % of the SMs")
 
 
@@ -193,7 +196,7 @@ def _precisions(plan: Plan, skus: SkuTable) -> list[str]:
 
 
 def _hbm(plan: Plan, skus: SkuTable) -> Covers:
-    asked, least = plan.shapes["hbm_bytes"], LEAST_SHARE["hbm"].least
+    asked, least = plan.shapes["hbm_bytes"], MEMORY_LEAST_SHARE
     if plan.backend == "cpu":
         return Covers({"host_memory_bytes": asked}, f"{size(asked)} of host memory, no GPU memory")
     if asked:

@@ -11,7 +11,7 @@ from gpu_burnin.exact import operands
 from gpu_burnin.exact.port import products_on
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import Sku, load_skus
-from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, verdict_of, word_text
+from gpu_burnin.types import CheckResult, SelftestResult, verdict_of, word_text
 
 
 class Check:
@@ -31,15 +31,16 @@ class Check:
         # A probe alone covers nothing: its product is not verified.
         missing = [precision for precision in wanted if precision not in session.tally.ranges]
         reasons = [*session.tally.reasons]
-        if not device.simulated:
-            reasons += _coverage_reasons(ctx, paths, missing)
+        coverage = _coverage(session, paths, missing)
+        for short in () if device.simulated else coverage.shortfalls(() if sku is None else sku.precisions):
+            reasons.append(make_reason("COVERAGE_LOW", "gemm", short.message, gpu=ctx.uuid, details=short.details))
         return CheckResult(
             name=self.name,
             gpu=ctx.uuid,
             verdict=verdict_of(reasons),
             seconds=session.seconds,
             measurements=tuple(session.tally.measurements()),
-            coverage=_coverage(session, paths, missing),
+            coverage=coverage,
             errors=tuple(session.tally.errors),
             reasons=tuple(reasons),
             series=tuple(session.tally.series()),
@@ -56,17 +57,6 @@ def data_paths(session: Session, sku: Sku | None) -> dict[str, DataPath]:
     if session.device.simulated:
         return {precision: simulated_path(precision, rates.get(precision)) for precision in session.probes}
     return {precision: judge_path(probe, rates, peaks) for precision, probe in session.probes.items()}
-
-
-def _coverage_reasons(ctx: CheckContext, paths: dict[str, DataPath], missing: list[str]) -> list[Reason]:
-    unproven = {precision: path for precision, path in paths.items() if path.asked and not path.proven}
-    uncovered = [f"{precision} did not prove its data path ({path.why})" for precision, path in unproven.items()]
-    uncovered += [f"{precision} was not covered" for precision in missing]
-    if not uncovered:
-        return []
-    details: dict[str, JSON] = {"not_proven": list(unproven), "precisions_missing": list(missing)}
-    gpu = ctx.uuid
-    return [make_reason("COVERAGE_LOW", "gemm", "; ".join(uncovered), gpu=gpu, details=details)]
 
 
 def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) -> GemmCoverage:

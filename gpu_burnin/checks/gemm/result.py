@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.types import Coverage
+from gpu_burnin.hardware.skus import PATH_OF
+from gpu_burnin.types import Coverage, Shortfall
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,13 @@ class GemmCoverage(Coverage):
     verified_s: float
     verified_parts_s: Mapping[str, float]
     simulated: bool
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """Each precision of the model must have been verified, and on its own data path; of an unknown model, all."""
+        wanted = precisions or tuple(PATH_OF)
+        unproven = {name: path for name, path in self.data_path.items() if name in wanted and not path.proven}
+        missing = [name for name in wanted if name in self.precisions_not_covered or name not in self.data_path]
+        uncovered = [f"{name} did not prove its data path ({path.why})" for name, path in unproven.items()]
+        uncovered += [f"{name} was not covered" for name in missing]
+        if uncovered:
+            yield Shortfall("; ".join(uncovered), {"not_proven": [*unproven], "precisions_missing": [*missing]})

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.types import Coverage
+from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.types import Coverage, Shortfall
+
+# Design, section 6: memory but for what the driver keeps.
+LEAST_SHARE = 0.95
+# Memory faults hide from single patterns: stuck cells show in their complement, joined address lines only where words
+# differ, coupled neighbours only beside their opposite.
+LEAST_PATTERNS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +48,10 @@ class HbmCoverage(Coverage):
     word_bytes: int
     ecc: str
     simulated: bool
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """Enough of the memory must have gone through enough patterns."""
+        yield from too_small_share(self, "covered_bytes", "gpu_memory_bytes", LEAST_SHARE)
+        if len(self.patterns) < LEAST_PATTERNS:
+            message = f"the memory went through {len(self.patterns)} patterns, at least {LEAST_PATTERNS} are required"
+            yield Shortfall(message, {"patterns": [*self.patterns], "least_patterns": LEAST_PATTERNS})

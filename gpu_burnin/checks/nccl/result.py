@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpu_burnin.types import Coverage, optional
+from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.types import Coverage, Shortfall, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +66,7 @@ class NcclCoverage(Coverage):
     version: str = ""
     lost: tuple[str, ...] = ()
     simulated: bool = False
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """The result of every operation must have been compared: a PASS covers no others."""
+        return too_small_share(self, "operations_verified", "operations", 1.0, "verified")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from gpu_burnin.checks.least import too_small_share
 from gpu_burnin.telemetry.topology import PairTopology
-from gpu_burnin.types import COPY_DIRECTIONS, JSON_NAME, CheckResult, CopyDirection, Coverage, optional
+from gpu_burnin.types import COPY_DIRECTIONS, JSON_NAME, CheckResult, CopyDirection, Coverage, Shortfall, optional
 
 NAME = "nvlink"
 # Copier, other GPU, direction: `copier` writes to the other or reads from it. GPUs are UUIDs.
@@ -111,6 +112,18 @@ class NvlinkCoverage(Coverage):
     pcie_bytes_moved: int = 0
     no_floor_why: str | None = None
     simulated: bool = False
+
+    @property
+    def nothing_to_test(self) -> bool:
+        """One GPU has no pair, and pairs that cannot and need not reach each other are none."""
+        return self.pairs_total == 0
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """Every pair must be covered, and the data of every copy that was made compared."""
+        if not self.nothing_to_test:
+            yield from too_small_share(self, "pairs_covered", "pairs_total", 1.0)
+        if self.copies_moved:
+            yield from too_small_share(self, "copies_verified", "copies_moved", 1.0, "verified")
 
 
 class Matrix:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.types import Coverage, optional
+from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.types import Coverage, Shortfall, optional
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,7 @@ class PcieCoverage(Coverage):
     numa_node: int | None = None
     numa_note: str | None = None
     pinned_bytes: int = 0
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """The data of every copy must have been compared: a PASS covers no others."""
+        return too_small_share(self, "copies_verified", "copies_moved", 1.0, "verified")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.types import Coverage
+from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.types import Coverage, Shortfall
+
+# Design, section 6: every SM.
+LEAST_SHARE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +29,7 @@ class SmCoverage(Coverage):
     verified_parts_s: Mapping[str, float]
     bytes_moved: int
     simulated: bool
+
+    def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
+        """Every SM must have run every kernel."""
+        return too_small_share(self, "sms_covered", "sms_total", LEAST_SHARE)

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks.hbm.result import LEAST_PATTERNS
 from gpu_burnin.checks.hbm.rounds import CORE
 from gpu_burnin.checks.nvlink.result import NvlinkCoverage
 from gpu_burnin.hardware import load_xids, make_reason
-from gpu_burnin.judge.coverage import LEAST_PATTERNS, missed_fault_rate, missed_fault_rate_of_gpu
+from gpu_burnin.judge.coverage import missed_fault_rate, missed_fault_rate_of_gpu
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.judge.xid import is_own
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import JSON, Action, CheckResult, Coverage, Measurement, Reason, SelftestResult, Verdict
-from tests.support.run_helpers import COVERAGE, GPUS, covered, exchanged, healthy, plan, result, without
+from tests.support.run_helpers import COVERAGE, GPUS, PRECISIONS, covered, exchanged, healthy, plan, result, without
 
 XIDS = load_xids()
 
@@ -214,6 +215,15 @@ def test_model_without_fp8_needs_no_fp8() -> None:
     unproven = gemm(data_path=paths(fp8_e4m3={**PROVEN, "proven": False}))
     assert judge(replace(unproven, gpus=gpus)).verdict is Verdict.PASS
     assert judge(unproven).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_data_path_is_judged_once() -> None:
+    """A PASS that should be none is refused in the words of the check itself."""
+    seen = gemm(data_path=paths(bf16={**PROVEN, "proven": False, "why": "too slow"}, fp8_e4m3=None))
+    (reason,) = judge(seen).reasons
+    assert reason.message == "bf16 did not prove its data path (too slow); fp8_e4m3 was not covered"
+    (short,) = next(r for r in seen.results if (r.name, r.gpu) == ("gemm", "GPU-0")).coverage.shortfalls(PRECISIONS)
+    assert (reason.message, reason.details) == (short.message, short.details)
 
 
 def test_an_interrupted_run_lists_what_is_missing_once() -> None:

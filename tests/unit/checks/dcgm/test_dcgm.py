@@ -12,8 +12,8 @@ import pytest
 from gpu_burnin.checks import CHECKS, REGISTRY, USUAL_CHECKS, Scope
 from gpu_burnin.checks.dcgm import check
 from gpu_burnin.checks.dcgm import diagnostic as dcgm
-from gpu_burnin.judge.coverage import LEAST_SHARE
-from gpu_burnin.types import Gpu, Reason, Verdict
+from gpu_burnin.checks.dcgm.result import DcgmCoverage
+from gpu_burnin.types import Coverage, Gpu, Reason, Verdict
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, recorded, results_of, spoil
 
 
@@ -31,7 +31,7 @@ def test_it_has_to_be_asked_for_and_comes_after_the_workers() -> None:
     assert isinstance(REGISTRY["dcgm"], check.Check)
     assert (CHECKS["dcgm"].scope, CHECKS["dcgm"].optional, CHECKS["dcgm"].selftested) == (Scope.AFTER, True, False)
     assert "dcgm" not in USUAL_CHECKS
-    assert "dcgm" not in LEAST_SHARE
+    assert DcgmCoverage.shortfalls is Coverage.shortfalls
     assert dcgm.DIAG_LEVELS == {"quick": 1, "standard": 2, "extended": 3}
 
 
