@@ -45,7 +45,7 @@ def _break_sms(patch: pytest.MonkeyPatch) -> None:
 
     def on_sms(self: CpuSm, *args: Any) -> Any:
         found = run(self, *args)
-        found.values[found.smid == 1, 0] ^= np.uint64(1)
+        found.rows[found.smid == 1, 0] ^= np.uint64(1)
         return found
 
     patch.setattr(CpuSm, "run", on_sms)
