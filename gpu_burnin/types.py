@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 # JSON values as they appear in reports, journals and on the worker pipes.
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
@@ -150,40 +150,6 @@ class Coverage:
         return iter(())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Untyped(Coverage, Mapping[str, JSON]):
-    """The coverage of a check that has no class of its own yet."""
-
-    entries: Mapping[str, JSON]
-
-    def __post_init__(self) -> None:
-        empty = Coverage()
-        kinds: dict[str, Any] = {"no_floor_why": str, "waited_s": (int, float), "verified_s": (int, float)}
-        kinds |= {"pcie_bytes_moved": int, "nvlink_bytes_moved": int}
-        for name in Coverage.__dataclass_fields__:
-            told, default = self.entries.get(name), getattr(empty, name)
-            if getattr(self, name) == default and isinstance(told, kinds.get(name, type(default))):
-                object.__setattr__(self, name, told)
-
-    def __getitem__(self, key: str) -> JSON:
-        return self._all()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def _all(self) -> dict[str, JSON]:
-        late = {name: getattr(self, name) for name in ("no_floor_why", "waited_s")}
-        return {**self.entries, **{name: value for name, value in late.items() if value is not None}}
-
-
-def untyped(coverage: Coverage) -> Mapping[str, JSON]:
-    """The entries of the coverage of a check that has no class of its own yet."""
-    return coverage if isinstance(coverage, Untyped) else {}
-
-
 @dataclass(frozen=True)
 class CheckResult:
     """What one check found on one GPU, or on the node when `gpu` is None.
@@ -202,10 +168,6 @@ class CheckResult:
     reasons: tuple[Reason, ...] = ()
     series: tuple[Series, ...] = ()
     started_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.coverage, Coverage):
-            object.__setattr__(self, "coverage", Untyped(entries=self.coverage) if self.coverage else Coverage())
 
 
 @dataclass(frozen=True)

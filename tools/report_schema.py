@@ -12,7 +12,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from gpu_burnin.checks import CHECKS, coverage_class
 from gpu_burnin.system.codec import json_fields
-from gpu_burnin.types import Untyped
 
 _SCALARS: Mapping[type, Any] = {
     bool: "boolean", int: "integer", str: "string", NoneType: "null",
@@ -22,7 +21,7 @@ _SCALARS: Mapping[type, Any] = {
 
 def coverage_schemas() -> str:
     """The definitions of the report's schema, by check: one line for each field of a class."""
-    classes = {check: coverage_class(check) for check in CHECKS if coverage_class(check) is not Untyped}
+    classes = {check: coverage_class(check) for check in CHECKS}
     return "{\n" + ",\n".join(f'"{check}": {_lines(schema_of(kind))}' for check, kind in classes.items()) + "\n}\n"
 
 

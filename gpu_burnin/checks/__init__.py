@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult, Untyped
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult
 
 if TYPE_CHECKING:
     from gpu_burnin.device.port import Device
@@ -160,10 +160,7 @@ def coverage_class(name: str) -> type[Coverage]:
     """The class of what a check covers, imported when it is first asked for. Raises KeyError for an unknown check."""
     if name not in CHECKS:
         raise KeyError(f"unknown check {name!r}: choose from {', '.join(CHECKS)}")
-    try:
-        module = importlib.import_module(f"gpu_burnin.checks.{name}.result")
-    except ModuleNotFoundError:
-        return Untyped
+    module = importlib.import_module(f"gpu_burnin.checks.{name}.result")
     found: type[Coverage] = getattr(module, f"{name.capitalize()}Coverage")
     return found
 

@@ -12,7 +12,7 @@ from gpu_burnin.report import curves, peers
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import finite, measured, without_name
 from gpu_burnin.report.words import rate
-from gpu_burnin.system.values import mapping_of
+from gpu_burnin.system.entries import mapping_of
 
 SCHEMA = "muster-comparison/v1"
 WIDTH = 100

@@ -14,7 +14,7 @@ from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
 from gpu_burnin.report.words import GB, number, rate
-from gpu_burnin.system.values import mapping_of, names_of, text_of
+from gpu_burnin.system.entries import mapping_of, names_of, text_of
 from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection
 
 _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitch", "pcie": "PCIe"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, without_name
-from gpu_burnin.system.values import mapping_of, names_of
+from gpu_burnin.system.entries import mapping_of, names_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.said import common_codes
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
-from gpu_burnin.system.values import mapping_of, text_of
+from gpu_burnin.system.entries import mapping_of, text_of
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.types import CheckResult, Coverage
 

@@ -16,7 +16,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT, Untyped
+from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT
 
 T = TypeVar("T")
 _NOT_FINITE = ("nan", "inf", "-inf")
@@ -69,8 +69,6 @@ def _default(field: Any) -> Callable[[], Any] | None:
 
 def to_json(value: object, not_finite: Callable[[float], str | None] = str) -> Any:
     """JSON values of a dataclass, mapping, list or scalar; `not_finite` gives what stands for NaN and infinities."""
-    if isinstance(value, Untyped):
-        return to_json(dict(value), not_finite)
     if is_dataclass(value) and not isinstance(value, type):
         entries = ((field, getattr(value, field.name)) for field in json_fields(type(value)))
         return {
@@ -109,8 +107,6 @@ def _read(hint: Any, data: Any, tolerant: bool) -> Any:
         return _items(args, data, tolerant)
     if origin is not None and issubclass(origin, Mapping):
         return {_read(args[0], key, tolerant): _at(key, args[1], item, tolerant) for key, item in _object(data).items()}
-    if hint is Untyped:
-        return Untyped(entries=_object(data))
     if is_dataclass(hint):
         return _object_of(cast("type[Any]", hint), _object(data), tolerant)
     if issubclass(hint, Enum):

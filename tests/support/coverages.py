@@ -13,13 +13,13 @@ from gpu_burnin.checks.nvlink.result import NvlinkCoverage
 from gpu_burnin.checks.pcie.result import PcieCoverage
 from gpu_burnin.checks.power.result import PowerCoverage, PowerSeen, WavesMade
 from gpu_burnin.system.codec import Misfit, from_json, json_fields
-from gpu_burnin.types import CheckResult, Coverage, Untyped
+from gpu_burnin.types import CheckResult, Coverage
 
 
 def coverage(check: str, **told: Any) -> Coverage:
     """The coverage of a check with these JSON values; what they do not say is 0, empty, False or None."""
     kind = coverage_class(check)
-    return Untyped(entries=told) if kind is Untyped else from_json(kind, _filled(kind, told))
+    return from_json(kind, _filled(kind, told))
 
 
 def _filled(hint: Any, told: Any) -> Any:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.together import Group
 from gpu_burnin.device.port import DeviceError
-from gpu_burnin.types import CheckResult, Untyped, Verdict
+from gpu_burnin.types import CheckResult, Coverage, Verdict
 from tests.support.engine_helpers import context
 from tests.support.together_helpers import contexts, run_together
 
 
-def _done(ctx: CheckContext, **coverage: object) -> CheckResult:
+@dataclass(frozen=True, kw_only=True)
+class _Told(Coverage):
+    entries: Mapping[str, object]
+
+
+def _done(ctx: CheckContext, **entries: object) -> CheckResult:
     uuid = ctx.gpu.uuid if ctx.gpu else None
-    return CheckResult("x", uuid, Verdict.PASS, 0.0, coverage=coverage)  # type: ignore[arg-type]
+    return CheckResult("x", uuid, Verdict.PASS, 0.0, coverage=_Told(entries=entries))
 
 
 def _coverage(results: dict[str, CheckResult | Exception]) -> dict[str, object]:
     assert not [result for result in results.values() if isinstance(result, Exception)]
     told = {uuid: result.coverage for uuid, result in results.items() if isinstance(result, CheckResult)}
-    return {uuid: dict(coverage) if isinstance(coverage, Untyped) else {} for uuid, coverage in told.items()}
+    return {uuid: dict(coverage.entries) if isinstance(coverage, _Told) else {} for uuid, coverage in told.items()}
 
 
 def test_all_get_what_all_gave_and_the_shortest_budget() -> None:

@@ -15,7 +15,7 @@ from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.sampling_record import SAMPLES
-from gpu_burnin.types import JSON, CheckResult, Gpu, Reason, Verdict
+from gpu_burnin.types import CheckResult, Gpu, Reason, Verdict
 from tests.support.coverages import coverage
 from tests.support.observed import observed
 
@@ -212,8 +212,8 @@ def test_a_hardware_slowdown_in_moments_of_power_waves_is_no_fault(
     """0x8 may show while the clocks change (nvml.h); the power check itself tells of it as a warning."""
     watched = series(FAULTY, t_s=tuple(range(1, 7)), samples=60, reason_samples={4: 60, 8: samples})
     columns = {"temperature_c": (60.0,) * 6, "clocks_event_reasons": seen}
-    waves: dict[str, JSON] = {"run": True, "started_s": 1.2, "ended_s": 3.9}
-    power = CheckResult("power", FAULTY.uuid, Verdict.PASS, 5.0, (), {"waves": waves})
+    waves = {"run": True, "started_s": 1.2, "ended_s": 3.9}
+    power = CheckResult("power", FAULTY.uuid, Verdict.PASS, 5.0, (), coverage("power", waves=waves))
     found = judge(findings(replace(watched, columns=columns)), power)
     assert [reason.code for reason in found[0]] == code
     brake = replace(watched, columns={**columns, "clocks_event_reasons": (4.0, 132.0, 4.0, 4.0, 4.0, 4.0)})
