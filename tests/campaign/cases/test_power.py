@@ -41,18 +41,16 @@ class _WrongOnEdge(FaultyProductsDevice):
     def __init__(self, seed: int) -> None:
         super().__init__(FAULTS["bitflip"], lambda number, _: self._rested, seed)
         self._rested = False
-        self._made = 0
+        self._collects = self._since_collect = 0
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
-        self._made += 1
-        # The products that measure the load come first, without a rest between them.
-        self._rested = self._made > 40 and self._since_collect == 0
+        # The load is measured first, in three bursts at least; a busy machine makes few products, but always bursts.
+        self._rested = self._collects >= 3 and self._since_collect == 0
         self._since_collect += 1
         super().gemm(precision, a, b, c)
 
-    _since_collect = 0
-
     def collect(self) -> Any:
+        self._collects += 1
         self._since_collect = 0
         return super().collect()
 
