@@ -11,8 +11,9 @@ import sys
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.children import child_environment
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.system.host_limits import scarce_in, shortage
-from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
+from gpu_burnin.telemetry.state import NodeState
 
 # A driver that has to wake 8 GPUs without persistence mode takes 20 to 30 s; a GPU that hangs takes for ever.
 DEFAULT_TIMEOUT_S = 60.0
@@ -68,7 +69,7 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
     answer = json.loads(output)
     if "error" in answer:
         raise InventoryError(str(answer["error"]))
-    return node_from_json(answer)
+    return from_json(NodeState, answer)
 
 
 def _main() -> None:
@@ -76,7 +77,7 @@ def _main() -> None:
     from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
 
     try:
-        print(json.dumps(node_to_json(read_node())))
+        print(json.dumps(to_json(read_node())))
     except NvmlUnavailableError as error:
         print(json.dumps({"error": str(error)}))
 

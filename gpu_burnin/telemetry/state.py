@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias, TypeVar
 
-from gpu_burnin.types import JSON, Gpu
+from gpu_burnin.types import JSON_NAME, Gpu
 
 _T = TypeVar("_T")
 
@@ -16,7 +15,7 @@ class Unsupported:
     """There is no value, and this is why: NVML's error name in lower case, such as "not_supported", or
     "driver_too_old" for what came with a later driver."""
 
-    why: str
+    why: str = field(metadata={JSON_NAME: "unsupported"})
 
     @property
     def by_design(self) -> bool:
@@ -165,42 +164,3 @@ def to_gpu(state: GpuState, sku: str) -> Gpu:
         memory_bytes=known(state.memory_bytes) or 0,
         vbios=known(state.vbios) or "",
     )
-
-
-def _plain(value: Any) -> JSON:
-    if isinstance(value, Unsupported):
-        return {"unsupported": value.why}
-    if isinstance(value, ProcessUse):
-        return {"pid": value.pid, "used_bytes": value.used_bytes}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    plain: JSON = value
-    return plain
-
-
-def _rich(value: Any) -> Any:
-    if isinstance(value, Mapping) and "unsupported" in value:
-        return Unsupported(str(value["unsupported"]))
-    if isinstance(value, Mapping):
-        return ProcessUse(int(value["pid"]), value["used_bytes"])
-    if isinstance(value, list):
-        return tuple(_rich(item) for item in value)
-    return value
-
-
-def gpu_to_json(state: GpuState) -> dict[str, JSON]:
-    """Plain JSON values; a value that could not be read is {"unsupported": why}."""
-    return {f.name: _plain(getattr(state, f.name)) for f in fields(state)}
-
-
-def node_to_json(node: NodeState) -> dict[str, JSON]:
-    """The inverse of node_from_json."""
-    plain: dict[str, JSON] = {f.name: getattr(node, f.name) for f in fields(node) if f.name != "gpus"}
-    plain["gpus"] = [gpu_to_json(gpu) for gpu in node.gpus]
-    return plain
-
-
-def node_from_json(data: Mapping[str, Any]) -> NodeState:
-    """Rebuild what node_to_json gave; TypeError or KeyError when it is something else."""
-    gpus = tuple(GpuState(**{key: _rich(value) for key, value in gpu.items()}) for gpu in data["gpus"])
-    return NodeState(**{**data, "gpus": gpus})

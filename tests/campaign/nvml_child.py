@@ -22,9 +22,9 @@ from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.engine.wire import result_from_json
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.settings.expectations import expectations_of
-from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry import node_links
-from gpu_burnin.telemetry.state import NodeState, node_from_json, node_to_json
+from gpu_burnin.telemetry.state import NodeState
 from gpu_burnin.types import JSON, CheckResult, Gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ class NvmlChild:
         answer = self._ask(scenario, None, {})
         if "error" in answer:
             raise RuntimeError(f"{answer['error']}; the scenario was:\n{scenario}")
-        return node_from_json(answer["node"])
+        return from_json(NodeState, answer["node"])
 
     def check(self, scenario: str, gpus: Sequence[Gpu], options: Mapping[str, JSON]) -> CheckResult:
         """The result of the state check of a plan with these GPUs and options."""
@@ -82,7 +82,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     os.environ[SCENARIO_VARIABLE] = request["scenario"]
     if request["gpus"] is None:
         try:
-            return {"node": node_to_json(read_node())}
+            return {"node": to_json(read_node())}
         except NvmlUnavailableError as error:
             return {"error": str(error)}
     gpus = tuple(Gpu(**gpu) for gpu in request["gpus"])

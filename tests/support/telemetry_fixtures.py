@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.telemetry.state import NodeState, node_from_json
+from gpu_burnin.system.codec import from_json
+from gpu_burnin.telemetry.state import NodeState
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "tests/lab/scenarios"
@@ -64,6 +65,6 @@ def read_node(run_python: Run) -> Callable[[str], NodeState]:
     def read(scenario: str) -> NodeState:
         done = run_python(scenario, "from gpu_burnin.telemetry.inventory import _main; _main()")
         assert done.returncode == 0, done.stderr
-        return node_from_json(json.loads(done.stdout))
+        return from_json(NodeState, json.loads(done.stdout))
 
     return read

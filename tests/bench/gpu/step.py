@@ -72,12 +72,12 @@ def versions(report: Report) -> None:
 
 def node(report: Report) -> None:
     """All that NVML says, before anything touches CUDA."""
+    from gpu_burnin.system.codec import to_json
     from gpu_burnin.telemetry.nvml import read_node
-    from gpu_burnin.telemetry.state import node_to_json
 
     found = read_node()
     unread = {gpu.label: {name: value.why for name, value in gpu.unread().items()} for gpu in found.gpus}
-    report.save(node=node_to_json(found), unread=unread)
+    report.save(node=to_json(found), unread=unread)
 
 
 def nvidia_smi(report: Report) -> None:

@@ -21,12 +21,12 @@ from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.node.prepare import RunOptions, plan_options
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
-from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry import discover as discovery
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source, absent, by_model, decide, node_links_of
 from gpu_burnin.telemetry.pci import switch_addresses
-from gpu_burnin.telemetry.state import GpuState, NodeState, Unsupported, node_from_json, to_gpu
+from gpu_burnin.telemetry.state import GpuState, NodeState, Unsupported, to_gpu
 from tests.support.telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot, pci_device
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -133,12 +133,12 @@ SHAPES: dict[str, tuple[str, Expectations, list[tuple[str, int | None]], bool, S
 READ = """
 import json, os, sys
 from gpu_burnin.telemetry.nvml import read_node
-from gpu_burnin.telemetry.state import node_to_json
+from gpu_burnin.system.codec import to_json, from_json
 path, found = os.environ["MUSTER_FAKE_NVML_SCENARIO"], {}
 for name, text in json.load(sys.stdin).items():
     with open(path, "w") as scenario:
         scenario.write(text)
-    found[name] = node_to_json(read_node())
+    found[name] = to_json(read_node())
 json.dump(found, sys.stdout)
 """
 
@@ -162,7 +162,7 @@ def shapes(fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return {name: node_from_json(node) for name, node in json.loads(done.stdout).items()}
+    return {name: from_json(NodeState, node) for name, node in json.loads(done.stdout).items()}
 
 
 def found_of(node: NodeState, **changes: Any) -> Found:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gpu_burnin.hardware import load_skus
+from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry.inventory import InventoryError, ScenarioError, read_inventory_in_child
 from gpu_burnin.telemetry.pci import normal_bus_id
-from gpu_burnin.telemetry.state import NodeState, Unsupported, node_from_json, node_to_json, to_gpu
+from gpu_burnin.telemetry.state import NodeState, Unsupported, to_gpu
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "lab/scenarios"
 Read = Callable[[str], NodeState]
@@ -232,7 +233,7 @@ def test_inventory_in_a_child(scenario_environment: Environment, monkeypatch: py
         monkeypatch.setenv(name, value)
     node = read_inventory_in_child(timeout_s=30)
     assert len(node.gpus) == 4
-    assert node_from_json(json.loads(json.dumps(node_to_json(node)))) == node
+    assert from_json(NodeState, json.loads(json.dumps(to_json(node)))) == node
     assert to_gpu(node.gpus[2], "h100-sxm5-80gb").pci_bus_id == "0000:52:00.0"
     monkeypatch.setenv("MUSTER_FAKE_NVML_SCENARIO", "/nonexistent/scenario")
     with pytest.raises(InventoryError, match="modprobe nvidia"):
