@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from gpu_burnin.types import JSON
-
 # Keys of a check's coverage.
 TOTAL_KEY, PARTS_KEY = "verified_s", "verified_parts_s"
 
@@ -45,22 +43,6 @@ class VerifiedTime:
         self.total_s += seconds * share
         for part in parts:
             self.parts_s[part] = self.parts_s.get(part, 0.0) + seconds * share
-
-    @property
-    def verified_s(self) -> float:
-        """For Coverage.verified_s."""
-        return round(self.total_s, 9)
-
-    @property
-    def verified_parts_s(self) -> dict[str, float]:
-        """For Coverage.verified_parts_s."""
-        return {part: round(seconds, 9) for part, seconds in self.parts_s.items()}
-
-    def to_json(self) -> dict[str, JSON]:
-        """Entries of the coverage of a check that has no class for it yet."""
-        found = self.counted()
-        parts: dict[str, JSON] = {**found["verified_parts_s"]}
-        return {"verified_s": found["verified_s"], **({"verified_parts_s": parts} if parts else {})}
 
     def counted(self) -> Counted:
         """Fields of a check's coverage."""

@@ -77,7 +77,6 @@ def _coverage(session: Session, paths: dict[str, DataPath], missing: list[str]) 
         },
         algorithms=dict(tally.algorithms),
         bytes_moved=tally.bytes_moved,
-        verified_s=tally.time.verified_s,
-        verified_parts_s=tally.time.verified_parts_s,
+        **tally.time.counted(),
         simulated=session.device.simulated,
     )

@@ -157,7 +157,7 @@ def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s:
         passes=dict(scan.reached),
         sweep_seconds=sweep_s,
         # Whatever a step of a round writes it reads back and compares.
-        verified_s=VerifiedTime(scan.memory.seconds).verified_s,
+        **VerifiedTime(scan.memory.seconds).counted(),
         retention_s=scan.held_s,
         wrong_words=scan.damage.words,
         wrong_words_at_least=scan.damage.more,

@@ -261,8 +261,7 @@ def _coverage(sms: SmPort, tally: _Tally) -> SmCoverage:
         seeds=tally.seeds,
         functions=FUNCTIONS,
         wrong_blocks=tally.wrong_blocks,
-        verified_s=tally.time.verified_s,
-        verified_parts_s=tally.time.verified_parts_s,
+        **tally.time.counted(),
         bytes_moved=tally.moved_bytes,
         simulated=sms.simulated,
     )
