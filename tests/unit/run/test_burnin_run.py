@@ -12,6 +12,7 @@ import pytest
 
 from gpu_burnin.checks import CHECKS, SELFTESTED, USUAL_CHECKS
 from gpu_burnin.node import evidence, reports
+from gpu_burnin.report import model
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
 from tests.support.node_runs import BOOT_LINE, LAB, Node, codes, full
@@ -35,7 +36,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
         "report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json", "journal.jsonl",
         "evidence.json", "evidence.json.sig",
     }  # fmt: skip
-    assert reports.load(node.store.latest) == report
+    assert model.document(reports.load(node.store.latest)) == report
     statement = evidence.verify(
         evidence.annotation_of(run.path),
         public_line,
