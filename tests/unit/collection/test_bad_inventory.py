@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 NO_SUM = "kube_binaries_checksums has no entry for"
 # File, what stands there, what is put there instead, the one line that comes of it.
@@ -52,6 +54,7 @@ MISTAKES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_mistake_is_one_line_and_nothing_is_touched(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -229,6 +229,7 @@ def test_fingerprint_is_ssh_keygen_s(tmp_path: Path) -> None:
     assert preflight_facts.host_keys(tmp_path)["ssh-ed25519"] == printed.split()[1]
 
 
+@pytest.mark.slow
 def test_role_reports_all_hosts_at_once(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

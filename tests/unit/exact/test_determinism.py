@@ -76,6 +76,7 @@ def _in_process(threads: int) -> dict[str, list[str]]:
     return made
 
 
+@pytest.mark.slow
 def test_two_threads_give_the_same_digests_as_one(with_one_thread: dict[str, list[str]]) -> None:
     assert _in_process(2) == with_one_thread
     assert len(with_one_thread) == sum(len(exact.ranges_for(p)) for p in exact.PRECISIONS)
