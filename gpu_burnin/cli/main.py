@@ -229,7 +229,7 @@ def explain(code: str | None) -> None:
     from gpu_burnin.admission import node
     from gpu_burnin.hardware import load_reasons
     from gpu_burnin.node import evidence
-    from gpu_burnin.report.words import ACTIONS
+    from gpu_burnin.report.formatting import ACTIONS
 
     reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
     summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}

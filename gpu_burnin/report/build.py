@@ -17,7 +17,7 @@ from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.judge.xid import is_own
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import SERIES
-from gpu_burnin.report.words import covered
+from gpu_burnin.report.formatting import covered
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found

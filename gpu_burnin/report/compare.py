@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpu_burnin.report import curves, peers
+from gpu_burnin.report.formatting import rate
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import finite, measured, without_name
-from gpu_burnin.report.words import rate
 from gpu_burnin.system.entries import mapping_of
 
 SCHEMA = "muster-comparison/v1"
@@ -65,8 +65,8 @@ def compare(before: Report, after: Report) -> Comparison:
     names = _paired(before, after)
     changes = (
         *_verdicts(before, after, names),
-        *_said(before, after, names, "reason"),
-        *_said(before, after, names, "warning"),
+        *_findings(before, after, names, "reason"),
+        *_findings(before, after, names, "warning"),
         *_hardware(before, after, names),
         *_software(before, after),
         *_measurements(before, after, names),
@@ -174,7 +174,7 @@ def _verdicts(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     yield from _differing("verdict", "interrupted", {"node": before["interrupted"]}, {"node": after["interrupted"]})
 
 
-def _said(before: Report, after: Report, names: _Names, kind: str) -> Iterator[Change]:
+def _findings(before: Report, after: Report, names: _Names, kind: str) -> Iterator[Change]:
     """Codes that appeared or went, by place; the message is that of the first of its kind."""
 
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from gpu_burnin.checks.nccl.result import NcclCoverage
+from gpu_burnin.report.formatting import GB, number, rate, size
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
-from gpu_burnin.report.words import GB, number, rate, size
 from gpu_burnin.types import CheckResult
 
 _SIZE = (480, 210)
@@ -154,8 +154,8 @@ def _ways(covered: list[NcclCoverage]) -> list[tuple[str, str]]:
 
 
 def _way(transport: str) -> str:
-    said = next((words for start, words in _TRANSPORTS if transport.upper().startswith(start)), "")
-    return f"{transport}: {said}" if said else transport
+    meaning = next((text for start, text in _TRANSPORTS if transport.upper().startswith(start)), "")
+    return f"{transport}: {meaning}" if meaning else transport
 
 
 def _latest(report: Report, covered: list[NcclCoverage]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_burnin.report.check_findings import failed_links, units_of
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import failed_links, units_of
 from gpu_burnin.report.units import gpu_name, without_name
 
 # Letters of the reason at the top; the whole of it stands below.

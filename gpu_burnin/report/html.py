@@ -12,14 +12,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from gpu_burnin.report import charts, page, words
+from gpu_burnin.report import charts, formatting, page
+from gpu_burnin.report.check_findings import findings_of, has_bad_link
 from gpu_burnin.report.curves import curves
 from gpu_burnin.report.grid import STEPS
 from gpu_burnin.report.links import opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import peers
-from gpu_burnin.report.said import has_bad_link, said_of
 from gpu_burnin.report.units import gpu_label, gpu_name
 from gpu_burnin.report.waves import waves
 
@@ -56,7 +56,7 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         curves=curves(report),
         waves=waves(report, series),
         opinion=opinion(report),
-        said_of=functools.partial(said_of, report),
+        findings_of=functools.partial(findings_of, report),
         has_bad_link=has_bad_link,
         peaks=page.peaks(report, series),
         started_s=series["started_monotonic_s"],
@@ -64,7 +64,7 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
         label=functools.partial(gpu_label, report),
         name=functools.partial(gpu_name, report),
-        words=words,
+        formatting=formatting,
     )
 
 

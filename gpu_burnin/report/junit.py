@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from gpu_burnin.report.check_findings import link_of, units_of
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import link_of, units_of
 from gpu_burnin.report.units import gpu_label
 
 # Characters that XML 1.0 cannot hold, not even escaped (XML 1.0, section 2.2).
@@ -61,9 +61,9 @@ def _suite(report: Report, name: str, cases: list[_Case]) -> ET.Element:
     )
     if name == "run":
         properties = ET.SubElement(element, "properties")
-        said = {"simulated": str(report["simulated"]).lower()}
-        said |= {key: report[key] for key in ("run_id", "level", "verdict", "action", "finished_at")}
-        for key, value in said.items():
+        facts = {"simulated": str(report["simulated"]).lower()}
+        facts |= {key: report[key] for key in ("run_id", "level", "verdict", "action", "finished_at")}
+        for key, value in facts.items():
             ET.SubElement(properties, "property", name=key, value=_text(value))
     seen: Counter[str] = Counter()
     for case in cases:

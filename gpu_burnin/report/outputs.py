@@ -70,12 +70,12 @@ def _page(report: model.Report, series: Mapping[str, Any]) -> str:
     try:
         return html.render(report, series)
     except Exception:
-        said = markupsafe.escape(
+        text = markupsafe.escape(
             f"{report['verdict']} {report['node']}, run {report['run_id']}: this page could not be made: a fault "
             "of gpu-burnin itself and says nothing about a GPU. The whole report is in report.txt and report.json "
             f"beside it. Please report this fault with these lines:\n\n{traceback.format_exc()}"
         )
-        return f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>No page</title>\n<pre>{said}</pre>\n'
+        return f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>No page</title>\n<pre>{text}</pre>\n'
 
 
 def metrics_bytes(report: model.Report) -> bytes:

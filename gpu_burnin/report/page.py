@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.hardware import load_reasons
+from gpu_burnin.report.check_findings import common_codes, link_of, units_of
+from gpu_burnin.report.formatting import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import common_codes, link_of, units_of
 from gpu_burnin.report.units import gpu_name, is_low, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
-from gpu_burnin.report.words import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
 from gpu_burnin.types import CheckResult, Measurement
 
 # Numbers that stand alone: not the 16 of bf16.
@@ -29,7 +29,7 @@ MAX_ERRORS = 12
 
 @dataclass
 class Finding:
-    """Everything reported under one code: `said` holds (units, message, evidence), equal messages joined.
+    """Everything reported under one code: `entries` holds (units, message, evidence), equal messages joined.
 
     `common`: every GPU of the node failed under it.
     """
@@ -39,7 +39,7 @@ class Finding:
     summary: str | None
     what_to_do: str | None
     common: bool = False
-    said: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
+    entries: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class Page:
         """What takes meaning from the verdict."""
         report = self.report
         injected = ", ".join(report["coverage"]["injected"])
-        said = (
+        caveats = (
             ("Simulated hardware: this proves nothing about real GPUs.", report["simulated"]),
             ("The run was interrupted; this is what had been found until then.", report["interrupted"]),
             (f"Faults were injected on purpose: {injected}.", injected),
         )
-        return [text for text, is_so in said if is_so]
+        return [text for text, is_so in caveats if is_so]
 
     @property
     def findings(self) -> list[Finding]:
@@ -140,9 +140,9 @@ class Page:
                 ),
             )
             named, text = units_of(self.report, item), without_name(self.report, item)
-            same = next((units for units, message, _ in finding.said if message == text), None)
+            same = next((units for units, message, _ in finding.entries if message == text), None)
             if same is None:
-                finding.said.append((named, text, item["evidence"]))
+                finding.entries.append((named, text, item["evidence"]))
             else:
                 same += [unit for unit in named if unit not in same]
         return list(found.values())
@@ -269,18 +269,18 @@ class Page:
         low, high = duration(min(seconds)), duration(max(seconds))
         bounds = [unit["missed_fault_rate_upper95_per_s"] for unit in units]
         if units[0]["gpu"] is None:
-            said = "looked once: no bound"
+            stated = "looked once: no bound"
         elif None in bounds and all(self.verdict_on(check, str(unit["gpu"])) == "PASS" for unit in units):
-            said = "nothing to test here: no bound"
+            stated = "nothing to test here: no bound"
         elif None in bounds:
-            said = "a fault was seen or something is open: no bound"
+            stated = "a fault was seen or something is open: no bound"
         else:
-            said = bound(max(bounds))
+            stated = bound(max(bounds))
         covered = _merged([unit.get("covered", "") for unit in units])
         spent = low if low == high else f"{low} to {high}"
         verified = min(unit.get("verified_s", 0.0) for unit in units)
         spent += f", {duration(verified)} verified" if verified else ""
-        return Covered(check, self._units(units), covered, spent, said)
+        return Covered(check, self._units(units), covered, spent, stated)
 
     def _units(self, units: Iterable[Mapping[str, Any]]) -> str:
         """Which GPUs: "node", "GPU 5", "GPUs 0, 1 and 4", "all 8 GPUs"."""

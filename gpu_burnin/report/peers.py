@@ -10,10 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer
+from gpu_burnin.report.formatting import GB, number, rate
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
-from gpu_burnin.report.words import GB, number, rate
 from gpu_burnin.system.entries import mapping_of, names_of, text_of
 from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection
 
@@ -220,7 +220,7 @@ def summary(report: Report) -> Iterator[str]:
             continue
         lowest = min(moved, key=lambda t: moved[t])
         way = f"Over {path_name(path)}" if path else "One at a time"
-        least = f"{rate(moved[lowest], 'B/s')} ({in_words(report, lowest)})"
+        least = f"{rate(moved[lowest], 'B/s')} ({place_text(report, lowest)})"
         yield f"{way}: median {rate(statistics.median(moved.values()), 'B/s')}, lowest {least}."
 
 
@@ -231,7 +231,7 @@ def slowest(report: Report) -> tuple[Transfer, float] | None:
     return min(moved, key=lambda item: item[1], default=None)
 
 
-def in_words(report: Report, transfer: Transfer) -> str:
+def place_text(report: Report, transfer: Transfer) -> str:
     """Who copies with whom: "GPU 5 reading from GPU 2"."""
     gpu, peer, direction = transfer
     verb = "writing to" if direction == "write" else "reading from"

@@ -19,7 +19,7 @@ from gpu_burnin.engine.plan import Expected, Plan, schedule
 from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.hardware.skus import SkuTable
 from gpu_burnin.judge.coverage import RULE_OF_THREE
-from gpu_burnin.report.words import duration, size
+from gpu_burnin.report.formatting import duration, size
 from gpu_burnin.settings.config import GRANTED, NEVER
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
@@ -40,7 +40,7 @@ class Covers:
     """What a check is meant to cover: numbers with units in their names, and the same in words."""
 
     facts: Mapping[str, JSON]
-    words: str
+    text: str
 
 
 def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = ()) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _check_json(plan: Plan, step: Expected, skus: SkuTable) -> dict[str, Any]:
         "seconds": round(step.budget_s, 3),
         "seconds_are": "a share of the time" if step.check.weight else "a limit",
         "covers": dict(covers.facts),
-        "covers_in_words": covers.words,
+        "covers_in_words": covers.text,
         "missed_fault_rate_upper95_at_best_per_s": _rate(_least_s(plan, step, skus)),
     }
 
@@ -137,8 +137,8 @@ def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str
     limit = "" if step.check.weight or not step.budget_s else "up to "
     least_s = _least_s(plan, step, skus)
     bound = f"every {duration(least_s / RULE_OF_THREE)}" if least_s else "-"
-    words = _covers(plan, step, skus).words + ("; optional" if CHECKS[step.check.name].optional else "")
-    return step.check.name, _ON[step.check.scope], limit + duration(step.budget_s), bound, words
+    text = _covers(plan, step, skus).text + ("; optional" if CHECKS[step.check.name].optional else "")
+    return step.check.name, _ON[step.check.scope], limit + duration(step.budget_s), bound, text
 
 
 def _footer(plan: Plan, steps: tuple[Expected, ...]) -> list[str]:
@@ -185,8 +185,8 @@ def _sm(plan: Plan, skus: SkuTable) -> Covers:
 def _gemm(plan: Plan, skus: SkuTable) -> Covers:
     names = _precisions(plan, skus)
     sides = [plan.shapes[key] for key in ("gemm_m", "gemm_n", "gemm_k")]
-    words = f"exact products of {' x '.join(map(str, sides))} in {', '.join(names)}"
-    return Covers({"precisions": names, "gemm_m": sides[0], "gemm_n": sides[1], "gemm_k": sides[2]}, words)
+    text = f"exact products of {' x '.join(map(str, sides))} in {', '.join(names)}"
+    return Covers({"precisions": names, "gemm_m": sides[0], "gemm_n": sides[1], "gemm_k": sides[2]}, text)
 
 
 def _precisions(plan: Plan, skus: SkuTable) -> list[str]:
@@ -212,8 +212,8 @@ def _hbm(plan: Plan, skus: SkuTable) -> Covers:
 
 def _pcie(plan: Plan, skus: SkuTable) -> Covers:
     copy = min(plan.shapes["transfer_bytes"], MOST_COPY_BYTES)
-    words = f"host to GPU, back, both at once, in peace and all GPUs together; copies of {size(copy)}, each compared"
-    return Covers({"directions": ["h2d", "d2h", "duplex"], "transfer_bytes": copy}, words)
+    text = f"host to GPU, back, both at once, in peace and all GPUs together; copies of {size(copy)}, each compared"
+    return Covers({"directions": ["h2d", "d2h", "duplex"], "transfer_bytes": copy}, text)
 
 
 def _nvlink(plan: Plan, skus: SkuTable) -> Covers:
@@ -231,8 +231,8 @@ def _nvlink(plan: Plan, skus: SkuTable) -> Covers:
 def _nccl(plan: Plan, skus: SkuTable) -> Covers:
     names, largest = [*COLLECTIVES], plan.shapes["collective_bytes"]
     ranks = len(plan.gpus)
-    words = f"{', '.join(names)} over {ranks} rank{'s' * (ranks != 1)}, up to {size(largest)}, each result exact"
-    return Covers({"ranks": ranks, "collectives": names, "collective_bytes": largest}, words)
+    text = f"{', '.join(names)} over {ranks} rank{'s' * (ranks != 1)}, up to {size(largest)}, each result exact"
+    return Covers({"ranks": ranks, "collectives": names, "collective_bytes": largest}, text)
 
 
 def _power(plan: Plan, skus: SkuTable) -> Covers:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_burnin.report import peers, waves
+from gpu_burnin.report.check_findings import has_bad_link, units_of
+from gpu_burnin.report.formatting import common_cause, duration, rate, taken_for
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import has_bad_link, units_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
-from gpu_burnin.report.words import common_cause, duration, rate, taken_for
 from gpu_burnin.types import CheckResult, Measurement
 
 WIDTH = 100
@@ -93,7 +93,7 @@ def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
     return list(found.values())
 
 
-def _said(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
+def _reason_lines(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
     """The reasons of one code: on which GPUs, and the message of the first."""
     first = items[0]
     units = _joined(report, [unit for item in items for unit in units_of(report, item)])
@@ -118,11 +118,11 @@ def _reasons(report: Report, advice: Advice) -> list[str]:
     lines, groups = ["Why:"], _by_code(report["reasons"])
     for index, items in enumerate(groups):
         what_to_do = advice(items[0]["code"]) if index < _MAX_ADVICE else None
-        said = _said(report, items) + (_wrap(f"To do: {what_to_do}", "    ", "    ") if what_to_do else [])
-        if len(lines) + len(said) > _MAX_REASON_LINES:
+        shown = _reason_lines(report, items) + (_wrap(f"To do: {what_to_do}", "    ", "    ") if what_to_do else [])
+        if len(lines) + len(shown) > _MAX_REASON_LINES:
             left = ", ".join(group[0]["code"] for group in groups[index:])
             return [*lines, *_wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", "  ", "    ")]
-        lines += said
+        lines += shown
     return lines
 
 
@@ -131,7 +131,7 @@ def _warnings(report: Report) -> list[str]:
     groups = _by_code(report["warnings"])
     if not groups:
         return []
-    lines = [line for items in groups[:_MAX_WARNINGS] for line in _said(report, items)]
+    lines = [line for items in groups[:_MAX_WARNINGS] for line in _reason_lines(report, items)]
     left = ", ".join(items[0]["code"] for items in groups[_MAX_WARNINGS:])
     return ["Warnings (none of them keeps the node out):", *lines, *([f"  ... and {left}"] if left else [])]
 
@@ -201,12 +201,12 @@ def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
         ways = {transfer[:2] for transfer in matrix.transfers}
         dead = {transfer[:2] for transfer in matrix.transfers if not matrix.rate(transfer)}
         none = f"; none in {len(dead)} of {len(ways)} directions" if dead else ""
-        yield "nvlink", f"slowest {rate(lowest, 'B/s')}, {peers.in_words(report, transfer)}{none}"
+        yield "nvlink", f"slowest {rate(lowest, 'B/s')}, {peers.place_text(report, transfer)}{none}"
     elif len(report["gpus"]) == 1:
         yield "nvlink", "one GPU: there is no pair to test"
     if wrong := [f"{row.gpu}: {row.wrong}" for row in memory_rows(report) if row.is_wrong]:
         yield "hbm", ", ".join(wrong)
-    if made := waves.made_in_words(report):
+    if made := waves.made_text(report):
         yield "power", made
     if (second := opinion(report)) is not None:
         results = Counter(result for _, result, *_ in second.tests)

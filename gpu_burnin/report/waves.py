@@ -9,10 +9,10 @@ from typing import Any
 
 from gpu_burnin.checks.power.result import NoWaves, PhasePower, PowerCoverage, PowerSeen, WavesMade
 from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
+from gpu_burnin.report.formatting import number
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
-from gpu_burnin.report.words import number
 from gpu_burnin.types import CheckResult
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.
@@ -246,7 +246,7 @@ def summary(report: Report) -> Iterator[str]:
         yield f"Power reached: lowest on {name}, {of_limit}."
 
 
-def made_in_words(report: Report) -> str:
+def made_text(report: Report) -> str:
     """Which waves were made, in a few words; empty where the power check gave no result."""
     found = [coverage.waves for coverage in coverages_of(report, PowerCoverage)]
     made = [waves for waves in found if isinstance(waves, WavesMade)]

@@ -16,7 +16,7 @@ import pytest
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.dcgm import check
 from gpu_burnin.checks.dcgm.result import DiagnosticRow
-from gpu_burnin.report.words import covered
+from gpu_burnin.report.formatting import covered
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, spoil

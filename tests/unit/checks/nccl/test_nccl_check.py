@@ -19,7 +19,7 @@ from gpu_burnin.checks.nccl.operations import COLLECTIVES, KINDS
 from gpu_burnin.checks.nccl.port import NcclMissing, Transports
 from gpu_burnin.checks.nccl.tally import sizes
 from gpu_burnin.engine.executor import ExecutionResult, execute
-from gpu_burnin.report.words import covered
+from gpu_burnin.report.formatting import covered
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support import coverages
 from tests.support.devices import DeviceWith

@@ -17,7 +17,7 @@ from gpu_burnin.checks.pcie.phases import ALONE, AT_ONCE, ROUND_S
 from gpu_burnin.checks.pcie.port import FAULTS, Direction, Geometry, Kind, Moved, Verified
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
-from gpu_burnin.report.words import covered
+from gpu_burnin.report.formatting import covered
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support import coverages
 from tests.support.devices import DeviceWith

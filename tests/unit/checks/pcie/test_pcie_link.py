@@ -15,7 +15,7 @@ from gpu_burnin.checks.pcie.port import Direction
 from gpu_burnin.checks.together import Clock
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.judge.telemetry import judge_telemetry
-from gpu_burnin.report.words import covered
+from gpu_burnin.report.formatting import covered
 from gpu_burnin.telemetry.findings import Counter, TelemetryFindings
 from gpu_burnin.telemetry.pci import PciLink, current_link
 from gpu_burnin.types import CheckResult

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.checks import CHECKS
-from gpu_burnin.report import words
+from gpu_burnin.report import formatting
 from gpu_burnin.types import Action, CheckResult, Verdict
 from tests.support import coverages
 
@@ -27,7 +27,7 @@ from tests.support import coverages
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -35,26 +35,26 @@ def test_durations(seconds: float, text: str) -> None:
     [(None, "-"), (0, "0"), (0.023412, "0.02341"), (812.43, "812.4"), (1482.4, "1,482"), (12345678.0, "12,345,678")],
 )
 def test_numbers(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert formatting.number(value) == text
 
 
 def test_rates_and_sizes() -> None:
-    assert words.rate(4.1e12, "B/s") == "4,100 GB/s"
-    assert words.rate(812.4, "TFLOP/s") == "812.4 TFLOP/s"
-    assert words.rate(3, "1") == "3"
-    assert words.rate(1.3684e-06, "s") == "1.368 µs"
-    assert words.rate(0.5, "s") == "0.5 s"
-    assert words.size(141 * 2**30) == "141 GiB"
-    assert words.size(512) == "512 B"
+    assert formatting.rate(4.1e12, "B/s") == "4,100 GB/s"
+    assert formatting.rate(812.4, "TFLOP/s") == "812.4 TFLOP/s"
+    assert formatting.rate(3, "1") == "3"
+    assert formatting.rate(1.3684e-06, "s") == "1.368 µs"
+    assert formatting.rate(0.5, "s") == "0.5 s"
+    assert formatting.size(141 * 2**30) == "141 GiB"
+    assert formatting.size(512) == "512 B"
 
 
 def test_bound_is_the_other_way_round_than_the_rate() -> None:
-    assert words.bound(3 / 150) == "a fault that comes every 50 s of verified work or more often would have shown"
-    assert words.bound(None) == words.bound(0.0) == ""
+    assert formatting.bound(3 / 150) == "a fault that comes every 50 s of verified work or more often would have shown"
+    assert formatting.bound(None) == formatting.bound(0.0) == ""
 
 
 def test_every_action_has_words() -> None:
-    assert set(words.ACTIONS) == {str(action) for action in Action}
+    assert set(formatting.ACTIONS) == {str(action) for action in Action}
 
 
 # Of a link under load.
@@ -176,9 +176,9 @@ COVERED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "coverage", "text"), COVERED)
 def test_coverage_in_words(name: str, coverage: dict[str, Any], text: str) -> None:
     covered = coverages.coverage(name, **coverage)
-    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=covered)) == text
+    assert formatting.covered(CheckResult(name, "G", Verdict.PASS, 12.0, coverage=covered)) == text
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_result_that_says_nothing_of_its_coverage_has_words(name: str) -> None:
-    assert words.covered(CheckResult(name, "G", Verdict.PASS, 12.0)) == "ran for 12 s"
+    assert formatting.covered(CheckResult(name, "G", Verdict.PASS, 12.0)) == "ran for 12 s"

@@ -1,4 +1,4 @@
-"""What a report says against one check or one link, in the report's own words and order."""
+"""What a report says against one check or one link, in the report's own sentences and order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_burnin.system.entries import mapping_of, names_of
 
 
 @dataclass(frozen=True)
-class Said:
+class CheckFinding:
     """A sentence, the GPUs that it is about, and its weight: FAIL, INCONCLUSIVE or WARNING."""
 
     severity: str
@@ -43,14 +43,16 @@ def has_bad_link(report: Report, check: str, uuid: str) -> bool:
     )
 
 
-def said_of(report: Report, check: str) -> list[Said]:
+def findings_of(report: Report, check: str) -> list[CheckFinding]:
     """The reasons and warnings of a check, the worst first; equal sentences are one."""
     found: dict[tuple[str, str], list[str]] = {}
     for item in (*report["reasons"], *report["warnings"]):
         if item["check"] == check:
             units = found.setdefault((item.get("severity", "WARNING"), without_name(report, item)), [])
             units += units_of(report, item)
-    return [Said(severity, tuple(dict.fromkeys(units)), message) for (severity, message), units in found.items()]
+    return [
+        CheckFinding(severity, tuple(dict.fromkeys(units)), message) for (severity, message), units in found.items()
+    ]
 
 
 def failed_links(report: Report) -> list[str]:

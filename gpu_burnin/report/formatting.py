@@ -1,4 +1,4 @@
-"""What a report's values are called in plain words: times, sizes, actions, what a check covered."""
+"""What a report says in plain text: times, sizes, actions, what a check covered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpu_burnin.checks.pcie.result import PcieCoverage
 from gpu_burnin.checks.power.result import PowerCoverage, WavesMade
 from gpu_burnin.checks.sm.result import SmCoverage
 from gpu_burnin.checks.state.result import StateCoverage
+from gpu_burnin.report.check_findings import common_codes
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.said import common_codes
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
 from gpu_burnin.system.entries import mapping_of, text_of
