@@ -51,10 +51,12 @@ class GemmCoverage(Coverage):
     simulated: bool
 
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
-        """Each precision of the model must have been verified, and on its own data path; of an unknown model, all."""
-        wanted = precisions or tuple(PATH_OF)
+        """Each precision of the model must have been verified, and on its own data path; of an unknown model, all that
+        ran and that the check itself missed."""
+        wanted = precisions or tuple(self.data_path) or tuple(PATH_OF)
         unproven = {name: path for name, path in self.data_path.items() if name in wanted and not path.proven}
-        missing = [name for name in wanted if name in self.precisions_not_covered or name not in self.data_path]
+        missed = {name for name in self.precisions_not_covered if name in wanted or not precisions}
+        missing = [name for name in PATH_OF if name in missed or (name in wanted and name not in self.data_path)]
         uncovered = [f"{name} did not prove its data path ({path.why})" for name, path in unproven.items()]
         uncovered += [f"{name} was not covered" for name in missing]
         if uncovered:
