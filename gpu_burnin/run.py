@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from gpu_burnin.checks import CHECK_NAMES, Scope
+from gpu_burnin.checks import CHECK_NAMES
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.execution import shielded
 from gpu_burnin.engine.executor import ExecutionResult, OnEvent, execute
 from gpu_burnin.engine.journal import Journal

@@ -1,7 +1,6 @@
-"""The checks: one file each, one Check class each, loaded lazily by name so that workers import only what they run.
+"""The checks: a folder each, which brings everything of its own; loaded by name, so that workers import what they run.
 
-A check is added by its file, one row in CHECKS (order, self-test and faults follow from it) and its time in
-gpu_burnin.engine.plan.LEVELS.
+A check is added by its folder and one row in CHECKS.
 """
 
 from __future__ import annotations
@@ -9,80 +8,30 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from gpu_burnin.checks.spec import CheckSpec
 from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult
 
 if TYPE_CHECKING:
     from gpu_burnin.device.port import Device
 
 
-class Scope(StrEnum):
-    """How a check goes over the GPUs."""
-
-    NODE = "node"  # once, for the whole node, before the GPUs
-    EACH = "each"  # on every GPU as soon as that GPU has reached it
-    TOGETHER = "together"  # on all GPUs from one moment on; their workers can exchange data
-    AFTER = "after"  # once, for the whole node, when the workers have given back its GPUs
-
-    @property
-    def per_gpu(self) -> bool:
-        """Whether the check gives a result for each GPU, and not one for the node."""
-        return self not in (Scope.NODE, Scope.AFTER)
-
-
-@dataclass(frozen=True)
-class CheckSpec:
-    """What the machinery knows of a check. `faults` are those --inject knows; an `optional` one has to be asked for.
-
-    `in_turns` is the part of its budget in which the GPUs take turns, each in peace while the others wait. With fewer
-    than `least_gpus` it has nothing to do.
-    """
-
-    scope: Scope
-    selftested: bool = False
-    faults: tuple[str, ...] = ()
-    optional: bool = False
-    in_turns: float = 0.0
-    least_gpus: int = 1
-
-
-# Modules under gpu_burnin.checks that hold a class named Check. Order is the order of a run.
+# The checks, in the order of a run: a folder of this package each, which says the rest of itself (SPEC).
 CHECKS: Mapping[str, CheckSpec] = {
-    "state": CheckSpec(Scope.NODE),
-    "sm": CheckSpec(
-        Scope.EACH, selftested=True,
-        faults=(
-            "stuck_bit", "dropped_lane", "lost_atomic", "wrong_special", "special_everywhere", "absent_sm", "bad_smid",
-            "skipped_launch",
-        ),
-    ),
-    "gemm": CheckSpec(
-        Scope.EACH, selftested=True,
-        faults=(
-            "bitflip", "low_mantissa", "multibit", "wrong_value", "warp_run", "nan", "inf", "zero", "transposed",
-            "permuted", "shifted", "sign_pair", "stale", "skipped_tile", "skipped_launch", "operand_a", "operand_b",
-        ),
-    ),
-    "hbm": CheckSpec(
-        Scope.EACH, selftested=True,
-        faults=("bitflip", "stuck", "flipping", "coupling", "alias", "lane", "row_burst", "fade"),
-    ),
-    "pcie": CheckSpec(
-        Scope.TOGETHER, selftested=True, in_turns=0.4,
-        faults=("corrupted", "stale", "dropped", "duplicated", "reordered"),
-    ),
-    "nvlink": CheckSpec(
-        Scope.TOGETHER, selftested=True, in_turns=0.5, least_gpus=2,
-        faults=("corrupted", "dropped", "duplicated", "reordered", "slow_link", "dead_link", "slow_gpu"),
-    ),
-    "nccl": CheckSpec(
-        Scope.TOGETHER, selftested=True, faults=("wrong_element", "stale", "slow_rank", "hang_rank", "dead_rank"),
-    ),
-    "power": CheckSpec(Scope.TOGETHER, selftested=True, faults=("wrong_edge", "late", "idle", "wrong_transfer")),
-    "dcgm": CheckSpec(Scope.AFTER, optional=True),
-}  # fmt: skip
+    name: importlib.import_module(f"gpu_burnin.checks.{name}").SPEC
+    for name in (
+        "state",
+        "sm",
+        "gemm",
+        "hbm",
+        "pcie",
+        "nvlink",
+        "nccl",
+        "power",
+        "dcgm",
+    )
+}
 CHECK_NAMES: tuple[str, ...] = tuple(CHECKS)
 # The checks of a run that names none.
 USUAL_CHECKS: tuple[str, ...] = tuple(name for name, row in CHECKS.items() if not row.optional)

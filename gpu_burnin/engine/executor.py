@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.checks import Scope
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.deadlines import Deadlines
 from gpu_burnin.engine.execution import EventSink, OnEvent, OomKills, Run, Waiting
 from gpu_burnin.engine.plan import CheckPlan, Plan

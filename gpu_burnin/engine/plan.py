@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
+from gpu_burnin.checks.spec import CheckSpec, Scope, Slot
 from gpu_burnin.engine.deadlines import Deadlines, deadlines
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import to_json
@@ -36,20 +37,8 @@ WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once", "out_o
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The time of a check within a level.
-
-    `weight` is its share of the time that is left, against the other checks; 0 means that it takes the time it
-    takes. `least_s` are the seconds it gets however little is left.
-    """
-
-    weight: float
-    least_s: float
-
-
-@dataclass(frozen=True)
 class Level:
-    """Seconds of a whole run, from its start to its report (design, section 6), and the checks in it.
+    """Seconds of a whole run, from its start to its report (design, section 6).
 
     The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for
     (`cpu_total_s`).
@@ -57,28 +46,15 @@ class Level:
 
     total_s: float
     cpu_total_s: float
-    slots: Mapping[str, Slot]
 
 
-# Which checks, for how long. Their order and scope are in checks.CHECKS. `--for` replaces the time
-# of extended. The least times are what a check is estimated to need on 8 H200s (docs/reference/levels.md has the sum).
+# `--for` replaces the time of extended. What a check gets of it is in its own SPEC; the least times are those it is
+# estimated to need on 8 H200s (docs/reference/levels.md has the sum).
 LEVELS: Mapping[str, Level] = {
-    "quick": Level(60.0, 1.0, {
-        "state": Slot(0.0, 2.0), "sm": Slot(0.6, 2.0), "gemm": Slot(6.0, 6.0), "hbm": Slot(3.0, 3.0),
-        "pcie": Slot(0.5, 3.0), "nvlink": Slot(1.0, 2.0), "nccl": Slot(1.0, 5.0), "power": Slot(1.0, 3.0),
-        "dcgm": Slot(0.0, 600.0),
-    }),
-    "standard": Level(300.0, 30.0, {
-        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(5.0, 20.0),
-        "pcie": Slot(0.8, 4.0), "nvlink": Slot(1.5, 8.0), "nccl": Slot(1.5, 10.0), "power": Slot(3.0, 15.0),
-        "dcgm": Slot(0.0, 1800.0),
-    }),
-    "extended": Level(7200.0, 120.0, {
-        "state": Slot(0.0, 10.0), "sm": Slot(0.6, 3.0), "gemm": Slot(6.0, 20.0), "hbm": Slot(6.0, 20.0),
-        "pcie": Slot(0.6, 4.0), "nvlink": Slot(1.0, 8.0), "nccl": Slot(1.0, 10.0), "power": Slot(3.0, 15.0),
-        "dcgm": Slot(0.0, 7200.0),
-    }),
-}  # fmt: skip
+    "quick": Level(60.0, 1.0),
+    "standard": Level(300.0, 30.0),
+    "extended": Level(7200.0, 120.0),
+}
 
 
 class PlanError(GpuBurninError):
@@ -205,7 +181,7 @@ def make_plan(
                 min(slot.least_s, CPU_LEAST_S) if on_cpu else slot.least_s,
             )
             for name, row in CHECKS.items()
-            if name in names and (slot := _slot(chosen, name, len(gpus)))
+            if name in names and (slot := _slot(level, row, len(gpus)))
         ),
         shapes=_shapes(backend, shapes or {}),
         deadlines=deadlines(level_s),
@@ -218,9 +194,9 @@ def make_plan(
     return made
 
 
-def _slot(level: Level, name: str, gpus: int) -> Slot | None:
+def _slot(level: str, check: CheckSpec, gpus: int) -> Slot:
     """The time of a check; a check that has nothing to do leaves it to all others."""
-    return level.slots.get(name) if gpus >= CHECKS[name].least_gpus else Slot(0.0, 0.0)
+    return check.slots[level] if gpus >= check.least_gpus else Slot(0.0, 0.0)
 
 
 def _refuse_too_short(plan: Plan) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_burnin.checks import SELFTESTED, Scope
+from gpu_burnin.checks import SELFTESTED
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.execution import Run
 from gpu_burnin.engine.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.engine.plan import CheckPlan, share

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.power.wave import waves_for
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
 from gpu_burnin.errors import GpuBurninError

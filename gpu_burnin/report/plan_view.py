@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.checks import CHECKS, Scope
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.hbm.result import LEAST_PATTERNS
 from gpu_burnin.checks.hbm.result import LEAST_SHARE as MEMORY_LEAST_SHARE
 from gpu_burnin.checks.nccl.operations import COLLECTIVES
@@ -15,6 +15,7 @@ from gpu_burnin.checks.pcie.port import MOST_COPY_BYTES, WAYS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.checks.sm.kernels import KERNELS
 from gpu_burnin.checks.sm.result import LEAST_SHARE as SMS_LEAST_SHARE
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.plan import Expected, Plan, schedule
 from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.hardware.skus import SkuTable

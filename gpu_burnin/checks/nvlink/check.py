@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from gpu_burnin.checks import CHECKS, CheckContext, needed_device
+from gpu_burnin.checks import CheckContext, needed_device
+from gpu_burnin.checks.nvlink import SPEC
 from gpu_burnin.checks.nvlink import selftest as own_selftest
 from gpu_burnin.checks.nvlink.pairs import expected, measurements, moved_bytes, path_unproven
 from gpu_burnin.checks.nvlink.phases import Phases
@@ -38,7 +39,7 @@ from gpu_burnin.types import JSON, CheckResult, Reason, SelftestResult, Verdict,
 # How often a copy of a slow link is repeated (fault injection).
 _SLOW_TIMES = 64
 # Share of the budget for the pairs in peace.
-_PEACE_SHARE = CHECKS[NAME].in_turns
+_PEACE_SHARE = SPEC.in_turns
 _NO_PAIR = "no pair of GPUs: one GPU has no other to copy to"
 
 

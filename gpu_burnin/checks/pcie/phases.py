@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gpu_burnin.checks import CHECKS, CheckContext, done_share
+from gpu_burnin.checks import CheckContext, done_share
+from gpu_burnin.checks.pcie import SPEC
 from gpu_burnin.checks.pcie.port import FAULTS, WAYS, Direction, Geometry, Moved, PciePort, Verified, WrongCopy
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.checks.verified import VerifiedTime
@@ -21,7 +22,7 @@ from gpu_burnin.types import JSON, Measurement, Series
 
 ROUND_S = 30.0
 # Shares of a round: the turns of all GPUs together, and both directions of all GPUs at once. The rest is for filling.
-_TURNS_SHARE, _ALL_SHARE = CHECKS["pcie"].in_turns, 0.4
+_TURNS_SHARE, _ALL_SHARE = SPEC.in_turns, 0.4
 # Batches of all at once each way, and from the last GPU's word that it is ready to their common start. A batch takes
 # milliseconds: only a start at one moment makes them overlap. Simulated ones need not.
 _LEAST_ALL, _LEAD_S = 4, 0.01

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.checks import CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.judge.observations import KernelLogFindings
 from gpu_burnin.telemetry.counters import UNITS
 from gpu_burnin.telemetry.findings import TelemetryFindings

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CHECKS, Scope
+from gpu_burnin.checks import CHECKS
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.types import Verdict
 from tests.campaign.cases.test_command import EXIT_CODES, prepare
 from tests.campaign.command_node import GPUS, Node

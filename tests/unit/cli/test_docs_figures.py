@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gpu_burnin.admission.admitter import EXPIRY_SHARE
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.dcgm.diagnostic import DIAG_LEVELS
 from gpu_burnin.checks.gemm.data_path import CLEARLY
 from gpu_burnin.checks.power.wave import FREQUENCIES_HZ
@@ -30,7 +31,7 @@ def default(role: str, variable: str) -> int:
 
 def least(level: str) -> list[float]:
     """Least seconds of each check of a level that has a time of its own, in the order of a run."""
-    return [slot.least_s for name, slot in LEVELS[level].slots.items() if slot.weight > 0]
+    return [check.slots[level].least_s for check in CHECKS.values() if check.slots[level].weight > 0]
 
 
 TTL_DAYS = default("node_admission", "node_admission_evidence_ttl_s") // 86400

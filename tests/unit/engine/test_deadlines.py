@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.checks import Scope
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.deadlines import MOST_LATE_S, deadlines
 from gpu_burnin.engine.messages import ProtocolError, parse
 from gpu_burnin.engine.plan import CLOSING_S, LEVELS, make_plan, schedule

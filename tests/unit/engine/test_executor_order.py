@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import Scope
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CHECKS, REGISTRY, USUAL_CHECKS, Scope
+from gpu_burnin.checks import CHECKS, REGISTRY, USUAL_CHECKS
 from gpu_burnin.checks.dcgm import check
 from gpu_burnin.checks.dcgm import diagnostic as dcgm
 from gpu_burnin.checks.dcgm.result import DcgmCoverage
+from gpu_burnin.checks.spec import Scope
 from gpu_burnin.types import Coverage, Gpu, Reason, Verdict
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, recorded, results_of, spoil
 
