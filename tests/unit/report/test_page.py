@@ -243,7 +243,7 @@ def test_reasons_of_one_code_are_one_finding_with_one_advice() -> None:
 
     report, series = sample(change=change)
     (finding,) = Page(report).findings
-    assert [(units, message) for units, message, _ in finding.said] == [
+    assert [(units, message) for units, message, _ in finding.entries] == [
         (["GPU 0", "GPU 1", "GPU 2"], "too hot"),
         (["GPU 5"], "power brake"),
     ]
