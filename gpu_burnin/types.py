@@ -142,6 +142,10 @@ class Coverage:
         """Whether the check looked and found that there is nothing for it here, such as links of a single GPU."""
         return False
 
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each; nothing where the check says no more than how long it ran."""
+        return []
+
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Where this is less than what a PASS on real hardware must cover.
 

@@ -10,10 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.report import series as thinning
-from gpu_burnin.report.formatting import number, rate
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name
+from gpu_burnin.system.quantities import number, rate
 
 # Colours that the style sheet has for checks and stretches.
 CHECK_COLOURS = 9

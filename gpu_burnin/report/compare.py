@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpu_burnin.report import curves, peers
-from gpu_burnin.report.formatting import rate
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import finite, measured, without_name
 from gpu_burnin.system.entries import mapping_of
+from gpu_burnin.system.quantities import rate
 
 SCHEMA = "muster-comparison/v1"
 WIDTH = 100

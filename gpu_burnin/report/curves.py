@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from gpu_burnin.checks.nccl.result import NcclCoverage
-from gpu_burnin.report.formatting import GB, number, rate, size
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
+from gpu_burnin.system.quantities import GB, number, rate, size
 from gpu_burnin.types import CheckResult
 
 _SIZE = (480, 210)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow
 from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
-from gpu_burnin.report.formatting import GB, number
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, is_low, results_of
+from gpu_burnin.system.quantities import GB, number
 from gpu_burnin.types import CheckResult, Measurement
 
 # Measurements of the pcie check by name, with their headings: alone first, then with all GPUs at once.

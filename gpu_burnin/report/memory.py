@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
-from gpu_burnin.report.formatting import duration, size
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.system.quantities import duration, size
 from gpu_burnin.types import CheckResult
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))

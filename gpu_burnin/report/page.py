@@ -12,11 +12,12 @@ from typing import Any
 
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
-from gpu_burnin.report.formatting import SHORT_S, bound, duration, next_step, number, rate, size, taken_for
+from gpu_burnin.report.formatting import bound, next_step, taken_for
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, is_low, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
+from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
 from gpu_burnin.types import CheckResult, Measurement
 
 # Numbers that stand alone: not the 16 of bf16.

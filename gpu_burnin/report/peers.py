@@ -10,11 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer
-from gpu_burnin.report.formatting import GB, number, rate
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
 from gpu_burnin.system.entries import mapping_of, names_of, text_of
+from gpu_burnin.system.quantities import GB, number, rate
 from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection
 
 _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitch", "pcie": "PCIe"}

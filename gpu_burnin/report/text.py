@@ -10,12 +10,13 @@ from typing import Any
 
 from gpu_burnin.report import peers, waves
 from gpu_burnin.report.check_findings import has_bad_link, units_of
-from gpu_burnin.report.formatting import common_cause, duration, rate, taken_for
+from gpu_burnin.report.formatting import common_cause, taken_for
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
+from gpu_burnin.system.quantities import duration, rate
 from gpu_burnin.types import CheckResult, Measurement
 
 WIDTH = 100

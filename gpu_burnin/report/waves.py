@@ -9,10 +9,10 @@ from typing import Any
 
 from gpu_burnin.checks.power.result import NoWaves, PhasePower, PowerCoverage, PowerSeen, WavesMade
 from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
-from gpu_burnin.report.formatting import number
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
+from gpu_burnin.system.quantities import number
 from gpu_burnin.types import CheckResult
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from gpu_burnin.types import Coverage, optional
@@ -26,3 +27,13 @@ class DcgmCoverage(Coverage):
     level: int
     tests: tuple[DiagnosticRow, ...]
     skipped: int | None = optional(lambda: None)
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        counts = Counter(row.result for row in self.tests)
+        if not counts:
+            return []
+        return [
+            f"DCGM {self.release} at its level {self.level}, an opinion of its own",
+            ", ".join(f"{count} {result}" for result, count in counts.items()),
+        ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_burnin.hardware.skus import PATH_OF
+from gpu_burnin.system.quantities import count
 from gpu_burnin.types import Coverage, Shortfall
 
 
@@ -61,3 +62,29 @@ class GemmCoverage(Coverage):
         uncovered += [f"{name} was not covered" for name in missing]
         if uncovered:
             yield Shortfall("; ".join(uncovered), {"not_proven": [*unproven], "precisions_missing": [*missing]})
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        products, missing = self.products, self.precisions_not_covered
+        ranges = {name for names in self.ranges.values() for name in names}
+        return [
+            *([f"{count(sum(products.values()), 'product')} in {', '.join(products)}"] if products else []),
+            " x ".join(map(str, self.shape)),
+            *([f"phases {', '.join(self.phases)}"] if self.phases else []),
+            *([count(len(ranges), "range of operands", "ranges of operands")] if ranges else []),
+            *([] if self.simulated else _data_paths(self.data_path)),  # host arithmetic has no such paths
+            *([f"not: {', '.join(missing)}"] if missing else []),
+        ]
+
+
+def _data_paths(paths: Mapping[str, DataPath]) -> list[str]:
+    """How many precisions proved the unit that they ran on, which by rate, and which the model does not require."""
+    asked = {name: path for name, path in paths.items() if path.asked}
+    proven = {name: path for name, path in asked.items() if path.proven}
+    by_rate = [name for name, path in proven.items() if path.rate_floor is not None]
+    others = [name for name in paths if name not in asked]
+    how = f" ({', '.join(by_rate)} by rate)" if by_rate else ""
+    return [
+        *([f"data path proven for {len(proven)} of {len(asked)} precisions{how}"] if asked else []),
+        *([f"not required of this model: {', '.join(others)}"] if others else []),
+    ]

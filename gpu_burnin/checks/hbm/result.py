@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.system.quantities import count, duration, size
 from gpu_burnin.types import Coverage, Shortfall
 
 # Design, section 6: memory but for what the driver keeps.
@@ -55,3 +56,20 @@ class HbmCoverage(Coverage):
         if len(self.patterns) < LEAST_PATTERNS:
             message = f"the memory went through {len(self.patterns)} patterns, at least {LEAST_PATTERNS} are required"
             yield Shortfall(message, {"patterns": [*self.patterns], "least_patterns": LEAST_PATTERNS})
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        covered, memory = self.covered_bytes, self.gpu_memory_bytes
+        if self.simulated:
+            where = f"{size(covered)} of host memory, no GPU memory"
+        elif memory:
+            where = f"{size(covered)} of {size(memory)} ({covered / memory:.1%})"
+        else:
+            where = size(covered)
+        return [
+            where,
+            *([f"{size(self.unreachable_bytes)} out of reach"] if self.unreachable_bytes else []),
+            *([count(len(self.patterns), "pattern")] if self.patterns else []),
+            count(self.rounds, "round"),
+            *([f"kept for {duration(self.retention_s)}"] if self.retention_s else []),
+        ]

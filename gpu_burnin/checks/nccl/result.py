@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.system.quantities import count
 from gpu_burnin.types import Coverage, Shortfall, optional
 
 
@@ -70,3 +71,17 @@ class NcclCoverage(Coverage):
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """The result of every operation must have been compared: a PASS covers no others."""
         return too_small_share(self, "operations_verified", "operations", 1.0, "verified")
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        ranks, verified, curves = self.ranks, self.operations_verified, self.curves
+        algorithms = [*dict.fromkeys(curve.algorithm for curve in curves if curve.points)]
+        ways = [*dict.fromkeys(way for curve in curves for way in curve.transport)]
+        together = f"{ranks:,} of {count(self.gpus_in_plan or ranks, 'GPU')} together"
+        return [
+            together if ranks > 1 else "one GPU alone, so nothing between GPUs",
+            *([f"{count(verified, 'collective')} compared on every GPU"] if verified else []),
+            *([f"types {', '.join(self.types)}"] if self.types else []),
+            *([f"algorithms {', '.join(algorithms)}"] if algorithms else []),
+            *([f"over {', '.join(ways)}"] if ways else []),
+        ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.system.quantities import count, size
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import COPY_DIRECTIONS, JSON_NAME, CheckResult, CopyDirection, Coverage, Shortfall, optional
 
@@ -124,6 +125,16 @@ class NvlinkCoverage(Coverage):
             yield from too_small_share(self, "pairs_covered", "pairs_total", 1.0)
         if self.copies_moved:
             yield from too_small_share(self, "copies_verified", "copies_moved", 1.0, "verified")
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        if self.why:
+            return [self.why]
+        checked, verified = self.transfers_checked, self.bytes_verified
+        return [
+            f"{self.pairs_covered} of {self.pairs_total} other GPUs, both ways",
+            *([f"{count(checked, 'transfer')} ({size(verified)}) verified"] if checked and verified else []),
+        ]
 
 
 class Matrix:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_burnin.checks.least import too_small_share
+from gpu_burnin.system.quantities import count, size
 from gpu_burnin.types import Coverage, Shortfall, optional
 
 
@@ -84,3 +85,14 @@ class PcieCoverage(Coverage):
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """The data of every copy must have been compared: a PASS covers no others."""
         return too_small_share(self, "copies_verified", "copies_moved", 1.0, "verified")
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        verified, copies, link = self.copies_verified, self.copies_moved, self.link
+        part = f" of {copies:,} moved" if copies != verified else ""
+        known = link is not None and link.generation is not None and link.width is not None
+        return [
+            *([f"{size(self.pcie_bytes_moved)} copied between host and GPU"] if self.pcie_bytes_moved else []),
+            f"{count(verified, 'copy', 'copies')}{part} verified word by word",
+            *([f"link at generation {link.generation} x{link.width} under load"] if link and known else []),
+        ]

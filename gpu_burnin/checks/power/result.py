@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpu_burnin.system.quantities import count, duration
 from gpu_burnin.types import OMIT_DEFAULT, Coverage, optional
 
 
@@ -149,3 +150,23 @@ class PowerCoverage(Coverage):
     waited_s: float | None = optional(lambda: None)
     power: PowerSeen | None = field(default=None, metadata={OMIT_DEFAULT: True})
     power_limit_w: float | None = optional(lambda: None)
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        waves, mixed, copies = self.waves, self.mixed, self.mixed.pcie
+        made = waves if isinstance(waves, WavesMade) else None
+        hertz = [f"{value:g}" for value in made.frequencies_hz] if made else []
+        under_load = self.power.phases.get("mixed") if self.power else None
+        reached = under_load.share_of_limit if under_load else None
+        return [
+            *([f"waves of {', '.join(hertz)} Hz together"] if hertz else []),
+            *([] if made else [f"no waves ({waves.why})"]),
+            *([f"{count(made.edges, 'edge')} with exact products"] if made and made.edges else []),
+            *([f"mixed load for {duration(mixed.seconds)}"] if mixed.seconds else []),
+            *(
+                [f"its copies are load, {copies.copies_verified:,} of {copies.copies_moved:,} with the host verified"]
+                if copies.copies_moved
+                else []
+            ),
+            *([f"at {reached:.0%} of the power limit"] if reached is not None else []),
+        ]

@@ -33,3 +33,11 @@ class SmCoverage(Coverage):
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Every SM must have run every kernel."""
         return too_small_share(self, "sms_covered", "sms_total", LEAST_SHARE)
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        kernels = self.sms_by_kernel
+        return [
+            f"{self.sms_covered:,} of {self.sms_total:,} SMs",
+            *([f"each with {', '.join(kernels)}"] if set(kernels.values()) == {self.sms_covered} else []),
+        ]

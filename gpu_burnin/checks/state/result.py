@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpu_burnin.system.quantities import count
 from gpu_burnin.types import JSON, Coverage
 
 
@@ -36,3 +37,11 @@ class StateCoverage(Coverage):
     persistence_off: tuple[str, ...]
     fabric_info: Mapping[str, int | None]
     unread: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    def summary(self) -> list[str]:
+        """What was covered, in a few words each."""
+        unread = sum(len(fields) for whys in self.unread.values() for fields in whys.values())
+        return [
+            f"{count(self.gpus, 'GPU')} against {count(self.rules, 'rule')}",
+            *([f"{count(unread, 'value')} could not be read"] if unread else []),
+        ]

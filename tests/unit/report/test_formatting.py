@@ -12,42 +12,6 @@ from gpu_burnin.types import Action, CheckResult, Verdict
 from tests.support import coverages
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"),
-        (0.123, "0.12 s"),
-        (9.96, "10 s"),
-        (45.2, "45 s"),
-        (60, "1 min"),
-        (200, "3 min 20 s"),
-        (7200, "2 h"),
-        (7500, "2 h 5 min"),
-        (273600, "3 d 4 h"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert formatting.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0, "0"), (0.023412, "0.02341"), (812.43, "812.4"), (1482.4, "1,482"), (12345678.0, "12,345,678")],
-)
-def test_numbers(value: float | None, text: str) -> None:
-    assert formatting.number(value) == text
-
-
-def test_rates_and_sizes() -> None:
-    assert formatting.rate(4.1e12, "B/s") == "4,100 GB/s"
-    assert formatting.rate(812.4, "TFLOP/s") == "812.4 TFLOP/s"
-    assert formatting.rate(3, "1") == "3"
-    assert formatting.rate(1.3684e-06, "s") == "1.368 µs"
-    assert formatting.rate(0.5, "s") == "0.5 s"
-    assert formatting.size(141 * 2**30) == "141 GiB"
-    assert formatting.size(512) == "512 B"
-
-
 def test_bound_is_the_other_way_round_than_the_rate() -> None:
     assert formatting.bound(3 / 150) == "a fault that comes every 50 s of verified work or more often would have shown"
     assert formatting.bound(None) == formatting.bound(0.0) == ""
