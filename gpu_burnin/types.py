@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 # JSON values as they appear in reports, journals and on the worker pipes.
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
@@ -137,6 +137,9 @@ class Coverage:
     no_floor_why: str | None = optional(lambda: None)
     waited_s: float | None = optional(lambda: None)
 
+    # Whether stands_out tells the lowest rate, so that beside it only one with a floor is told.
+    names_lowest_rate: ClassVar[bool] = False
+
     @property
     def nothing_to_test(self) -> bool:
         """Whether the check looked and found that there is nothing for it here, such as links of a single GPU."""
@@ -145,6 +148,14 @@ class Coverage:
     def summary(self) -> list[str]:
         """What was covered, in a few words each; nothing where the check says no more than how long it ran."""
         return []
+
+    @classmethod
+    def stands_out(cls, results: Sequence[CheckResult], gpu_names: Mapping[str, str]) -> str:
+        """What no single measurement says of the results of all GPUs, such as the slowest pair; "" for nothing.
+
+        `gpu_names` are those of all GPUs of the node by UUID.
+        """
+        return ""
 
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Where this is less than what a PASS on real hardware must cover.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.pcie.result import PcieCoverage
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.hardware.skus import (
@@ -21,8 +22,7 @@ from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Notice, Reason
 
 SLOW = "SLOW"
-# Checks whose rates are lower under a lower power limit.
-_BY_POWER = frozenset({"gemm", "hbm"})
+_BY_POWER = frozenset(name for name, check in CHECKS.items() if check.slower_at_less_power)
 # Somebody saw a good GPU reach these; a floor worked out from other figures only warns.
 FAILING = frozenset({Confidence.MEASURED, Confidence.VENDOR})
 # Floors that depend on the host as much as on the GPU.

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow
+from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow, release_text
 from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, is_low, results_of
@@ -124,9 +124,7 @@ def opinion(report: Report) -> Opinion | None:
     if check is None:
         return None
     found = check.coverage if isinstance(check.coverage, DcgmCoverage) else None
-    release = f"DCGM {found.release}" if found and found.release else "DCGM of an unknown release"
-    about = [release, *([f"level {found.level}"] if found else [])]
-    return Opinion(", ".join(about), tuple(_tests(report, found.tests if found else ())))
+    return Opinion(release_text(check), tuple(_tests(report, found.tests if found else ())))
 
 
 def _tests(report: Report, tests: Iterable[DiagnosticRow]) -> Iterator[tuple[str, str, str, str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gpu_burnin.checks.hbm.result import HbmCoverage
+from gpu_burnin.checks.hbm.result import HbmCoverage, wrong_text
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
 from gpu_burnin.report.units import gpu_name, results_of
@@ -56,9 +56,7 @@ def memory_rows(report: Report) -> list[Memory]:
 
 def _row(report: Report, check: CheckResult) -> Memory:
     found = check.coverage if isinstance(check.coverage, HbmCoverage) else None
-    wrong = (found.shape_words if found else "") or ("wrong words" if check.errors else "")
-    if found and found.wrong_words and not found.shape_words:
-        wrong = f"{found.wrong_words:,} wrong words"
+    wrong = wrong_text(check)
     return Memory(
         gpu_name(report, check.gpu),
         _bar(found) if found else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer
+from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer, place_text
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
@@ -208,6 +208,7 @@ def summary(report: Report) -> Iterator[str]:
     if not matrix.transfers:
         return
     count = len(report["gpus"])
+    names = {gpu["uuid"]: gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]}
     wanted = count * (count - 1)
     bad = {t[:2] for t in matrix.transfers if not (matrix.verified(t) and matrix.rate(t))}
     good = {t[:2] for t in matrix.transfers} - bad
@@ -220,22 +221,8 @@ def summary(report: Report) -> Iterator[str]:
             continue
         lowest = min(moved, key=lambda t: moved[t])
         way = f"Over {path_name(path)}" if path else "One at a time"
-        least = f"{rate(moved[lowest], 'B/s')} ({place_text(report, lowest)})"
+        least = f"{rate(moved[lowest], 'B/s')} ({place_text(lowest, names)})"
         yield f"{way}: median {rate(statistics.median(moved.values()), 'B/s')}, lowest {least}."
-
-
-def slowest(report: Report) -> tuple[Transfer, float] | None:
-    """The slowest of all copies between two GPUs with its rate (B/s), None where none were made."""
-    matrix = matrix_of(report)
-    moved = [(transfer, value) for transfer in matrix.transfers if (value := matrix.rate(transfer))]
-    return min(moved, key=lambda item: item[1], default=None)
-
-
-def place_text(report: Report, transfer: Transfer) -> str:
-    """Who copies with whom: "GPU 5 reading from GPU 2"."""
-    gpu, peer, direction = transfer
-    verb = "writing to" if direction == "write" else "reading from"
-    return f"{gpu_name(report, gpu)} {verb} {gpu_name(report, peer)}"
 
 
 def _together(report: Report, checks: Iterable[CheckResult]) -> tuple[str, ...]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpu_burnin.report import peers, waves
+from gpu_burnin.checks import CHECKS, coverage_class
 from gpu_burnin.report.check_findings import has_bad_link, units_of
 from gpu_burnin.report.formatting import common_cause, taken_for
-from gpu_burnin.report.links import opinion
-from gpu_burnin.report.memory import memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.quantities import duration, rate
-from gpu_burnin.types import CheckResult, Measurement
+from gpu_burnin.types import CheckResult, Coverage, Measurement
 
 WIDTH = 100
 # What fits one screen with eight GPUs; the others are in the JSON.
@@ -176,13 +173,15 @@ def _gpus(report: Report) -> list[str]:
 
 def _checks(report: Report) -> list[str]:
     rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
-    more = dict(_stands_out(report))
+    names = {gpu["uuid"]: gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]}
     for name in dict.fromkeys(check.name for check in report["checks"]):
         checks = [check for check in report["checks"] if check.name == name]
         on = "node" if checks[0].gpu is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
         seconds = max(check.seconds for check in checks)
-        lowest = "" if name == "nvlink" and name in more and not _has_floor(checks) else _lowest(checks)
-        told = "; ".join(filter(None, (lowest, more.get(name))))
+        kind = coverage_class(name) if name in CHECKS else Coverage
+        more = kind.stands_out(checks, names)
+        lowest = "" if more and kind.names_lowest_rate and not _has_floor(checks) else _lowest(checks)
+        told = "; ".join(filter(None, (lowest, more)))
         # What the judge found against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
         verdict = worst([*(check.verdict for check in checks), *(reason["severity"] for reason in held)]) or "-"
@@ -192,26 +191,6 @@ def _checks(report: Report) -> list[str]:
 
 def _cut(told: str) -> str:
     return told if len(told) <= _MAX_TOLD else f"{told[: _MAX_TOLD - 3]}..."
-
-
-def _stands_out(report: Report) -> Iterator[tuple[str, str]]:
-    """Checks with what no single measurement says: the slowest pair, wrong words, waves, another's opinion."""
-    if found := peers.slowest(report):
-        transfer, lowest = found
-        matrix = peers.matrix_of(report)
-        ways = {transfer[:2] for transfer in matrix.transfers}
-        dead = {transfer[:2] for transfer in matrix.transfers if not matrix.rate(transfer)}
-        none = f"; none in {len(dead)} of {len(ways)} directions" if dead else ""
-        yield "nvlink", f"slowest {rate(lowest, 'B/s')}, {peers.place_text(report, transfer)}{none}"
-    elif len(report["gpus"]) == 1:
-        yield "nvlink", "one GPU: there is no pair to test"
-    if wrong := [f"{row.gpu}: {row.wrong}" for row in memory_rows(report) if row.is_wrong]:
-        yield "hbm", ", ".join(wrong)
-    if made := waves.made_text(report):
-        yield "power", made
-    if (second := opinion(report)) is not None:
-        results = Counter(result for _, result, *_ in second.tests)
-        yield "dcgm", f"{second.about}: {', '.join(f'{count} {result}' for result, count in results.items())}"
 
 
 def _has_floor(checks: Sequence[CheckResult]) -> bool:

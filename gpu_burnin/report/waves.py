@@ -244,11 +244,3 @@ def summary(report: Report) -> Iterator[str]:
         share, name, value, limit = min(reached)
         of_limit = f"{number(round(value))} W of a limit of {number(limit)} W ({share:.0%})"
         yield f"Power reached: lowest on {name}, {of_limit}."
-
-
-def made_text(report: Report) -> str:
-    """Which waves were made, in a few words; empty where the power check gave no result."""
-    found = [coverage.waves for coverage in coverages_of(report, PowerCoverage)]
-    made = [waves for waves in found if isinstance(waves, WavesMade)]
-    hertz = list(dict.fromkeys(number(value) for waves in made for value in waves.frequencies_hz))
-    return f"waves of {', '.join(hertz)} Hz" if hertz else "no waves" if found else ""

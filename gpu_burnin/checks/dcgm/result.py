@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_burnin.types import Coverage, optional
+from gpu_burnin.types import CheckResult, Coverage, optional
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,17 @@ class DcgmCoverage(Coverage):
             f"DCGM {self.release} at its level {self.level}, an opinion of its own",
             ", ".join(f"{count} {result}" for result, count in counts.items()),
         ]
+
+    @classmethod
+    def stands_out(cls, results: Sequence[CheckResult], gpu_names: Mapping[str, str]) -> str:
+        """Which DCGM it was, and how many tests had which result."""
+        found = results[0].coverage
+        counts = Counter(row.result for row in found.tests) if isinstance(found, DcgmCoverage) else {}
+        return f"{release_text(results[0])}: {', '.join(f'{count} {result}' for result, count in counts.items())}"
+
+
+def release_text(result: CheckResult) -> str:
+    """Which DCGM was asked, and at which level."""
+    found = result.coverage if isinstance(result.coverage, DcgmCoverage) else None
+    release = f"DCGM {found.release}" if found and found.release else "DCGM of an unknown release"
+    return ", ".join([release, *([f"level {found.level}"] if found else [])])

@@ -6,5 +6,6 @@ SPEC = CheckSpec(
     Scope.EACH,
     slots={"quick": Slot(3.0, 3.0), "standard": Slot(5.0, 20.0), "extended": Slot(6.0, 20.0)},
     selftested=True,
+    slower_at_less_power=True,
     faults=("bitflip", "stuck", "flipping", "coupling", "alias", "lane", "row_burst", "fade"),
 )

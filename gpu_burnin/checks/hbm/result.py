@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_burnin.checks.least import too_small_share
 from gpu_burnin.system.quantities import count, duration, size
-from gpu_burnin.types import Coverage, Shortfall
+from gpu_burnin.types import CheckResult, Coverage, Shortfall
 
 # Design, section 6: memory but for what the driver keeps.
 LEAST_SHARE = 0.95
@@ -50,6 +50,12 @@ class HbmCoverage(Coverage):
     ecc: str
     simulated: bool
 
+    @classmethod
+    def stands_out(cls, results: Sequence[CheckResult], gpu_names: Mapping[str, str]) -> str:
+        """How the wrong words of each GPU lie."""
+        wrong = ((gpu_names.get(result.gpu or "", "node"), wrong_text(result)) for result in results)
+        return ", ".join(f"{gpu}: {text}" for gpu, text in wrong if text)
+
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Enough of the memory must have gone through enough patterns."""
         yield from too_small_share(self, "covered_bytes", "gpu_memory_bytes", LEAST_SHARE)
@@ -73,3 +79,11 @@ class HbmCoverage(Coverage):
             count(self.rounds, "round"),
             *([f"kept for {duration(self.retention_s)}"] if self.retention_s else []),
         ]
+
+
+def wrong_text(result: CheckResult) -> str:
+    """How the wrong words of a GPU lie, or how many there are; "" without any."""
+    found = result.coverage if isinstance(result.coverage, HbmCoverage) else None
+    if found and found.wrong_words and not found.shape_words:
+        return f"{found.wrong_words:,} wrong words"
+    return (found.shape_words if found else "") or ("wrong words" if result.errors else "")

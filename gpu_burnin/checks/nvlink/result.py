@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from gpu_burnin.checks.least import too_small_share
-from gpu_burnin.system.quantities import count, size
+from gpu_burnin.system.quantities import count, rate, size
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import COPY_DIRECTIONS, JSON_NAME, CheckResult, CopyDirection, Coverage, Shortfall, optional
 
@@ -114,10 +114,25 @@ class NvlinkCoverage(Coverage):
     no_floor_why: str | None = None
     simulated: bool = False
 
+    names_lowest_rate: ClassVar[bool] = True
+
     @property
     def nothing_to_test(self) -> bool:
         """One GPU has no pair, and pairs that cannot and need not reach each other are none."""
         return self.pairs_total == 0
+
+    @classmethod
+    def stands_out(cls, results: Sequence[CheckResult], gpu_names: Mapping[str, str]) -> str:
+        """The slowest copy between two GPUs, and how many ways have none."""
+        matrix = Matrix.of(results)
+        moved = [(transfer, value) for transfer in matrix.transfers if (value := matrix.rate(transfer))]
+        if not moved:
+            return "one GPU: there is no pair to test" if len(gpu_names) == 1 else ""
+        transfer, lowest = min(moved, key=lambda item: item[1])
+        ways = {transfer[:2] for transfer in matrix.transfers}
+        dead = {transfer[:2] for transfer in matrix.transfers if not matrix.rate(transfer)}
+        none = f"; none in {len(dead)} of {len(ways)} directions" if dead else ""
+        return f"slowest {rate(lowest, 'B/s')}, {place_text(transfer, gpu_names)}{none}"
 
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Every pair must be covered, and the data of every copy that was made compared."""
@@ -135,6 +150,13 @@ class NvlinkCoverage(Coverage):
             f"{self.pairs_covered} of {self.pairs_total} other GPUs, both ways",
             *([f"{count(checked, 'transfer')} ({size(verified)}) verified"] if checked and verified else []),
         ]
+
+
+def place_text(transfer: Transfer, gpu_names: Mapping[str, str]) -> str:
+    """Who copies with whom: "GPU 5 reading from GPU 2"."""
+    gpu, peer, direction = transfer
+    verb = "writing to" if direction == "write" else "reading from"
+    return f"{gpu_names.get(gpu, gpu)} {verb} {gpu_names.get(peer, peer)}"
 
 
 class Matrix:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpu_burnin.system.quantities import count, duration
-from gpu_burnin.types import OMIT_DEFAULT, Coverage, optional
+from gpu_burnin.system.quantities import count, duration, number
+from gpu_burnin.types import OMIT_DEFAULT, CheckResult, Coverage, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,3 +170,11 @@ class PowerCoverage(Coverage):
             ),
             *([f"at {reached:.0%} of the power limit"] if reached is not None else []),
         ]
+
+    @classmethod
+    def stands_out(cls, results: Sequence[CheckResult], gpu_names: Mapping[str, str]) -> str:
+        """Which waves were made."""
+        found = [result.coverage.waves for result in results if isinstance(result.coverage, PowerCoverage)]
+        made = [waves for waves in found if isinstance(waves, WavesMade)]
+        hertz = list(dict.fromkeys(number(value) for waves in made for value in waves.frequencies_hz))
+        return f"waves of {', '.join(hertz)} Hz" if hertz else "no waves" if found else ""
