@@ -40,7 +40,7 @@ collection: setup ## Build the collection muster.fleet, roles and playbooks too,
 	@python tools/collection.py
 
 docs: setup ## Write the roles' READMEs and docs/reference from the specs
-	@python tools/docs.py
+	@python -m tools.docs
 
 bench: setup ## Print the times of a cold lab and of a second run
 	@python -m tests.bench.lab

@@ -37,7 +37,7 @@ step format ruff format --check .
 step mypy mypy gpu_burnin tests/bench tests/campaign tests/gpu tests/lab tools
 step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
-step generated python tools/docs.py --check
+step generated python -m tools.docs --check
 step unit pytest -q -n 3 "${selection[@]}" tests/unit --junitxml=build/unit.xml
 step ansible-lint finish_ansible_lint
 

@@ -27,7 +27,7 @@ def _filled(hint: Any, told: Any) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType) and told is not None:
         return next((filled for arg in reversed(args) if (filled := _fitting(arg, told)) is not None), told)
-    if is_dataclass(hint) and isinstance(told, Mapping):
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(told, Mapping):
         blank = {field.json_name: _blank(field.hint) for field in json_fields(hint) if not field.make}
         kinds = {field.json_name: field.hint for field in json_fields(hint)}
         return {**blank, **{name: _filled(kinds.get(name, object), value) for name, value in told.items()}}

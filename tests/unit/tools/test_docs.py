@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -34,8 +35,9 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
         (tmp_path / name).write_text((ROOT / name).read_text())
 
     def docs(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(tmp_path / "tools/docs.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "tools.docs", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     missing = docs("--check")
     assert missing.returncode == 1
