@@ -44,11 +44,10 @@ class CheckContext:
     """What a check is given.
 
     `budget_s` (seconds) is decided by the supervisor when the check starts; `late_s` seconds after it the worker is
-    ended as hung. `gpu` is the GPU under test (None for
-    a check of the whole node) and `gpus` all GPUs of the plan. `shapes` are sizes (gemm_m, gemm_n, gemm_k,
-    hbm_bytes); `options` are the plan's free settings, such as `expect`. `inject` holds fault specifications
-    meant for this check and GPU (tests and --inject only). `selftest_full` asks a self-test for the whole table
-    of faults instead of the few of a run.
+    ended as hung. `gpu` is the GPU under test (None for a check of the whole node) and `gpus` all GPUs of the plan.
+    `shapes` are sizes (gemm_m, gemm_n, gemm_k, hbm_bytes); `options` are the plan's free settings, such as `expect`.
+    `inject` holds fault specifications meant for this check and GPU (tests and --inject only). `selftest_full` asks a
+    self-test for the whole table of faults instead of the few of a run.
 
     `progress` sends a small mapping to the supervisor for the live display, all keys optional: phase (text), rate
     (float) with rate_unit ("TFLOP/s", "TOP/s", "GB/s"), errors (int), done (0 to 1), and waited_s (float): seconds in

@@ -71,8 +71,11 @@ def choice(choices: tuple[str, ...]) -> Kind:
 
 def whole(least: int, most: int = _MOST) -> Kind:
     """A whole number."""
-    # bool is an int to isinstance; a count of "yes" is a mistake.
-    fits: Callable[[Any], bool] = lambda value: type(value) is int and least <= value < most  # noqa: E731
+
+    def fits(value: Any) -> bool:
+        # bool is an int to isinstance; a count of "yes" is a mistake.
+        return type(value) is int and least <= value < most
+
     return Kind("whole", ((fits, f"a whole number of {least} or more"),), {"type": "int"}, from_text=int)
 
 
