@@ -84,6 +84,7 @@ REFUSED: tuple[tuple[dict[str, object], str], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_refusals_name_host_and_file(tmp_path: Path, ansible_playbook: Playbook) -> None:
     """One play in which every host has another mistake."""
     entries = {f"host-{index}": entry for index, (entry, _) in enumerate(REFUSED)}

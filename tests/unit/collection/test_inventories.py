@@ -40,6 +40,7 @@ def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.Monkey
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["example", "lab"])
 def test_the_inventory_has_no_problem(check: Playbook, name: str) -> None:
     done = check(name)
@@ -49,6 +50,7 @@ def test_the_inventory_has_no_problem(check: Playbook, name: str) -> None:
     assert "parse" not in done.stderr.lower(), done.stderr
 
 
+@pytest.mark.slow
 def test_the_check_looks_at_the_example(check: Playbook) -> None:
     """The URLs that roles make of a wrong address fail too, and are not told again."""
     done = check("example", "-e", "fleet_planned_nodes=1", "-e", "fleet_api_address=198.51.100.41:6443")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -129,6 +130,7 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
     assert done.stdout.count("PLAY [") == 1
 
 
+@pytest.mark.slow
 def test_a_clean_inventory_passes_and_variables_of_the_command_line_count(
     tmp_path: Path, ansible_playbook: Playbook
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_clean_inventory_passes_and_variables_of_the_command_line_count(
     assert "fleet_planned_nodes" in lines[1] and "many" in lines[1], lines
 
 
+@pytest.mark.slow
 def test_a_limit_does_not_narrow_the_check(tmp_path: Path, ansible_playbook: Playbook) -> None:
     bad = Inventory(tmp_path)
     bad.hosts["gpu_nodes"]["gpu-1"]["pod_network_range"] = "nonsense"

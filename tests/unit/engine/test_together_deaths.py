@@ -71,6 +71,7 @@ def _open_memory() -> list[str]:
     return sorted(str(link.readlink()) for link in links if link.readlink().name.startswith("memfd:gpu-burnin"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _CHECKS)
 def test_a_gpu_may_leave_at_any_exchange(name: str) -> None:
     before = _open_memory()

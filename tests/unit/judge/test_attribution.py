@@ -99,6 +99,7 @@ def _named(said: Reason | Notice) -> tuple[str, str, tuple[str, ...]]:
     return said.code, blame["kind"], tuple(blame["gpus"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [20_251, pytest.param(7, marks=pytest.mark.slow)])
 def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_one_fails(seed: int) -> None:
     draw = random.Random(seed)

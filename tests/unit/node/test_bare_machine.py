@@ -74,6 +74,7 @@ def bare(home: Path, fake_nvml: Path) -> Bare:
     return call
 
 
+@pytest.mark.slow
 def test_a_bare_machine_gets_a_verdict_on_its_gpus_and_a_sentence_for_each_thing_it_lacks(
     bare: Bare, home: Path
 ) -> None:

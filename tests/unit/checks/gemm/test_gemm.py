@@ -146,6 +146,7 @@ def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> No
     assert result.coverage.wrong_products >= 4
 
 
+@pytest.mark.slow
 def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
     clean = gemm.Check().run(context()).coverage.products["fp32"]
     result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice(after=clean + 50)))

@@ -292,6 +292,7 @@ def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaDevice, Hbm
     assert fake.live == {}
 
 
+@pytest.mark.slow
 def test_the_selftest_finds_the_whole_table_with_the_kernels(opened: tuple[CudaDevice, HbmCupy]) -> None:
     device, fake = opened
     ctx = replace(context(hbm_bytes=8192), device=device, selftest_full=True)

@@ -387,6 +387,7 @@ def _real(gpu: FakeGpu) -> _Real:
     return _Real(nccl=lambda: CudaNccl(gpu, DeviceErrors(gpu), gpu, 1))
 
 
+@pytest.mark.slow
 def test_the_whole_check_runs_on_one_gpu_in_the_order_of_its_curves(nccl_gpu: FakeGpu, nccl_library: FakeNccl) -> None:
     ctx = replace(context(collective_bytes=1 << 16), device=_real(nccl_gpu), level="standard")
     result = Check().run(ctx)
