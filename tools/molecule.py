@@ -47,7 +47,7 @@ def main(roles: list[str]) -> int:
 def _run(role: str) -> tuple[bool, float]:
     started = time.monotonic()
     state = LOGS / f"{role}.state"
-    shutil.rmtree(state, ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)  # of an earlier run, where there was one
     with _log(role).open("wb") as log:
         done = subprocess.run(
             ["molecule", "test"],

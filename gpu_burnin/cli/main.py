@@ -18,14 +18,11 @@ import click
 
 from gpu_burnin import __version__
 from gpu_burnin.cli.options import (
-    complete_checks,
     complete_codes,
     duration,
-    expect_option,
-    gpu_names,
     host_config,
     host_options,
-    names,
+    selection_options,
     setting_flags,
 )
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
@@ -88,13 +85,7 @@ def cli() -> None:
 
 
 @cli.command()
-@setting_flags("level")
-@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
-@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
-@setting_flags("checks")
-@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
-@setting_flags("backend")
-@expect_option
+@selection_options
 @setting_flags("power_waves", "wave_wait")
 @click.option("--seed", type=click.IntRange(0), help="Seed of all operands and patterns.  [default: random]")
 @setting_flags("allow_simulated")

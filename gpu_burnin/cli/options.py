@@ -128,6 +128,28 @@ def expect_option(function: _Function) -> _Function:
     return option(function)
 
 
+def selection_options(function: _Function) -> _Function:
+    """What a run tests: its level and time, GPUs, checks, device, and what is expected of the node."""
+    options: tuple[Callable[[_Function], _Function], ...] = (
+        setting_flags("level"),
+        click.option(
+            "--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h."
+        ),
+        click.option(
+            "--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address."
+        ),
+        setting_flags("checks"),
+        click.option(
+            "--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks
+        ),
+        setting_flags("backend"),
+        expect_option,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 def host_options(function: _Function) -> _Function:
     """--config and --state-dir, for the commands that work on this node's own state."""
     options = (

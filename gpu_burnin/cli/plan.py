@@ -9,13 +9,9 @@ from typing import Any
 import click
 
 from gpu_burnin.cli.options import (
-    complete_checks,
-    duration,
-    expect_option,
-    gpu_names,
     host_config,
     host_options,
-    names,
+    selection_options,
     setting_flags,
 )
 from gpu_burnin.errors import GpuBurninError
@@ -27,13 +23,7 @@ from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 
 
 @click.command()
-@setting_flags("level")
-@click.option("--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h.")
-@click.option("--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address.")
-@setting_flags("checks")
-@click.option("--skip", type=names, metavar="CHECK,...", help="Not these checks.", shell_complete=complete_checks)
-@setting_flags("backend")
-@expect_option
+@selection_options
 @setting_flags("power_waves")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @host_options
