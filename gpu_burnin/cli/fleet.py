@@ -128,7 +128,8 @@ def host(
 
     Options that are not listed here go to `gpu-burnin run`, e.g. --level quick. The
     run is a systemd unit on the host: it survives this command, and calling the command again follows it. Exit codes
-    are those of `run`: 0 PASS, 1 FAIL, 2 usage or configuration, 3 INCONCLUSIVE.
+    are those of `run`: 0 PASS, 1 FAIL, 2 usage, configuration or no SSH connection (no run was seen to begin),
+    3 INCONCLUSIVE or a run that was lost from sight.
     """
     if host_name.startswith("-"):
         raise click.UsageError(f"HOST comes first, then the options of run; {host_name!r} is not a host")
@@ -158,7 +159,7 @@ def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new
     try:
         return run_on_host(target, kh.load(known_hosts), run_options, lambda line: click.echo(line, err=True))
     except SshError as error:
-        raise GpuBurninError(str(error), EXIT_INCONCLUSIVE) from error
+        raise GpuBurninError(str(error)) from error
 
 
 def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 NAME = "gpu-burnin"
 # The environment variable in which the shell asks for completions.
 _COMPLETE = "_GPU_BURNIN_COMPLETE"
+# Modules that only an extra of this distribution brings, and which one.
+_EXTRA_OF: Mapping[str, str] = {"paramiko": "controller"}
 # Commands that are imported on use: name, where it is, one line of help.
 _LAZY: Mapping[str, tuple[str, str, str]] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
@@ -303,6 +305,10 @@ def call() -> int:
         click.echo(f"{NAME}: standard output cannot be written ({lost.strerror}); make room", err=True)
         return EXIT_USAGE
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRA_OF.get(error.name or "")):
+            wanted = f"gpu-burnin[{extra}]"
+            click.echo(f"{NAME}: {error.name} is not installed; pip install '{wanted}' brings it", err=True)
+            return EXIT_USAGE
         import traceback
 
         traceback.print_exc()

@@ -31,6 +31,9 @@ _RUN_FILES = re.compile(r"report: (/.+)")
 _MAY_PASS = (ProblemCode.UNREACHABLE, ProblemCode.NO_SSH, ProblemCode.KEX_FAILED)
 
 
+_FOLLOW = "the same command follows it"
+
+
 @dataclass(frozen=True)
 class RemoteRun:
     """A finished run: its exit code, and its report and the page of it as the host wrote them.
@@ -63,8 +66,9 @@ def run_on_host(
     """Run `gpu-burnin run --json ARGUMENTS` on a host, or follow the one that goes on there already.
 
     `on_line` gets each line of progress once. A lost connection is made again for up to `reconnect_s` seconds.
-    Raises SshError when the host cannot be reached at the start or refuses us, GpuBurninError when it cannot run
-    (exit 2), stays away, or has lost the run (exit 3).
+    Raises SshError when the host cannot be reached at the start or refuses us, GpuBurninError when it cannot run or the
+    connection is lost before a run was seen to begin (exit 2), and when a run that has begun goes out of sight: the
+    host stays away, refuses us now, or has lost it (exit 3).
     """
     follower: _Follower | None = None
     last_contact = clock()
@@ -80,13 +84,14 @@ def run_on_host(
                         return _collect(connection.transport, target, ended, follower.run_files)
                     sleep(POLL_S)
         except (SshError, paramiko.SSHException, EOFError, OSError) as error:
-            refused = isinstance(error, SshError) and error.problem.code not in _MAY_PASS
-            if refused or follower is None:
-                raise _as_ssh_error(target, error) from error
+            if follower is None:
+                raise _not_begun(target, error) from error
+            if isinstance(error, SshError) and error.problem.code not in _MAY_PASS:
+                raise GpuBurninError(f"{error}; the run goes on there: {_FOLLOW}", EXIT_INCONCLUSIVE) from error
             if clock() - last_contact > reconnect_s:
                 raise GpuBurninError(
                     f"{target.name}: no connection for {reconnect_s:.0f} s ({error}); if the host is up the run goes "
-                    f"on there: `gpu-burnin host {target.name}` follows it, else look at its console",
+                    f"on there: {_FOLLOW}; else look at its console",
                     EXIT_INCONCLUSIVE,
                 ) from error
             on_line(f"{target.name}: connection lost ({error}); the run goes on there, connecting again")
@@ -189,9 +194,10 @@ def _execute(transport: paramiko.Transport, target: Target, arguments: Sequence[
     return _Reply(exit_code, stdout, stderr)
 
 
-def _as_ssh_error(target: Target, error: Exception) -> Exception:
+def _not_begun(target: Target, error: Exception) -> Exception:
     if isinstance(error, SshError):
         return error
     return GpuBurninError(
-        f"{target.name}: the SSH connection failed ({error or type(error).__name__}); try again", EXIT_INCONCLUSIVE
+        f"{target.name}: the SSH connection was lost before a run was seen to begin ({error or type(error).__name__}); "
+        f"try again: if one has begun there, {_FOLLOW}"
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.cli import fleet as cli
+from gpu_burnin.cli.main import _EXTRA_OF
 from gpu_burnin.cli.main import call as command
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.model import Target
@@ -107,9 +110,35 @@ def test_host_gives_unknown_options_to_run_and_exits_with_its_code(call: Call, m
     assert asked == [("--level", "quick", "--checks=gemm")]
 
 
-def test_an_unreachable_host_exits_3(call: Call, tmp_path: Path) -> None:
+def test_an_unreachable_host_is_no_verdict(call: Call, tmp_path: Path) -> None:
     done = call("host", "127.0.0.1", "--port", "1", "--known-hosts", tmp_path / "k")
-    assert done.exit_code == 3 and "refused" in done.stderr
+    assert done.exit_code == 2 and "refused" in done.stderr
+
+
+def test_a_refused_key_or_login_is_no_verdict(
+    call: Call, start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
+    host, options = f"127.0.0.1:{start_server(allowed=new_key()).port}", ["--identity", identity]
+    done = call("host", host, "--known-hosts", tmp_path / "k", *options)
+    assert done.exit_code == 2 and "--trust-new" in done.stderr
+    done = call("host", host, "--known-hosts", tmp_path / "k", "--trust-new", *options)
+    assert done.exit_code == 2 and "authorized_keys" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("host", "node42"), ("fleet", "probe", "node42")])
+def test_without_paramiko_the_extra_is_named(call: Call, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    for name in ("login", "ssh", "remote"):
+        monkeypatch.delitem(sys.modules, f"gpu_burnin.fleet.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "paramiko", None)  # an import of it is a ModuleNotFoundError
+    done = call(*command)
+    assert done.exit_code == 2
+    assert done.stderr == "gpu-burnin: paramiko is not installed; pip install 'gpu-burnin[controller]' brings it\n"
+
+
+def test_the_extras_bring_what_is_said_of_them() -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for module, extra in _EXTRA_OF.items():
+        assert any(re.match(rf"{module}\b", wanted) for wanted in extras[extra])
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"{}", b'{"run_id": "../../etc/passwd"}'])

@@ -170,9 +170,22 @@ def test_a_changed_key_while_following_is_not_accepted(bench: Bench) -> None:
         bench.server.drop()
 
     bench.host.on_poll = change
-    with pytest.raises(SshError) as caught:
+    with pytest.raises(GpuBurninError, match="the run goes on there: the same command follows it") as caught:
         bench.run()
-    assert caught.value.problem.code == "HOST_KEY_CHANGED"
+    assert caught.value.exit_code == 3 and "ssh-keygen -R" in str(caught.value)
+    assert isinstance(caught.value.__cause__, SshError)
+    assert caught.value.__cause__.problem.code == "HOST_KEY_CHANGED"
+
+
+def test_a_connection_lost_before_the_run_was_seen_to_begin_is_no_verdict(bench: Bench) -> None:
+    def lost(command: str) -> tuple[int, bytes, bytes]:
+        bench.server.drop()
+        return 0, b"", b""
+
+    bench.server.execute = lost
+    with pytest.raises(GpuBurninError, match="before a run was seen to begin") as caught:
+        bench.run()
+    assert caught.value.exit_code == 2
 
 
 def test_a_run_that_goes_on_is_followed_not_started(bench: Bench) -> None:
