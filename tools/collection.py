@@ -8,12 +8,17 @@ install ARCHIVE` is then all that a controller needs, but for the Python package
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # Path in the checkout -> path in the collection. The first brings the roles too, by its link to them.
@@ -46,6 +51,30 @@ def stage(checkout: Path, directory: Path) -> None:
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(origin, place)
+    galaxy = directory / "galaxy.yml"
+    about = yaml.safe_load(galaxy.read_text()) | {"repository": repository_url(checkout)}
+    galaxy.write_text(yaml.safe_dump(about, sort_keys=False))
+
+
+def repository_url(checkout: Path) -> str:
+    """Where on the network the checkout was cloned from, without password; empty where that is unknown."""
+    # Not the repository that a checkout without one of its own lies in.
+    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(checkout.resolve().parent)}
+    command = ["git", "-C", str(checkout), "remote", "get-url", "origin"]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    url = done.stdout.strip() if done.returncode == 0 else ""
+    short = re.fullmatch(r"([\w.-]+@[\w.-]+):(?!/)(.+)", url)
+    if short:
+        return f"ssh://{short[1]}/{short[2]}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("https", "http", "ssh", "git"):
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    user = f"{parts.username}@" if parts.scheme == "ssh" and parts.username else ""
+    return parts._replace(netloc=user + host, query="", fragment="").geturl()
 
 
 def build(checkout: Path, output: Path) -> Path:

@@ -35,20 +35,21 @@ _WIDTH = 120
 
 def main() -> int:
     """Write or check the generated pages."""
-    pages = dict(_pages())
-    stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    wanted = dict(pages())
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv[1:]:
         for path in stale:
             print(f"{path.relative_to(REPOSITORY)} is not up to date: run `make docs`", file=sys.stderr)
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages[path])
+        path.write_text(wanted[path])
         print(f"wrote {path.relative_to(REPOSITORY)}")
     return 0
 
 
-def _pages() -> Iterator[tuple[Path, str]]:
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each file that is generated, or has a generated part, as it should be."""
     parts = dict(settings_parts())
     yield from parts.items()
     paths = sorted(REPOSITORY.glob("roles/*/meta/argument_specs.yml"))

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -150,8 +149,11 @@ def download(requirements: Path, python: str, machine: str, directory: Path) -> 
     )
 
 
-def build_own_wheel(checkout: Path, directory: Path, scratch: Path) -> None:
-    """Build the wheel of gpu_burnin from a copy of its sources, so that nothing is left in the checkout."""
+def build_own_wheel(checkout: Path, directory: Path, scratch: Path) -> str:
+    """Build the wheel of gpu_burnin from a copy of its sources, so that nothing is left in the checkout.
+
+    Returns what a node asks pip for: the name with the version that the wheel got.
+    """
     copy = scratch / "source"
     for path in source_files(checkout):
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
@@ -160,13 +162,14 @@ def build_own_wheel(checkout: Path, directory: Path, scratch: Path) -> None:
     (copy / "README.md").write_text("See the repository of Muster.\n")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(directory)]
     run_pip(["wheel", *options, copy], "the wheel of gpu_burnin")
+    (wheel,) = directory.glob("gpu_burnin-*.whl")
+    return f"gpu-burnin=={wheel.name.split('-')[1]}"
 
 
-def requirements_text(checkout: Path, locks: Iterable[Path]) -> str:
-    """What the nodes install: every pin once, and gpu-burnin itself."""
-    project = tomllib.loads(read(checkout / "pyproject.toml").decode())["project"]
+def requirements_text(locks: Iterable[Path], own: str) -> str:
+    """What the nodes install: every pin once, and `own`, gpu-burnin itself."""
     lines = [line for lock in locks for line in pins(read(lock).decode())]
-    return "\n".join(dict.fromkeys([*lines, f"{project['name']}=={project['version']}"])) + "\n"
+    return "\n".join(dict.fromkeys([*lines, own])) + "\n"
 
 
 def write_tar(directory: Path, target: Path) -> None:
@@ -212,8 +215,8 @@ def build(checkout: Path, wanted: Wanted, output: Path, dry_run: bool = False) -
             for python in wanted.pythons:
                 for lock in (pip_lock, *wanted.requirements):
                     download(lock, python, machine, wheels)
-        build_own_wheel(checkout, wheels, scratch)
-        (wheels / "requirements.txt").write_text(requirements_text(checkout, wanted.requirements))
+        own = build_own_wheel(checkout, wheels, scratch)
+        (wheels / "requirements.txt").write_text(requirements_text(wanted.requirements, own))
         write_tar(wheels, scratch / archive.name)
         with (scratch / archive.name).open("rb") as handle:
             sha256 = hashlib.file_digest(handle, "sha256").hexdigest()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_burnin import __version__
 from tools import collection, wheelhouse
 
 pytestmark = pytest.mark.slow
@@ -79,6 +80,10 @@ def site_roles() -> set[str]:
 def test_the_archive_holds_what_a_controller_needs_and_no_tests(archive: Path) -> None:
     with tarfile.open(archive) as tar:
         members = tar.getmembers()
+        manifest = tar.extractfile("MANIFEST.json")
+        assert manifest is not None
+        about = json.load(manifest)["collection_info"]
+    assert (about["version"], about["repository"] or "") == (__version__, collection.repository_url(ROOT))
     names = {member.name for member in members}
     assert {f"roles/{role}/meta/argument_specs.yml" for role in ROLES} <= names
     assert {"playbooks/site.yml", "playbooks/burnin.yml", "playbooks/admit.yml", "tools/wheelhouse.py"} <= names
@@ -155,12 +160,14 @@ def names_of(kind: str) -> list[str]:
 def documentation(ansible: Command, kind: str, names: list[str]) -> dict[str, Any]:
     """What `ansible-doc` lists of a kind, which are all of them, and what it tells of each."""
     listed = ansible("ansible-doc", "-t", kind, "--list", "--json", "muster.fleet")
-    assert listed.returncode == 0, listed.stderr
+    assert (listed.returncode, listed.stderr) == (0, "")
     assert sorted(json.loads(listed.stdout)) == sorted(names)
     done = ansible("ansible-doc", "-t", kind, "--json", *names)
     assert (done.returncode, done.stderr) == (0, "")
     told: dict[str, Any] = json.loads(done.stdout)
     assert sorted(told) == sorted(names)
+    page = ansible("ansible-doc", "-t", kind, *names)
+    assert (page.returncode, page.stderr) == (0, "")
     return told
 
 

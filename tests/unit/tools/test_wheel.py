@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin import __version__
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -25,6 +27,7 @@ def test_a_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.split("-")[:2] == ["gpu_burnin", __version__]
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("gpu_burnin/")}
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "gpu_burnin").rglob("*") if path.is_file()}
     wanted = {name for name in files if "__pycache__" not in name}

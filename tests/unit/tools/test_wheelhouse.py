@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -52,7 +53,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     (root / "gpu_burnin").mkdir(parents=True)
     (root / "gpu_burnin" / "a.py").write_text("A = 1\n")
-    (root / "pyproject.toml").write_text('[project]\nname = "gpu-burnin"\nversion = "0.1.0"\n')
+    (root / "pyproject.toml").write_text('[project]\nname = "gpu-burnin"\n')
     (root / "node.txt").write_text(LOCK)
     return root
 
@@ -119,6 +120,23 @@ def test_failed_download_leaves_nothing(checkout: Path, tmp_path: Path, monkeypa
     with pytest.raises(wheelhouse.WheelhouseError, match=r"for Python 3\.11 on x86_64"):
         wheelhouse.build(checkout, wanted(checkout), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_nodes_ask_for_the_version_that_the_wheel_got(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pip(arguments: list[str | Path], what: str) -> None:
+        folder = Path(arguments[arguments.index("--dest" if arguments[0] == "download" else "--wheel-dir") + 1])
+        name = "click-8.5.1" if arguments[0] == "download" else "gpu_burnin-4.5.6"
+        (folder / f"{name}-py3-none-any.whl").write_bytes(b"")
+
+    monkeypatch.setattr(wheelhouse, "run_pip", pip)
+    built = wheelhouse.build(checkout, wanted(checkout), tmp_path / "out")
+    with tarfile.open(built.path) as archive:
+        requirements = archive.extractfile("requirements.txt")
+        assert requirements is not None
+        lines = requirements.read().decode().splitlines()
+    assert lines[0] == "click==8.5.1" and lines[-1] == "gpu-burnin==4.5.6"
 
 
 def test_equal_contents_give_equal_archives(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ options:
   config:
     description: The host's configuration file; without it, the one that C(gpu-burnin) reads by itself.
     type: path
+    version_added: "0.2.0"
   program:
     description: The gpu-burnin command.
     type: path

@@ -12,6 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 name: addresses
 short_description: The addresses by which the hosts of a group reach each other
+version_added: "0.1.0"
 description:
   - Gives a dictionary of host name to C(fleet_address), in the order of the group.
   - A host without C(fleet_address) is known by its C(ansible_host).

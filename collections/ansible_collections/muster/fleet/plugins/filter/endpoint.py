@@ -12,6 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 name: endpoint
 short_description: Write address and port as an endpoint
+version_added: "0.2.0"
 description:
   - Gives C(https://ADDRESS:PORT) for an address or a DNS name. IPv6 addresses are written in their shortest form and in
     brackets.

@@ -8,6 +8,7 @@ from typing import Any
 DOCUMENTATION = r"""
 name: fleet_summary
 short_description: One screen with each host, its role and its state
+version_added: "0.1.0"
 description:
   - A line for each host; for GPU nodes also verdict, reasons and what to do; then the commands to try next.
 options:

@@ -10,6 +10,7 @@ from ansible_collections.muster.fleet.plugins.module_utils import endpoints
 DOCUMENTATION = r"""
 name: host_options
 short_description: Chosen variables of each host
+version_added: "0.2.0"
 description:
   - Gives for each host a dictionary with C(name) and one key for each keyword argument. The argument names a variable
     of the host, or a value inside it, such as C(result.message).

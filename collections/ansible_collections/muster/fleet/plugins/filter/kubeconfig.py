@@ -11,6 +11,7 @@ from ansible.errors import AnsibleFilterError
 DOCUMENTATION = r"""
 name: kubeconfig
 short_description: Write the kubeconfig of a client with a certificate
+version_added: "0.1.0"
 description:
   - Gives the text of a kubeconfig with one cluster, one user and one context. Certificates and key are named, not held,
     so that the text is no secret.

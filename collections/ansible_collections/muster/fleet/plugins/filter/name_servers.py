@@ -10,6 +10,7 @@ from ansible_collections.muster.fleet.plugins.module_utils import endpoints
 DOCUMENTATION = r"""
 name: name_servers
 short_description: Choose the resolvers of one node
+version_added: "0.2.0"
 description:
   - Gives at most three addresses, as many as a resolver reads, beginning with one that the node's name chooses. So the
     nodes spread over the servers, and each keeps its own order.

@@ -11,6 +11,7 @@ from ansible.errors import AnsibleFilterError
 DOCUMENTATION = r"""
 name: sha256sums
 short_description: Read the text of a SHA256SUMS file
+version_added: "0.1.0"
 description:
   - Gives a dictionary of file name to hexadecimal SHA-256. Folders before a name are dropped.
   - Lines are as C(sha256sum) writes them; empty lines and lines that begin with C(#) are passed over.

@@ -44,6 +44,7 @@ options:
       - C(run) ends with a result or when the run asks for power waves. C(end) waits for the end of the run and
         returns its result.
     type: str
+    version_added: "0.2.0"
     choices: [all, run, end]
     default: all
   level:
@@ -68,18 +69,22 @@ options:
       - A time such as 2h when the host's configuration makes a run with a new GPU an extended one of that length. Then
         the level is left to it, and the time to wait is longer.
     type: str
+    version_added: "0.2.0"
     default: ""
   waves:
     description: When a run started here may make power waves; empty, as the host's configuration says.
     type: str
+    version_added: "0.2.0"
     choices: ["", always, granted, never]
     default: ""
   wave_wait_s:
     description: Seconds that a run waits for a grant of its power waves; not set, as the host's configuration says.
     type: int
+    version_added: "0.2.0"
   after_sequence:
     description: With O(phase=end), the number of the newest result before the run; a result that is not newer is none.
     type: int
+    version_added: "0.2.0"
     default: 0
 extends_documentation_fragment:
   - muster.fleet.check_mode

@@ -64,6 +64,7 @@ options:
           - What the node says of its own gate when that is closed. Such a node is held whatever it has published, since
             it knows of newer runs that left no evidence. Empty when the gate is open or was not asked.
         type: str
+        version_added: "0.2.0"
         default: ""
   known_hosts:
     description: The project's known_hosts file with the pinned host keys.

@@ -12,7 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import r
 DOCUMENTATION = r"""
 module: power_grant
 short_description: Let a burn-in swing the load of all GPUs together
-version_added: "0.1.0"
+version_added: "0.2.0"
 description:
   - Grants the power waves that the host's burn-in asks for, and waits until they are over. On a host that asks for
     nothing it does nothing.
