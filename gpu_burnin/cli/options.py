@@ -54,6 +54,13 @@ def complete_checks(context: click.Context, parameter: click.Parameter, incomple
     return [f"{before}{comma}{name}" for name in CHECK_NAMES if name.startswith(last)]
 
 
+def complete_models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The keys of GPU models that begin so, for the shell."""
+    from gpu_burnin.hardware.skus import load_skus
+
+    return [key for key in load_skus().skus if key.startswith(incomplete)]
+
+
 def complete_codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The codes that begin so, for the shell."""
     from gpu_burnin.admission import node

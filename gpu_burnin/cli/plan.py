@@ -1,4 +1,4 @@
-"""`gpu-burnin plan`: what a run would do on this node, without doing it."""
+"""`gpu-burnin plan`: what a run would do, without doing it."""
 
 from __future__ import annotations
 
@@ -8,63 +8,57 @@ from typing import Any
 
 import click
 
-from gpu_burnin.cli.options import (
-    host_config,
-    host_options,
-    selection_options,
-    setting_flags,
-)
-from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.cli.options import complete_models, host_config, host_options, selection_options, setting_flags
 from gpu_burnin.hardware.skus import load_skus
-from gpu_burnin.node.known_gpus import read_known
-from gpu_burnin.node.prepare import RunOptions, planned
-from gpu_burnin.report.plan_view import document, render
-from gpu_burnin.telemetry.discover import Found, choose_backend, discover
+from gpu_burnin.node.planning import DEFAULT_GPUS_COUNT, plan_for_model, plan_here
+from gpu_burnin.node.prepare import RunOptions
+from gpu_burnin.report import plan_view
+
+# In place of a model's key.
+_LIST = "list"
 
 
 @click.command()
+@click.option(
+    "--model",
+    metavar="KEY",
+    shell_complete=complete_models,
+    help="Plan for a node with GPUs of this model, from its data alone: nothing is looked at here. --model list shows "
+    "the keys.",
+)
+@click.option(
+    "--gpus-count",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help=f"With --model: how many GPUs the node has.  [default: {DEFAULT_GPUS_COUNT}]",
+)
 @selection_options
 @setting_flags("power_waves")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @host_options
 def plan(
-    config_path: Path | None, state_dir: Path | None, as_json: bool, skip: tuple[str, ...] | None, **asked: Any
+    model: str | None,
+    gpus_count: int | None,
+    config_path: Path | None,
+    state_dir: Path | None,
+    as_json: bool,
+    skip: tuple[str, ...] | None,
+    **asked: Any,
 ) -> None:
-    """Say what a run would do here: each check, its time, what it covers, and the rate of faults it could miss.
+    """Say what a run would do: each check, its time, what it covers, and the rate of faults it could miss.
 
-    Nothing is tested. It works without a GPU too, and says that it is simulated then.
+    It is planned for the GPUs of this node, or with --model for those of another. Nothing is tested. Exit code 2
+    where there is neither.
     """
+    if gpus_count is not None and model is None:
+        raise click.UsageError(
+            "--gpus-count goes with --model KEY; --expect gpus=N says how many this node should have"
+        )
+    if model == _LIST:
+        skus = load_skus()
+        click.echo(json.dumps(plan_view.models_json(skus), indent=1) if as_json else plan_view.models_text(skus))
+        return
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
-    found = discover()
-    backend, why = _backend(options.backend or options.config.backend, found)
-    # The record is root's; it matters only where it decides on the level.
-    known = read_known(options.config.state_dir) if options.config.extended_for_new_s else ()
-    made = planned(options, found, backend, known)
-    left_out = (f"the configuration asks for {', '.join(made.left_out)} too",) if made.left_out else ()
-    no_pass = (*made.shortfalls, *left_out)
-    if as_json:
-        click.echo(json.dumps(document(made.plan, load_skus(), why, no_pass), indent=1))
-    else:
-        click.echo(render(made.plan, load_skus(), why, no_pass))
-
-
-def _backend(asked: str, found: Found) -> tuple[str, str]:
-    """The backend whose plan is shown, and why a run on it would be simulated ("" where it would not).
-
-    Unlike a run, a plan for a GPU that is not there does no harm.
-    """
-    try:
-        backend = choose_backend(asked, found)
-    except GpuBurninError:
-        backend = "cpu" if asked == "auto" else asked
-    if found.error:
-        why = found.error
-    elif not found.gpus:
-        why = "the NVIDIA driver lists no GPU"
-    elif found.simulated:
-        why = "NVML is a simulation here"
-    elif backend == "cpu":
-        why = "the CPU computes" if asked == "cpu" else "CuPy is not installed"
-    else:
-        why = ""
-    return backend, why
+    shown = plan_for_model(options, model, gpus_count or DEFAULT_GPUS_COUNT) if model else plan_here(options)
+    told = (shown.plan, load_skus(), shown.why_simulated, shown.no_pass, shown.model)
+    click.echo(json.dumps(plan_view.document(*told), indent=1) if as_json else plan_view.render(*told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,8 +33,6 @@ FLOOR_NAMES = (
 POWER_LIMIT_TOLERANCE_W = 1.0
 # Units of rates in operations or bytes per second.
 RATE_UNITS: dict[str, float] = {"B/s": 1.0, "GB/s": 1e9, "TFLOP/s": 1e12, "TOP/s": 1e12}
-# What a power limit may differ from the one that was meant.
-POWER_LIMIT_TOLERANCE_W = 1.0
 
 
 class Confidence(StrEnum):
@@ -138,6 +137,14 @@ class SkuTable:
         exact = [sku for sku in same_device if pci_subsystem_id >> 16 in sku.subsystem_ids]
         candidates = exact or same_device
         return candidates[0] if len(candidates) == 1 else None
+
+    def near(self, key: str) -> tuple[str, ...]:
+        """Keys of models that may be meant by one that is not there: those that begin alike, else the most similar."""
+        words = [word for word in re.split(r"[^a-z0-9]+", key.lower()) if word]
+        alike = tuple(one for one in self.skus if words and one.split("-")[0] == words[0])
+        # A form of the module (sxm, pcie) that is named narrows it down.
+        fitting = tuple(one for one in alike if all(word in one for word in words))
+        return fitting or alike or tuple(difflib.get_close_matches(key.lower(), self.skus, 1))
 
     def may_miss(self, sku: Sku, field: str, driver_version: str) -> bool:
         """Whether this model with this driver may leave the field unread."""

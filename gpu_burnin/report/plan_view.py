@@ -10,9 +10,9 @@ from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.planned import covers
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.plan import Expected, Plan, schedule
-from gpu_burnin.hardware.skus import SkuTable
+from gpu_burnin.hardware.skus import Sku, SkuTable
 from gpu_burnin.judge.coverage import RULE_OF_THREE
-from gpu_burnin.system.quantities import duration
+from gpu_burnin.system.quantities import duration, size
 
 SCHEMA = "muster-plan/v1"
 WIDTH = 100
@@ -24,22 +24,28 @@ _ON: Mapping[Scope, str] = {
 }
 
 
-def document(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = ()) -> dict[str, Any]:
+def document(
+    plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = (), model: Sku | None = None
+) -> dict[str, Any]:
     """The plan as JSON values. Times in seconds, sizes in bytes, rates in faults per second.
 
-    `why_simulated` says why no real GPU would be tested, "" where one would; `no_pass` why such a run could not pass.
+    `why_simulated` says why no real GPU would be tested, "" where one would; `no_pass` why such a run could not pass;
+    `model` is the one from whose data it was planned, None for a plan of this node's own GPUs.
     """
     steps = schedule(plan)
     return {
         "schema": SCHEMA,
         "level": plan.level,
         "backend": plan.backend,
+        "planned_from_model": model.key if model else None,
         "simulated": bool(why_simulated),
         "why_simulated": why_simulated or None,
         "no_pass": [*no_pass],
         "total_s": plan.total_s,
         "after_total_s": sum(step.budget_s for step in steps if step.check.scope is Scope.AFTER),
-        "gpus": [{"index": g.index, "uuid": g.uuid, "serial": g.serial, "sku": g.sku} for g in plan.gpus],
+        "gpus": [
+            {"index": g.index, "uuid": g.uuid or None, "serial": g.serial or None, "sku": g.sku} for g in plan.gpus
+        ],
         "shapes": dict(plan.shapes),
         "power_waves": plan.options.get("power_waves"),
         "checks": [_check_json(plan, step, skus) for step in steps],
@@ -87,13 +93,19 @@ def _rate(seconds: float) -> float | None:
     return RULE_OF_THREE / seconds if seconds > 0 else None
 
 
-def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = ()) -> str:
+def render(
+    plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = (), model: Sku | None = None
+) -> str:
     """The plan as lines of at most WIDTH characters; arguments as for document()."""
     steps = schedule(plan)
     gpus = len(plan.gpus)
     models = ", ".join(dict.fromkeys(gpu.sku or gpu.name or "unknown model" for gpu in plan.gpus)) or "none found"
     lines = [f"Level {plan.level} on {gpus} GPU{'s' * (gpus != 1)} ({models}), backend {plan.backend}: "
              f"{duration(plan.total_s)} in all"]  # fmt: skip
+    if model:
+        lines += textwrap.wrap(
+            f"Planned from the data of {model.key} ({model.name}); nothing was looked at here.", WIDTH
+        )
     if why_simulated:
         lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing about a real GPU.", WIDTH)
     for why in no_pass:
@@ -110,6 +122,17 @@ def render(plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequenc
     lines.append("")
     lines += _footer(plan, steps, skus)
     return "\n".join(lines)
+
+
+def models_json(skus: SkuTable) -> list[dict[str, Any]]:
+    """The models that a plan can be made for."""
+    return [{"key": one.key, "name": one.name, "memory_bytes": one.memory_bytes} for one in skus.skus.values()]
+
+
+def models_text(skus: SkuTable) -> str:
+    """The same as lines: key, name, memory."""
+    width = max(map(len, skus.skus))
+    return "\n".join(f"{one.key:{width}}  {one.name}, {size(one.memory_bytes)}" for one in skus.skus.values())
 
 
 def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str, str]:

@@ -167,6 +167,7 @@ def test_completion_script_asks_this_program(shell: str) -> None:
         ("gpu-burnin completion f", {"fish"}),
         ("gpu-burnin run --checks g", {"gemm"}),
         ("gpu-burnin run --skip state,h", {"state,hbm"}),
+        ("gpu-burnin plan --model h100-s", {"h100-sxm5-80gb"}),
         ("gpu-burnin explain gemm_m", {"GEMM_MISMATCH"}),
         ("gpu-burnin explain EVIDENCE_EX", {"EVIDENCE_EXPIRED"}),
     ],

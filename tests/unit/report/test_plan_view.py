@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.cli.main import cli
 from gpu_burnin.engine.plan import LEVELS, Plan, make_plan, schedule
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.judge.coverage import RULE_OF_THREE
 from gpu_burnin.report.plan_view import WIDTH, document, render
@@ -150,7 +151,7 @@ def test_a_plan_without_a_gpu_says_that_it_is_simulated_and_why() -> None:
 
 def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = Found(gpus=GPUS, simulated=False, busy={"GPU-0": (4711,)})
-    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: busy)
+    monkeypatch.setattr("gpu_burnin.node.planning.discover", lambda: busy)
     (tmp_path / "config.yaml").write_text("level: standard\n")
     asked = ["plan", "--config", str(tmp_path / "config.yaml"), "--backend", "cuda", "--level", "quick"]
     told = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)
@@ -158,7 +159,7 @@ def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkey
     assert any("a foreign process uses a GPU" in why for why in told["no_pass"])
     text = CliRunner().invoke(cli, asked).output
     assert "Such a run could not pass: the level quick is less than standard" in " ".join(text.split())
-    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: Found(gpus=GPUS, simulated=False))
+    monkeypatch.setattr("gpu_burnin.node.planning.discover", lambda: Found(gpus=GPUS, simulated=False))
     told = json.loads(CliRunner().invoke(cli, [*asked[:-2], "--skip", "sm,hbm", "--json"]).output)
     assert told["no_pass"] == ["the configuration asks for sm, hbm too"]
     assert json.loads(CliRunner().invoke(cli, [*asked[:-2], "--json"]).output)["no_pass"] == []
@@ -167,17 +168,32 @@ def test_what_keeps_a_run_from_passing_is_told_beforehand(tmp_path: Path, monkey
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Arguments for the command on a machine whose NVML gives nothing, with its own empty configuration."""
-    monkeypatch.setattr("gpu_burnin.cli.plan.discover", lambda: Found(error="there is no driver"))
+    monkeypatch.setattr("gpu_burnin.node.planning.discover", lambda: Found(error="there is no driver"))
     (tmp_path / "config.yaml").write_text("expect: {gpus: 8}\n")
     return ["plan", "--config", str(tmp_path / "config.yaml"), "--state-dir", str(tmp_path / "state")]
 
 
-def test_the_command_works_without_a_gpu_and_leaves_nothing(answers: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, answers)
-    assert done.exit_code == 0, done.output
-    assert "Simulated: there is no driver." in done.output
-    assert [row.split()[0] for row in rows(done.output)] == list(USUAL_CHECKS)
+def asked_of(answers: list[str], *more: str) -> Result:
+    return CliRunner().invoke(cli, [*answers, *more], prog_name="gpu-burnin")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--backend", "cpu"], ["--backend", "cuda"], ["--level", "quick"]])
+def test_without_a_gpu_it_says_so_instead_of_a_table_of_nothing(
+    answers: list[str], more: list[str], tmp_path: Path
+) -> None:
+    done = asked_of(answers, *more)
+    assert isinstance(done.exception, GpuBurninError) and done.exception.exit_code == 2
+    assert "this node has no GPU to plan for (there is no driver)" in str(done.exception)
+    assert "gpu-burnin plan --model KEY --gpus-count N" in str(done.exception)
+    assert done.output == "", "no table of zeros"
     assert not (tmp_path / "state").exists()
+
+
+def test_gpus_that_no_longer_answer_are_no_plan_either(answers: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Found(gpus=GPUS, simulated=False, lost=frozenset(gpu.uuid for gpu in GPUS))
+    monkeypatch.setattr("gpu_burnin.node.planning.discover", lambda: lost)
+    with pytest.raises(GpuBurninError, match="none of the 2 GPUs of this node can be tested"):
+        raise asked_of(answers, "--backend", "cuda").exception or AssertionError
 
 
 @pytest.mark.parametrize(
@@ -187,11 +203,53 @@ def test_the_command_works_without_a_gpu_and_leaves_nothing(answers: list[str], 
 def test_the_command_takes_the_options_of_a_run(
     asked: list[str], level: str, total_s: float, answers: list[str]
 ) -> None:
-    done = CliRunner().invoke(cli, [*answers, "--backend", "cuda", "--json", "--skip", "sm", *asked])
-    told = json.loads(done.output)
-    assert (told["level"], told["total_s"], told["backend"], told["simulated"]) == (level, total_s, "cuda", True)
+    options = ["--model", "h100-sxm5-80gb", "--json", "--skip", "sm", *asked]
+    told = json.loads(asked_of(answers, *options).output)
+    assert (told["level"], told["total_s"], told["backend"], told["simulated"]) == (level, total_s, "cuda", False)
     assert [check["name"] for check in told["checks"]] == [name for name in USUAL_CHECKS if name != "sm"]
-    assert (
-        CliRunner().invoke(cli, [*answers, "--json", *asked]).output
-        == CliRunner().invoke(cli, [*answers, "--json", *asked]).output
-    ), "the same question, the same answer"
+    assert asked_of(answers, *options).output == asked_of(answers, *options).output, "the same question and answer"
+
+
+@pytest.mark.parametrize("key", load_skus().skus)
+def test_a_plan_from_a_model_is_that_of_a_node_with_such_gpus(key: str, answers: list[str]) -> None:
+    sku = load_skus().skus[key]
+    gpus = tuple(replace(GPUS[0], index=i, uuid=f"GPU-{i}", sku=key, memory_bytes=sku.memory_bytes) for i in range(4))
+    options = {"power_waves": "always", "expect": {"gpus": 8}}
+    own = document(make_plan("standard", backend="cuda", gpus=gpus, options=options), load_skus())
+    told = json.loads(asked_of(answers, "--model", key, "--gpus-count", "4", "--json").output)
+    assert told["planned_from_model"] == key and own["planned_from_model"] is None
+    assert [(one["sku"], one["uuid"]) for one in told["gpus"]] == [(key, None)] * 4
+    assert told["checks"] == own["checks"]
+    assert told["missed_fault_rate_upper95_at_best_per_s"] == own["missed_fault_rate_upper95_at_best_per_s"]
+
+
+def test_a_plan_from_a_model_says_so(answers: list[str]) -> None:
+    told = asked_of(answers, "--model", "h100-sxm5-80gb", "--gpus-count", "8").output
+    assert "Level standard on 8 GPUs (h100-sxm5-80gb), backend cuda: 5 min in all" in told
+    assert "Planned from the data of h100-sxm5-80gb (NVIDIA H100 80GB HBM3); nothing was looked at here." in told
+    assert "Simulated" not in told and "28 pairs" in told and "of 80 GiB" in told
+    assert asked_of(answers, "--model", "h100-sxm5-80gb").output == told, "eight where nothing is said"
+    listed = asked_of(answers, "--model", "list")
+    assert [line.split()[0] for line in listed.output.splitlines()] == [*load_skus().skus]
+    assert [one["key"] for one in json.loads(asked_of(answers, "--model", "list", "--json").output)] == [
+        *load_skus().skus
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--model", "h100-sxm"], "did you mean h100-sxm5-80gb?"),
+        (["--model", "H100"], "did you mean h100-sxm5-80gb or h100-pcie or h100-nvl?"),
+        (["--model", "b20-sxm"], "did you mean b200-sxm?"),
+        (["--model", "teapot"], "choose from a100-sxm4-40gb, "),
+        (["--model", "h200-sxm", "--backend", "cpu"], "leave --backend cpu out"),
+        (["--model", "h200-sxm", "--gpus-count", "0"], "0 is not in the range"),
+        (["--gpus-count", "8"], "--gpus-count goes with --model KEY"),
+    ],
+)
+def test_a_wrong_model_or_count_is_a_usage_error(asked: list[str], says: str, answers: list[str]) -> None:
+    done = asked_of(answers, *asked)
+    told = str(done.exception) if isinstance(done.exception, GpuBurninError) else done.output
+    assert says in told
+    assert getattr(done.exception, "exit_code", done.exit_code) == 2
