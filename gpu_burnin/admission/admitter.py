@@ -13,6 +13,7 @@ from typing import Protocol
 from gpu_burnin.admission.client import ApiError, Conflict
 from gpu_burnin.admission.ledger import Entry, Ledger
 from gpu_burnin.admission.node import (
+    DELETED,
     Act,
     Decision,
     Evidence,
@@ -235,7 +236,7 @@ def absent(name: str) -> NodeReport:
 
 def _missing(name: str, node: Node | None, domain: str) -> str:
     if node is None:
-        return f"{name} has not registered; look at `systemctl status kubelet` and `gpu-burnin gate` on it"
+        return f"{name} has not registered; look at `systemctl status kubelet` and `gpu-burnin gate` on it. {DELETED}"
     boot, ready = boot_id(node), condition(node, "Ready")
     if not boot or ready is None or ready.get("status") == "Unknown":
         return f"{name} is registered but kubelet does not report its status; look at its kubelet's log"

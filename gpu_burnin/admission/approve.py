@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from gpu_burnin.admission.client import Conflict
-from gpu_burnin.admission.node import Node, condition
+from gpu_burnin.admission.node import DELETED, Node, condition
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.evidence import parse_time
 
@@ -195,7 +195,9 @@ def _missing(
     if any(_has_condition(csr, "Approved") for csr in serving):
         return f"{name}: its serving certificate is approved but not issued; look at kube-controller-manager's log"
     if node is None:
-        return f"{name}: kubelet has not registered; look at its log (journalctl -u kubelet) and the balancer"
+        return (
+            f"{name}: kubelet has not registered; look at its log (journalctl -u kubelet) and the balancer. {DELETED}"
+        )
     ready = condition(node, "Ready")
     if ready is None or ready.get("status") != "True":
         why = (ready or {}).get("message") or "no status reported"

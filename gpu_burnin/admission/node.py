@@ -31,7 +31,8 @@ CONDITION = "GPUVerified"
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 # Evidence of nodes tested together must not expire together.
 TTL_JITTER = 0.1
-
+# Of a node without Node object: a running kubelet does not register again.
+DELETED = "If somebody deleted its Node, run site.yml, which restarts its kubelet"
 
 # Reasons of the condition that are the admitter's own, with what to do; the others are evidence.CODES.
 CODES: Mapping[str, tuple[str, str]] = {
@@ -49,7 +50,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "NODE_ABSENT": (
         "kubelet has not registered the node",
-        "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass.",
+        "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass. "
+        f"{DELETED}.",
     ),
     "NODE_UNKNOWN": (
         "kubelet has stopped reporting, so the node may have booted again",

@@ -58,6 +58,18 @@ def test_check_mode_with_diff_has_no_error_and_no_change(fleet: Fleet) -> None:
     assert checked.changed == {}
 
 
+def test_a_node_that_an_admin_deleted_comes_back_through_admission(fleet: Fleet) -> None:
+    """site.yml from the kubelets on: its kubelet is restarted, and its evidence published and verified again."""
+    assert fleet.kubectl("delete", "node", "gpu-2", "--wait").rc == 0
+    back = fleet.playbook("site.yml", "--start-at-task", "'Look at the host'", log="deleted-node")
+    assert back.rc == 0, back.failures
+    log = back.log.read_text()
+    assert "gpu-2 has no Node" in log and "kubelet.service was restarted" in log
+    assert "gpu-1 has no Node" not in log
+    assert fleet.get("node", "gpu-2")["metadata"]["labels"][READY] == "true"
+    assert fleet.node_taints("gpu-2") == set()
+
+
 @pytest.mark.parametrize("arguments", [("site.yml", "--tags", "preflight"), ("playbooks/admit.yml",)])
 def test_playbooks_run_from_any_folder_without_a_configuration(
     fleet: Fleet, tmp_path: Path, arguments: tuple[str, ...]

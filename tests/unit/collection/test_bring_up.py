@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import Wanted, bring_up, reload_owed
+from ansible_collections.muster.fleet.plugins.modules import unit as unit_module
 
 STARTED_AT = 1_000_000.0
 
@@ -57,6 +61,53 @@ def test_a_changed_unit_needs_a_restart() -> None:
 
 def test_what_has_no_process_is_never_restarted() -> None:
     assert actions(Wanted("x.mount"), a_unit(needs_reload=True, started_at=None)) == ["daemon-reload"]
+
+
+BECAUSE = "gpu-1 has no Node"
+
+
+@pytest.mark.parametrize(
+    ("unit", "restart", "expected"),
+    [
+        (a_unit(), True, ["restart"]),
+        (a_unit(), False, []),
+        (a_unit(active="activating", started_at=None), True, []),
+        (a_unit(active="failed", started_at=None), True, ["start"]),
+    ],
+)
+def test_a_reason_that_no_file_shows_restarts_what_runs(
+    unit: systemd_unit.Unit, restart: bool, expected: list[str]
+) -> None:
+    assert actions(Wanted("x.service", restart=restart, restart_because=BECAUSE), unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("because", "check", "warnings", "done"),
+    [
+        (BECAUSE, False, ["gpu-1 has no Node: x.service was restarted"], ["restart"]),
+        (BECAUSE, True, ["gpu-1 has no Node: x.service would be restarted"], []),
+        ("", False, [], []),
+    ],
+)
+def test_the_module_says_why_it_restarted(
+    because: str,
+    check: bool,
+    warnings: list[str],
+    done: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    acted: list[str] = []
+    said: list[str] = []
+    # Ansible keeps warnings for the life of the process.
+    monkeypatch.setattr(AnsibleModule, "warn", lambda module, text: said.append(text))
+    monkeypatch.setattr(systemd_unit, "show", lambda name: a_unit())
+    monkeypatch.setattr(systemd_unit, "systemctl", lambda arguments: acted.append(arguments[0]))
+    parameters = {"name": "x.service", "restart_because": because, "_ansible_check_mode": check}
+    with patch_module_args(parameters), pytest.raises(SystemExit):
+        unit_module.main()
+    result = json.loads(capsys.readouterr().out)
+    assert (said, acted, result["changed"]) == (warnings, done, bool(because))
 
 
 def test_enabling_and_restarting_can_be_left_out(tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import kubelet_state
+from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
+
+from tests.support.server_helpers import serving
 
 
 @pytest.mark.parametrize("quote", ["", '"', "'"])
@@ -44,3 +49,73 @@ def make_root(root: Path, stub: bool, upstream: bool) -> Path:
 )
 def test_resolv_conf_behind_the_stub(tmp_path: Path, stub: bool, upstream: bool, expected: str) -> None:
     assert kubelet_state.resolv_conf(make_root(tmp_path, stub, upstream)) == expected
+
+
+def status_of(name: str, kind: str = "nodes") -> str:
+    """A Status as the API server sends it for what is not there."""
+    return json.dumps({"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": name, "kind": kind}})
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "absent"),
+    [
+        (404, status_of("gpu-1"), True),
+        (200, json.dumps({"kind": "Node", "metadata": {"name": "gpu-1"}}), False),
+        (404, status_of("gpu-2"), False),
+        (404, status_of("gpu-1", "pods"), False),
+        (404, "<html>no such page</html>", False),
+        (404, "[]", False),
+        (403, status_of("gpu-1"), False),
+        (503, status_of("gpu-1"), False),
+    ],
+)
+def test_only_the_api_servers_own_404_of_this_node_is_an_absent_node(code: int, body: str, absent: bool) -> None:
+    asked = []
+
+    class Api(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    url = f"http://127.0.0.1:{server.server_port}"
+    with serving(server):
+        assert kubelet_state.node_absent(Server(url), "gpu-1") is absent
+    assert asked == ["/api/v1/nodes/gpu-1"]
+    assert kubelet_state.node_absent(Server(url), "gpu-1") is False, "nobody answers there any more"
+
+
+def test_unusable_certificates_are_no_absence(tmp_path: Path) -> None:
+    server = Server("https://127.0.0.1:1", ca=str(tmp_path / "none"))
+    assert kubelet_state.node_absent(server, "gpu-1") is False
+
+
+@pytest.mark.parametrize(
+    ("age_s", "absent_for_s", "lost", "waited_s"),
+    [
+        (3600, None, True, 0),  # long registered, deleted since
+        (3600, 0, False, 0),  # there is a Node
+        (5, 3, False, 3),  # it was about to register
+        (5, None, True, 15),  # it had its time and did not
+        (-3600, None, True, 20),  # a clock that was set back
+    ],
+)
+def test_a_young_kubelet_is_given_the_time_to_register(
+    age_s: float, absent_for_s: float | None, lost: bool, waited_s: float
+) -> None:
+    now = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def absent() -> bool:
+        return absent_for_s is None or now < absent_for_s
+
+    assert kubelet_state.will_not_register(absent, age_s, lambda: now, pause) is lost
+    assert now == waited_s

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
+
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Check, Server, ask, context_of
 
 _SERVER = re.compile(r"^\s*server:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 RESOLVED_UPSTREAM = "run/systemd/resolve/resolv.conf"
 RESOLVED_STUB = "stub-resolv.conf"
+# kubelet tries to register every 7 s at least, and never again once it has (k8s.io/kubernetes v1.36,
+# pkg/kubelet/kubelet_node_status.go, registerWithAPIServer).
+REGISTRATION_S = 20.0
+POLL_S = 1.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 def kubeconfig_server(path: Path) -> str:
@@ -27,3 +40,33 @@ def resolv_conf(root: Path = Path("/")) -> str:
     etc = root / "etc/resolv.conf"
     stub = etc.is_symlink() and etc.readlink().name == RESOLVED_STUB
     return f"/{RESOLVED_UPSTREAM}" if stub and (root / RESOLVED_UPSTREAM).exists() else "/etc/resolv.conf"
+
+
+def node_absent(server: Server, node: str) -> bool:
+    """Whether the API server says that there is no Node of this name; no clear answer is no absence."""
+    try:
+        check = Check(f"/api/v1/nodes/{quote(node, safe='')}")
+        answer = ask(server, context_of(server), check, REQUEST_TIMEOUT_S)
+        details = json.loads(answer.text)["details"]
+        # A balancer has its own 404: only the API server names what it looked for.
+        return answer.status == 404 and (details["kind"], details["name"]) == ("nodes", node)
+    except (OSError, http.client.HTTPException, FleetError, ValueError, KeyError, TypeError):
+        return False
+
+
+def will_not_register(
+    absent: Callable[[], bool],
+    age_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether a kubelet runs without a Node and will not make one: it has had the time to register, and there is none.
+
+    `age_s`: for how long it has been running with its certificate. A younger one is given the rest of the time.
+    """
+    end = clock() + min(max(REGISTRATION_S - age_s, 0.0), REGISTRATION_S)
+    while absent():
+        if clock() >= end:
+            return True
+        pause(POLL_S)
+    return False

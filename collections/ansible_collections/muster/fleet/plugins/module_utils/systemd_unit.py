@@ -59,7 +59,8 @@ class Wanted:
     """How a unit should be, and the files, or folders of files, whose change needs a restart or a reload.
 
     `reload_marker` is a file that the unit touches at start and reload. `restart` false leaves a restart to somebody
-    else; `wait` false does not wait until systemd says that the unit is up.
+    else; `wait` false does not wait until systemd says that the unit is up. `restart_because` is a reason to restart
+    that no file shows, "" when there is none.
     """
 
     unit: str
@@ -68,6 +69,7 @@ class Wanted:
     reload_marker: str | None = None
     enabled: bool = True
     restart: bool = True
+    restart_because: str = ""
     wait: bool = True
 
 
@@ -143,7 +145,7 @@ def decide(wanted: Wanted, unit: Unit) -> Decision:
         stale = [f"a removed drop-in of {wanted.unit}"]  # what is gone has no time to compare
     if not unit.running:
         actions.append("start")
-    elif stale and wanted.restart:
+    elif wanted.restart and (stale or (wanted.restart_because and unit.started_at is not None)):
         actions.append("restart")
     elif reload_owed(wanted):
         actions.append("reload")

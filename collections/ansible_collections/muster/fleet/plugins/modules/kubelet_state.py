@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
-from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import kubeconfig_server, resolv_conf
+from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
+from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import (
+    kubeconfig_server,
+    node_absent,
+    resolv_conf,
+    will_not_register,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import show
 
 DOCUMENTATION = r"""
 module: kubelet_state
@@ -18,7 +26,13 @@ version_added: "0.1.0"
 description:
   - Says whether the node has a client certificate that is still valid, which API server its kubeconfig names,
     whether the burn-in's gate is open, and which resolv.conf has the real name servers. Changes nothing.
+  - With O(node) it also asks the API server whether a kubelet that runs has lost its Node. One that started, or got its
+    certificate, less than 20 s ago may still register and is waited for.
 options:
+  ca:
+    description: File with the CA certificates that vouch for the API server.
+    type: path
+    default: /etc/kubernetes/pki/ca.crt
   client_cert:
     description: Kubelet's own client certificate.
     type: path
@@ -32,6 +46,9 @@ options:
     type: list
     elements: str
     default: []
+  node:
+    description: Name of the node. Not given, nobody is asked for its Node.
+    type: str
 extends_documentation_fragment:
   - muster.fleet.check_mode.looks
 author:
@@ -42,6 +59,7 @@ EXAMPLES = r"""
 - name: Look at the host
   muster.fleet.kubelet_state:
     kubeconfig: /etc/kubernetes/kubelet.kubeconfig
+    node: gpu-1
     gate: [/usr/local/bin/gpu-burnin, gate]
 """
 
@@ -62,6 +80,12 @@ gate_message:
   description: The gate's own sentence when it is closed.
   returned: success
   type: str
+node_lost:
+  description: >-
+    Kubelet runs and has registered, but there is no Node of its name: somebody deleted it, and kubelet does not
+    register again before it is restarted.
+  returned: success
+  type: bool
 resolv_conf:
   description: The resolv.conf for pods.
   returned: success
@@ -70,9 +94,11 @@ resolv_conf:
 
 
 ARGUMENT_SPEC: dict[str, Any] = {
+    "ca": {"type": "path", "default": "/etc/kubernetes/pki/ca.crt"},
     "client_cert": {"type": "path", "default": "/var/lib/kubelet/pki/kubelet-client-current.pem"},
     "kubeconfig": {"type": "path", "required": True},
     "gate": {"type": "list", "elements": "str", "default": []},
+    "node": {"type": "str"},
 }
 
 
@@ -95,14 +121,28 @@ def ask_gate(module: AnsibleModule, command: list[str]) -> tuple[bool, str]:
     return code == 0, "" if code == 0 else (output[-1] if output else f"{command[0]} ended with exit code {code}")
 
 
+def node_lost(params: dict[str, Any], url: str) -> bool:
+    """Whether kubelet runs with its certificate and has no Node any more. Raises OSError and FleetError."""
+    started_at = show("kubelet.service").started_at
+    if not params["node"] or not url or started_at is None:
+        return False
+    cert = params["client_cert"]
+    server = Server(url, ca=params["ca"], client_cert=cert, client_key=cert)
+    age_s = time.time() - max(started_at, Path(cert).stat().st_mtime)
+    return will_not_register(lambda: node_absent(server, params["node"]), age_s)
+
+
 def look(module: AnsibleModule) -> dict[str, Any]:
-    """Look at the host. Raises OSError."""
+    """Look at the host. Raises OSError and FleetError."""
     params = module.params
+    registered = client_certificate_valid(module, params["client_cert"])
+    server = kubeconfig_server(Path(params["kubeconfig"]))
     gate_open, gate_message = ask_gate(module, params["gate"])
     return {
         "changed": False,
-        "registered": client_certificate_valid(module, params["client_cert"]),
-        "server": kubeconfig_server(Path(params["kubeconfig"])),
+        "registered": registered,
+        "server": server,
+        "node_lost": registered and node_lost(params, server),
         "gate_open": gate_open,
         "gate_message": gate_message,
         "resolv_conf": resolv_conf(),

@@ -31,6 +31,13 @@ options:
     description: Restart when stale. False leaves that to another task.
     type: bool
     default: true
+  restart_because:
+    description:
+      - A reason to restart a running unit that no file shows, as a sentence without a full stop. Empty when there is
+        none.
+      - The task then warns that it restarted the unit, or in check mode that it would, and why.
+    type: str
+    default: ""
   wait:
     description: Wait until systemd says that it is up.
     type: bool
@@ -72,6 +79,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "enabled": {"type": "bool", "default": True},
     **systemd_unit.RESTART_OPTIONS,
     "restart": {"type": "bool", "default": True},
+    "restart_because": {"type": "str", "default": ""},
     "wait": {"type": "bool", "default": True},
 }
 
@@ -84,12 +92,16 @@ def bring_up(module: AnsibleModule) -> dict[str, Any]:
         restart_after=given["restart_after"],
         enabled=given["enabled"],
         restart=given["restart"],
+        restart_because=given["restart_because"],
         wait=given["wait"],
     )
     try:
         decision = systemd_unit.bring_up(wanted, act=not module.check_mode)
     except FleetError as error:
         raise FleetError(str(error), log=systemd_unit.log_tail(wanted.unit)) from error
+    if given["restart_because"] and "restart" in decision.actions:
+        done = "would be restarted" if module.check_mode else "was restarted"
+        module.warn(f"{given['restart_because']}: {wanted.unit} {done}")
     return {"changed": bool(decision.actions), "actions": decision.actions, "stale": decision.stale}
 
 
