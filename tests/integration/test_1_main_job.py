@@ -61,7 +61,9 @@ def test_check_mode_with_diff_has_no_error_and_no_change(fleet: Fleet) -> None:
 def test_a_node_that_an_admin_deleted_comes_back_through_admission(fleet: Fleet) -> None:
     """site.yml from the kubelets on: its kubelet is restarted, and its evidence published and verified again."""
     assert fleet.kubectl("delete", "node", "gpu-2", "--wait").rc == 0
-    back = fleet.playbook("site.yml", "--start-at-task", "'Look at the host'", log="deleted-node")
+    back = fleet.playbook(
+        "site.yml", "--start-at-task", "'muster.fleet.kubelet : Look at the host'", log="deleted-node"
+    )
     assert back.rc == 0, back.failures
     log = back.log.read_text()
     assert "gpu-2 has no Node" in log and "kubelet.service was restarted" in log
