@@ -222,7 +222,7 @@ def explain(code: str | None) -> None:
     from gpu_burnin.admission import node
     from gpu_burnin.hardware import load_reasons
     from gpu_burnin.node import evidence
-    from gpu_burnin.report.formatting import ACTIONS
+    from gpu_burnin.report.order import order_for
 
     reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
     summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}
@@ -240,7 +240,7 @@ def explain(code: str | None) -> None:
     if name in reasons:
         info = reasons[name]
         click.echo(f"Verdict, unless the check says otherwise: {info.severity}.")
-        click.echo(f"First action: {info.action} ({ACTIONS[info.action]}).")
+        click.echo(f"First action: {info.action} ({order_for(info.action).text}).")
     click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else codes[name][1]}")
 
 

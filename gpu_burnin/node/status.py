@@ -18,6 +18,7 @@ from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, read_known
 from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
+from gpu_burnin.report.order import Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import parse_json
@@ -61,7 +62,8 @@ class Evidence:
     """The newest evidence that a run has left, and what the report it is about says.
 
     `problem` is one sentence when statement, signature and report do not belong together: then only its place is
-    known. `this_boot`: it is of this boot of this machine. `annotation` is what the node publishes.
+    known. `this_boot`: it is of this boot of this machine. `order` is what to do next. `annotation` is what the node
+    publishes.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class Evidence:
     simulated: bool = False
     finished_at: str = ""
     action: str = ""
+    order: Order | None = None
     reasons: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()
     report: str = ""
@@ -180,6 +183,7 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
         simulated=statement.simulated,
         finished_at=statement.finished_at,
         action=str(report["action"]),
+        order=order_of(report),
         reasons=tuple(report["reasons"]),
         warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
         report=str(run.path / REPORT),
@@ -211,6 +215,7 @@ def render(status: Status) -> str:
         ("newest run", f"{newest.sequence} {newest.path}".strip() if newest else "none has begun"),
         ("evidence", _evidence_text(found) if found else "none"),
         *(("reason", f"{reason['code']}: {reason['message']}") for reason in (found.reasons if found else ())),
+        *((("order", found.order.text),) if found and found.order and found.verdict != "PASS" else ()),
         ("gate", "open" if status.gate.open else status.gate.message.removeprefix(f"{status.node}: ")),
         ("power waves", _POWER[status.power_grant.state].format(**asdict(status.power_grant))),
         ("known GPUs", ", ".join(gpu.serial or gpu.uuid for gpu in status.known_gpus) or "none"),

@@ -1,10 +1,7 @@
-"""What a report says in plain text: actions, bounds, what a check covered."""
+"""What a report says in plain text: bounds, what a check covered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gpu_burnin.report.check_findings import common_codes
 from gpu_burnin.report.model import Report
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
@@ -13,27 +10,6 @@ from gpu_burnin.system.quantities import duration, size
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.types import CheckResult
 
-# The action of a report as an order to a person.
-ACTIONS: Mapping[str, str] = {
-    "none": "Nothing to do",
-    "retest": "Test again",
-    "reset_gpu": "Reset the GPU, then test again",
-    "reboot": "Reboot the machine, then test again",
-    "power_cycle": "Power the machine off and on, then test again",
-    "repair": "Repair: have the hardware checked or replaced",
-    "hold": "Keep the node out until a person has looked at it",
-}
-
-
-def next_step(report: Report) -> str:
-    """The action of a report as an order to a person; what injected faults ask for is not the hardware's."""
-    order = ACTIONS.get(report["action"], report["action"])
-    if shared := common_cause(report):
-        order = f"{shared}. If that is sound: {order[:1].lower()}{order[1:]}"
-    if not report["coverage"]["injected"]:
-        return order
-    return f"Run again without --inject. Only if the fault was not injected: {order[:1].lower()}{order[1:]}"
-
 
 def taken_for(report: Report) -> str:
     """What the run expected of the node, and which NVLinks it assumed; "" where the models say it all."""
@@ -41,16 +17,6 @@ def taken_for(report: Report) -> str:
     told = (summary(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
     sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]
     return " ".join(sentences)
-
-
-def common_cause(report: Report) -> str | None:
-    """Where to look first when all that failed, failed on every GPU: eight GPUs seldom break at once. Else None."""
-    failed = {reason["code"] for reason in report["reasons"] if reason["severity"] == "FAIL"}
-    if not failed or not failed <= common_codes(report):
-        return None
-    told = mapping_of(mapping_of(report["plan"], "options"), expectations.KEY)
-    shared = ("what was expected of them, " if told else "") + "driver and libraries, power, cooling, board, host"
-    return f"All {len(report['gpus'])} GPUs failed alike, so look first at what they share: {shared}"
 
 
 def bound(rate_per_s: float | None) -> str:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 from gpu_burnin.report.check_findings import link_of, units_of
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_label
 
 # Characters that XML 1.0 cannot hold, not even escaped (XML 1.0, section 2.2).
@@ -63,6 +64,7 @@ def _suite(report: Report, name: str, cases: list[_Case]) -> ET.Element:
         properties = ET.SubElement(element, "properties")
         facts = {"simulated": str(report["simulated"]).lower()}
         facts |= {key: report[key] for key in ("run_id", "level", "verdict", "action", "finished_at")}
+        facts["order"] = order_of(report).text
         for key, value in facts.items():
             ET.SubElement(properties, "property", name=key, value=_text(value))
     seen: Counter[str] = Counter()

@@ -12,9 +12,10 @@ from typing import Any
 
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
-from gpu_burnin.report.formatting import bound, next_step, taken_for
+from gpu_burnin.report.formatting import bound, taken_for
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, is_low, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
@@ -32,7 +33,7 @@ MAX_ERRORS = 12
 class Finding:
     """Everything reported under one code: `entries` holds (units, message, evidence), equal messages joined.
 
-    `common`: every GPU of the node failed under it.
+    `common`: every GPU of the node failed under it. `included`: its actions that the order of the page includes.
     """
 
     code: str
@@ -40,6 +41,7 @@ class Finding:
     summary: str | None
     what_to_do: str | None
     common: bool = False
+    included: str = ""
     entries: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
 
 
@@ -96,7 +98,7 @@ class Page:
         self.report = report
         self.columns = columns(report)
         self.reason = first_reason(report)
-        self.next_step = next_step(report)
+        self.order = order_of(report)
         self.took = duration(_seconds_between(report["started_at"], report["finished_at"]))
 
     @property
@@ -119,7 +121,12 @@ class Page:
     @property
     def findings(self) -> list[Finding]:
         """The reasons, those of one code together, in the report's order (the worst first)."""
-        return self._grouped(self.report["reasons"])
+        reasons = self.report["reasons"]
+        found = self._grouped(reasons)
+        for finding in found:
+            asked = [reason["action"] for reason in reasons if reason["code"] == finding.code]
+            finding.included = self.order.included(asked)
+        return found
 
     @property
     def warnings(self) -> list[Finding]:

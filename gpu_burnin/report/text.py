@@ -9,8 +9,9 @@ from typing import Any
 
 from gpu_burnin.checks import CHECKS, coverage_class
 from gpu_burnin.report.check_findings import has_bad_link, units_of
-from gpu_burnin.report.formatting import common_cause, taken_for
+from gpu_burnin.report.formatting import taken_for
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.quantities import duration, rate
@@ -68,19 +69,11 @@ def _head(report: Report) -> list[str]:
     software = report["software"]
     return [
         f"VERDICT  {report['verdict']}{note}",
-        f"ACTION   {_action(report)}",
-        *_wrap(common_cause(report) or "", " " * 9, " " * 9),
+        *_wrap(order_of(report).text, "ACTION   ", " " * 9),
         f"node {report['node']}   level {report['level']}   run {report['run_id']}",
         f"{report['started_at']} to {report['finished_at']}   driver {software['driver'] or 'none'}"
         f"   kernel {report['host']['kernel']}   gpu-burnin {software['gpu_burnin']}",
     ]
-
-
-def _action(report: Report) -> str:
-    action: str = report["action"].replace("_", " ")
-    if not report["coverage"]["injected"]:
-        return action
-    return f"retest without --inject   ({action}, if the fault was not injected)"
 
 
 def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

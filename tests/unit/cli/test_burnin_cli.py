@@ -144,7 +144,7 @@ def test_version_schema_and_explain() -> None:
     told = call("explain", "gemm_mismatch").stdout
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
-    assert "(Reset the GPU, then test again)" in call("explain", "ECC_PENDING").stdout
+    assert "(Reset the GPU, then `gpu-burnin run`)" in call("explain", "ECC_PENDING").stdout
     assert "did you mean GEMM_MISMATCH?" in call("explain", "GEM_MISMATCH").stderr
     assert "too old" in call("explain", "EVIDENCE_EXPIRED").stdout
     assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout

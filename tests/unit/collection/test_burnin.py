@@ -23,7 +23,8 @@ def evidence(**changes: Any) -> dict[str, Any]:
     return {
         "run_id": "r", "path": "/r", "sequence": 1, "problem": "", "this_boot": True, "boot_id": "b",
         "verdict": "PASS", "level": "standard", "simulated": False, "finished_at": "2026-08-01T12:00:30Z",
-        "action": "none", "reasons": [], "warnings": [], "report": "/r/report.json", "page": "", **changes,
+        "action": "none", "order": None, "reasons": [], "warnings": [], "report": "/r/report.json",
+        "page": "", **changes,
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def variables(**changes: Any) -> dict[str, Any]:
     result["gpu-1"]["__gpu_burnin_result"] = {"verdict": "PASS", "reasons": [{"code": "SIMULATED", "message": "x"}]}
     result["gpu-2"]["__gpu_burnin_result"] = {
         "verdict": "FAIL",
-        "action": "power_cycle",
+        "order": {"sentence": "Power the machine off and on", "command": "gpu-burnin run"},
         "reasons": [{"code": "XID_FATAL", "message": "XID 79: fallen off the bus " + "y" * 200}],
     }
     nodes = [
@@ -62,11 +62,19 @@ def test_a_failed_host_is_not_up() -> None:
 
 def test_reasons_are_cut_and_next_commands_name_inventory_and_host() -> None:
     text = fleet_summary(HOSTS, variables(), GROUPS, HOSTS)
-    assert "gpu-2 is held, action: power_cycle" in text
+    assert "gpu-2 is held. Power the machine off and on, then test it again\n" in text
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "ansible-playbook -i inventory/prod playbooks/burnin.yml -l gpu-2" in text
     assert "/state/reports/gpu-2/report.json" in text
     assert "report.html" not in text
+
+
+def test_a_node_that_a_person_must_look_at_is_not_simply_tested_again() -> None:
+    found = variables()
+    found["gpu-2"]["__gpu_burnin_result"]["order"] = {"sentence": "Keep the node out", "command": ""}
+    assert "gpu-2 is held. Keep the node out\n" in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    found["gpu-2"]["__gpu_burnin_result"] |= {"verdict": "PASS", "reasons": []}
+    assert "gpu-2 is held\n" in fleet_summary(HOSTS, found, GROUPS, HOSTS)
 
 
 def test_the_page_of_a_held_node_is_named_where_there_is_one() -> None:

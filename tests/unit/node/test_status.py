@@ -23,7 +23,10 @@ from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Gpu, Verdict
 from tests.support.report_helpers import NOW, leave_run, make_key
 
-REASON = {"code": "XID_FATAL", "message": "XID 79", "check": "kernel_log"}
+REASON = {
+    "code": "XID_FATAL", "message": "XID 79", "check": "kernel_log", "severity": "FAIL", "action": "repair",
+    "gpu": None, "evidence": {},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,8 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def put_run(config: Config, statement: Statement, **report: Any) -> RunDirectory:
     """A finished run with its report, as gpu_burnin leaves it."""
-    body = json.dumps({"action": "repair", "reasons": [REASON], **report}).encode()
+    told = {"verdict": str(statement.verdict), "level": statement.level, "action": "repair", "reasons": [REASON]}
+    body = json.dumps({**told, "gpus": [], "plan": {}, "coverage": {"injected": []}, **report}).encode()
     run = leave_run(config, replace(statement, report_sha256=hashlib.sha256(body).hexdigest()))
     (run.path / REPORT).write_bytes(body)
     return run
@@ -69,7 +73,12 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     text = render(found)
     assert "FAIL of run 2 at level quick, of this boot" in text
     assert "XID_FATAL: XID 79" in text
+    sentence = "Power the machine off and have the hardware checked or replaced"
+    assert f"order:       {sentence}, then `gpu-burnin run`\n" in text
     document = json.loads(json.dumps(to_json(found)))
+    assert document["evidence"]["order"] == {
+        "action": "repair", "sentence": sentence, "command": "gpu-burnin run", "covered": [],
+    }  # fmt: skip
     assert document["evidence"]["reasons"] == [REASON]
     assert document["schema"] == "muster-node-status/v1"
 

@@ -8,17 +8,13 @@ import pytest
 
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.report import formatting
-from gpu_burnin.types import Action, CheckResult, Verdict
+from gpu_burnin.types import CheckResult, Verdict
 from tests.support import coverages
 
 
 def test_bound_is_the_other_way_round_than_the_rate() -> None:
     assert formatting.bound(3 / 150) == "a fault that comes every 50 s of verified work or more often would have shown"
     assert formatting.bound(None) == formatting.bound(0.0) == ""
-
-
-def test_every_action_has_words() -> None:
-    assert set(formatting.ACTIONS) == {str(action) for action in Action}
 
 
 # Of a link under load.

@@ -11,6 +11,7 @@ import pytest
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import charts, html, text
+from gpu_burnin.report.order import order_of
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.verdicts import columns, verdict_on
 from tests.support.page_reader import Parsed
@@ -184,13 +185,13 @@ def test_same_fault_on_every_gpu_asks_for_a_common_cause_first() -> None:
         return sample(change=change)
 
     report, series = broken(range(8))
-    assert Page(report).next_step.startswith("All 8 GPUs failed alike, so look first at what they share: driver")
+    assert order_of(report).sentence.startswith("All 8 GPUs failed alike, so look first at what they share: driver")
     assert "All 8 GPUs failed under this code" in html.render(report, series)
     assert "look first at what they share" in " ".join(text.render(report, lambda code: None).split())
     report["plan"]["options"] = {"expect": {"nvlink_links": 99}}
-    assert "at what they share: what was expected of them, driver" in Page(report).next_step
+    assert "at what they share: what was expected of them, driver" in order_of(report).sentence
     report, series = broken(range(7))
-    assert "alike" not in Page(report).next_step
+    assert "alike" not in order_of(report).sentence
     assert "failed under this code" not in html.render(report, series)
     assert "look first" not in text.render(report, lambda code: None)
 
@@ -211,9 +212,9 @@ def test_codes_break_at_underscores_alone() -> None:
 
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
     report, _ = faulty_8()
-    assert "inject" not in Page(report).next_step
+    assert "inject" not in order_of(report).sentence
     report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
-    assert Page(report).next_step.startswith("Run again without --inject.")
+    assert order_of(report).sentence.startswith("Run again without --inject.")
 
 
 def test_page_without_gpus_says_so() -> None:

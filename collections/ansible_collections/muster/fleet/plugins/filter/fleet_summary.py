@@ -134,12 +134,19 @@ def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
 def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:
     burnin = _burnin(host, hostvars)
     reasons = _reasons(burnin, admitted.get(host, {}))
-    action = burnin.get("action")
-    lines = [f"{host} is held{f', action: {action}' if action else ''}"]
+    lines = [f"{host} is held{_order(burnin)}"]
     for reason in reasons:
         text = f"{reason['code']}: {reason['message']}"
         lines.append("  " + (text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 3] + "..."))
     return [*lines, ""]
+
+
+def _order(burnin: Mapping[str, Any]) -> str:
+    """What to do next; the command that tests again is in the last lines. A PASS is held for the admitter's reasons."""
+    order = burnin.get("order")
+    if not order or burnin.get("verdict") == "PASS":
+        return ""
+    return f". {order['sentence']}" + (", then test it again" if order["command"] else "")
 
 
 def _new_gpus(burnin: Mapping[str, Any]) -> bool:

@@ -141,6 +141,7 @@ def summary(status: Mapping[str, Any]) -> dict[str, Any]:
         "verdict",
         "reasons",
         "action",
+        "order",
         "run_id",
         "level",
         "sequence",

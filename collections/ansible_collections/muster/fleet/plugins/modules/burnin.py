@@ -132,9 +132,13 @@ reasons:
   type: list
   elements: dict
 action:
-  description: What the report says to do next.
+  description: What the report says to do next, in one word.
   returned: when there is evidence
   type: str
+order:
+  description: The same as an order to a person (action, sentence, command, covered), and the smaller ones it covers.
+  returned: when there is evidence
+  type: dict
 run_id:
   description: Name of the run.
   returned: when there is evidence

@@ -1,0 +1,122 @@
+"""The one order that a report comes to: what a person does next, with the command that ends it.
+
+The reasons keep their own actions in the report's data; the order is that of the highest rung, and names the smaller
+ones that it includes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.report.check_findings import common_codes, units_of
+from gpu_burnin.report.headline import listed
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.units import gpu_name
+from gpu_burnin.settings import expectations
+from gpu_burnin.system.entries import mapping_of
+from gpu_burnin.types import Action
+
+RUN = "gpu-burnin run"
+# What an action includes: a machine without power has been restarted, which has reset its GPUs; each ends in a test.
+# Who holds a node decides about the rest.
+_INCLUDES: Mapping[Action, tuple[Action, ...]] = {
+    Action.RESET_GPU: (Action.RETEST,),
+    Action.REBOOT: (Action.RETEST, Action.RESET_GPU),
+    Action.POWER_CYCLE: (Action.RETEST, Action.RESET_GPU, Action.REBOOT),
+    Action.REPAIR: (Action.RETEST, Action.RESET_GPU, Action.REBOOT, Action.POWER_CYCLE),
+}
+_WORDS: Mapping[Action, str] = {
+    Action.NONE: "do what the reasons say",
+    Action.RETEST: "do what the reasons say",
+    Action.RESET_GPU: "reset {gpus}",
+    Action.REBOOT: "reboot the machine",
+    Action.POWER_CYCLE: "power the machine off and on",
+    Action.REPAIR: "power the machine off and have {hardware} checked or replaced",
+    Action.HOLD: "keep the node out until a person has looked at it",
+}
+# What of a reason the order includes, in words; with what else the reason asks for, it stays to be done.
+_INCLUDED: Mapping[Action, str] = {
+    Action.RETEST: "new test",
+    Action.RESET_GPU: "reset",
+    Action.REBOOT: "reboot",
+    Action.POWER_CYCLE: "power cycle",
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to do next. `sentence` has no full stop, `command` ends the order ("" where none does).
+
+    `covered`: the smaller actions that reasons of the report ask for and this order includes, mildest first.
+    """
+
+    action: Action
+    sentence: str
+    command: str = ""
+    covered: tuple[Action, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole in one line: "Power the machine off and on, then `gpu-burnin run`"."""
+        return self.sentence + (f", then `{self.command}`" if self.command else "")
+
+    def included(self, actions: Iterable[str]) -> str:
+        """What of these actions the order includes, if it includes each: "the reset and the new test"; else ""."""
+        asked = {Action(action) for action in actions}
+        if not asked or not asked <= {*self.covered}:
+            return ""
+        return listed([f"the {_INCLUDED[action]}" for action in self.covered if action in asked])
+
+
+def order_of(report: Report) -> Order:
+    """The order of a report, in which what injected faults ask for is not the hardware's."""
+    if report["verdict"] == "PASS":
+        return Order(Action.NONE, "Nothing to do")
+    action = Action(report["action"])
+    gpus = _gpus(report, [reason for reason in report["reasons"] if reason["action"] == action])
+    words = _WORDS[action].format(gpus=gpus or "the GPUs", hardware=gpus or "the hardware")
+    if shared := common_cause(report):
+        words = f"{shared}. If that is sound: {words}"
+    if report["coverage"]["injected"]:
+        words = f"run again without --inject. Only if the fault was not injected: {words[:1].lower()}{words[1:]}"
+    asked = {Action(reason["action"]) for reason in report["reasons"]}
+    covered = tuple(smaller for smaller in _INCLUDES.get(action, ()) if smaller in asked)
+    return Order(action, _sentence(words), _command(action, report["level"]), covered)
+
+
+def order_for(action: Action) -> Order:
+    """The order of an action, where no report is at hand."""
+    words = _WORDS[action].format(gpus="the GPU", hardware="the hardware")
+    return Order(action, _sentence(words), _command(action, ""))
+
+
+def common_cause(report: Report) -> str | None:
+    """Where to look first when all that failed, failed on every GPU: eight GPUs seldom break at once. Else None."""
+    failed = {reason["code"] for reason in report["reasons"] if reason["severity"] == "FAIL"}
+    if not failed or not failed <= common_codes(report):
+        return None
+    told = mapping_of(mapping_of(report["plan"], "options"), expectations.KEY)
+    shared = ("what was expected of them, " if told else "") + "driver and libraries, power, cooling, board, host"
+    return f"All {len(report['gpus'])} GPUs failed alike, so look first at what they share: {shared}"
+
+
+def _gpus(report: Report, reasons: Iterable[Mapping[str, Any]]) -> str:
+    """The GPUs that reasons are about, as people list them; "" where one of them is about the node."""
+    found = [unit for reason in reasons for unit in units_of(report, reason)]
+    if not found or "node" in found:
+        return ""
+    units = [name for gpu in report["gpus"] if (name := gpu_name(report, gpu["uuid"])) in found]
+    return f"all {len(units)} GPUs" if len(units) == len(report["gpus"]) > 2 else listed(units)
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _command(action: Action, level: str) -> str:
+    """Tests the node again, as thoroughly as what was found took."""
+    if action is Action.HOLD:
+        return ""
+    return f"{RUN} --level {level}" if level == "extended" else RUN
