@@ -1,7 +1,7 @@
 """The time for which a PASS may speak: seconds of a GPU's work of which every result was verified.
 
 A check counts them as it verifies; a fault at any moment of them would have been seen. Preparing, waiting, comparing on
-the host and work that nobody looked at are none. coverage.py computes from them what a run could have missed.
+the host and work that nobody looked at are none. coverage.py computes from them how rare a fault a run would see.
 """
 
 from __future__ import annotations

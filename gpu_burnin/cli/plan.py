@@ -45,7 +45,7 @@ def plan(
     skip: tuple[str, ...] | None,
     **asked: Any,
 ) -> None:
-    """Say what a run would do: each check, its time, what it covers, and the rate of faults it could miss.
+    """Say what a run would do: each check, its time, what it covers, and how rare a fault it would see.
 
     It is planned for the GPUs of this node, or with --model for those of another. Nothing is tested. Exit code 2
     where there is neither.

@@ -20,10 +20,13 @@ def taken_for(report: Report) -> str:
 
 
 def bound(rate_per_s: float | None) -> str:
-    """What the upper 95 % bound of a missed fault's rate means; empty when there is none."""
+    """How often a fault has to come to be seen, by the upper 95 % bound of the rate of those that are not.
+
+    Empty when there is none.
+    """
     if not rate_per_s:
         return ""
-    return f"a fault that comes every {duration(1 / rate_per_s)} of verified work or more often would have shown"
+    return f"would see a fault coming every {duration(1 / rate_per_s)} of verified work"
 
 
 def covered(result: CheckResult) -> str:

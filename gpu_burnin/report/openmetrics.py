@@ -84,7 +84,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     )
     yield (
         "missed_fault_rate_upper95",
-        "Faults per second of verified work that could have gone unseen, 95 % bound; no check: over all.",
+        "A fault with this rate or more (per second of verified work) would have been seen, 95 %; no check: over all.",
         _of_units(report, "missed_fault_rate_upper95_per_s"),
     )
     yield "selftest_faults", "Injected faults by whether their detector saw them.", _selftests(report)

@@ -110,7 +110,7 @@ def render(
         lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing about a real GPU.", WIDTH)
     for why in no_pass:
         lines += textwrap.wrap(f"Such a run could not pass: {why}.", WIDTH)
-    rows = [("check", "on", "time", "missed faults", "covers")]
+    rows = [("check", "on", "time", "would see a fault", "covers")]
     rows += [_row(plan, step, skus) for step in steps]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines.append("")
@@ -138,7 +138,7 @@ def models_text(skus: SkuTable) -> str:
 def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str, str]:
     limit = "" if step.check.weight or not step.budget_s else "up to "
     least_s = _least_s(plan, step, skus)
-    bound = f"every {duration(least_s / RULE_OF_THREE)}" if least_s else "-"
+    bound = f"coming every {duration(least_s / RULE_OF_THREE)}" if least_s else "-"
     text = covers(step.check.name, plan, skus).text + ("; optional" if CHECKS[step.check.name].optional else "")
     return step.check.name, _ON[step.check.scope], limit + duration(step.budget_s), bound, text
 
@@ -148,9 +148,9 @@ def _footer(plan: Plan, steps: tuple[Expected, ...], skus: SkuTable) -> list[str
     on_gpus_s = sum(_active_s(plan, step) for step in steps)
     if on_gpus_s:
         texts.append(
-            "Missed faults: at best, if all of its time went into verified work, one that comes at least this often "
-            "in any part of a check would show (95 %). The report counts the time that was verified. "
-            f"Over all checks of a GPU: every {duration(on_gpus_s / RULE_OF_THREE)}."
+            "Would see a fault: at best, if all of its time went into verified work, a fault of any part of a check "
+            "that comes this often or more often would be seen (95 %). The report counts the time that was verified. "
+            f"All checks of a GPU together would see a fault coming every {duration(on_gpus_s / RULE_OF_THREE)}."
         )
     if plan.backend == "cpu":
         texts.append("The CPU does every check once at the least, however long that takes.")

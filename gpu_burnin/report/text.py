@@ -219,7 +219,7 @@ def _coverage(report: Report) -> list[str]:
             if rate_per_s:
                 weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
     bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
-    text = f"A fault would have been seen (95 % confidence) if it came at least every {bounds} of verified work"
+    text = f"Would see a fault coming every {bounds} of verified work, or more often (95 % confidence)"
     lines = _wrap(taken_for(report), "", "  ") + (_wrap(text, "", "  ") if bounds else [])
     missing: dict[str, dict[str, list[str | None]]] = {}
     for gap in coverage["not_run"]:

@@ -277,7 +277,7 @@ def test_text_of_a_pass() -> None:
     assert shown.startswith("VERDICT  PASS\nACTION   Nothing to do\n")
     assert "No fault was seen." in shown
     # The rule of three: 3 / 12 s for one check, 3 / 84 s for all seven.
-    assert "if it came at least every 4 s (sm), 4 s (gemm), 4 s (hbm), 4 s (pcie)" in said(shown)
+    assert "Would see a fault coming every 4 s (sm), 4 s (gemm), 4 s (hbm), 4 s (pcie)" in said(shown)
     assert "28 s (all checks)" in said(shown)
     assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 

@@ -13,7 +13,7 @@ from tests.support import coverages
 
 
 def test_bound_is_the_other_way_round_than_the_rate() -> None:
-    assert formatting.bound(3 / 150) == "a fault that comes every 50 s of verified work or more often would have shown"
+    assert formatting.bound(3 / 150) == "would see a fault coming every 50 s of verified work"
     assert formatting.bound(None) == formatting.bound(0.0) == ""
 
 

@@ -42,7 +42,7 @@ def test_the_table_has_a_row_for_each_check_in_order_and_is_aligned(level: str) 
     assert all(len(line) <= WIDTH for line in lines)
     assert [row.split()[0] for row in rows(text)] == [check.name for check in made.checks]
     head = next(line for line in lines if line.startswith("check "))
-    for column in ("on", "time", "missed faults", "covers"):
+    for column in ("on", "time", "would see a fault", "covers"):
         at = head.index(f"  {column}") + 2
         assert all(row[at - 1] == " " and row[at] != " " for row in rows(text)), column
     assert f"Level {level} on 8 GPUs (h200-sxm), backend cuda:" in lines[0]
