@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """What execution gave, what the kernel log had just before it, how long it may take to read it again, and what kept
     the journal from being written."""
 
@@ -233,7 +233,7 @@ def _execute(
     display: Display | None,
     interrupts: Interrupts,
     started_s: float,
-) -> _Seen:
+) -> Seen:
     """Run the plan with the samplers around it."""
     plan, limits = prepared.plan, prepared.plan.deadlines
     shown = shielded(display(plan.gpus)) if display else contextlib.nullcontext(_ignore)
@@ -258,7 +258,7 @@ def _execute(
                 )
         journal.drop_if_broken()
         telemetry, left_s = sampling.findings(), limits.kernel_log_left_s(time.monotonic() - started_s)
-        return _Seen(done, telemetry, log, log_before, left_s, journal.problem)
+        return Seen(done, telemetry, log, log_before, left_s, journal.problem)
 
 
 @contextlib.contextmanager
@@ -275,7 +275,7 @@ def _kernel_dir(run: RunDirectory) -> Iterator[Path]:
 def _observe(
     options: RunOptions,
     prepared: Prepared,
-    seen: _Seen,
+    seen: Seen,
     history: History,
     unsigned: tuple[str, ...],
     times: Times,
@@ -287,8 +287,6 @@ def _observe(
         shortfalls = (*shortfalls, BUSY)
     # Everything since boot: what happened before the run counts too.
     events, gaps, sources = seen.log.read(seen.log_left_s)
-    pretended = any(result.coverage.simulated for result in done.results)
-    simulated = plan.backend == "cpu" or prepared.found.simulated or seen.log.simulated or pretended
     if not sources and not options.config.require_evidence and not options.inject:
         unsigned = (*unsigned, NO_HISTORY)
     extra: tuple[Reason, ...] = ()
@@ -303,7 +301,7 @@ def _observe(
         kernel_log=KernelLogFindings(
             sources or options.config.kernel_log, bool(sources), gaps, events, before=seen.log_before
         ),
-        simulated=simulated,
+        simulated=is_simulated(prepared, seen),
         allow_simulated=options.allow_simulated or options.config.allow_simulated,
         killed_pids=frozenset(done.killed_pids),
         telemetry=seen.telemetry,
@@ -321,6 +319,17 @@ def _observe(
         passed_this_boot=history.passed_this_boot,
         last_reasons=history.last_reasons,
         restarted=history.restarted,
+    )
+
+
+def is_simulated(prepared: Prepared, seen: Seen) -> bool:
+    """Whether anything that the run saw was not real: one word is enough."""
+    return (
+        prepared.plan.backend == "cpu"
+        or prepared.found.simulated
+        or seen.log.simulated
+        or seen.telemetry.simulated
+        or any(result.coverage.simulated for result in seen.done.results)
     )
 
 

@@ -18,6 +18,7 @@ from gpu_burnin.engine.plan import Plan
 from gpu_burnin.engine.wire import encode
 from gpu_burnin.system.children import PACKAGE_ROOT
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 
 # Variables that change which kernels run or how: a burn-in must not depend on the caller's shell.
 _DROPPED_PREFIXES = ("CUDA", "CUBLAS", "CUDNN", "CUPY_", "NVIDIA_TF32", "NCCL", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
@@ -33,8 +34,10 @@ def worker_environment(base: Mapping[str, str], backend: str, gpu: str | None) -
     clean.update(dict.fromkeys(_THREADS, "1"))
     # With -P neither the working directory nor the package's own folder is searched for modules.
     clean["PYTHONPATH"] = PACKAGE_ROOT
-    if backend == "cuda" and gpu is not None:
-        clean["CUDA_VISIBLE_DEVICES"] = gpu
+    if backend == "cuda":
+        clean.pop(ENVIRONMENT, None)  # simulated GPUs compute nothing
+        if gpu is not None:
+            clean["CUDA_VISIBLE_DEVICES"] = gpu
     return clean
 
 

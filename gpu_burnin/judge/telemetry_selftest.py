@@ -131,7 +131,7 @@ def _findings(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Telemet
 def _healthy() -> list[_Message]:
     """What the sampler of a healthy GPU says in a short run."""
     ready: _Message = {"type": "ready", "t_s": 1.0, "counters": {_COUNTER: 7}, "limits": {"slowdown_c": 89}}
-    ready |= {"unsupported": {}, "events": ["xid"], "events_why": ""}
+    ready |= {"simulated": False, "unsupported": {}, "events": ["xid"], "events_why": ""}
     counters: _Message = {"type": "counters", "t_s": 3.0, "counters": {}}
     finished: _Message = {"type": "finished", "t_s": 3.0, "events_why": ""}
     return [ready, _second(2.0, IDLE), _second(3.0, IDLE), counters, finished]

@@ -86,10 +86,14 @@ class Source:
 
 @dataclass(frozen=True)
 class TelemetryFindings:
-    """Everything the samplers saw. `xids` are those of `events`, in the form of the kernel log's."""
+    """Everything the samplers saw. `xids` are those of `events`, in the form of the kernel log's.
+
+    `simulated`: a sampler read no real GPU.
+    """
 
     counters: tuple[Counter, ...] = ()
     series: tuple[GpuSeries, ...] = ()
     xids: tuple[XidEvent, ...] = ()
     sources: tuple[Source, ...] = ()
     events: tuple[GpuEvent, ...] = ()
+    simulated: bool = False

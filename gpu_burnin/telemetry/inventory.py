@@ -74,11 +74,11 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
 
 def _main() -> None:
     """The child: one JSON document on standard output."""
-    from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+    from gpu_burnin.telemetry.nvml import read_node
 
     try:
         print(json.dumps(to_json(read_node())))
-    except NvmlUnavailableError as error:
+    except GpuBurninError as error:  # NVML cannot be used, or the simulated GPUs are none
         print(json.dumps({"error": str(error)}))
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
-import stat
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,16 +13,11 @@ import pynvml
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
+from gpu_burnin.telemetry.nvml_library import LIBRARY, initialise, is_simulated
 from gpu_burnin.telemetry.nvml_reader import Reader, by_age, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import GpuState, Links, NodeState, Processes, ProcessUse, Unsupported, Whole
 
-LIBRARY = "libnvidia-ml.so.1"
-FAKE_SYMBOL = "muster_fake_nvml"
-DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
-CONTROL_DEVICE = Path("/dev/nvidiactl")
-# Documentation/admin-guide/devices.txt of Linux: 195 char, NVIDIA graphics devices.
-_NVIDIA_MAJOR = 195
 _T = TypeVar("_T")
 
 _VOLATILE, _AGGREGATE = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
@@ -63,38 +55,12 @@ class NvmlUnavailableError(GpuBurninError):
         self.code = code
 
 
-def is_simulated(driver_file: Path = DRIVER_VERSION_FILE, control: Path = CONTROL_DEVICE) -> bool:
-    """Whether no real GPU can be behind NVML: it is the project's fake, or no kernel driver answers.
-
-    Sandboxes such as gVisor have the driver's device and not its files in /proc.
-    """
-    try:
-        fake = hasattr(ctypes.CDLL(LIBRARY), FAKE_SYMBOL)
-    except OSError:
-        return True
-    return fake or not (driver_file.exists() or _answers(control))
-
-
-def _answers(control: Path, major: int = _NVIDIA_MAJOR) -> bool:
-    """Whether the driver's control device can be opened, which needs the driver and wakes no GPU. A node alone, which
-    anybody's root can make, does not answer."""
-    try:
-        fd = os.open(control, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        status = os.fstat(fd)
-        return stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == major
-    finally:
-        os.close(fd)
-
-
 class Nvml:
     """NVML opened and closed: `with Nvml() as nvml`. Raises NvmlUnavailableError when it cannot be."""
 
     def __enter__(self) -> Self:
         try:
-            pynvml.nvmlInit()
+            initialise()
         except pynvml.NVMLError as error:
             raise NvmlUnavailableError(error.value) from error
         return self

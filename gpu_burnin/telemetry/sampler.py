@@ -23,6 +23,7 @@ from gpu_burnin.system.children import die_with_parent
 from gpu_burnin.telemetry.counters import Reading
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.events import EventWatch
+from gpu_burnin.telemetry.nvml_library import initialise, is_simulated
 from gpu_burnin.telemetry.nvml_reader import Reader, error_name
 from gpu_burnin.telemetry.sampler_columns import Bucket, Columns
 
@@ -94,6 +95,7 @@ class Sampler:
             {
                 "type": "ready",
                 "t_s": time.monotonic(),
+                "simulated": is_simulated(),
                 "counters": self._last,
                 "limits": self._columns.limits(),
                 "unsupported": self._columns.unsupported,
@@ -164,7 +166,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     load_skus()  # kept for the counters, whose first reading must not wait for it
     try:
-        pynvml.nvmlInit()
+        initialise()
         sampler = Sampler(
             pynvml.nvmlDeviceGetHandleByUUID(uuid), str(pynvml.nvmlSystemGetDriverVersion()), interval_s, send
         )

@@ -156,6 +156,7 @@ class Sampling:
             xids=tuple(xid for record in records for xid in record.xids()),
             sources=tuple(source for record in records for source in record.sources()),
             events=tuple(event for record in records for event in record.events()),
+            simulated=any(record.simulated for record in records),
         )
 
     def stop(self) -> None:

@@ -106,6 +106,7 @@ class Record:
         self.gpu = gpu
         self.ready = False
         self.finished = False
+        self.simulated = False
         self._interval_s, self._stall_s = interval_s, stall_s
         self._counters = CounterTrack()
         self._thinned = Thinned()
@@ -130,7 +131,7 @@ class Record:
                 self.ready, self._first_s = True, float(message["t_s"])
                 self._last_s = self._first_s
                 self._counters.feed(message["counters"])
-                self._limits = dict(message["limits"])
+                self._limits, self.simulated = dict(message["limits"]), bool(message["simulated"])
                 self._event_kinds, self._events_why = list(message["events"]), message["events_why"]
             case "sample":
                 return self._sample(message)

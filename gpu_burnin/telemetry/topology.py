@@ -150,11 +150,13 @@ def _open_nvml() -> Iterator[Any]:
     """NVML while it is in use; None where it cannot be used."""
     try:
         import pynvml
+
+        from gpu_burnin.telemetry.nvml_library import initialise
     except ImportError:
         yield None
         return
     try:
-        pynvml.nvmlInit()
+        initialise()
     except pynvml.NVMLError:
         yield None
         return
@@ -169,7 +171,7 @@ def read_topology(own: str, others: Iterable[str]) -> dict[str, PairTopology]:
     with _open_nvml() as nvml:
         if nvml is None:
             return {}
-        from gpu_burnin.telemetry.nvml import is_simulated
+        from gpu_burnin.telemetry.nvml_library import is_simulated
 
         root = None if is_simulated() else SYS  # behind a fake there is no PCI device
         return {other: pair for other in others if (pair := _read_pair(nvml, own, other, root)) is not None}

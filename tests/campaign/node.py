@@ -80,8 +80,8 @@ def _sampler_messages(own: Mapping[str, Any]) -> list[dict[str, Any]]:
     sample = {"type": "sample", "samples": 10, "late": 0, "columns": columns, "reasons": own["reasons"], "bits": bits}
     return [
         {
-            "type": "ready", "t_s": 1.0, "counters": own["counters"], "unsupported": {}, "events": ["xid"],
-            "limits": {"slowdown_c": 89, "memory_max_c": 95}, "events_why": "",
+            "type": "ready", "t_s": 1.0, "simulated": True, "counters": own["counters"], "unsupported": {},
+            "events": ["xid"], "limits": {"slowdown_c": 89, "memory_max_c": 95}, "events_why": "",
         },
         {**sample, "t_s": 2.0},
         {**sample, "t_s": 3.0},

@@ -23,14 +23,15 @@ from gpu_burnin.telemetry.nvml import Nvml, read_inventory
 from gpu_burnin.telemetry.nvml_reader import Reader
 from gpu_burnin.telemetry.sampler_columns import Columns
 from gpu_burnin.telemetry.sampling_record import SAMPLES
+from gpu_burnin.telemetry.simulated_nvml.library import installed
+from gpu_burnin.telemetry.simulated_nvml.node import uuid
+from gpu_burnin.telemetry.simulated_nvml.profiles import Profile, models, profile
 from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
 from gpu_burnin.types import Reason
-from tests.support import recorded_nvml
 from tests.support.observed import observed
-from tests.support.recorded_nvml import Profile, installed, profile, uuid
 
 SKUS = load_skus().skus
-CASES = [(model, branch) for model, data in recorded_nvml.models().items() for branch in data["branches"]]
+CASES = [(model, branch) for model, data in models().items() for branch in data["branches"]]
 BOARDS = [(model, branch) for model, branch in CASES if SKUS[model].fabric]
 
 
@@ -59,12 +60,12 @@ def healthy(model: str, branch: str) -> GpuState:
 
 
 def test_every_model_is_recorded() -> None:
-    assert set(recorded_nvml.models()) == set(SKUS)
+    assert set(models()) == set(SKUS)
 
 
 @pytest.mark.parametrize(("model", "branch"), CASES)
 def test_a_healthy_node_passes(model: str, branch: str) -> None:
-    for count in recorded_nvml.models()[model]["gpus"]:
+    for count in models()[model]["gpus"]:
         states = read(*[profile(model, branch)] * count)
         assert judged(states) == ()
         found = [load_skus().find(state.pci_device_id, state.pci_subsystem_id) for state in states]

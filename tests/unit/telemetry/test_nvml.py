@@ -167,7 +167,8 @@ import ctypes
 def refuse(*_, **__): raise OSError("no such library")
 import pynvml
 pynvml.CDLL = ctypes.CDLL = refuse
-from gpu_burnin.telemetry.nvml import NvmlUnavailableError, is_simulated, read_node
+from gpu_burnin.telemetry.nvml import NvmlUnavailableError, read_node
+from gpu_burnin.telemetry.nvml_library import is_simulated
 assert is_simulated()
 try: read_node()
 except NvmlUnavailableError as error: print(error.code, error)
@@ -184,7 +185,7 @@ def test_the_driver_is_there_by_its_files_or_by_a_device_that_answers_and_never_
     code = f"""
 from pathlib import Path
 import ctypes
-from gpu_burnin.telemetry import nvml
+from gpu_burnin.telemetry import nvml_library as nvml
 none, version, null = Path("/none"), Path("{tmp_path}/version"), Path("/dev/null")
 assert nvml.is_simulated(version, null), "the fake is a simulation whatever lies beside it"
 ctypes.CDLL = lambda _: object()  # a library that is not the fake

@@ -23,7 +23,7 @@ def record(*messages: dict[str, Any], ended_s: float = 3.0) -> Record:
     return found
 
 
-READY = {"type": "ready", "t_s": 1.0, "counters": {"energy_mj": 1}, "limits": {}, "unsupported": {},
+READY = {"type": "ready", "t_s": 1.0, "simulated": False, "counters": {"energy_mj": 1}, "limits": {}, "unsupported": {},
          "events": ["xid"], "events_why": ""}  # fmt: skip
 FINISHED = {"type": "finished", "t_s": 3.0, "events_why": ""}
 

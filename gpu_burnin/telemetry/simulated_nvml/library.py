@@ -1,4 +1,4 @@
-"""NVML from recordings: unmodified nvidia-ml-py over a library whose answers are data (recordings/*.yaml).
+"""NVML without a driver: unmodified nvidia-ml-py over a library whose answers are data (profiles.py).
 
 It stands where ctypes.CDLL stands, so that functions a driver lacks, versions of structures, ids of fields and error
 codes reach the reading code as from a driver.
@@ -8,98 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pynvml
-import yaml
 
-FOLDER = Path(__file__).with_name("recordings")
+from gpu_burnin.telemetry.simulated_nvml.node import FAKE_SYMBOL, bus, uuid
+from gpu_burnin.telemetry.simulated_nvml.profiles import Answer, Profile
+
 _CODES: dict[str, int] = {
     name.removeprefix("NVML_ERROR_").lower(): value
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_ERROR_") and isinstance(value, int)
 }
-_OK, _INVALID = pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_INVALID_ARGUMENT
-Answer = Any  # what a call writes, or the name of an NVML error
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One GPU of a model under a driver; `links`: None for a GPU without NVLink."""
-
-    name: str
-    ids: tuple[int, int]
-    driver: str
-    cuda: int
-    calls: Mapping[str, Answer]
-    fields: Mapping[int, Answer]
-    links: Mapping[str, int] | None
-    fabric: Answer
-    field_ids: int
-    field_gap: tuple[int, int]
-    fabric_versions: tuple[int, ...]
-
-    def changed(self, **changes: Any) -> Profile:
-        """The GPU with other answers: `calls`, `fields` and `fabric` are added to, the rest is replaced."""
-        merged: dict[str, Any] = dict(changes)
-        for part in ("calls", "fields", "fabric"):
-            own = getattr(self, part)
-            if part in changes and isinstance(changes[part], Mapping) and isinstance(own, Mapping):
-                merged[part] = {**own, **changes[part]}
-        return replace(self, **merged)
-
-
-@cache
-def _data(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    return data
-
-
-def models() -> dict[str, dict[str, Any]]:
-    """The recorded models by their key in skus.yaml."""
-    found: dict[str, dict[str, Any]] = _data("models")["models"]
-    return found
-
-
-def profile(model: str, branch: str, *, alone: bool = False) -> Profile:
-    """A healthy GPU of a model under a driver branch; `alone`: cut off from the switches of its board."""
-    data, library, own = _data("models"), _data("branches")[branch], models()[model]
-    layers = [data["common"], data["architectures"][own["architecture"]], own]
-    last = own["branches"][branch]
-    calls = {name: answer for layer in layers for name, answer in layer.get("calls", {}).items()}
-    calls = {name: answer for name, answer in calls.items() if name.split()[0] not in library["lacks"]}
-    milliwatts = own["power_w"] * 1000
-    named = {
-        "nvmlDeviceGetName": own["name"],
-        "nvmlDeviceGetVbiosVersion": own["vbios"],
-        "nvmlDeviceGetBoardPartNumber": "692-00000-0000-000",
-        "nvmlDeviceGetInforomImageVersion": "0000.0000.00.00",
-        "nvmlDeviceGetGspFirmwareVersion": last.get("driver", library["driver"]),
-        "nvmlDeviceGetMemoryInfo": {"total": own["memory_mib"] << 20, "free": own["memory_mib"] << 20, "used": 0},
-        "nvmlDeviceGetPowerManagementLimit": milliwatts,
-        "nvmlDeviceGetPowerManagementDefaultLimit": milliwatts,
-        "nvmlDeviceGetEnforcedPowerLimit": milliwatts,
-    }
-    layers.append(last)
-    if alone:
-        layers.append(data["alone"])
-    return Profile(
-        name=own["name"],
-        ids=(own["ids"][0], own["ids"][1]),
-        driver=last.get("driver", library["driver"]),
-        cuda=library["cuda"],
-        calls={**named, **calls, **last.get("calls", {})},
-        fields={key: answer for layer in layers for key, answer in layer.get("fields", {}).items()},
-        links=next(layer["links"] for layer in reversed(layers) if "links" in layer),
-        fabric=next(layer["fabric"] for layer in reversed(layers) if "fabric" in layer),
-        field_ids=library["field_ids"],
-        field_gap=tuple(library.get("field_gap", (0, -1))),  # type: ignore[arg-type]
-        fabric_versions=tuple(library["fabric_versions"]),
-    )
+_OK: int = pynvml.NVML_SUCCESS
+_EVERY_EVENT = (1 << 63) - 1
+# Calls about two GPUs.
+_OF_A_PAIR = frozenset({"nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"})
+_INVALID: int = pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
 def _write(target: Any, answer: Answer) -> None:
@@ -118,11 +46,12 @@ def _plain(argument: Any) -> int:
     return int(getattr(argument, "value", argument))
 
 
-class RecordedNvml:
+class SimulatedNvml:
     """The library with some GPUs, each as its profile says; a name that no GPU answers is not in the library."""
 
     def __init__(self, gpus: Sequence[Profile]) -> None:
         self.gpus = gpus
+        setattr(self, FAKE_SYMBOL, True)
 
     def __getattr__(self, name: str) -> Any:
         missing = name == "nvmlDeviceGetGpuFabricInfoV" and max(self.gpus[0].fabric_versions) < 2
@@ -150,10 +79,9 @@ class RecordedNvml:
     def _call(self, name: str, handle: Any, *arguments: Any) -> int:
         targets = [a if isinstance(a, ctypes.Array) else a._obj for a in arguments if _is_target(a)]
         plain = [a for a in arguments if not _is_target(a) and a is not None]
-        # The size of a text's buffer is no selector.
-        selectors = [] if any(isinstance(a, ctypes.Array) for a in arguments) else [_plain(a) for a in plain]
-        if name == "nvmlDeviceGetP2PStatus" or name == "nvmlDeviceGetTopologyCommonAncestor":
-            selectors = []
+        # The size of a text's buffer is no selector, nor is a second GPU.
+        selects = name not in _OF_A_PAIR and not any(isinstance(a, ctypes.Array) for a in arguments)
+        selectors = [_plain(a) for a in plain] if selects else []
         answer = self._answer(self._gpu(handle), name, selectors)
         if isinstance(answer, str) and answer in _CODES:
             return _CODES[answer]
@@ -207,9 +135,15 @@ class RecordedNvml:
         gpu, index = self._gpu(handle), self._index(handle)
         device, subsystem = gpu.calls.get("ids", gpu.ids)
         info._obj.pciDeviceId, info._obj.pciSubSystemId = device << 16 | 0x10DE, subsystem << 16 | 0x10DE
-        info._obj.bus = 0x10 + index
-        info._obj.busId = f"00000000:{0x10 + index:02X}:00.0".encode()
+        info._obj.bus = bus(index)
+        info._obj.busId = f"00000000:{bus(index):02X}:00.0".encode()
         return _OK
+
+    def _nvmlDeviceGetHandleByUUID(self, wanted: Any, device: Any) -> int:
+        for index in range(len(self.gpus)):
+            if uuid(index).encode() == getattr(wanted, "value", wanted):
+                return self._nvmlDeviceGetHandleByIndex_v2(index, device)
+        return _CODES["not_found"]
 
     # --- fabric ---
 
@@ -249,6 +183,22 @@ class RecordedNvml:
                 value.value.siVal = answer
         return _OK
 
+    # --- events, of which there never is one ---
+
+    def _nvmlDeviceGetSupportedEventTypes(self, _handle: Any, kinds: Any) -> int:
+        kinds._obj.value = _EVERY_EVENT
+        return _OK
+
+    def _nvmlEventSetCreate(self, _set: Any) -> int:
+        return _OK
+
+    def _nvmlDeviceRegisterEvents(self, _handle: Any, _kinds: Any, _set: Any) -> int:
+        return _OK
+
+    def _nvmlEventSetWait_v2(self, _set: Any, _data: Any, timeout_ms: Any) -> int:
+        time.sleep(_plain(timeout_ms) / 1000)
+        return _CODES["timeout"]
+
     # --- NVLink ---
 
     def _link(self, handle: Any, link: Any) -> int:
@@ -284,17 +234,17 @@ def _is_target(argument: Any) -> bool:
     return isinstance(argument, ctypes.Array) or hasattr(argument, "_obj")
 
 
-def uuid(index: int) -> str:
-    """The UUID of a recorded GPU by its number."""
-    return f"GPU-{index:08x}-0000-0000-0000-000000000000"
+def install(gpus: Sequence[Profile]) -> None:
+    """Put these GPUs behind nvidia-ml-py in this process."""
+    pynvml.nvmlLib = SimulatedNvml(gpus)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
 
 
 @contextlib.contextmanager
 def installed(gpus: Sequence[Profile]) -> Iterator[None]:
-    """These GPUs behind nvidia-ml-py in this process, as long as the context is open."""
+    """As install, as long as the context is open."""
     before = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
-    pynvml.nvmlLib = RecordedNvml(gpus)
-    pynvml._nvmlGetFunctionPointer_cache.clear()
+    install(gpus)
     try:
         yield
     finally:
