@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,7 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
     del bad.hosts["etcd"]["etcd-3"]
     bad.hosts["etcd"]["etcd-2"]["fleet_planned_nodes"] = "20"
     bad.hosts["gpu_nodes"]["etcd-1"] = {"pod_network_range": "10.64.2.0/24"}
+    bad.hosts["etcd"]["etcd-2"]["ansible_sshcommon_args"] = "-v"
     del bad.variables["demo_need"]
     bad.variables |= {
         "demo_token": "hunter2",
@@ -101,12 +103,15 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
         "demo_domain": "{{ nobody_sets_this }}",
         "fleet_naem": "test",
         "kubelet_never_heard": 1,
+        "kubelt_max_pods": 1,
+        "rack": 1,
     }
     bad.write()
     (tmp_path / "roles/kubelet/meta").mkdir(parents=True)
     (tmp_path / "roles/kubelet/meta/argument_specs.yml").write_text("argument_specs: {main: {}}")
-    done = ansible_playbook("site.yml", inventory="inv")
+    done = ansible_playbook("site.yml", "-v", inventory="inv")
     assert done.returncode == 2
+    assert re.search(r'"foreign_variables": \{"rack": "inv/group_vars/all.yml:\d+"\}', done.stdout), done.stdout
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
     expected = [
         ("", "etcd-1, etcd-2: the group etcd has 2 hosts"),
@@ -114,6 +119,14 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
         ("inv/hosts.yml:", "etcd-2: fleet_planned_nodes differs from its value on "),
         ("inv/group_vars/all.yml:", "fleet_naem is not a variable of role fleet; did you mean fleet_name?"),
         ("inv/group_vars/all.yml:", "kubelet_never_heard is not a variable of role kubelet"),
+        (
+            "inv/group_vars/all.yml:",
+            "kubelt_max_pods is not a variable of role kubelet; did you mean kubelet_max_pods? If it is",
+        ),
+        (
+            "inv/hosts.yml:",
+            "ansible_sshcommon_args is not a variable of Ansible; did you mean ansible_ssh_common_args?",
+        ),
         ("site.yml:", "role demo: argument 'demo_size' is of type str and we were unable to convert to int"),
         ("", "demo_domain (inv/group_vars/all.yml:"),
         ("inv/group_vars/all.yml:", "demo_token does not fit its type int (value withheld: it is a secret)"),

@@ -10,6 +10,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
     has_template,
+    is_foreign,
+    known_names,
     load_role_specs,
     missing_options,
     owner_of,
@@ -21,6 +23,9 @@ SPECS = {
     "etcd": RoleSpec("etcd", {"main": {"etcd_data_dir": {"type": "path"}, "etcd_quota_bytes": {"type": "int"}}}),
     "etcd_backup": RoleSpec("etcd_backup", {"main": {"etcd_backup_dir": {}}, "restore": {"etcd_backup_from": {}}}),
 }
+
+
+NAMES = known_names(SPECS, ["ansible_host"])
 
 
 @pytest.mark.parametrize(
@@ -49,15 +54,35 @@ def test_longest_role_name_owns_the_prefix(variable: str, owner: str | None) -> 
     ],
 )
 def test_misspelt_names(variable: str, suggestion: str) -> None:
-    found = unknown_variable(variable, SPECS)
+    found = unknown_variable(variable, SPECS, NAMES)
     assert found is not None
+    assert found.message == f"{variable} is not a variable of role {owner_of(variable, SPECS)}"
     assert found.suggestion == suggestion
     assert found.fix == (f"did you mean {suggestion}?" if suggestion else "see the variables of role etcd")
 
 
 @pytest.mark.parametrize("variable", ["etcd_data_dir", "etcd_backup_from", "ansible_host", "lab_subnet"])
 def test_known_and_foreign_names_pass(variable: str) -> None:
-    assert unknown_variable(variable, SPECS) is None
+    assert unknown_variable(variable, SPECS, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "owner", "suggestion"),
+    [("ectd_data_dir", "role etcd", "etcd_data_dir"), ("ansible_hots", "Ansible", "ansible_host")],
+)
+def test_a_misspelt_prefix(variable: str, owner: str, suggestion: str) -> None:
+    found = unknown_variable(variable, SPECS, NAMES)
+    assert found is not None
+    assert found.message == f"{variable} is not a variable of {owner}"
+    assert found.fix == f"did you mean {suggestion}? If it is your own, give it another name"
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [("rack", True), ("etcd_data_dir", False), ("etcd_x", False), ("ansible_x", False), ("group_names", False)],
+)
+def test_is_foreign(variable: str, expected: bool) -> None:
+    assert is_foreign(variable, SPECS) is expected
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import become_loader, connection_loader
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 # The only place that knows in which file and line a value stands; ansible-core is pinned to 2.19.
@@ -22,6 +24,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROL
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
     has_template,
+    is_foreign,
+    known_names,
     load_role_specs,
     missing_options,
     unknown_variable,
@@ -49,6 +53,19 @@ def origin_of(*values: Any) -> str:
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         return f"{shown}:{origin.line_num}" if origin.line_num else str(shown)
     return ""
+
+
+def ansible_names() -> frozenset[str]:
+    """The variables by which an inventory tells Ansible how to reach and enter a host."""
+    for loader, name in ((connection_loader, "ssh"), (become_loader, "sudo"), (become_loader, "su")):
+        loader.get(name, class_only=True)  # which makes its options known
+    definitions = [
+        C.config.get_configuration_definitions(*plugin).values()
+        for plugin in ((), ("connection", "ssh"), ("become", "sudo"), ("become", "su"))
+    ]
+    plugins = {entry["name"] for options in definitions for option in options for entry in option.get("vars") or ()}
+    magic = {name for names in C.MAGIC_VARIABLE_MAPPING.values() for name in names}
+    return frozenset({*C.COMMON_CONNECTION_VARS, *magic, *plugins})
 
 
 class Resolver:
@@ -172,9 +189,12 @@ class ActionModule(ActionBase):
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         defaults = self._fleet_defaults(roots)
+        self._foreign: dict[str, str] = {}
         problems = self._inventory_problems(plays, defaults)
         problems += self._variable_problems(plays, specs, problems)
         result["changed"] = False
+        if self._display.verbosity:
+            result["foreign_variables"] = self._foreign
         if problems:
             sources = ", ".join(str(source) for source in self._inventory._sources)
             title = f"The inventory {sources} is not usable, nothing was touched"
@@ -295,18 +315,16 @@ class ActionModule(ActionBase):
             ((name, self._manager.get_vars(host=host, include_hostvars=False)) for name, host in hosts.items()),
             ((f"play {play.get_name()!r}", play.get_vars()) for play in plays),
         )
+        names = known_names(specs, ansible_names())
         for host, raw in places:
             for name, value in raw.items():
-                unknown = unknown_variable(str(name), specs)
+                unknown = unknown_variable(str(name), specs, names)
                 if unknown is not None:
-                    findings.add(
-                        host,
-                        f"{unknown.name} is not a variable of role {unknown.role}",
-                        unknown.fix,
-                        origin_of(name, value),
-                    )
+                    findings.add(host, unknown.message, unknown.fix, origin_of(name, value))
                     # The variable that was meant is missing, which is no second problem.
                     findings.blame(host, unknown.suggestion)
+                elif name not in self._foreign and is_foreign(str(name), specs):
+                    self._foreign[str(name)] = origin_of(name, value)
 
     def _check_roles(self, plays: list[Any], specs: Mapping[str, RoleSpec], findings: Findings) -> None:
         checked: dict[tuple[str, str, str], list[str]] = {}

@@ -11,9 +11,27 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.variable_names import KnownNames
 
 # Closer than difflib's default: a wrong suggestion is worse than none.
 SIMILAR = 0.7
+# What Ansible itself gives every host, beside names that begin with ansible_ (its documentation: special variables).
+MAGIC = frozenset(
+    {
+        "group_names",
+        "groups",
+        "hostvars",
+        "inventory_dir",
+        "inventory_file",
+        "inventory_hostname",
+        "inventory_hostname_short",
+        "omit",
+        "play_hosts",
+        "playbook_dir",
+        "role_name",
+        "role_path",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -59,27 +77,50 @@ def owner_of(variable: str, roles: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class UnknownVariable:
-    """A variable with a role's prefix that the role does not know."""
+    """A name that has a role's prefix and is unknown to that role, or that is a slip of a known name."""
 
     name: str
-    role: str
+    owner: str
     suggestion: str
+    is_claimed: bool
+
+    @property
+    def message(self) -> str:
+        """What is wrong with it."""
+        return f"{self.name} is not a variable of {self.owner}"
 
     @property
     def fix(self) -> str:
         """What to do about it."""
-        return f"did you mean {self.suggestion}?" if self.suggestion else f"see the variables of role {self.role}"
+        if not self.suggestion:
+            return f"see the variables of {self.owner}"
+        own = "" if self.is_claimed else " If it is your own, give it another name"
+        return f"did you mean {self.suggestion}?{own}"
 
 
-def unknown_variable(variable: str, specs: Mapping[str, RoleSpec]) -> UnknownVariable | None:
-    """The finding for one name, or None when nobody claims it or its role knows it."""
+def known_names(specs: Mapping[str, RoleSpec], others: Iterable[str]) -> KnownNames:
+    """Every option of every role, and `others`, which are Ansible's own."""
+    return KnownNames({*others, *(name for spec in specs.values() for name in spec.options)})
+
+
+def unknown_variable(variable: str, specs: Mapping[str, RoleSpec], names: KnownNames) -> UnknownVariable | None:
+    """The finding for one name, or None when its role knows it, or nobody claims it and it is like no known name."""
     role = owner_of(variable, specs)
-    if role is None or variable in specs[role].options:
+    if role is None:
+        meant = names.meant_by(variable)
+        owner = owner_of(meant, specs)
+        return UnknownVariable(variable, f"role {owner}" if owner else "Ansible", meant, False) if meant else None
+    if variable in specs[role].options:
         return None
     # The slip may be in the prefix itself, so the nearest name of any role counts.
     every = [name for spec in specs.values() for name in spec.options]
     near = difflib.get_close_matches(variable, every, n=1, cutoff=SIMILAR)
-    return UnknownVariable(variable, role, near[0] if near else "")
+    return UnknownVariable(variable, f"role {role}", near[0] if near else "", True)
+
+
+def is_foreign(variable: str, specs: Mapping[str, RoleSpec]) -> bool:
+    """Whether the name is the site's own: no role's and not Ansible's."""
+    return owner_of(variable, specs) is None and variable not in MAGIC and not variable.startswith("ansible_")
 
 
 def value_errors(name: str, option: Mapping[str, Any], value: Any) -> list[str]:

@@ -19,6 +19,8 @@ description:
     the play's variables and all templates resolved.
   - Refuses every inventory variable that has a role's prefix (longest role name first) and is unknown to that role. The
     roles beside those of the playbook count too.
+  - Refuses a name that is a slip of a known one, of a role or of Ansible's connection (C(kubelt_max_pods),
+    C(ansible_hots)). Other names are the site's own; C(-v) lists them.
   - Reports all problems at once, each with the file it stands in and what to do.
 options:
   playbook:
@@ -42,6 +44,10 @@ msg:
   description: What was checked, or every problem on a line of its own.
   returned: always
   type: str
+foreign_variables:
+  description: Variables that are no role's and not Ansible's, with the place where they are set first.
+  returned: with C(-v)
+  type: dict
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {"playbook": {"type": "path", "required": True}}
