@@ -19,29 +19,20 @@ REQUIREMENT = Path(__file__).parent.parent / "requirements" / "ansible-distribut
 
 
 def main() -> int:
-    """Download the pinned distribution, unpack the collections, leave a stamp; does nothing when the stamp fits."""
+    """Download the pinned distribution, unpack the collections, leave a stamp; nothing where the stamp fits."""
     site = Path(sysconfig.get_paths()["purelib"])
     stamp = site / "ansible_collections" / ".muster-stamp"
     wanted = REQUIREMENT.read_text() + "\n".join(COLLECTIONS)
     if stamp.exists() and stamp.read_text() == wanted:
         return 0
     with tempfile.TemporaryDirectory() as tmp:
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                "--no-deps",
-                "--require-hashes",
-                "-r",
-                str(REQUIREMENT),
-                "-d",
-                tmp,
-            ],
-            check=True,
-        )
+        names = ", ".join(name.replace("/", ".") for name in COLLECTIONS)
+        print(f"setup: Ansible collections {names}: fetching the distribution that holds them", file=sys.stderr)
+        pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+        quiet = [] if sys.stderr.isatty() else ["-q"]
+        if subprocess.run([*pip, *quiet, "-r", str(REQUIREMENT), "-d", tmp], stdout=sys.stderr, check=False).returncode:
+            print("setup: the download failed: look at the network or pip's package index, run again", file=sys.stderr)
+            return 2
         (wheel,) = Path(tmp).glob("ansible-*.whl")
         prefixes = tuple(f"ansible_collections/{name}/" for name in COLLECTIONS)
         with zipfile.ZipFile(wheel) as archive:

@@ -21,7 +21,7 @@ def run(command: Sequence[str | Path], *, check: bool = True, stdin: str | None 
         done = subprocess.run(words, input=stdin, capture_output=True, text=True, cwd=cwd, check=False)
     except FileNotFoundError:
         raise LabError(
-            f"the command {words[0]!r} is missing: run `make setup`, which installs what the lab needs"
+            f"the command {words[0]!r} is missing: run `make setup-lab`, which installs what the lab needs"
         ) from None
     if check and done.returncode != 0:
         said = " | ".join((done.stderr or done.stdout).strip().splitlines()[-4:])

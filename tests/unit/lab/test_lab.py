@@ -46,7 +46,7 @@ def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -
 
 
 def test_a_missing_command_says_what_installs_it() -> None:
-    with pytest.raises(LabError, match="make setup"):
+    with pytest.raises(LabError, match="make setup-lab"):
         run(["no-such-command-anywhere"])
 
 
