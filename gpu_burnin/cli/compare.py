@@ -18,6 +18,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
     A and B are report files or directories of runs: of one node over time, or of two nodes. Exit code 0 whatever
     the verdicts are, 2 when a report cannot be read.
     """
+    from gpu_burnin.cli import terminal
     from gpu_burnin.node import reports
     from gpu_burnin.report import compare as comparing
 
@@ -25,4 +26,4 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False))
     else:
-        click.echo(comparing.render(found), nl=False)
+        terminal.show(comparing.render(found, terminal.width()))

@@ -164,6 +164,7 @@ def _run(target: Any, run_options: tuple[str, ...], known_hosts: Path, trust_new
 
 def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
     """Print the report, keep it and its page as the host wrote them, and say where both are. Raises GpuBurninError."""
+    from gpu_burnin.cli import terminal
     from gpu_burnin.report import model, outputs
     from gpu_burnin.system.files import write_atomic
 
@@ -172,7 +173,10 @@ def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
     except model.ReportError as error:
         raise GpuBurninError(f"{directory.name}: {error}", EXIT_INCONCLUSIVE) from error
     with readers_may_leave("the report"):
-        click.echo(done.report if as_json else outputs.as_text(report), nl=False)
+        if as_json:
+            click.echo(done.report, nl=False)
+        else:
+            terminal.show(outputs.as_text(report, terminal.width()))
     run_id = report["run_id"]
     if not _RUN_ID.fullmatch(run_id):
         raise GpuBurninError(f"{directory.name}: the report's run_id {run_id!r} is not one", EXIT_INCONCLUSIVE)

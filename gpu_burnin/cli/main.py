@@ -150,10 +150,10 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
 
     Exit code 1, and no report, when it is not the one that its run signed.
     """
-    from gpu_burnin.hardware import what_to_do
+    from gpu_burnin.cli import terminal
     from gpu_burnin.node import authentic, reports
     from gpu_burnin.node.store import Store
-    from gpu_burnin.report import model, text
+    from gpu_burnin.report import model, outputs
 
     path = file or Store(host_config(config_path, state_dir).state_dir).root
     host_key = None
@@ -162,7 +162,10 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     chosen, data = reports.find(path), reports.read(path)
     authentic.refuse_changed(chosen, data, host_key)
     found = model.parse(data, str(chosen))
-    click.echo(data if as_json else text.render(found, what_to_do), nl=False)
+    if as_json:
+        click.echo(data, nl=False)
+    else:
+        terminal.show(outputs.as_text(found, terminal.width()))
     begun = None
     with contextlib.suppress(GpuBurninError):  # a damaged counter is the gate's to tell
         begun = Store(chosen.parent.parent).begun_after(chosen)
@@ -176,10 +179,14 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
 
 def _tell(outcome: Outcome, as_json: bool) -> None:
     """The verdict first, then where its files are, then what could not be written."""
+    from gpu_burnin.cli import terminal
     from gpu_burnin.report import model, outputs
     from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 
-    click.echo(model.to_bytes(outcome.report) if as_json else outputs.as_text(outcome.report), nl=False)
+    if as_json:
+        click.echo(model.to_bytes(outcome.report), nl=False)
+    else:
+        terminal.show(outputs.as_text(outcome.report, terminal.width()))
     sys.stdout.flush()
     if (outcome.run_dir / REPORT).exists():
         click.echo(f"report: {outcome.run_dir}", err=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.checks.power import grant_request as grants
+from gpu_burnin.cli import terminal
 from gpu_burnin.cli.options import duration, host_config, host_options
 from gpu_burnin.node import follow, unit
 from gpu_burnin.node.status import read_status, render
@@ -75,7 +76,10 @@ def status(
         follow.wait_for(config, follow.Event(event), timeout_s)
     found = read_status(config)
     with readers_may_leave("the status"):
-        click.echo(json.dumps(to_json(found), indent=1) if as_json else render(found), nl=as_json)
+        if as_json:
+            click.echo(json.dumps(to_json(found), indent=1))
+        else:
+            terminal.show(render(found, terminal.width()))
 
 
 @click.command(name="power-grant")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gpu_burnin.cli import terminal
 from gpu_burnin.cli.options import complete_models, host_config, host_options, selection_options, setting_flags
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.node.planning import DEFAULT_GPUS_COUNT, plan_for_model, plan_here
@@ -61,4 +62,7 @@ def plan(
     options = RunOptions(config=host_config(config_path, state_dir), skip=skip or (), **asked)
     shown = plan_for_model(options, model, gpus_count or DEFAULT_GPUS_COUNT) if model else plan_here(options)
     told = (shown.plan, load_skus(), shown.why_simulated, shown.no_pass, shown.model)
-    click.echo(json.dumps(plan_view.document(*told), indent=1) if as_json else plan_view.render(*told))
+    if as_json:
+        click.echo(json.dumps(plan_view.document(*told), indent=1))
+    else:
+        terminal.show(plan_view.render(*told, width=terminal.width()))

@@ -22,6 +22,7 @@ from gpu_burnin.report.order import Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import parse_json
+from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
 
 SCHEMA = "muster-node-status/v1"
 _T = TypeVar("_T")
@@ -201,8 +202,8 @@ _POWER = {
 }
 
 
-def render(status: Status) -> str:
-    """The status for people: one line for each fact."""
+def render(status: Status, width: int = STANDARD_WIDTH) -> str:
+    """The status for people: one fact after the other."""
     newest, found = status.newest_run, status.evidence
     unit_text = "none under way"
     if status.unit.running:
@@ -221,7 +222,8 @@ def render(status: Status) -> str:
         ("known GPUs", ", ".join(gpu.serial or gpu.uuid for gpu in status.known_gpus) or "none"),
         *(("problem", problem) for problem in status.problems),
     ]
-    return "".join(f"{name + ':':13}{text}\n" for name, text in lines)
+    wrapped = (wrap(text, width, f"{name + ':':13}", " " * 13) for name, text in lines)
+    return "".join(f"{line}\n" for found_lines in wrapped for line in found_lines)
 
 
 def _evidence_text(found: Evidence) -> str:

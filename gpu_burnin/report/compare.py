@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,14 +11,14 @@ from gpu_burnin.report import curves, peers
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import finite, measured, without_name
 from gpu_burnin.system.entries import mapping_of
+from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, wrap
 from gpu_burnin.system.quantities import rate
 
 SCHEMA = "muster-comparison/v1"
-WIDTH = 100
 # Differences of a measurement up to this share are noise to a person; --json has them all.
 _NOISE = 0.01
-# Lines of one kind that are shown on a screen.
-_MAX_LINES = 24
+# Differences of one kind that a person reads.
+_MAX_SHOWN = 24
 
 # Pairs of GPUs that are named in one line.
 _MAX_NAMED = 4
@@ -78,7 +77,7 @@ def compare(before: Report, after: Report) -> Comparison:
     return Comparison(_identity(before), _identity(after), changes)
 
 
-def render(found: Comparison) -> str:
+def render(found: Comparison, width: int = STANDARD_WIDTH) -> str:
     """The comparison for a person: the verdict first, then what appeared and went, then numbers."""
     old, new = found.before, found.after
     lines = [
@@ -97,7 +96,7 @@ def render(found: Comparison) -> str:
         ("Counters (change during the run)", ("counter",)),
         ("Coverage", ("coverage",)),
     ):
-        lines += _section(heading, [change for change in found.changes if change.kind in kinds])
+        lines += _section(heading, [change for change in found.changes if change.kind in kinds], width)
     return "\n".join(lines) + "\n"
 
 
@@ -322,18 +321,19 @@ def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
 # --- text ---
 
 
-def _section(heading: str, changes: list[Change]) -> list[str]:
+def _section(heading: str, changes: list[Change], width: int) -> list[str]:
     if not changes:
         return []
-    lines, small = [], 0
+    told, small = [], 0
     for group in _grouped(changes):
         first = group[0]
         if first.change is not None and all(abs(change.change or 0.0) <= _NOISE for change in group):
             small += len(group)
         else:
-            lines += _lines(group)
-    hidden = len(lines) - _MAX_LINES
-    lines = lines[:_MAX_LINES] + ([f"  ... and {hidden} more lines: --json"] if hidden > 0 else [])
+            told.append(_told(group))
+    hidden = len(told) - _MAX_SHOWN
+    lines = [line for text in told[:_MAX_SHOWN] for line in wrap(short_uuids(text), width, "  ", "    ")]
+    lines += [f"  ... and {hidden} more: --json"] if hidden > 0 else []
     if small:
         lines.append(f"  {small} more within {_NOISE:.0%}")
     return ["", heading, *lines]
@@ -352,7 +352,8 @@ def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
     return list(groups.values())
 
 
-def _lines(group: list[Change]) -> list[str]:
+def _told(group: list[Change]) -> str:
+    """What a person reads of them."""
     first = group[0]
     on = list(dict.fromkeys(change.on for change in group))
     units = ", ".join(on if len(on) <= _MAX_NAMED or first.kind != "pair" else [*on[:_MAX_NAMED], f"{len(on)} in all"])
@@ -360,16 +361,16 @@ def _lines(group: list[Change]) -> list[str]:
     if first.kind in ("reason", "warning"):
         sign, text = ("-", first.before) if first.after is None else ("+", first.after)
         gone = "gone" if sign == "-" else "new"
-        return _wrap(f"{sign} {gone} {first.kind} {first.what}{where}: {text}")
+        return f"{sign} {gone} {first.kind} {first.what}{where}: {text}"
     if first.change is None:
-        return _wrap(f"{first.what}{where}: {_value(first.before, first.unit)} -> {_value(first.after, first.unit)}")
+        return f"{first.what}{where}: {_value(first.before, first.unit)} -> {_value(first.after, first.unit)}"
     changes = [change.change for change in group if change.change is not None]
     worst = max(group, key=lambda change: abs(change.change or 0.0))
     numbers = f"{_value(worst.before, worst.unit)} -> {_value(worst.after, worst.unit)} ({worst.change:+,.1%})"
     if len(group) == 1:
-        return _wrap(f"{first.what}{where}: {numbers}")
+        return f"{first.what}{where}: {numbers}"
     many = "pairs" if first.kind == "pair" else "GPUs"
-    return _wrap(
+    return (
         f"{first.what} on {len(group)} {many}: median {statistics.median(changes):+,.1%}; most on {worst.on}, {numbers}"
     )
 
@@ -380,9 +381,3 @@ def _value(value: Any, unit: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return rate(float(value), unit) if isinstance(value, int | float) else str(value)
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )

@@ -16,6 +16,7 @@ from gpu_burnin.hardware import what_to_do
 from gpu_burnin.report import html, junit, model, openmetrics, text
 from gpu_burnin.report.file_names import JUNIT, METRICS, REPORT, REPORT_HTML, REPORT_TEXT, SERIES
 from gpu_burnin.system.files import write_atomic
+from gpu_burnin.system.prose import STANDARD_WIDTH
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,10 +55,10 @@ def write(run_dir: Path, report: model.Report, series: Mapping[str, Any]) -> Wri
     return written
 
 
-def as_text(report: model.Report) -> str:
+def as_text(report: model.Report, width: int = STANDARD_WIDTH) -> str:
     """The report as text, or what it comes to: a mistake in words takes no verdict away."""
     try:
-        return text.render(report, what_to_do)
+        return text.render(report, what_to_do, width)
     except Exception:
         return (
             f"VERDICT  {report['verdict']}\n\nThe rest of this text could not be made: a fault of gpu-burnin itself. "

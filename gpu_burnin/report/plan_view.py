@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.plan import Expected, Plan, schedule
 from gpu_burnin.hardware.skus import Sku, SkuTable
 from gpu_burnin.judge.coverage import RULE_OF_THREE
+from gpu_burnin.system.prose import STANDARD_WIDTH, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, size
 
 SCHEMA = "muster-plan/v1"
-WIDTH = 100
 _ON: Mapping[Scope, str] = {
     Scope.NODE: "node",
     Scope.EACH: "each GPU",
@@ -94,33 +93,29 @@ def _rate(seconds: float) -> float | None:
 
 
 def render(
-    plan: Plan, skus: SkuTable, why_simulated: str = "", no_pass: Sequence[str] = (), model: Sku | None = None
+    plan: Plan,
+    skus: SkuTable,
+    why_simulated: str = "",
+    no_pass: Sequence[str] = (),
+    model: Sku | None = None,
+    width: int = STANDARD_WIDTH,
 ) -> str:
-    """The plan as lines of at most WIDTH characters; arguments as for document()."""
+    """The plan as lines of at most `width` characters; the other arguments as for document()."""
     steps = schedule(plan)
     gpus = len(plan.gpus)
     models = ", ".join(dict.fromkeys(gpu.sku or gpu.name or "unknown model" for gpu in plan.gpus)) or "none found"
-    lines = [f"Level {plan.level} on {gpus} GPU{'s' * (gpus != 1)} ({models}), backend {plan.backend}: "
-             f"{duration(plan.total_s)} in all"]  # fmt: skip
+    many = f"{gpus} GPU{'s' * (gpus != 1)} ({models})"
+    lines = wrap(f"Level {plan.level} on {many}, backend {plan.backend}: {duration(plan.total_s)} in all", width)
     if model:
-        lines += textwrap.wrap(
-            f"Planned from the data of {model.key} ({model.name}); nothing was looked at here.", WIDTH
-        )
+        lines += wrap(f"Planned from the data of {model.key} ({model.name}); nothing was looked at here.", width)
     if why_simulated:
-        lines += textwrap.wrap(f"Simulated: {why_simulated}. A run like this says nothing about a real GPU.", WIDTH)
+        lines += wrap(f"Simulated: {why_simulated}. A run like this says nothing about a real GPU.", width)
     for why in no_pass:
-        lines += textwrap.wrap(f"Such a run could not pass: {why}.", WIDTH)
+        lines += wrap(f"Such a run could not pass: {why}.", width)
     rows = [("check", "on", "time", "would see a fault", "covers")]
     rows += [_row(plan, step, skus) for step in steps]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines.append("")
-    for row in rows:
-        left = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False))
-        indent = " " * (len(left) + 2)
-        wrapped = textwrap.wrap(row[4], WIDTH - len(indent)) or [""]
-        lines += [f"{left}  {wrapped[0]}".rstrip(), *(f"{indent}{line}" for line in wrapped[1:])]
-    lines.append("")
-    lines += _footer(plan, steps, skus)
+    lines += ["", *table_with_text(rows, width, indent=""), ""]
+    lines += _footer(plan, steps, skus, width)
     return "\n".join(lines)
 
 
@@ -143,7 +138,7 @@ def _row(plan: Plan, step: Expected, skus: SkuTable) -> tuple[str, str, str, str
     return step.check.name, _ON[step.check.scope], limit + duration(step.budget_s), bound, text
 
 
-def _footer(plan: Plan, steps: tuple[Expected, ...], skus: SkuTable) -> list[str]:
+def _footer(plan: Plan, steps: tuple[Expected, ...], skus: SkuTable, width: int) -> list[str]:
     texts = []
     on_gpus_s = sum(_active_s(plan, step) for step in steps)
     if on_gpus_s:
@@ -160,4 +155,4 @@ def _footer(plan: Plan, steps: tuple[Expected, ...], skus: SkuTable) -> list[str
     if after_s := sum(step.budget_s for step in steps if step.check.scope is Scope.AFTER):
         texts.append(f"What runs last is not part of the {duration(plan.total_s)}: up to {duration(after_s)} more.")
     texts += filter(None, (covers(step.check.name, plan, skus).on_top for step in steps))
-    return [line for text in texts for line in textwrap.wrap(text, WIDTH)]
+    return [line for text in texts for line in wrap(text, width)]

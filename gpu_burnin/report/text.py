@@ -1,9 +1,8 @@
-"""A report as one readable screen of text: what was found and what to do first, the details below."""
+"""A report as text: what was found and what to do first, the details below."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,48 +13,41 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
+from gpu_burnin.system.prose import STANDARD_WIDTH, line_up, table, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, rate
 from gpu_burnin.types import CheckResult, Coverage, Measurement
 
-WIDTH = 100
-# What fits one screen with eight GPUs; the others are in the JSON.
-_MAX_REASON_LINES = 15
+# What a person reads; the others are in the JSON.
+_MAX_CODES = 8
 _MAX_ADVICE = 3
 _MAX_WARNINGS = 2
 _MAX_COUNTERS = 3
 _MAX_XIDS = 3
-# Letters of the last column of the checks.
-_MAX_TOLD = 84
 # Headings that would widen the table beyond a screen.
 _HEADINGS: Mapping[str, str] = {WATCHED: "telem"}
 Advice = Callable[[str], str | None]
 
 
-def render(report: Report, advice: Advice) -> str:
-    """The report as text, at most WIDTH columns where words allow. `advice` gives what to do for a code."""
+def render(report: Report, advice: Advice, width: int = STANDARD_WIDTH) -> str:
+    """The report as text, at most `width` columns where words allow. `advice` gives what to do for a code."""
     parts = [
-        _head(report),
-        _reasons(report, advice),
-        _warnings(report),
-        _gpus(report),
-        _checks(report),
-        [*_coverage(report), *_selftest(report), *_telemetry(report), *_kernel_log(report)],
+        _head(report, width),
+        _reasons(report, advice, width),
+        _warnings(report, width),
+        _gpus(report, width),
+        _checks(report, width),
+        _wrapped([*_coverage(report), *_selftest(report), *_telemetry(report), *_kernel_log(report)], width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _wrap(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _wrapped(texts: Iterable[str], width: int) -> list[str]:
+    """Sentences as lines that hang below their beginning."""
+    indents = ((text, text[: len(text) - len(text.lstrip())]) for text in texts)
+    return [line for text, indent in indents for line in wrap(text.lstrip(), width, indent, f"{indent}  ")]
 
 
-def _head(report: Report) -> list[str]:
+def _head(report: Report, width: int) -> list[str]:
     marks = [
         text
         for text, is_so in (
@@ -66,13 +58,21 @@ def _head(report: Report) -> list[str]:
         if is_so
     ]
     note = f"   ({'; '.join(marks)})" if marks else ""
-    software = report["software"]
+    software, below = report["software"], " " * 9
+    facts = [
+        f"node {report['node']}",
+        f"level {report['level']}",
+        f"run {report['run_id']}",
+        f"{report['started_at']} to {report['finished_at']}",
+        f"driver {software['driver'] or 'none'}",
+        f"kernel {report['host']['kernel']}",
+        f"gpu-burnin {software['gpu_burnin']}",
+    ]
     return [
-        f"VERDICT  {report['verdict']}{note}",
-        *_wrap(order_of(report).text, "ACTION   ", " " * 9),
-        f"node {report['node']}   level {report['level']}   run {report['run_id']}",
-        f"{report['started_at']} to {report['finished_at']}   driver {software['driver'] or 'none'}"
-        f"   kernel {report['host']['kernel']}   gpu-burnin {software['gpu_burnin']}",
+        *wrap(f"{report['verdict']}{note}", width, "VERDICT  ", below),
+        *wrap(order_of(report).text, width, "ACTION   ", below),
+        *line_up(facts[:3], width, rest=below),
+        *line_up(facts[3:], width, rest=below),
     ]
 
 
@@ -84,14 +84,14 @@ def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]
     return list(found.values())
 
 
-def _reason_lines(report: Report, items: Sequence[Mapping[str, Any]]) -> list[str]:
+def _reason_lines(report: Report, items: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """The reasons of one code: on which GPUs, and the message of the first."""
     first = items[0]
     units = _joined(report, [unit for item in items for unit in units_of(report, item)])
     messages = list(dict.fromkeys(without_name(report, item) for item in items))
     severity = f"{first['severity']} " if "severity" in first else ""
     more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
-    return _wrap(f"{severity}{first['code']} on {units}: {messages[0]}{more}", "  - ", "    ")
+    return wrap(f"{severity}{first['code']} on {units}: {messages[0]}{more}", width, "  - ", "    ")
 
 
 def _units(report: Report, uuids: Iterable[str | None]) -> str:
@@ -103,68 +103,62 @@ def _joined(report: Report, units: Sequence[str]) -> str:
     return f"all {len(names)} GPUs" if len(names) == len(report["gpus"]) > 2 else ", ".join(names)
 
 
-def _reasons(report: Report, advice: Advice) -> list[str]:
+def _reasons(report: Report, advice: Advice, width: int) -> list[str]:
     if not report["reasons"]:
         return ["No fault was seen."]
     lines, groups = ["Why:"], _by_code(report["reasons"])
-    for index, items in enumerate(groups):
-        what_to_do = advice(items[0]["code"]) if index < _MAX_ADVICE else None
-        shown = _reason_lines(report, items) + (_wrap(f"To do: {what_to_do}", "    ", "    ") if what_to_do else [])
-        if len(lines) + len(shown) > _MAX_REASON_LINES:
-            left = ", ".join(group[0]["code"] for group in groups[index:])
-            return [*lines, *_wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", "  ", "    ")]
-        lines += shown
+    for index, items in enumerate(groups[:_MAX_CODES]):
+        lines += _reason_lines(report, items, width)
+        if index < _MAX_ADVICE and (what_to_do := advice(items[0]["code"])):
+            lines += wrap(f"To do: {what_to_do}", width, "    ", "    ")
+    if left := ", ".join(items[0]["code"] for items in groups[_MAX_CODES:]):
+        lines += wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", width, "  ", "    ")
     return lines
 
 
-def _warnings(report: Report) -> list[str]:
+def _warnings(report: Report, width: int) -> list[str]:
     """The warnings of each code; nothing without a warning."""
     groups = _by_code(report["warnings"])
     if not groups:
         return []
-    lines = [line for items in groups[:_MAX_WARNINGS] for line in _reason_lines(report, items)]
+    lines = [line for items in groups[:_MAX_WARNINGS] for line in _reason_lines(report, items, width)]
     left = ", ".join(items[0]["code"] for items in groups[_MAX_WARNINGS:])
-    return ["Warnings (none of them keeps the node out):", *lines, *([f"  ... and {left}"] if left else [])]
+    more = wrap(f"... and {left}", width, "  ", "    ") if left else []
+    return ["Warnings (none of them keeps the node out):", *lines, *more]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
-def _gpus(report: Report) -> list[str]:
-    if not report["gpus"]:
+def _gpus(report: Report, width: int) -> list[str]:
+    gpus, names = report["gpus"], columns(report)
+    if not gpus:
         return ["GPUs: none"]
-    names = columns(report)
-    models = [gpu["sku"] or gpu["name"] for gpu in report["gpus"]]
+    models = [gpu["sku"] or gpu["name"] for gpu in gpus]
     alike = len(set(models)) == 1
-    rows = [
-        [
-            "GPU",
-            "PCI",
-            *([] if alike else ["model"]),
-            "serial",
-            "uuid",
-            "verdict",
-            *(_HEADINGS.get(name, name) for name in names),
-        ]
+    verdicts = [
+        ["verdict", *(_short(gpu["verdict"]) for gpu in gpus)],
+        *([_HEADINGS.get(name, name), *(_verdict(report, name, gpu["uuid"]) for gpu in gpus)] for name in names),
     ]
-    for gpu in report["gpus"]:
-        verdicts = [
-            "LINK" if has_bad_link(report, name, gpu["uuid"]) else verdict_on(report, name, gpu["uuid"]) or "-"
-            for name in names
-        ]
-        identity = [str(gpu["index"]), gpu["pci_bus_id"], *([] if alike else [gpu["sku"] or gpu["name"]])]
-        # The verdict of the GPU has the whole word; columns of checks would grow by it.
-        short = [verdict.replace("INCONCLUSIVE", "INCONCL") for verdict in verdicts]
-        rows.append([*identity, gpu["serial"], gpu["uuid"].removeprefix("GPU-")[:8], gpu["verdict"], *short])
+    identity = [
+        *([] if alike else [["model", *models]]),
+        ["PCI", *(gpu["pci_bus_id"] for gpu in gpus)],
+        ["serial", *(gpu["serial"] for gpu in gpus)],
+        ["uuid", *(gpu["uuid"].removeprefix("GPU-")[:8] for gpu in gpus)],
+    ]
     head = f"{len(models)} GPU{'s' * (len(models) > 1)}, {models[0] or 'model unknown'}"
-    return [*([f"{head}:"] if alike else []), *_table(rows)]
+    key = ["GPU", *(str(gpu["index"]) for gpu in gpus)]
+    return [*([f"{head}:"] if alike else []), *table(key, (verdicts, identity), width)]
 
 
-def _checks(report: Report) -> list[str]:
+def _verdict(report: Report, check: str, gpu: str) -> str:
+    """What a check says of a GPU."""
+    return "LINK" if has_bad_link(report, check, gpu) else _short(verdict_on(report, check, gpu) or "-")
+
+
+def _short(verdict: str) -> str:
+    """A verdict in a column, which the whole word would widen."""
+    return verdict.replace("INCONCLUSIVE", "INCONCL")
+
+
+def _checks(report: Report, width: int) -> list[str]:
     rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
     names = {gpu["uuid"]: gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]}
     for name in dict.fromkeys(check.name for check in report["checks"]):
@@ -178,12 +172,8 @@ def _checks(report: Report) -> list[str]:
         # What the judge found against the check beside its results, such as a link between two GPUs.
         held = [reason for reason in report["reasons"] if reason["check"] == name]
         verdict = worst([*(check.verdict for check in checks), *(reason["severity"] for reason in held)]) or "-"
-        rows.append([name, on, verdict, f"{seconds:.1f}", _cut(told)])
-    return _table(rows) if len(rows) > 1 else ["Checks: none ran"]
-
-
-def _cut(told: str) -> str:
-    return told if len(told) <= _MAX_TOLD else f"{told[: _MAX_TOLD - 3]}..."
+        rows.append([name, on, verdict, f"{seconds:.1f}", told])
+    return table_with_text(rows, width) if len(rows) > 1 else ["Checks: none ran"]
 
 
 def _has_floor(checks: Sequence[CheckResult]) -> bool:
@@ -220,7 +210,7 @@ def _coverage(report: Report) -> list[str]:
                 weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
     bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
     text = f"Would see a fault coming every {bounds} of verified work, or more often (95 % confidence)"
-    lines = _wrap(taken_for(report), "", "  ") + (_wrap(text, "", "  ") if bounds else [])
+    lines = [taken_for(report), *([text] if bounds else [])]
     missing: dict[str, dict[str, list[str | None]]] = {}
     for gap in coverage["not_run"]:
         missing.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap["gpu"])
@@ -228,7 +218,7 @@ def _coverage(report: Report) -> list[str]:
         told = ", ".join(
             check if uuids == [None] else f"{check} on {_units(report, uuids)}" for check, uuids in checks.items()
         )
-        lines += _wrap(f"Not run: {told} ({why})", "", "  ")
+        lines += [f"Not run: {told} ({why})"]
     return lines
 
 
@@ -238,7 +228,7 @@ def _selftest(report: Report) -> list[str]:
         return ["Self-test: none"]
     seen = sum(test["injected"] and test["detected"] for test in tests)
     scopes = ", ".join(dict.fromkeys(test["scope"] for test in tests))
-    return _wrap(f"Self-test: {seen} of {len(tests)} injected faults detected ({scopes})", "", "  ")
+    return [f"Self-test: {seen} of {len(tests)} injected faults detected ({scopes})"]
 
 
 def _telemetry(report: Report) -> list[str]:
@@ -249,7 +239,7 @@ def _telemetry(report: Report) -> list[str]:
         alive = f"{len(telemetry['sources']) - len(dead)} of {len(telemetry['sources'])} sources answered"
         silent = ", ".join(f"{source['name']} on {gpu_name(report, source['gpu'])}" for source in dead[:_MAX_COUNTERS])
         more = f" and {len(dead) - _MAX_COUNTERS} more" if len(dead) > _MAX_COUNTERS else ""
-        lines += _wrap(f"Telemetry: {alive}" + (f"; silent: {silent}{more}" if dead else ""), "", "  ")
+        lines += [f"Telemetry: {alive}" + (f"; silent: {silent}{more}" if dead else "")]
     # Energy always moves and says nothing of faults.
     moved = [item for item in telemetry["counters"] if item["delta"] and "energy" not in item["name"]]
     if telemetry["counters"]:
@@ -259,7 +249,7 @@ def _telemetry(report: Report) -> list[str]:
         more = f" and {len(moved) - _MAX_COUNTERS} more" if len(moved) > _MAX_COUNTERS else ""
         unread = sum(item["delta"] is None for item in telemetry["counters"])
         blind = f"; {unread} could not be read" if unread else ""
-        lines += _wrap(f"Counters: {told or 'none changed'}{more}{blind}", "", "  ")
+        lines += [f"Counters: {told or 'none changed'}{more}{blind}"]
     return lines
 
 
@@ -270,11 +260,10 @@ def _kernel_log(report: Report) -> list[str]:
     count = len(log["events"])
     # What was not read to its end may hold more.
     found = f"{count or 'no'} XID" if log["alive"] else f"{count} XID seen, more may be missing" if count else "unknown"
-    lines = _wrap(f"Kernel log ({log['source']}{state}): {found}{gaps}", "", "  ")
+    lines = [f"Kernel log ({log['source']}{state}): {found}{gaps}"]
     for event in log["events"][:_MAX_XIDS]:
         kind = "SXid" if event["sxid"] else "XID"
-        line = f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text']}"
-        lines.append(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
+        lines.append(f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text']}")
     if count > _MAX_XIDS:
         lines.append(f"  ... and {count - _MAX_XIDS} more: gpu-burnin report --json")
     return lines

@@ -60,10 +60,38 @@ def test_a_failed_host_is_not_up() -> None:
     assert rows(text)["etcd-1"] == "etcd-1 etcd FAILED: see the failed task above"
 
 
-def test_reasons_are_cut_and_next_commands_name_inventory_and_host() -> None:
+def test_long_reasons_wrap_and_what_stands_behind_a_uuid_is_told() -> None:
+    uuid = "GPU-00000000-0000-4000-8000-00000000002b"
+    message = f"GPU 1 (0000:43:00.0 {uuid}): 3 uncorrectable errors in DRAM since the driver was loaded"
+    found = variables()
+    found["gpu-2"]["__gpu_burnin_result"]["reasons"] = [{"code": "ECC_UNCORRECTED", "message": message}]
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert (
+        "gpu-2 is held. Power the machine off and on, then test it again\n"
+        "  ECC_UNCORRECTED: GPU 1 (0000:43:00.0 GPU-00000000): 3 uncorrectable errors in\n"
+        "    DRAM since the driver was loaded\n"
+    ) in text
+
+
+def test_many_codes_of_a_host_wrap_below_its_state() -> None:
+    found = variables()
+    codes = [f"REASON_OF_SOME_LENGTH_{number}" for number in range(4)]
+    found["gpu-2"]["__gpu_burnin_result"]["reasons"] = [{"code": code, "message": "x"} for code in codes]
+    table = fleet_summary(HOSTS, found, GROUPS, HOSTS).split("\n\n")[0]
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert " ".join(table.split()).endswith(f"held FAIL: {', '.join(codes)}")
+
+
+def test_several_held_nodes_have_one_command_that_shows_them_all() -> None:
+    found = variables()
+    assert "gpu-burnin report /state/reports " not in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    found["localhost"]["__node_admission_result"]["nodes"] = []
+    assert "gpu-burnin report /state/reports    (all" in fleet_summary(HOSTS, found, GROUPS, HOSTS)
+
+
+def test_next_commands_name_inventory_and_host() -> None:
     text = fleet_summary(HOSTS, variables(), GROUPS, HOSTS)
     assert "gpu-2 is held. Power the machine off and on, then test it again\n" in text
-    assert all(len(line) <= 120 for line in text.splitlines())
     assert "ansible-playbook -i inventory/prod playbooks/burnin.yml -l gpu-2" in text
     assert "/state/reports/gpu-2/report.json" in text
     assert "report.html" not in text

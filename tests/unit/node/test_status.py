@@ -70,7 +70,7 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     assert evidence.warnings == ({"code": "EXTENDED_WANTED"},)
     assert json.loads(evidence.annotation)["statement"] == (newest.path / EVIDENCE).read_text()
     assert (found.gate.open, found.gate.exit_code) == (False, 3), "the run that has begun speaks for the node"
-    text = render(found)
+    text = render(found, width=120)
     assert "FAIL of run 2 at level quick, of this boot" in text
     assert "XID_FATAL: XID 79" in text
     sentence = "Power the machine off and have the hardware checked or replaced"
@@ -161,7 +161,7 @@ def test_power_waves_and_known_gpus_are_told(config: Config, root: Path) -> None
     remember(config.state_dir, [gpu], run_id="r", passed_at="2026-01-02T03:04:05Z", simulated=False)
     found = read_status(config, root)
     assert [known.serial for known in found.known_gpus] == ["165"]
-    assert "a burn-in waits for a grant of 24 s; give it with: gpu-burnin power-grant" in render(found)
+    assert "a burn-in waits for a grant of 24 s; give it with: gpu-burnin power-grant" in render(found, width=100)
     assert to_json(found)["power_grant"]["state"] == "waiting"
 
 
@@ -201,7 +201,7 @@ def test_a_host_key_that_cannot_be_read_is_the_gates_problem(
 def test_a_unit_that_failed_says_why(config: Config, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit, "state", lambda: unit.UnitState(False, "exit-code", "id"))
     monkeypatch.setattr(unit, "last_lines", lambda: "gpu-burnin: correct the configuration")
-    text = render(read_status(config, root))
+    text = render(read_status(config, root), width=100)
     assert "gpu-burnin-run.service failed (exit-code): gpu-burnin: correct the configuration" in text
 
 

@@ -283,7 +283,7 @@ def test_text_of_a_pass() -> None:
 
 
 def test_text_of_a_fail_leads_with_reasons_and_advice(faulty: model.Report) -> None:
-    shown = text.render(faulty, advice)
+    shown = text.render(faulty, advice, width=120)
     lines = shown.splitlines()
     assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
     order = "Run again without --inject. Only if the fault was not injected: power the machine off and on, then"
@@ -303,10 +303,10 @@ def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read
     event = {"xid": 79, "sxid": False, "pci_bus_id": "0000:43:00.0", "text": "word " * 40}
     log.update(alive=False, events=[event] * 5)
     shown = text.render(cut, advice)
-    assert re.search(r"GPU  PCI .* gemm", shown)
+    assert re.search(r"GPU  verdict .* gemm", shown)
     assert "NOT readable): 5 XID seen, more may be missing" in said(shown)
     assert "... and 2 more" in shown
-    assert all(len(line) <= text.WIDTH for line in shown.splitlines() if line.startswith("  XID"))
+    assert shown.count("word") == 3 * 40, "the kernel's words wrap and are not cut"
     log.update(events=[], gaps=1)
     assert "NOT readable): unknown, 1 gap" in said(text.render(cut, advice))
 
@@ -320,10 +320,24 @@ def test_text_fits_one_screen_however_much_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_text_of_eight_gpus_fits_a_screen(name: str) -> None:
-    shown = text.render(SAMPLES[name]()[0], advice)
-    assert len(shown.splitlines()) <= 60
-    assert all(len(line) <= 120 for line in shown.splitlines())
+def test_text_keeps_to_its_width_and_says_the_same_in_each(name: str) -> None:
+    report = SAMPLES[name]()[0]
+    shown = {width: text.render(report, advice, width) for width in (60, 80, 120, 200)}
+    for width, told in shown.items():
+        assert all(len(line) <= width for line in told.splitlines()), width
+    assert len(shown[120].splitlines()) <= 60
+    # A narrow table repeats its first column; no word is missing or cut.
+    words = {width: set(told.split()) for width, told in shown.items()}
+    assert words[60] == words[80] == words[120] == words[200]
+
+
+def test_columns_that_do_not_fit_follow_below_beside_the_gpus() -> None:
+    report = SAMPLES["faulty-8"]()[0]
+    headings = [line.split() for line in text.render(report, advice, 80).splitlines() if line.startswith("  GPU  ")]
+    assert [heading[0] for heading in headings] == ["GPU", "GPU"]
+    assert headings[0][1:] == ["verdict", "state", "sm", "gemm", "hbm", "pcie", "nvlink", "nccl", "power", "telem"]
+    assert headings[1][1:] == ["PCI", "serial", "uuid"]
+    assert sum(line.startswith("  GPU  ") for line in text.render(report, advice, 120).splitlines()) == 1
 
 
 def test_text_of_every_verdict_has_no_loose_ends() -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from gpu_burnin.cli.compare import compare as command
 from gpu_burnin.report import compare, model
+from gpu_burnin.system.prose import STANDARD_WIDTH
 from tests.support.sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
 from tests.support.sample_reports import Sample, faulty_8, gpus_of, healthy_1, healthy_8, sample
 
@@ -46,7 +47,7 @@ def test_a_node_that_fell_ill(before: model.Report) -> None:
     back = compare.render(compare.compare(faulty_8()[0], before))
     assert "- gone reason GEMM_MISMATCH on GPU 3" in back
     assert "804.1 TFLOP/s (+13.5%)" in back
-    assert all(len(line) <= compare.WIDTH for line in text.splitlines())
+    assert all(len(line) <= STANDARD_WIDTH for line in text.splitlines())
 
 
 def edit(report: model.Report, change: Callable[[Any], object]) -> model.Report:
@@ -121,7 +122,7 @@ def test_pair_whose_data_became_wrong_or_that_went_is_told(before: model.Report)
     assert said["copy, read", "GPU 7 from GPU 0"][1] is None
     assert ("copy, read", "GPU 0 from GPU 7") not in said
     text = compare.render(compare.compare(before, dead_and_wrong_links()[0]))
-    assert all(len(line) <= compare.WIDTH for line in text.splitlines())
+    assert all(len(line) <= STANDARD_WIDTH for line in text.splitlines())
 
 
 def test_collectives_that_fell_back_are_told(before: model.Report) -> None:

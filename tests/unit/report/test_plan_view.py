@@ -16,7 +16,8 @@ from gpu_burnin.engine.plan import LEVELS, Plan, make_plan, schedule
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.judge.coverage import RULE_OF_THREE
-from gpu_burnin.report.plan_view import WIDTH, document, render
+from gpu_burnin.report.plan_view import document, render
+from gpu_burnin.system.prose import STANDARD_WIDTH
 from gpu_burnin.telemetry.discover import Found
 from tests.support.run_helpers import GPUS, plan
 
@@ -37,9 +38,11 @@ def rows(text: str) -> list[str]:
 @pytest.mark.parametrize("level", list(LEVELS))
 def test_the_table_has_a_row_for_each_check_in_order_and_is_aligned(level: str) -> None:
     made = every_check(level)
-    text = render(made, load_skus())
+    for width in (60, STANDARD_WIDTH, 200):
+        assert all(len(line) <= width for line in render(made, load_skus(), width=width).splitlines())
+    text = render(made, load_skus(), width=100)
     lines = text.splitlines()
-    assert all(len(line) <= WIDTH for line in lines)
+    assert all(len(line) <= 100 for line in lines)
     assert [row.split()[0] for row in rows(text)] == [check.name for check in made.checks]
     head = next(line for line in lines if line.startswith("check "))
     for column in ("on", "time", "would see a fault", "covers"):
@@ -119,7 +122,7 @@ def test_what_is_covered_is_counted_for_the_hardware() -> None:
 def test_what_gpus_cover_together_is_counted(name: str, key: str, value: object) -> None:
     found = {check["name"]: check["covers"] for check in document(every_check(), load_skus())["checks"]}
     assert found[name][key] == value
-    assert "28 pairs in each direction" in render(every_check(), load_skus())
+    assert "28 pairs in each direction" in render(every_check(), load_skus(), width=120)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_power_waves_are_told_as_they_are_allowed(level: str, waves: str, says: 
 
 def test_a_plan_without_a_gpu_says_that_it_is_simulated_and_why() -> None:
     made = plan("cpu")
-    text = render(made, load_skus(), "no driver here")
+    text = render(made, load_skus(), "no driver here", width=120)
     assert "Simulated: no driver here." in text
     assert "host memory, no GPU memory" in text
     assert "The CPU does every check once at the least" in text
@@ -224,11 +227,12 @@ def test_a_plan_from_a_model_is_that_of_a_node_with_such_gpus(key: str, answers:
 
 
 def test_a_plan_from_a_model_says_so(answers: list[str]) -> None:
-    told = asked_of(answers, "--model", "h100-sxm5-80gb", "--gpus-count", "8").output
+    output = asked_of(answers, "--model", "h100-sxm5-80gb", "--gpus-count", "8").output
+    told = " ".join(output.split())
     assert "Level standard on 8 GPUs (h100-sxm5-80gb), backend cuda: 5 min in all" in told
     assert "Planned from the data of h100-sxm5-80gb (NVIDIA H100 80GB HBM3); nothing was looked at here." in told
     assert "Simulated" not in told and "28 pairs" in told and "of 80 GiB" in told
-    assert asked_of(answers, "--model", "h100-sxm5-80gb").output == told, "eight where nothing is said"
+    assert asked_of(answers, "--model", "h100-sxm5-80gb").output == output, "eight where nothing is said"
     listed = asked_of(answers, "--model", "list")
     assert [line.split()[0] for line in listed.output.splitlines()] == [*load_skus().skus]
     assert [one["key"] for one in json.loads(asked_of(answers, "--model", "list", "--json").output)] == [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, wrap
+
 DOCUMENTATION = r"""
 name: fleet_summary
 short_description: One screen with each host, its role and its state
@@ -53,8 +55,6 @@ ROLES = {
     "gpu_nodes": "GPU node",
     "monitoring": "monitoring",
 }
-# A reason is a sentence; on the screen its beginning is enough, the report has the rest.
-REASON_CHARS = 110
 # So many hosts are named where there may be hundreds.
 NAMED_HOSTS = 5
 
@@ -70,7 +70,12 @@ def fleet_summary(
     names = sorted(hosts, key=lambda host: (_rank(host, groups), host))
     rows = [(host, _role(host, groups), _state(host, hostvars, admitted, well)) for host in names]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{host:{widths[0]}}  {role:{widths[1]}}  {state}" for host, role, state in rows]
+    rest = " " * (widths[0] + widths[1] + 4)
+    lines = [
+        line
+        for host, role, state in rows
+        for line in wrap(state, STANDARD_WIDTH, f"{host:{widths[0]}}  {role:{widths[1]}}  ", rest)
+    ]
     held = []
     for host in names:
         if host in groups.get("gpu_nodes", ()) and _gpu_state(host, admitted) != "ready":
@@ -136,8 +141,7 @@ def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[
     reasons = _reasons(burnin, admitted.get(host, {}))
     lines = [f"{host} is held{_order(burnin)}"]
     for reason in reasons:
-        text = f"{reason['code']}: {reason['message']}"
-        lines.append("  " + (text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 3] + "..."))
+        lines += wrap(f"{reason['code']}: {short_uuids(reason['message'])}", STANDARD_WIDTH, "  ", "    ")
     return [*lines, ""]
 
 
@@ -171,6 +175,8 @@ def _next(hostvars: Mapping[str, Any], names: list[str], held: list[str], new: l
     state = variables["fleet_state_dir"]
     inventory = " ".join(f"-i {source}" for source in variables.get("ansible_inventory_sources", []))
     lines = ["Next:", f"  kubectl --kubeconfig {state}/kubeconfig/admin.kubeconfig get nodes"]
+    if len(held) > 1:
+        lines.append(f"  gpu-burnin report {state}/reports    (all that are held, and why)")
     for host in held[:1]:
         lines.append(f"  gpu-burnin report {state}/reports/{host}/report.json")
         if _burnin(host, hostvars).get("page"):
