@@ -45,6 +45,7 @@ _LAZY: Mapping[str, tuple[str, str, str]] = {
     "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
     "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),
     "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
+    "scan": ("gpu_burnin.cli.scan", "scan", "Look at this node's GPUs for some seconds; test nothing."),
     "selftest": ("gpu_burnin.cli.selftest", "selftest", "Prove this node's detectors with injected faults."),
     "start": ("gpu_burnin.cli.node", "start", "Start a burn-in in a systemd unit of its own."),
     "status": ("gpu_burnin.cli.node", "status", "Say what this node knows of its burn-in."),

@@ -70,7 +70,7 @@ def judge(seen: Observations) -> Judgement:
     """The verdict, the worst action on the ladder, the reasons, worst first, and the notices."""
     seen = measured(seen)
     found = {of: of(seen) for of in JUDGES}
-    reasons = _in_order(
+    reasons = in_order(
         escalated(reason, seen.last_reasons, seen.restarted) for one in found.values() for reason in one.reasons
     )
     gaps = tuple(missing_results(seen.plan, seen.results))
@@ -87,7 +87,7 @@ def judge(seen: Observations) -> Judgement:
     )
 
 
-def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     """FAIL first, then the harder action, then causes; otherwise as they came. A repeated reason is reported once."""
     unique = {(reason.code, reason.check, reason.gpu, reason.message): reason for reason in reasons}
 

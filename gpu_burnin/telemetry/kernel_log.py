@@ -64,11 +64,14 @@ class KernelLog(ABC):
         """
 
 
-def open_kernel_log(spec: str) -> KernelLog:
-    """The log for "auto" or for the path of a regular file in the format of /dev/kmsg. Raises KernelLogError."""
+def open_kernel_log(spec: str, *, writes: bool = True) -> KernelLog:
+    """The log for "auto" or for the path of a regular file in the format of /dev/kmsg.
+
+    `writes` False: no line of our own is written into /dev/kmsg to see that it comes back. Raises KernelLogError.
+    """
     path = Path(spec)
     if spec == AUTO or path.is_char_device():
-        return SystemLog()
+        return SystemLog(writes)
     if not path.is_absolute():
         raise KernelLogError(f"kernel_log {spec!r}: write auto or an absolute path of a kmsg-format file")
     return FileLog(path)
@@ -105,9 +108,12 @@ class FileLog(KernelLog):
 class SystemLog(KernelLog):
     """The journal and /dev/kmsg together: the journal reaches back further, the device is never behind."""
 
+    def __init__(self, writes: bool = True) -> None:
+        self._writes = writes
+
     def read(self, timeout_s: float = _JOURNAL_TIMEOUT_S) -> tuple[tuple[XidEvent, ...], int, str]:
         """Both sources, merged."""
-        return merge((read_journal(partial(_run, timeout_s=timeout_s)), read_kmsg_device()))
+        return merge((read_journal(partial(_run, timeout_s=timeout_s)), read_kmsg_device(writes=self._writes)))
 
 
 def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int, str]:
@@ -175,14 +181,15 @@ def _run(command: Sequence[str], timeout_s: float = _JOURNAL_TIMEOUT_S) -> bytes
     return done.stdout if done.returncode == 0 else None
 
 
-def read_kmsg_device(path: Path = KMSG_DEVICE) -> SourceReading:
-    """Everything the kernel still holds. Where the device can be written, a line of our own must come back."""
+def read_kmsg_device(path: Path = KMSG_DEVICE, *, writes: bool = True) -> SourceReading:
+    """Everything the kernel still holds. Where the device can be written, and `writes`, a line of our own must come
+    back."""
     name = str(path)
     if not path.is_char_device():
         # A file put over /dev/kmsg is no kernel log, and a canary would damage it.
         return SourceReading(name, alive=False)
     canary = f"gpu-burnin: kernel log check {secrets.token_hex(8)}"
-    fd = _open(path, os.O_RDWR)
+    fd = _open(path, os.O_RDWR) if writes else None
     if fd is None:
         canary, fd = "", _open(path, os.O_RDONLY)
     if fd is None:

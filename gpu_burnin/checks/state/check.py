@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CheckContext
@@ -19,9 +19,9 @@ from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
 from gpu_burnin.telemetry.state import NodeState, Unsupported, known
-from gpu_burnin.types import CheckResult, Coverage, Measurement, Reason, SelftestResult, verdict_of
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Reason, SelftestResult, verdict_of
 
-__all__ = ["Check", "Expected", "judge_state"]
+__all__ = ["Check", "Examined", "Expected", "examine", "judge_state"]
 
 _ANY_SLOT = HostLink(max(GENERATION.values()), 32)
 
@@ -41,24 +41,65 @@ def own_family(proc: Path = Path("/proc")) -> frozenset[int]:
     return frozenset(family)
 
 
-def expected_from(ctx: CheckContext, on_bus: Sequence[str] = ()) -> tuple[Expected, str]:
-    """The expectations of a run, and where the expected number of GPUs comes from.
+def expected_from(
+    options: Mapping[str, JSON], gpus: Sequence[Gpu], own_pids: frozenset[int], on_bus: Sequence[str] = ()
+) -> tuple[Expected, str]:
+    """What the options of a plan expect, and where the expected number of GPUs comes from.
 
-    `on_bus` are the addresses of the GPUs on the PCI bus.
+    `gpus` must all be there, `own_pids` may use them, `on_bus` are the addresses of the GPUs on the PCI bus.
     """
-    configured = expectations_of(ctx.options)
+    configured = expectations_of(options)
     count, source = configured.gpus, "expect.gpus"
     if count is None:
         count, source = (len(on_bus), "PCI bus") if on_bus else (None, "none")
     return (
         Expected(
             configured=configured,
-            links=node_links_of(ctx.options),
+            links=node_links_of(options),
             gpu_count=count,
-            gpu_uuids=frozenset(gpu.uuid for gpu in ctx.gpus),
-            own_pids=own_family(),
+            gpu_uuids=frozenset(gpu.uuid for gpu in gpus),
+            own_pids=own_pids,
         ),
         source,
+    )
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the state check says of a node."""
+
+    reasons: tuple[Reason, ...]
+    coverage: StateCoverage
+    measurements: tuple[Measurement, ...]
+
+
+def examine(
+    node: NodeState, options: Mapping[str, JSON], gpus: Sequence[Gpu] = (), own_pids: frozenset[int] = frozenset()
+) -> Examined:
+    """Judge what NVML reads of a node beside what sysfs says now; arguments as for expected_from."""
+    # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
+    on_bus = () if node.simulated else gpu_addresses()
+    seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
+    links = {link.address: link for link in seen if link}
+    expected, source = expected_from(options, gpus, own_pids, on_bus)
+    expected = replace(expected, host_links=_host_links(node, links))
+    coverage = StateCoverage(
+        gpus=len(node.gpus),
+        gpu_count_expected=expected.gpu_count,
+        gpu_count_source=source,
+        expected=expected.configured.to_json(),
+        node_links=LinkSource(str(expected.links.source), expected.links.why),
+        rules=len(RULES),
+        simulated=node.simulated,
+        pci_links_read=len(links),
+        persistence_off=tuple(persistence_off(node.gpus)),
+        fabric_info={gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
+        unread={gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
+    )
+    return Examined(
+        reasons=(*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links)),
+        coverage=coverage,
+        measurements=(*_measurements(node), *pci_measurements(node.gpus, links)),
     )
 
 
@@ -77,28 +118,8 @@ class Check:
         except NvmlUnavailableError as error:
             reason = make_reason("NVML_UNAVAILABLE", NAME, str(error), details={"nvml_error": error.code})
             return _result(time.monotonic() - started, (reason,), Coverage(), ())
-        # Behind a fake there is no PCI device; whatever has the same address in this machine is another one.
-        on_bus = () if node.simulated else gpu_addresses()
-        seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
-        links = {link.address: link for link in seen if link}
-        expected, source = expected_from(ctx, on_bus)
-        expected = replace(expected, host_links=_host_links(node, links))
-        reasons = (*judge_state(node.gpus, expected), *judge_pci(node.gpus, on_bus, links))
-        coverage = StateCoverage(
-            gpus=len(node.gpus),
-            gpu_count_expected=expected.gpu_count,
-            gpu_count_source=source,
-            expected=expected.configured.to_json(),
-            node_links=LinkSource(str(expected.links.source), expected.links.why),
-            rules=len(RULES),
-            simulated=node.simulated,
-            pci_links_read=len(links),
-            persistence_off=tuple(persistence_off(node.gpus)),
-            fabric_info={gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
-            unread={gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
-        )
-        measurements = (*_measurements(node), *pci_measurements(node.gpus, links))
-        return _result(time.monotonic() - started, reasons, coverage, measurements)
+        found = examine(node, ctx.options, ctx.gpus, own_family())
+        return _result(time.monotonic() - started, found.reasons, found.coverage, found.measurements)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """Nothing: this check reads values and compares them, it has no detector on a device."""

@@ -50,7 +50,7 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
     assert done.returncode == 0
     for name in (
         "run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet", "compare", "selftest",
-        "completion", "plan", "start", "status", "power-grant",
+        "completion", "plan", "start", "status", "power-grant", "scan",
     ):  # fmt: skip
         assert f"\n  {name} " in done.stdout
     own = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from gpu_burnin.telemetry import kernel_log
 from gpu_burnin.telemetry.kernel_log import (
     FileLog,
     KernelLogError,
@@ -260,3 +262,13 @@ def test_a_file_that_was_cut_or_replaced_has_a_gap(tmp_path: Path) -> None:
     (tmp_path / "new").write_text("6,9,900,-;much later, in a file that is longer than the one before\n")
     (tmp_path / "new").replace(path)
     assert log.read()[1] == 2
+
+
+def test_the_device_is_opened_for_reading_alone_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(kernel_log, "_open", lambda path, access: asked.append(access))
+    device = Path("/dev/null")
+    read_kmsg_device(device, writes=False)
+    assert asked == [os.O_RDONLY]
+    read_kmsg_device(device)
+    assert asked[1:] == [os.O_RDWR, os.O_RDONLY]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nccl.judge import multicast_expected
 from gpu_burnin.checks.state.check import expected_from
 from gpu_burnin.checks.state.node import judge_state
@@ -181,8 +180,7 @@ def test_each_shape_is_judged_for_what_it_is(name: str, shapes: Mapping[str, Nod
     node = shapes[name]
     found = found_of(node)
     options = plan_options(RunOptions(config=Config(expect=said)), found)
-    ctx = CheckContext(1, "quick", 10, found.gpus, options=options)
-    expected, _ = expected_from(ctx)
+    expected, _ = expected_from(options, found.gpus, frozenset())
     index = {gpu.uuid: gpu.index for gpu in found.gpus}
     reasons = judge_state(node.gpus, replace(expected, host_links=in_any_slot(*node.gpus)))
     assert [(reason.code, index.get(reason.gpu or "")) for reason in reasons] == codes

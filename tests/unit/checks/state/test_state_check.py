@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.state.check import expected_from, own_family
 from gpu_burnin.checks.state.node import judge_state, persistence_off
 from gpu_burnin.checks.state.rules import JUDGED_FIELDS, Expected, HostLink
@@ -221,15 +220,14 @@ def test_mixed_models_may_have_different_vbios() -> None:
 def test_expectations_come_from_the_options() -> None:
     gpu = Gpu(0, "GPU-0000", "", "", "", "", 0, "")
     configured: dict[str, JSON] = {"gpus": 4, "mig": True, "power_limit_w": 500}
-    ctx = CheckContext(1, "quick", 10, (gpu,), options={"expect": configured})
-    expected, source = expected_from(ctx, on_bus=("0000:10:00.0",))
+    expected, source = expected_from({"expect": configured}, (gpu,), frozenset({7}), on_bus=("0000:10:00.0",))
     assert (expected.gpu_count, expected.configured.mig, expected.configured.power_limit_w) == (4, True, 500)
-    assert expected.gpu_uuids == {"GPU-0000"}
+    assert (expected.gpu_uuids, expected.own_pids) == ({"GPU-0000"}, {7})
     assert source == "expect.gpus"
     with pytest.raises(ValueError, match=r"expect\.gpus must be"):
-        expected_from(replace(ctx, options={"expect": {"gpus": True}}))
-    assert expected_from(replace(ctx, options={}))[1] == "none"
-    expected, source = expected_from(replace(ctx, options={}), on_bus=("0000:10:00.0", "0000:11:00.0"))
+        expected_from({"expect": {"gpus": True}}, (gpu,), frozenset())
+    assert expected_from({}, (gpu,), frozenset())[1] == "none"
+    expected, source = expected_from({}, (gpu,), frozenset(), on_bus=("0000:10:00.0", "0000:11:00.0"))
     assert (expected.gpu_count, source) == (2, "PCI bus")
 
 

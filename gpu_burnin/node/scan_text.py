@@ -1,0 +1,195 @@
+"""What a look at a node found, in text for a person and as JSON values. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpu_burnin.errors import EXIT_FAIL
+from gpu_burnin.hardware import load_xids, what_to_do
+from gpu_burnin.node.scan import Scan, ScannedGpu, XidSeen
+from gpu_burnin.report.order import order_for
+from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.quantities import count
+from gpu_burnin.telemetry.state import known
+from gpu_burnin.types import Notice, Reason, Verdict
+
+WIDTH = 80
+_HEADINGS = ("GPU", "serial or UUID", "PCI address", "temp", "ECC", "remaps", "PCIe", "NVLink", "found")
+# "GPU-" and as many digits as nvidia-smi -L needs to tell GPUs apart by eye.
+_UUID_LETTERS = 12
+
+
+def document(found: Scan) -> dict[str, Any]:
+    """The scan as JSON values: times in UTC, sizes in bytes, units in the names; `exit_code` is the command's."""
+    told: dict[str, Any] = to_json(found)
+    return {"schema": told.pop("schema"), "exit_code": found.exit_code, **told}
+
+
+def render(found: Scan, width: int = WIDTH) -> str:
+    """The scan as lines of at most `width` characters, where words allow."""
+    parts = [
+        _head(found, width),
+        _table(found.gpus, found),
+        _reasons(found, width),
+        _warnings(found, width),
+        _log(found, width),
+        _seen(found, width),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _head(found: Scan, width: int) -> list[str]:
+    simulated = "; simulated: it says nothing about a real GPU" if found.simulated else ""
+    names = [known(gpu.state.name) or "unknown model" for gpu in found.gpus]
+    models = Counter(f"{name} ({gpu.sku})" if gpu.sku else name for name, gpu in zip(names, found.gpus, strict=True))
+    gpus = ", ".join(f"{number} x {model}" for model, number in models.items()) or "no GPU seen"
+    facts = (("driver", found.software.driver), ("CUDA", found.software.cuda), ("kernel", found.host.kernel))
+    versions = ", ".join(f"{name} {version}" for name, version in facts if version)
+    return [
+        *_wrap(f"{found.node}: looked at, not tested{simulated}", width),
+        *_wrap(f"{gpus}, {versions}", width),
+    ]
+
+
+def _table(gpus: Sequence[ScannedGpu], found: Scan) -> list[str]:
+    if not gpus:
+        return []
+    rows = [_HEADINGS, *(_row(gpu, found) for gpu in gpus)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(gpu: ScannedGpu, found: Scan) -> tuple[str, ...]:
+    state = gpu.state
+    return (
+        str(state.index),
+        known(state.serial) or state.uuid[:_UUID_LETTERS] or "-",
+        state.pci_bus_id or "-",
+        _cell(known(state.temperature_c), "{} °C"),
+        _ecc(gpu),
+        _remaps(gpu),
+        _pcie(gpu),
+        _nvlinks(gpu),
+        _found(state.uuid, found),
+    )
+
+
+def _cell(value: object, form: str = "{}") -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _ecc(gpu: ScannedGpu) -> str:
+    """Uncorrectable errors since the driver was loaded, and over the life of the board."""
+    state = gpu.state
+    if state.ecc_enabled is False:
+        return "off"
+    pairs = (
+        (state.ecc_volatile_uncorrected_dram, state.ecc_volatile_uncorrected_sram),
+        (state.ecc_aggregate_uncorrected_dram, state.ecc_aggregate_uncorrected_sram),
+    )
+    return "/".join(_cell(_sum(known(value) for value in pair)) for pair in pairs)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
+
+
+def _remaps(gpu: ScannedGpu) -> str:
+    """Rows remapped; whether one waits for a reset, or could not be."""
+    state = gpu.state
+    rows = _cell(_sum((known(state.remapped_corrected), known(state.remapped_uncorrected))))
+    mark = " failed" if state.remap_failure is True else " pending" if state.remap_pending is True else ""
+    return f"{rows}{mark}"
+
+
+def _pcie(gpu: ScannedGpu) -> str:
+    """The highest generation that card and slot agree on, and the lanes now."""
+    generation, lanes = known(gpu.state.pcie_max_generation), known(gpu.state.pcie_width)
+    return f"{_cell(generation)} x{_cell(lanes)}" if generation or lanes else "-"
+
+
+def _nvlinks(gpu: ScannedGpu) -> str:
+    """Active links of those that are there."""
+    active, inactive = known(gpu.state.nvlink_active), known(gpu.state.nvlink_inactive)
+    return "-" if active is None else f"{len(active)}/{len(active) + len(inactive or ())}"
+
+
+def _found(uuid: str, found: Scan) -> str:
+    own = [reason for reason in found.reasons if reason.gpu == uuid]
+    faults = sum(reason.severity is Verdict.FAIL for reason in own)
+    parts = (
+        *((count(faults, "fault"),) if faults else ()),
+        *((count(len(own) - faults, "doubt"),) if own[faults:] else ()),
+    )
+    return ", ".join(parts) or "-"
+
+
+def _reasons(found: Scan, width: int) -> list[str]:
+    if not found.reasons:
+        return ["Nothing wrong was seen."]
+    lines = ["Found:"]
+    told: set[str] = set()
+    for reason in found.reasons:
+        lines += _wrap(f"{reason.severity} {reason.code}: {_message(reason, found)}", width, "  - ", "    ")
+        if reason.code not in told and (advice := what_to_do(reason.code)):
+            lines += _wrap(f"To do: {advice}", width, "    ", "    ")
+        told.add(reason.code)
+    if found.exit_code == EXIT_FAIL:
+        lines += _wrap(f"Do this: {order_for(found.action).text}.", width)
+    return lines
+
+
+def _message(one: Reason | Notice, found: Scan) -> str:
+    """What it says, with the number of its GPU alone: address and serial stand in the table."""
+    state = next((gpu.state for gpu in found.gpus if one.gpu and gpu.state.uuid == one.gpu), None)
+    return f"GPU {state.index}: {one.message.removeprefix(f'{state.label}: ')}" if state else one.message
+
+
+def _warnings(found: Scan, width: int) -> list[str]:
+    if not found.warnings:
+        return []
+    return [
+        "Warnings:",
+        *(
+            line
+            for one in found.warnings
+            for line in _wrap(f"{one.code}: {_message(one, found)}", width, "  - ", "    ")
+        ),
+    ]
+
+
+def _log(found: Scan, width: int) -> list[str]:
+    if not found.kernel_log:
+        return ["Kernel log: could not be read"]
+    lost = f", {count(found.lost_messages, 'message')} lost" if found.lost_messages else ""
+    head = f"Kernel log since boot ({found.kernel_log}{lost}): {'XIDs' if found.xids else 'no XID'}"
+    return [
+        *_wrap(head, width, "", "  "),
+        *(line for one in found.xids for line in _wrap(_xid(one), width, "  ", "    ")),
+    ]
+
+
+def _xid(seen: XidSeen) -> str:
+    policy = load_xids().policy(seen.xid, sxid=seen.sxid)
+    times = f", {seen.count} times" if seen.count > 1 else ""
+    kind = "SXid" if seen.sxid else "XID"
+    place = seen.pci_bus_id or "an unknown device"
+    return f"{kind} {seen.xid} on {place}{times}: {policy.meaning if policy else seen.text}"
+
+
+def _seen(found: Scan, width: int) -> list[str]:
+    lines = _wrap(f"Looked at: {'; '.join(found.looked_at) or 'nothing'}.", width)
+    for one in found.unseen:
+        lines += _wrap(f"Not seen: {one}.", width)
+    lines += _wrap("This is no burn-in: no load was put on any GPU. gpu-burnin run tests them.", width)
+    return lines
