@@ -31,8 +31,6 @@ from gpu_burnin.system.streams import OutputLost, drop_output, readers_may_leave
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from gpu_burnin.run import Outcome
-
 NAME = "gpu-burnin"
 # The environment variable in which the shell asks for completions.
 _COMPLETE = "_GPU_BURNIN_COMPLETE"
@@ -41,6 +39,7 @@ _EXTRA_OF: Mapping[str, str] = {"paramiko": "controller"}
 # Commands that are imported on use: name, where it is, one line of help.
 _LAZY: Mapping[str, tuple[str, str, str]] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
+    "demo": ("gpu_burnin.cli.demo", "demo", "Show a whole burn-in on simulated GPUs."),
     "fleet": ("gpu_burnin.cli.fleet", "fleet", "Look at many hosts from the controller."),
     "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
     "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),
@@ -110,6 +109,7 @@ def run(
     never a PASS.
     """
     from gpu_burnin.cli import progress
+    from gpu_burnin.cli.outcome import tell, tell_files
     from gpu_burnin.run import RunOptions, run_burnin
     from gpu_burnin.system import private_shm
     from gpu_burnin.system.interrupts import Interrupts
@@ -119,7 +119,8 @@ def run(
     outcome = run_burnin(options, progress.display, Interrupts(last=True))
     # The exit code is the verdict's, whoever reads along and whatever signal comes now.
     with readers_may_leave(f"the report of this {outcome.verdict}"):
-        _tell(outcome, as_json)
+        tell(outcome, as_json)
+        tell_files(outcome)
     for problem in outcome.problems:
         click.echo(f"{NAME}: {problem}", err=True)
     sys.exit(outcome.exit_code)
@@ -176,23 +177,6 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
             "it is under way); until it does, the gate is closed: run gpu-burnin run",
             err=True,
         )
-
-
-def _tell(outcome: Outcome, as_json: bool) -> None:
-    """The verdict first, then where its files are, then what could not be written."""
-    from gpu_burnin.cli import terminal
-    from gpu_burnin.report import model, outputs
-    from gpu_burnin.report.file_names import REPORT, REPORT_HTML
-
-    if as_json:
-        click.echo(model.to_bytes(outcome.report), nl=False)
-    else:
-        terminal.show(outputs.as_text(outcome.report, terminal.width()))
-    sys.stdout.flush()
-    if (outcome.run_dir / REPORT).exists():
-        click.echo(f"report: {outcome.run_dir}", err=True)
-        if sys.stderr.isatty():
-            click.echo(f"page: {outcome.run_dir}/{REPORT_HTML}", err=True)
 
 
 @cli.command()

@@ -5,6 +5,7 @@ Events come from the supervisor and, those named "sample", from a thread of the 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ _LINES: Mapping[str, str] = {
 }
 # Those that say how long it still takes.
 _WITH_TIME_LEFT = frozenset({"check_started", "check_finished"})
+# A check that is past its time is not done before its result is there.
+_MOST_DONE = 0.99
 # A log gets a line on the state of all GPUs this often while checks are busy.
 _STATUS_EVERY_S = 30.0
 # Columns of the live view; the first two are words, the others numbers. The results follow them.
@@ -99,13 +102,16 @@ class Row:
             self.rate_unit = str(event.get("rate_unit", self.rate_unit))
             if not self.selftest:  # those are ours
                 self.errors = self._earlier_errors + int(_number(event.get("errors"), 0.0) or 0)
-            self.share_done = _number(event.get("done"), self.share_done)
+            done = _number(event.get("done"), self.share_done)
+            self.share_done = None if done is None else min(done, _MOST_DONE)
         elif kind == "sample":
             self.temperature_c = _number(event.get("temperature_c"), None)
             self.power_w = _number(event.get("power_w"), None)
         elif kind == "check_finished":
             self.done.append((str(event["check"]), str(event["verdict"])))
             self._begin("", now)
+        elif kind == "selftest_finished":
+            self.phase = f"{event['detected']}/{event['injected']}"
         elif kind in _LINES:
             if kind == "interrupted":
                 self.since = now
@@ -134,23 +140,41 @@ class Board:
         self.rows: dict[str | None, Row] = {None: Row(), **{gpu.uuid: Row() for gpu in gpus}}
         self.level = ""
         self._clock = clock
-        self._ends: float | None = None
+        self._began = clock()
+        self._total_s: float | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Bring the state up to an event."""
         if event["event"] == "run_started":
             self.level = str(event.get("level", ""))
-            total_s = _number(event.get("total_s"), None)
-            self._ends = None if total_s is None else self._clock() + total_s
+            # The run's time counts from before its workers.
+            self._began = self._clock() - (_number(event.get("spent_s"), 0.0) or 0.0)
+            self._total_s = _number(event.get("total_s"), None)
         row = self.rows.get(event.get("gpu"))
         if row is not None and event["event"] != "run_started":
             row.take(event, self._clock())
 
     @property
     def left(self) -> str:
-        """How long the level still takes, empty when that is not known or over."""
-        left = 0.0 if self._ends is None else self._ends - self._clock()
-        return f"{time_text(max(left, 1.0))} left" if left > 0 else ""
+        """How long the level still takes, or by how much it is late; empty where its time is not known."""
+        if self._total_s is None:
+            return ""
+        left_s = self._total_s - self.elapsed_s
+        if left_s <= 0:
+            return f"{time_text(max(math.ceil(-left_s), 1))} over the planned {time_text(self._total_s)}"
+        return f"{time_text(math.ceil(left_s))} left"
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the run has been going on."""
+        return self._clock() - self._began
+
+    @property
+    def head(self) -> str:
+        """One line on the run: level, time elapsed, left and in all."""
+        whole = f" of {time_text(self._total_s)}" if self._total_s is not None and self.left.endswith("left") else ""
+        level = f"level {self.level}" if self.level else "starting"
+        return "   ".join(filter(None, [level, f"{time_text(int(self.elapsed_s))} elapsed", f"{self.left}{whole}"]))
 
     def busy_s(self, row: Row) -> float:
         """For how long a row has been doing what it does."""
@@ -244,19 +268,18 @@ class LiveTable:
 
         with self._lock:
             board = self._board
-            head = "  ".join(filter(None, [f"level {board.level}" if board.level else "", board.left]))
             table = [(_HEADINGS, Row()), *((self._cells(uuid, row), row) for uuid, row in board.rows.items())]
             self._widths = [
                 max(width, *(len(cells[at]) for cells, _ in table)) for at, width in enumerate(self._widths)
             ]
             results_width = max(_results_width(row) for _, row in table)
-            columns = self._fitting(results_width)
-            widths = [*self._widths]
-            # Where even that is too wide, what is done now takes the room that it needs now.
+            # Before a column goes, what is done now takes the room that it needs now.
+            widths, needed = [*self._widths], max(len(cells[_DOING]) for cells, _ in table)
+            columns = self._fitting(results_width, needed)
             over = results_width + sum(widths[at] + 2 for at in columns) - self._console.width
-            widths[_DOING] = max(widths[_DOING] - max(over, 0), *(len(cells[_DOING]) for cells, _ in table))
+            widths[_DOING] = max(widths[_DOING] - max(over, 0), needed)
             # Text, not markup: a phase is what a worker says.
-            view = Text("", no_wrap=True, overflow="ellipsis").append(f"{head}\n", "bold")
+            view = Text("", no_wrap=True, overflow="ellipsis").append(f"{board.head}\n", "bold")
             for place, (cells, row) in enumerate(table):
                 for column in columns:
                     cell, width = cells[column], widths[column]
@@ -269,9 +292,10 @@ class LiveTable:
             view.rstrip()
             return view
 
-    def _fitting(self, results_width: int) -> list[int]:
+    def _fitting(self, results_width: int, doing_width: int) -> list[int]:
         """The columns that the terminal has room for beside the results."""
         columns, room = list(range(len(_HEADINGS))), self._console.width - results_width
+        room += self._widths[_DOING] - doing_width
         for column in _LEAST_WANTED:
             if sum(self._widths[at] + 2 for at in columns) <= room:
                 break

@@ -150,13 +150,14 @@ def make_plan(
     options: Mapping[str, JSON] | None = None,
     inject: Sequence[str] = (),
     duration_s: float | None = None,
+    cpu_time_s: float | None = None,
     selftest: bool = True,
 ) -> Plan:
     """Choose checks, time and shapes for a level.
 
     `seed` None draws a random one; `checks` None means the usual ones; `shapes` overrides single sizes;
-    `duration_s` (extended only) is the time of the whole run. Raises PlanError naming the wrong setting and the
-    allowed values.
+    `duration_s` (extended only) is the time of the whole run, `cpu_time_s` that of one on the CPU. Raises PlanError
+    naming the wrong setting and the allowed values.
     """
     level_s = level_time_s(level, duration_s)
     if backend not in BACKENDS:
@@ -166,7 +167,7 @@ def make_plan(
     names = _check_names(checks)
     _check_injections(inject, names, gpus)
     on_cpu, chosen = backend == "cpu", LEVELS[level]
-    total_s = chosen.cpu_total_s if on_cpu and duration_s is None else level_s
+    total_s = (cpu_time_s or chosen.cpu_total_s) if on_cpu and duration_s is None else level_s
     made = Plan(
         level=level,
         total_s=total_s,

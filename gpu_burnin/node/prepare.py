@@ -37,7 +37,7 @@ class RunOptions:
     `gpus` are indices, UUIDs or PCI addresses. `duration_s` (seconds) goes with the level extended only. `expect` goes
     before the configuration's; where the two differ there is no PASS. `allow_simulated` lets a run on simulated
     hardware PASS; the evidence stays marked as simulated. `waves` is always, granted or never, and `wave_wait_s`
-    (seconds) how long to wait for the grant.
+    (seconds) how long to wait for the grant. `cpu_time_s` is the time of a run on the CPU, in place of its level's.
     """
 
     config: Config = field(default_factory=Config)
@@ -53,6 +53,7 @@ class RunOptions:
     allow_simulated: bool = False
     waves: str | None = None
     wave_wait_s: float | None = None
+    cpu_time_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
             options=plan_options(options, found),
             inject=() if found.busy else options.inject,
             duration_s=duration_s,
+            cpu_time_s=options.cpu_time_s,
         )
     except PlanError as error:
         raise GpuBurninError(f"{socket.gethostname()}: {error}") from error

@@ -74,7 +74,7 @@ def test_plain_lines_say_what_happened_and_the_time_left(clock: Clock) -> None:
         "GPU 0: gemm started, 57 s left",
         "GPU 0: gemm self-test: 4 of 5 injected faults detected",
         "GPU 0: gemm FAIL after 3.2 s (GEMM_MISMATCH, SLOW), 40 s left",
-        "GPU 1: hbm PASS after 3.2 s",
+        "GPU 1: hbm PASS after 3.2 s, 10 s over the planned 60 s",
     ]
 
 
@@ -123,7 +123,7 @@ def test_live_row_shows_phase_rate_temperature_power_and_errors(clock: Clock) ->
         told(phase="bf16 square", rate=812.43, rate_unit="TFLOP/s", errors=3, done=0.42),
         {"event": "sample", "gpu": A, "temperature_c": 71, "power_w": 688.4, "clock_sm_mhz": 1755},
     )
-    assert shown[0] == "level quick 41 s left"
+    assert shown[0] == "level quick 19 s elapsed 41 s left of 60 s"
     assert shown[1] == "doing time done rate temp power errors results"
     assert shown[3] == "GPU 0 gemm bf16 square 19 s 42% 812.4 TFLOP/s 71 °C 688 W 3"
     assert shown[4] == "GPU 1 waiting 0"
@@ -168,6 +168,45 @@ def test_columns_do_not_jump_from_phase_to_phase(clock: Clock) -> None:
 
 def test_time_left_never_says_nothing_is_left_while_it_is(clock: Clock) -> None:
     assert lines(clock, (0, RUN), (59.8, started())) == ["GPU 0: gemm started, 1 s left"]
+
+
+def test_the_head_tells_the_time_elapsed_left_and_in_all_from_the_first_to_the_last(clock: Clock) -> None:
+    view = View(clock)
+    clock.now += 3
+    assert view()[0] == "starting 3 s elapsed"
+    assert view({**RUN, "spent_s": 5.2})[0] == "level quick 5 s elapsed 55 s left of 60 s"
+    clock.now += 54.7
+    assert view()[0] == "level quick 59 s elapsed 1 s left of 60 s"
+    clock.now += 0.2
+    assert view()[0] == "level quick 60 s elapsed 1 s over the planned 60 s"
+    clock.now += 130
+    assert view()[0] == "level quick 3:10 min elapsed 2:11 min over the planned 60 s"
+
+
+def test_a_run_of_self_tests_has_no_planned_time(clock: Clock) -> None:
+    assert View(clock)({**RUN, "total_s": None})[0] == "level quick 0 s elapsed"
+
+
+@pytest.mark.parametrize(("done", "shown"), [(0.0, "0%"), (0.42, "42%"), (0.996, "99%"), (1.0, "99%"), (7.5, "99%")])
+def test_a_check_that_goes_on_is_not_done(clock: Clock, done: float, shown: str) -> None:
+    view = View(clock)
+    assert view(RUN, started(), told(done=done))[3] == f"GPU 0 gemm 0 s {shown} 0"
+    assert view(finished())[3] == "GPU 0 0 PASS gemm"
+
+
+def test_a_self_test_that_has_ended_says_so_in_a_few_words_and_hides_no_column(clock: Clock) -> None:
+    view = View(clock, 80)
+    ended = {"event": "selftest_finished", "gpu": A, "check": "gemm", "injected": 70, "detected": 70}
+    sample = {"event": "sample", "gpu": A, "temperature_c": 29, "power_w": 69.0}
+    shown = view(RUN, {"event": "selftest_started", "gpu": A, "check": "gemm"}, sample, ended)
+    assert shown[3] == "GPU 0 gemm self-test 70/70 0 s 29 °C 69 W 0"
+
+
+def test_a_long_phase_of_the_past_hides_no_column(clock: Clock) -> None:
+    view = View(clock, 80)
+    view(RUN, started(), told(phase="words " * 12))
+    shown = view(finished(), started("hbm"), told(phase="short"))
+    assert shown[1] == "doing time done rate temp power errors results"
 
 
 def test_faults_of_the_self_test_are_not_errors_of_the_gpu(clock: Clock) -> None:
