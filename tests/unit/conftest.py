@@ -37,6 +37,14 @@ def fake_nvml() -> Path:
     return nvml_library().parent
 
 
+@pytest.fixture(scope="session")
+def ansible_plugins() -> None:
+    """Ansible's plugins in this process, for tests that call its managers themselves; it may be asked for them once."""
+    from ansible.plugins.loader import init_plugin_loader
+
+    init_plugin_loader()
+
+
 @pytest.fixture
 def ansible_playbook(tmp_path: Path) -> Playbook:
     """Runs the real ansible-playbook in a temporary folder, with this checkout's collection."""

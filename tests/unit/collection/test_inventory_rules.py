@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, name_hosts, report
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, name_hosts, report
 
 GROUPS = {
     "etcd": ["etcd-1", "etcd-2", "etcd-3"],
@@ -165,6 +165,36 @@ def test_report_is_one_line_a_problem_and_short() -> None:
     hosts = tuple(f"gpu-{number}" for number in range(1000))
     problem = Problem("is wrong", "do right", hosts, where="hosts.yml:3")
     assert report("Bad", [problem, problem]) == (
-        "Bad: 1 problem.\n- hosts.yml:3, gpu-0, gpu-1, gpu-2 and 997 more hosts: is wrong; do right"
+        "Bad: 1 problem.\n- hosts.yml:3, gpu-0 to gpu-999, 1,000 hosts: is wrong; do right"
     )
-    assert name_hosts(["a", "b", "c", "d"]) == "a, b, c, d"
+
+
+def test_the_same_problem_at_many_places_is_one_line() -> None:
+    problems = [Problem("is wrong", "do right", (f"gpu-{n}",), where=f"hosts.yml:{n}") for n in range(1, 101)]
+    problems += [Problem("is wrong", "do right", where="all.yml:1"), Problem("is wrong", "do it better", ("gpu-1",))]
+    assert report("Bad", problems).splitlines()[1:] == [
+        "- hosts.yml:1 and 99 more places, gpu-1 to gpu-100, 100 hosts: is wrong; do right",
+        "- all.yml:1: is wrong; do right",
+        "- gpu-1: is wrong; do it better",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        (["a", "b", "c", "d"], "a, b, c, d"),
+        (["etcd-2", "etcd-1"], "etcd-1, etcd-2"),
+        (["n9", "n10", "n11"], "n9, n10, n11"),
+        (["n8", "n9", "n10", "n11", "x"], "n8 to n11, x, 5 hosts"),
+        (["n08", "n09", "n10", "n9", "n8"], "n08, n8, n09, n9, n10, 5 hosts"),
+        ([f"gpu-{n:04d}" for n in range(1, 7476)], "gpu-0001 to gpu-7475, 7,475 hosts"),
+        ([f"gpu-{n}" for n in (1, 2, 3, 5, 8, 9, 10)], "gpu-1 to gpu-3, gpu-5, gpu-8 to gpu-10, 7 hosts"),
+        ([f"n{n}.dc1.example.com" for n in range(1, 9)], "n1.dc1.example.com to n8.dc1.example.com, 8 hosts"),
+        (["r1n1", "r1n2", "r2n1", "r2n2"], "r1n1, r1n2, r2n1, r2n2"),
+        ([f"gpu-{n}" for n in range(0, 2000, 2)], "gpu-0, gpu-2, gpu-4 and 997 more hosts"),
+        ([], ""),
+    ],
+)
+def test_names_are_folded(hosts: list[str], said: str) -> None:
+    assert name_hosts(reversed(hosts)) == said
+    assert is_named_in_full(hosts) is ("more hosts" not in said)

@@ -6,7 +6,7 @@ Ansible compiles a template anew for every host (about a millisecond); a fleet's
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jinja2
@@ -38,7 +38,7 @@ def names_in(text: str) -> frozenset[str] | None:
     return None if "vars" in names else names - LOOKUPS
 
 
-def _names(value: Any) -> frozenset[str] | None:
+def names_of(value: Any) -> frozenset[str] | None:
     """The variables that a value of any type reads."""
     if isinstance(value, str):
         return names_in(str(value)) if "{" in value else frozenset()
@@ -49,7 +49,7 @@ def _names(value: Any) -> frozenset[str] | None:
         items = list(value)
     found: set[str] = set()
     for item in items:
-        names = _names(item)
+        names = names_of(item)
         if names is None:
             return None
         found |= names
@@ -68,8 +68,29 @@ def inputs(name: str, variables: Mapping[str, Any]) -> Key | None:
             found[current] = "(undefined)"
             continue
         found[current] = repr(variables[current])
-        names = _names(variables[current])
+        names = names_of(variables[current])
         if names is None:
             return None
         waiting.extend(names)
     return tuple(sorted(found.items()))
+
+
+def closure(
+    names: Iterable[str], variables: Mapping[str, Any], further: Mapping[str, frozenset[str] | None]
+) -> frozenset[str] | None:
+    """All variables that the named ones are made of, themselves included; None when it cannot be known.
+
+    `further` says for some variables what other values of theirs, on other hosts, read.
+    """
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        current = waiting.pop()
+        if current in found or current in SHARED:
+            continue
+        found.add(current)
+        for read in (names_of(variables.get(current)), further.get(current, frozenset())):
+            if read is None:
+                return None
+            waiting.extend(read)
+    return frozenset(found)

@@ -1,0 +1,51 @@
+"""What a check of many hosts found: the same of many hosts is one problem, what follows from another is none."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+
+
+class Findings:
+    """Collects problems of hosts."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        self._unresolved: list[tuple[str, str, str, frozenset[str]]] = []
+        self._at_fault: set[tuple[str, str]] = set()
+
+    def add(self, host: str, message: str, fix: str, where: str = "", at_fault: str = "") -> None:
+        """One problem of one host; `at_fault` is the variable that it is about."""
+        self._hosts[(message, fix, where)][host] = None
+        self.blame(host, at_fault)
+
+    def blame(self, host: str, variable: str) -> None:
+        """What else is wrong with this variable, or is made of it, follows from a problem that is known."""
+        self._at_fault.add((host, variable))
+
+    def is_blamed(self, host: str, variable: str) -> bool:
+        """Whether a problem of this host's variable is known."""
+        return (host, variable) in self._at_fault
+
+    def add_unresolved(self, host: str, shown: str, cause: str, reads: frozenset[str]) -> None:
+        """A variable (with its place) whose template fails, and all that it reads."""
+        self._unresolved.append((host, shown, cause, reads))
+
+    def problems(self) -> list[Problem]:
+        """All of them: those of values, then those of templates, where all that fail for one cause share a line."""
+        found = [
+            Problem(message, fix, tuple(hosts), where=where) for (message, fix, where), hosts in self._hosts.items()
+        ]
+        hosts: dict[str, dict[str, None]] = defaultdict(dict)
+        variables: dict[str, dict[str, None]] = defaultdict(dict)
+        for host, shown, cause, reads in self._unresolved:
+            if not any(self.is_blamed(host, read) for read in reads):
+                hosts[cause][host] = None
+                variables[cause][shown] = None
+        for cause, names in variables.items():
+            more = f" and {len(names) - 1} more that follow from it" if len(names) > 1 else ""
+            message = f"{next(iter(names))}{more} cannot be resolved: {cause.rstrip('.')}"
+            fix = "set the variable that it refers to, or correct it"
+            found.append(Problem(message, fix, tuple(hosts[cause])))
+        return found

@@ -1,0 +1,119 @@
+"""Values of variables on the controller: templated once for equal inputs, compiled once, and traced to their line."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+# ansible-core is pinned to 2.19: the file and line of a value, and the environment that compiles, have no public name.
+from ansible._internal._datatag._tags import Origin
+from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
+from ansible.errors import AnsibleError
+from ansible_collections.muster.fleet.plugins.module_utils.role_specs import has_template
+from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
+
+
+class _Environment(AnsibleEnvironment):
+    """Compiles each text once; Ansible does it again for every host, which is most of the time of a template."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._compiled: dict[tuple[str, bool], CodeType] = {}
+
+    def compile(self, source: Any, *arguments: Any, **settings: Any) -> Any:
+        """As jinja2's."""
+        # An overlay has its own syntax, and a parsed tree is no key.
+        if self.overlayed or arguments or settings or not isinstance(source, str):
+            return super().compile(source, *arguments, **settings)
+        context = _TemplateCompileContext.current(optional=True)
+        key = (str(source), bool(context and context.escape_backslashes))
+        if key not in self._compiled:
+            self._compiled[key] = super().compile(source)
+        return self._compiled[key]
+
+
+class Resolver:
+    """Templates values, each set of equal inputs once. `templar` is an action's."""
+
+    def __init__(self, templar: Any) -> None:
+        self._templar = templar.copy_with_new_env()
+        self._templar._engine._environment = _Environment(ansible_basedir=templar.basedir)
+        self._done: dict[Key, Any] = {}
+        self._hostvars: Any = None
+
+    def template(self, value: Any, variables: Mapping[str, Any]) -> Any:
+        """Any value with its templates resolved. Raises AnsibleError."""
+        if "hostvars" in variables:
+            if self._hostvars is None:
+                self._hostvars = _remembering(variables["hostvars"])
+            variables = {**variables, "hostvars": self._hostvars}
+        self._templar.available_variables = variables
+        return self._templar.template(value)
+
+    def resolve(self, name: str, raw: Mapping[str, Any]) -> Any:
+        """The value of one variable among `raw`. Raises AnsibleError."""
+        key = inputs(name, raw)
+        if key is not None and key in self._done:
+            value = self._done[key]
+        else:
+            try:
+                value = self.template(raw[name], raw)
+            except AnsibleError as error:
+                value = error
+            if key is not None:
+                self._done[key] = value
+        if isinstance(value, AnsibleError):
+            raise value
+        return value
+
+
+def _remembering(hostvars: Any) -> Any:
+    """Ansible's hostvars, which ask for the variables of each host once: thousands of hosts read those of a few."""
+    same = copy.copy(hostvars)
+    same.raw_get = functools.lru_cache(maxsize=256)(hostvars.raw_get)
+    return same
+
+
+class Variables:
+    """One host's variables; values are templated when read, and plain ones are not."""
+
+    def __init__(self, raw: Mapping[str, Any], resolver: Resolver) -> None:
+        self.raw = raw
+        self._resolver = resolver
+
+    def value(self, name: str) -> Any:
+        """The variable's value. Raises KeyError, and AnsibleError when its template cannot be resolved."""
+        value = self.raw[name]
+        return self._resolver.resolve(name, self.raw) if has_template(value) else value
+
+    def reads(self, name: str) -> frozenset[str]:
+        """The variables that the value is made of, as far as that is known."""
+        return frozenset(read for read, _ in inputs(name, self.raw) or ())
+
+    def origin(self, name: str) -> str:
+        """Where the variable is set."""
+        key = next((key for key in self.raw if key == name), None)
+        return origin_of(self.raw.get(name), key)
+
+
+def origin_of(*values: Any) -> str:
+    """File and line of the first value that knows its own, shown relative to the working folder."""
+    for value in values:
+        origin = Origin.get_tag(value)
+        if origin is None:
+            continue
+        if origin.path is None:
+            return str(origin.description or "").strip("<>")
+        shown = _shown(origin.path)
+        return f"{shown}:{origin.line_num}" if origin.line_num else shown
+    return ""
+
+
+@functools.cache
+def _shown(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
