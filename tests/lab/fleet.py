@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -21,8 +19,10 @@ import ansible_runner
 
 from . import hosts
 from .binaries import ensure_binaries
+from .image import image_stages
 from .model import read_groups, read_lab
 from .paths import REPOSITORY, cache_dir, state_dir
+from .progress import Progress, expected_s, preparing
 from .shell import LabError
 
 SUMMARY_TASK = "Show the fleet"
@@ -41,64 +41,6 @@ class PlaybookResult:
     summary: str = ""
 
 
-class Progress:
-    """The progress line: on a terminal it is rewritten in place, elsewhere there is one line for each stage."""
-
-    def __init__(self, name: str, out: TextIO) -> None:
-        self._history_file = cache_dir() / "durations" / f"{name}.json"
-        self._out = out
-        self._started = time.monotonic()
-        self._plays: dict[str, float] = {}
-        self._play = "starting"
-        self._play_started = self._started
-        self._history: dict[str, float] = {}
-        if self._history_file.exists():
-            self._history = json.loads(self._history_file.read_text())
-
-    def play(self, name: str, host_count: int) -> None:
-        """A new stage begins."""
-        self._close_play()
-        self._play, self._play_started = name, time.monotonic()
-        if not self._out.isatty():
-            print(
-                f"{self._clock()}  {name} ({host_count} {'host' if host_count == 1 else 'hosts'}){self._left()}",
-                file=self._out,
-                flush=True,
-            )
-
-    def task(self, name: str) -> None:
-        """A task of the stage begins."""
-        if self._out.isatty():
-            line = f"{self._clock()}  {self._play}: {name}{self._left()}"
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{line[:width]}", end="", file=self._out, flush=True)
-
-    def finish(self, *, remember: bool) -> None:
-        """The run is over; a successful one becomes the estimate of the next."""
-        self._close_play()
-        if self._out.isatty():
-            print("\r\x1b[K", end="", file=self._out, flush=True)
-        if remember:
-            self._history_file.parent.mkdir(parents=True, exist_ok=True)
-            self._history_file.write_text(json.dumps(self._plays, indent=1))
-
-    def _close_play(self) -> None:
-        self._plays[self._play] = self._plays.get(self._play, 0.0) + time.monotonic() - self._play_started
-
-    def _clock(self) -> str:
-        seconds = int(time.monotonic() - self._started)
-        return f"{seconds // 60:2d}:{seconds % 60:02d}"
-
-    def _left(self) -> str:
-        """Time left as the last successful run took it; nothing is invented for a first run."""
-        if self._play not in self._history:
-            return ""
-        ahead = sum(seconds for play, seconds in self._history.items() if play not in self._plays)
-        here = max(0.0, self._history[self._play] - (time.monotonic() - self._play_started))
-        seconds = int(ahead - (0 if self._play in self._plays else self._history[self._play]) + here)
-        return f", about {max(0, seconds)} s left"
-
-
 def run_playbook(
     playbook: Path,
     inventory: Path = LAB_INVENTORY,
@@ -106,16 +48,19 @@ def run_playbook(
     name: str,
     arguments: Sequence[str] = (),
     variables: Mapping[str, Any] | None = None,
-    out: TextIO = sys.stderr,
+    out: TextIO | None = None,
 ) -> PlaybookResult:
     """Run a playbook through ansible-runner; the full output goes to a log file named in the result."""
     log = state_dir("lab") / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    progress = Progress(name, out)
     result = PlaybookResult(rc=0, seconds=0.0, log=log)
     groups = read_groups([inventory])
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="muster-runner-") as private, log.open("w") as log_file:
+    with (
+        tempfile.TemporaryDirectory(prefix="muster-runner-") as private,
+        log.open("w") as log_file,
+        Progress(name, out) as progress,
+    ):
 
         def on_event(event: dict[str, Any]) -> bool:
             text = event.get("stdout", "")
@@ -138,9 +83,10 @@ def run_playbook(
             quiet=True,
         )
         log_file.write(run.stderr.read() if run.stderr else "")
-    result.rc = int(run.rc)
+        result.rc = int(run.rc)
+        if result.rc == 0:
+            progress.remember()
     result.seconds = time.monotonic() - started
-    progress.finish(remember=result.rc == 0)
     return result
 
 
@@ -151,7 +97,8 @@ def _digest(
     match event["event"]:
         case "playbook_on_play_start":
             pattern = str(data.get("pattern", ""))
-            progress.play(str(data.get("name", pattern)), _count(pattern, groups))
+            hosts_count = _count(pattern, groups)
+            progress.stage(str(data.get("name", pattern)), f"{hosts_count} {'host' if hosts_count == 1 else 'hosts'}")
         case "playbook_on_task_start":
             progress.task(data.get("task", ""))
         case "runner_on_failed" | "runner_on_unreachable" if not data.get("ignore_errors"):
@@ -177,11 +124,16 @@ def main() -> int:
     try:
         hosts.require_root()
         lab = read_lab([LAB_INVENTORY])
-        ensure_binaries()
-        hosts.up(lab)
+        with preparing() as progress:
+            progress.plan([*image_stages(), hosts.START], after_s=expected_s("site"))
+            ensure_binaries(progress)
+            hosts.up(lab, progress)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("lab: stopped; what is finished is kept, and `make lab` goes on from there", file=sys.stderr)
+        return 130
     extra = ["--check", "--diff"] if arguments.check else []
     result = run_playbook(REPOSITORY / "site.yml", name="site-check" if arguments.check else "site", arguments=extra)
     for failure in result.failures:

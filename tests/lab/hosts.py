@@ -17,6 +17,7 @@ from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
 from .nvml import fake_nvml
 from .paths import REPOSITORY, cache_dir
+from .progress import Progress, preparing
 from .shell import LabError, run, succeeds
 
 SSH_DEADLINE_S = 60
@@ -28,19 +29,31 @@ def require_root() -> None:
         raise LabError("the lab starts hosts with mounts and a network of their own and needs root: run it with sudo")
 
 
-def up(lab: Lab) -> None:
+START = "start the hosts"
+
+
+def up(lab: Lab, progress: Progress | None = None) -> None:
     """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
     require_root()
     machine.enter(lab.state)
-    rootfs = ensure_image()
+    with preparing(progress) as shown:
+        shown.plan([START])
+        rootfs = ensure_image(shown)
+        shown.stage(START)
+        _start_all(lab, rootfs, shown)
+
+
+def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     _ensure_key(lab)
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
     _start_mirror(lab, rootfs)
     for host in lab.hosts:
         if not _running(_container(lab, host.name)):
+            progress.task(host.name)
             _start(lab, host, rootfs)
     for host in lab.hosts:
+        progress.task(f"{host.name} to answer on SSH")
         _wait_for_ssh(host.name, host.address)
 
 
@@ -54,7 +67,7 @@ def down(lab: Lab) -> None:
         run(["podman", "network", "rm", _network(lab)])
     for host_dir in sorted((lab.state / "hosts").glob("*")):
         _release_disk(host_dir / "disk.img")
-        _unmount_below(host_dir)
+        machine.unmount_below(host_dir)
     machine.leave(lab.state)
 
 
@@ -205,12 +218,6 @@ def _release_disk(image: Path) -> None:
     if image.exists():
         for device in run(["losetup", "--associated", image, "--noheadings", "--output", "NAME"]).split():
             run(["losetup", "--detach", device])
-
-
-def _unmount_below(directory: Path) -> None:
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in sorted((m for m in mounts if Path(m).is_relative_to(directory)), key=len, reverse=True):
-        run(["umount", mount])
 
 
 def _ensure_key(lab: Lab) -> None:

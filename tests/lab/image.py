@@ -6,9 +6,10 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from .machine import locked
+from .machine import locked, unmount_below
 from .paths import cache_dir
-from .shell import LabError, run
+from .progress import Progress, preparing
+from .shell import WITH_US, LabError, run
 
 # What a provider's base image brings, plus the packages that the roles would install: apt then finds
 # them present, and the lab needs no package source while it runs.
@@ -22,24 +23,47 @@ SUITES = ("bookworm", "noble")
 DISABLED_UNITS = ("containerd.service", "haproxy.service", "chrony.service")
 
 
-def ensure_image() -> Path:
-    """Return the root file system of the lab hosts, building it once (30 s) when the cache has none."""
+STAGE = "make the root file system of the hosts"
+
+
+def ensure_image(progress: Progress | None = None) -> Path:
+    """Return the root file system of the lab hosts, building it once (30 s) when the cache has none.
+
+    One that was begun and not finished is begun again.
+    """
+    with (
+        preparing(progress) as shown,
+        locked(
+            cache_dir() / "image.lock", lambda: shown.say("waiting for another lab that makes the root file system")
+        ),
+    ):
+        if image_stages():
+            shown.plan(image_stages())
+            shown.stage(STAGE)
+            _build(_suite(), _image())
+    return _image() / "rootfs"
+
+
+def image_stages() -> tuple[str, ...]:
+    """What is to be done for the image: nothing when the cache has it."""
+    return () if (_image() / ".complete").exists() else (STAGE,)
+
+
+def _image() -> Path:
     suite = _suite()
     key = hashlib.sha256(repr((suite, PACKAGES, DISABLED_UNITS, _SETUP)).encode()).hexdigest()[:16]
-    image = cache_dir() / "image" / f"{suite}-{key}"
-    with locked(cache_dir() / "image.lock"):
-        if not (image / ".complete").exists():
-            _build(suite, image)
-    return image / "rootfs"
+    return cache_dir() / "image" / f"{suite}-{key}"
 
 
 def _build(suite: str, image: Path) -> None:
     for left_over in (image.parent).glob(f"{suite}-*.building"):
+        # One that was killed may have left its /proc and /dev there.
+        unmount_below(left_over)
         shutil.rmtree(left_over)
     building = image.with_suffix(".building")
     building.mkdir(parents=True)
     run([
-        "mmdebstrap", "--variant=minbase", "--aptopt=Acquire::Languages \"none\"",
+        *WITH_US, "mmdebstrap", "--variant=minbase", "--aptopt=Acquire::Languages \"none\"",
         f"--include={','.join(PACKAGES)}", f"--customize-hook={_SETUP}", suite, building / "rootfs",
     ])  # fmt: skip
     (building / ".complete").touch()

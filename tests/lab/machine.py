@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .shell import run
 
 PROC_SYS = Path("/proc/sys")
 INOTIFY_INSTANCES = "fs/inotify/max_user_instances"
@@ -17,12 +19,23 @@ MIN_INOTIFY_INSTANCES = 4096
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one process at a time is in a block with this lock file."""
+def locked(path: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Only one process at a time is in a block with this lock file; `waits` is called when another one is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmount whatever is mounted below a directory."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if Path(m).is_relative_to(directory)), key=len, reverse=True):
+        run(["umount", mount])
 
 
 def enter(state: Path, settings: Path = PROC_SYS) -> None:

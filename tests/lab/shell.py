@@ -6,6 +6,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+# Before a command of minutes: it ends with the program that started it, however that ended (setpriv(1)).
+WITH_US = ("setpriv", "--pdeathsig", "TERM")
+
 
 class LabError(Exception):
     """The lab could not do what was asked; the message says what and how to mend it."""

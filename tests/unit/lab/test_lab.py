@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.lab import binaries
-from tests.lab.fleet import Progress
 from tests.lab.model import read_groups, read_lab
 from tests.lab.paths import REPOSITORY
 from tests.lab.shell import LabError, run
@@ -100,16 +99,3 @@ def test_the_image_archive_holds_the_binary_under_its_digest(tmp_path: Path) -> 
         with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
             program = tar.extractfile("labtool")
             assert program is not None and program.read() == b"program"
-
-
-def test_progress_gives_no_estimate_on_a_first_run_and_one_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path))
-    first, second = io.StringIO(), io.StringIO()
-    progress = Progress("x", first)
-    progress.play("Build", 3)
-    progress.finish(remember=True)
-    assert "Build (3 hosts)\n" in first.getvalue()
-    Progress("x", second).play("Build", 3)
-    assert "s left" in second.getvalue()

@@ -1,0 +1,168 @@
+"""The progress of a run of minutes: the time left, on a terminal and elsewhere, now and the next time."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lab import binaries, hosts, image, progress
+from tests.lab.progress import Progress, left_s
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of our own, and known estimates: preparing takes 100 s and 300 s, the site 200 s."""
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(progress, "SHIPPED", tmp_path / "durations.json")
+    shipped = {"prepare": {"build a": 100, "build b": 300}, "site": {"starting": 10, "Build": 190}}
+    (tmp_path / "durations.json").write_text(json.dumps(shipped))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("current_s", "elapsed_s", "ahead_s", "finished", "left"),
+    [
+        (100, 0, 300, [], 400),  # nothing measured: as expected
+        (100, 40, 300, [], 360),
+        (100, 0, 300, [(60, 180)], 800),  # half of 120 s trusted: twice as slow
+        (100, 0, 300, [(60, 0)], 200),  # or twice as fast
+        (100, 260, 300, [], 600),  # over its time: (60 + 260) / (60 + 100) as slow
+        (100, 260, 0, [], 0),
+        (0, 30, 0, [], 0),
+    ],
+)
+def test_the_time_left(
+    current_s: float, elapsed_s: float, ahead_s: float, finished: list[tuple[float, float]], left: float
+) -> None:
+    assert left_s(current_s, elapsed_s, ahead_s, finished) == pytest.approx(left)
+
+
+def test_a_first_run_is_estimated_by_what_is_shipped_and_by_its_own_pace() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build a", "build b"], after_s=200)
+        shown.stage("build a", "1 of 2")
+        clock.now = 260  # 100 s were expected
+        shown.stage("build b", "2 of 2")
+    assert out.getvalue().splitlines() == [
+        " 0:00, about 10 min left  build a (1 of 2)",
+        " 4:20, about 17 min left  build b (2 of 2)",  # 500 s, twice as slow
+    ]
+
+
+def test_a_run_that_goes_on_knows_the_pace_of_the_one_that_was_cut() -> None:
+    out, clock = io.StringIO(), Clock()
+    with pytest.raises(KeyboardInterrupt), Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build a", "build b"])
+        shown.stage("build a")
+        clock.now = 260
+        shown.stage("build b")
+        clock.now = 300
+        raise KeyboardInterrupt
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build b"])
+        shown.stage("build b")
+    assert out.getvalue().splitlines()[-1] == " 0:00, about 10 min left  build b"  # 300 s, twice as slow
+
+
+def test_a_stage_that_goes_on_says_nothing_of_the_pace(cache: Path) -> None:
+    """What a cut run has done of it makes it short."""
+    out, clock = io.StringIO(), Clock()
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build a", "build b"])
+        shown.stage("build a", whole=False)
+        clock.now = 1
+        shown.stage("build b")
+        clock.now = 301
+    assert out.getvalue().splitlines()[-1] == " 0:01, about 5 min left  build b"
+    assert json.loads((cache / "durations/prepare.json").read_text()) == {"build b": 300}
+
+
+def test_elsewhere_than_on_a_terminal_a_long_stage_says_once_a_minute_that_it_goes_on() -> None:
+    out, clock = io.StringIO(), Clock()
+    shown = Progress("prepare", out, each=True, clock=clock)
+    shown.plan(["build a"])
+    shown.stage("build a")
+    for clock.now in range(1, 131):
+        shown.tick()
+    assert out.getvalue().splitlines() == [
+        " 0:00, about 100 s left  build a",
+        " 1:00, about 40 s left  still: build a",
+        " 2:00, longer than expected  still: build a",
+    ]
+
+
+def test_on_a_terminal_one_line_is_rewritten_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out, clock = Terminal(), Clock()
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build a"])
+        shown.stage("build a")
+        clock.now = 5
+        shown.tick()
+        shown.task("a task with a name that is longer than the terminal")
+        shown.say("a line that stays")
+    text = out.getvalue()
+    lines = text.replace("a line that stays\n", "").split("\r\x1b[K")
+    assert "\n" not in "".join(lines) and lines[-1] == ""
+    assert lines[2] == " 0:05, about 95 s left  build a"
+    assert lines[3] == " 0:05, about 95 s left  build a: a task"
+
+
+def test_a_run_that_nobody_knows_has_no_estimate_the_first_time_and_one_afterwards() -> None:
+    clock = Clock()
+    texts = []
+    for _ in range(2):
+        out = io.StringIO()
+        clock.now = 0
+        with Progress("x", out, clock=clock) as shown:
+            shown.stage("Build", "3 hosts")
+            clock.now = 30
+            shown.remember()
+        texts.append(out.getvalue())
+    assert texts == [" 0:00  Build (3 hosts)\n", " 0:00, about 30 s left  Build (3 hosts)\n"]
+    assert progress.expected_s("x") == 30
+
+
+def test_a_run_that_failed_is_no_estimate(cache: Path) -> None:
+    with Progress("site", io.StringIO()) as shown:
+        shown.stage("Build")
+    assert not (cache / "durations").exists()
+    assert progress.expected_s("site") == 200
+
+
+def test_an_unreadable_history_is_none(cache: Path) -> None:
+    (cache / "durations").mkdir(parents=True)
+    for text in ("{", "[]", '{"Build": "long"}'):
+        (cache / "durations/site.json").write_text(text)
+        assert progress.expected_s("site") == 200
+
+
+def test_every_stage_of_preparing_and_every_play_has_a_shipped_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    shipped = json.loads(progress.SHIPPED.read_text())
+    steps = {step.name for step in (*binaries.DOWNLOADS, *binaries._builds())}
+    assert set(shipped["prepare"]) == steps | {binaries.GO, image.STAGE, hosts.START}
+    plays = [
+        line.removeprefix("- name: ")
+        for line in (binaries.REPOSITORY / "site.yml").read_text().splitlines()
+        if line.startswith("- name: ")
+    ]
+    assert list(shipped["site"]) == ["starting", *plays]
