@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from gpu_burnin import __version__
+from tests.support.example_inventory import filled_example
 from tools import collection, wheelhouse
 
 pytestmark = pytest.mark.slow
@@ -102,8 +102,7 @@ def test_every_role_of_the_site_resolves(ansible: Command, installed: Path) -> N
 def test_the_site_checks_the_inventory_against_the_roles_of_the_archive(
     ansible: Command, installed: Path, tmp_path: Path
 ) -> None:
-    inventory = tmp_path / "inventory"
-    shutil.copytree(installed / "inventory/example", inventory)
+    inventory = filled_example(tmp_path / "inventory", installed / "inventory/example")
     group = inventory / "group_vars/all.yml"
     group.write_text(group.read_text() + "etcd_quota_byts: 8589934592\n")
     state = f"fleet_state_dir={tmp_path / 'state'}"

@@ -1,17 +1,18 @@
 """Mistakes in an inventory that site.yml must refuse: each is one line with its place and fix, and nothing is touched.
 
-site.yml itself runs, on a spoilt copy of the example, whose hosts do not exist.
+site.yml itself runs, on a spoilt copy of the example with a site's values, whose hosts do not exist.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.example_inventory import filled_example
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_SUM = "kube_binaries_checksums has no entry for"
@@ -39,16 +40,22 @@ MISTAKES = (
         r"group_vars/all.yml:\d+, localhost: role pki: argument 'pki_leaf_days' is of type str and we were unable to "
         r"convert to int: .*; correct pki_leaf_days",
     ),
-    (
-        "group_vars/all.yml", "kube_binaries_url: .*\n", "",
-        r".*: role kube_binaries needs kube_binaries_url, which is not set; set kube_binaries_url in the inventory",
+    (  # a role's default reads this one, and that is not said
+        "group_vars/all.yml", "kube_binaries_url: .*", "kube_binaries_url: mirror.site.internal/kube",
+        r"group_vars/all.yml:\d+, .*: kube_binaries_url 'mirror.site.internal/kube' has no scheme; write "
+        r"http://mirror.site.internal/kube, or begin with http:// or https:// or file://",
     ),
     (
-        "SHA256SUMS.txt", "0{64}  etcdctl\n", "",
+        "group_vars/all.yml", "time_sync_servers: .*", "time_sync_servers: [10.9.0.2, 198.51.100.3]",
+        r"group_vars/all.yml:\d+, .*: time_sync_servers still has a placeholder, an address reserved for documentation "
+        r"\(RFC 5737\): 198.51.100.3; give the time servers of your site, or leave it out",
+    ),
+    (
+        "SHA256SUMS.txt", "[0-9a-f]{64}  etcdctl\n", "",
         rf"group_vars/all.yml:\d+, .*: {NO_SUM} etcdctl; add its SHA-256 \(`sha256sum etcdctl`\)",
     ),
     (  # roles' defaults read this one, and none of them is said
-        "SHA256SUMS.txt", "0{64}  kubelet\n", "",
+        "SHA256SUMS.txt", "[0-9a-f]{64}  kubelet\n", "",
         rf"group_vars/all.yml:\d+, .*: {NO_SUM} kubelet; add its SHA-256 \(`sha256sum kubelet`\)",
     ),
 )  # fmt: skip
@@ -58,8 +65,7 @@ MISTAKES = (
 def test_each_mistake_is_one_line_and_nothing_is_touched(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    inventory = tmp_path / "inventory"
-    shutil.copytree(ROOT / "inventory/example", inventory)
+    inventory = filled_example(tmp_path / "inventory")
     for name, old, new, _ in MISTAKES:
         text, found = re.subn(f"^{old}", new, (inventory / name).read_text(), flags=re.MULTILINE)
         assert found == 1, old

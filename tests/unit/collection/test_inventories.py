@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.example_inventory import EXAMPLE, filled_example
+
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLE = ROOT / "inventory/example"
 CHECK = f"""\
 - hosts: localhost
   gather_facts: false
@@ -25,25 +27,31 @@ CHECK = f"""\
 
 @pytest.fixture
 def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch) -> Playbook:
-    """Runs the inventory check of site.yml alone on an inventory of the checkout."""
+    """Runs the inventory check of site.yml alone on an inventory."""
     (tmp_path / "check.yml").write_text(CHECK)
     # The lab's inventory reads the checksums of the lab's cache, which a fresh checkout does not have yet.
-    sums = tmp_path / "cache/bin/current/SHA256SUMS"
-    sums.parent.mkdir(parents=True)
-    sums.write_text((EXAMPLE / "SHA256SUMS.txt").read_text() + f"{'0' * 64}  labtool.tar\n")
+    cache = tmp_path / "cache/bin/current"
+    cache.parent.mkdir(parents=True)
+    sums = (filled_example(cache) / "SHA256SUMS.txt").read_text()
+    (cache / "SHA256SUMS").write_text(f"{sums}{'0123456789abcdef' * 4}  labtool.tar\n")
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path / "state"))
 
-    def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return ansible_playbook("check.yml", *arguments, inventory=str(ROOT / "inventory" / name))
+    def run(inventory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return ansible_playbook("check.yml", *arguments, inventory=str(inventory))
 
     return run
 
 
+def problems(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The problems told, each without its dash."""
+    return [line.removeprefix("- ") for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["example", "lab"])
-def test_the_inventory_has_no_problem(check: Playbook, name: str) -> None:
-    done = check(name)
+@pytest.mark.parametrize("name", ["the example with a site's values", "lab"])
+def test_the_inventory_has_no_problem(check: Playbook, tmp_path: Path, name: str) -> None:
+    done = check(ROOT / "inventory/lab" if name == "lab" else filled_example(tmp_path / "site"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed=0" in done.stdout
     # A file of the folder that Ansible takes for a part of the inventory, and cannot read, would be a warning.
@@ -51,14 +59,49 @@ def test_the_inventory_has_no_problem(check: Playbook, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_check_looks_at_the_example(check: Playbook) -> None:
-    """The URLs that roles make of a wrong address fail too, and are not told again."""
-    done = check("example", "-e", "fleet_planned_nodes=1", "-e", "fleet_api_address=198.51.100.41:6443")
+def test_the_example_fails_with_its_placeholders_and_nothing_else(check: Playbook, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    done = check(tmp_path / "example")
     assert done.returncode == 2
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
+    found = [re.search(r"(example/\S+):\d+.*: (\w+) still has .*placeholder.*; .+", line) for line in problems(done)]
+    assert all(found), problems(done)
+    hosts, every = "example/hosts.yml", "example/group_vars/all.yml"
+    assert {match.groups() for match in found if match} == {
+        (hosts, "ansible_host"), (hosts, "fleet_address"), (hosts, "local_ssd_device"), (every, "fleet_name"),
+        (every, "fleet_api_address"), (every, "kube_binaries_url"), (every, "kube_binaries_checksums"),
+        (every, "time_sync_servers"),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_check_looks_at_the_example(check: Playbook, tmp_path: Path) -> None:
+    """The URLs that roles make of a wrong address fail too, and are not told again."""
+    wrong = ("-e", "fleet_planned_nodes=1", "-e", "fleet_api_address=10.9.0.41:6443")
+    done = check(filled_example(tmp_path / "site"), *wrong)
+    assert done.returncode == 2
+    lines = problems(done)
     assert len(lines) == 2, lines
     assert any("fleet_planned_nodes is 1, but the inventory has 6 nodes" in line for line in lines), lines
-    assert any("fleet_api_address '198.51.100.41:6443' is neither an IP address" in line for line in lines), lines
+    assert any("fleet_api_address '10.9.0.41:6443' is neither an IP address" in line for line in lines), lines
+
+
+@pytest.mark.slow
+def test_a_range_of_hosts_gets_addresses_and_pod_ranges_by_number(check: Playbook, tmp_path: Path) -> None:
+    """The way that the example and the documentation show; without it each formula is told once."""
+    site = filled_example(tmp_path / "site")
+    hosts = site / "hosts.yml"
+    hosts.write_text(hosts.read_text().replace("# gpu-[005:200]:", "gpu-[005:200]:"))
+    planned = ("-e", "fleet_planned_nodes=202")
+    lines = problems(check(site, *planned))
+    assert len(lines) == 2, lines
+    assert all("gpu-005" in line and line.count("muster.fleet.nth_") == 1 for line in lines), lines
+    assert not [line for line in lines if "defaults/main.yml" in line]
+    group = site / "group_vars/gpu_nodes.yml"
+    group.write_text(re.sub(r"^#   ((ansible_host|pod_network_range): )", r"\1", group.read_text(), flags=re.MULTILINE))
+    # The example's other nodes have ranges of the same numbers, in another half of a wider network.
+    hosts.write_text(hosts.read_text().replace("198.18.", "10.65."))
+    done = check(site, *planned, "-e", "fleet_pod_cidr=10.64.0.0/15")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_example_documents_every_variable_of_the_fleet() -> None:

@@ -48,17 +48,17 @@ demo_urls: "{{ groups['etcd'] | muster.fleet.addresses(hostvars) }}"
 demo_domain: "{{ fleet_dns_domain }}"
 """
 HOSTS: dict[str, dict[str, dict[str, str]]] = {
-    "etcd": {f"etcd-{n}": {"ansible_host": f"192.0.2.1{n}"} for n in (1, 2, 3)},
-    "etcd_events": {"events-1": {"ansible_host": "192.0.2.21"}},
-    "kube_apiserver": {f"api-{n}": {"ansible_host": f"192.0.2.3{n}"} for n in (1, 2)},
-    "api_loadbalancer": {"lb-1": {"ansible_host": "192.0.2.41"}},
-    "gpu_nodes": {"gpu-1": {"ansible_host": "192.0.2.61", "pod_network_range": "10.64.1.0/24"}},
+    "etcd": {f"etcd-{n}": {"ansible_host": f"10.20.0.1{n}"} for n in (1, 2, 3)},
+    "etcd_events": {"events-1": {"ansible_host": "10.20.0.21"}},
+    "kube_apiserver": {f"api-{n}": {"ansible_host": f"10.20.0.3{n}"} for n in (1, 2)},
+    "api_loadbalancer": {"lb-1": {"ansible_host": "10.20.0.41"}},
+    "gpu_nodes": {"gpu-1": {"ansible_host": "10.20.0.61", "pod_network_range": "10.64.1.0/24"}},
 }
 VARIABLES = {
     "fleet_name": "test",
     "fleet_planned_nodes": 10,
     "fleet_state_dir": "/nowhere",
-    "fleet_api_address": "192.0.2.41",
+    "fleet_api_address": "10.20.0.41",
     "fleet_pod_cidr": "10.64.0.0/16",
     "fleet_service_cidr": "10.96.0.0/16",
     "demo_wanted_size": "{{ 3 }}",

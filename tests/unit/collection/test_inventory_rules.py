@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, name_hosts, report
 
 GROUPS = {
@@ -30,14 +31,14 @@ class Data:
         self.groups: dict[str, list[str]] = copy.deepcopy(GROUPS)
         self.groups["all"] = list(dict.fromkeys(host for hosts in GROUPS.values() for host in hosts))
         self.addresses: dict[str, Any] = {
-            host: f"192.0.2.{number}" for number, host in enumerate(self.groups["all"], start=1)
+            host: f"10.20.0.{number}" for number, host in enumerate(self.groups["all"], start=1)
         }
         self.pod_ranges: dict[str, Any] = {
             host: f"10.64.{number}.0/24" for number, host in enumerate(self.groups["nodes"])
         }
         self.fleet: dict[str, Any] = {
             "fleet_planned_nodes": 3000,
-            "fleet_pod_cidr": "10.64.0.0/16",
+            "fleet_pod_cidr": "10.64.0.0/12",
             "fleet_service_cidr": "10.96.0.0/16",
             "fleet_api_address": self.addresses["lb-1"],
             "fleet_allow_single_members": False,
@@ -47,10 +48,13 @@ class Data:
             "fleet_etcd_peer_port": 2380,
             "fleet_etcd_metrics_port": 2381,
         }
+        self.ansible_hosts: dict[str, Any] = {}
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self) -> list[Problem]:
-        return check(Inventory(self.groups, self.addresses, self.pod_ranges, self.fleet, self.patterns))
+        return check(
+            Inventory(self.groups, self.addresses, self.pod_ranges, self.fleet, self.patterns, self.ansible_hosts)
+        )
 
 
 def drop(data: Data, group: str, *hosts: str) -> None:
@@ -68,7 +72,7 @@ def rename(data: Data, new: str) -> None:
 def add(data: Data, host: str, *groups: str) -> None:
     for group in ("all", *groups):
         data.groups.setdefault(group, []).append(host)
-    data.addresses[host] = f"192.0.2.{100 + len(data.addresses)}"
+    data.addresses[host] = f"10.20.0.{100 + len(data.addresses)}"
 
 
 Spoil = Callable[[Data], object]
@@ -103,7 +107,7 @@ CASES: list[tuple[str, Spoil, str]] = [
     ("upper case", lambda d: rename(d, "Mon-1"), "Mon-1: is not a valid host name"),
     ("underscore", lambda d: rename(d, "mon_1"), "mon_1: is not a valid host name"),
     ("long name", lambda d: rename(d, "m" * 65), "is not a valid host name"),
-    ("address as name", lambda d: rename(d, "192.0.2.99"), "the host's name is an address"),
+    ("address as name", lambda d: rename(d, "10.20.0.99"), "the host's name is an address"),
     ("pod range", lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.0/33"), "fleet_pod_cidr .* is not an IP range"),
     ("host bits", lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.1/16"), "fleet_pod_cidr .* is not an IP range"),
     ("service range", lambda d: d.fleet.update(fleet_service_cidr="x"), "fleet_service_cidr 'x' is not an IP range"),
@@ -116,20 +120,46 @@ CASES: list[tuple[str, Spoil, str]] = [
     ),
     (
         "API address with a port",
-        lambda d: d.fleet.update(fleet_api_address="192.0.2.41:6443"),
-        "fleet_api_address '192.0.2.41:6443' is neither an IP address nor a host name; write it alone",
+        lambda d: d.fleet.update(fleet_api_address="10.20.0.41:6443"),
+        "fleet_api_address '10.20.0.41:6443' is neither an IP address nor a host name; write it alone",
     ),
-    ("no address", lambda d: d.addresses.update({"gpu-1": None}), "gpu-1: has no fleet_address"),
+    (
+        "no address",
+        lambda d: d.addresses.update({"gpu-1": None}),
+        "gpu-1: no address; set ansible_host or fleet_address",
+    ),
+    (
+        "no address but the name",
+        lambda d: d.addresses.update({"gpu-1": "gpu-1"}),
+        "gpu-1: no address; set ansible_host",
+    ),
     ("name for address", lambda d: d.addresses.update({"gpu-1": "gpu-1.example"}), "'gpu-1.example' is not an IP"),
-    ("same address", lambda d: d.addresses.update({"gpu-1": "192.0.2.1"}), "have the same fleet_address 192.0.2.1"),
+    ("same address", lambda d: d.addresses.update({"gpu-1": "10.20.0.1"}), "have the same fleet_address 10.20.0.1"),
     ("address in pods", lambda d: d.addresses.update({"gpu-1": "10.64.9.9"}), "lies in fleet_pod_cidr"),
     ("address in services", lambda d: d.addresses.update({"gpu-1": "10.96.0.9"}), "lies in fleet_service_cidr"),
-    ("no pod range", lambda d: d.pod_ranges.pop("gpu-1"), "gpu-1: is a node without pod_network_range"),
+    ("no pod range", lambda d: d.pod_ranges.pop("gpu-1"), "gpu-1: no pod_network_range, which each node needs"),
     ("bad pod range", lambda d: d.pod_ranges.update({"gpu-1": "10.64.0.1/24"}), "pod_network_range '10.64.0.1/24'"),
-    ("outside", lambda d: d.pod_ranges.update({"gpu-1": "10.65.0.0/24"}), "is not inside fleet_pod_cidr"),
+    ("outside", lambda d: d.pod_ranges.update({"gpu-1": "10.80.0.0/24"}), "is not inside fleet_pod_cidr"),
     ("too wide", lambda d: d.pod_ranges.update({"gpu-1": "10.0.0.0/8"}), "is not inside fleet_pod_cidr"),
     ("shared", lambda d: d.pod_ranges.update({"gpu-2": "10.64.0.0/24"}), "10.64.0.0/24 overlaps 10.64.0.0/24"),
     ("nested", lambda d: d.pod_ranges.update({"gpu-1": "10.64.0.0/20"}), "overlaps 10.64.0.0/20 of gpu-1"),
+    (
+        "range for too few nodes",
+        lambda d: d.fleet.update(fleet_pod_cidr="10.64.0.0/13"),
+        r"10.64.0.0/13 has room for 2048 pod ranges of /24 \(2\^\(24 - 13\)\), but fleet_planned_nodes is 3000; "
+        "take a /12",
+    ),
+    (
+        "wider ranges among them",
+        lambda d: (d.fleet.update(fleet_planned_nodes=4090), d.pod_ranges.update({"gpu-1": "10.65.0.0/20"})),
+        r"room for 4081 pod ranges of /24 \(2\^\(24 - 12\), less 15 that wider ones take\), but fleet_planned_nodes "
+        "is 4090; take a /11",
+    ),
+    (
+        "the example's addresses",
+        lambda d: d.ansible_hosts.update({"gpu-1": "192.0.2.7", "gpu-2": "192.0.2.8", "mon-1": "10.20.0.9"}),
+        "gpu-1, gpu-2: ansible_host still has a placeholder, an address reserved for documentation",
+    ),
     ("too many nodes", lambda d: d.fleet.update(fleet_planned_nodes=2), "is 2, but the inventory has 3 nodes"),
     ("unknown play group", lambda d: d.patterns.append("gpu_nodes:!gpus"), "a play is for 'gpus'"),
 ]
@@ -151,6 +181,29 @@ def test_wrong_types_are_left_to_the_roles_check() -> None:
     data = Data()
     data.fleet.update(fleet_planned_nodes="many", fleet_allow_single_members="no")
     assert data.problems() == []
+
+
+def test_what_cannot_be_resolved_is_left_to_the_roles_check() -> None:
+    data = Data()
+    data.addresses["gpu-1"] = data.pod_ranges["gpu-1"] = UNRESOLVED
+    assert data.problems() == []
+
+
+def test_a_range_of_hosts_without_values_is_told_the_formulas_once() -> None:
+    data = Data()
+    for number in range(3, 203):
+        add(data, f"gpu-{number}", "gpu_nodes")
+        data.addresses[f"gpu-{number}"] = f"gpu-{number}"
+    addresses, ranges = data.problems()
+    assert len(addresses.hosts) == len(ranges.hosts) == 200
+    assert addresses.fix.endswith(
+        "; for a range of hosts, in group_vars: "
+        "ansible_host: \"{{ inventory_hostname | muster.fleet.nth_address('10.20.0.0/16') }}\""
+    )
+    assert ranges.fix.endswith(
+        "; for a range of hosts, in group_vars: "
+        'pod_network_range: "{{ inventory_hostname | muster.fleet.nth_range(fleet_pod_cidr, 24) }}"'
+    )
 
 
 @pytest.mark.parametrize(("spoil", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])

@@ -11,7 +11,8 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import Inventory, check
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, report
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
@@ -126,6 +127,7 @@ class ActionModule(ActionBase):
             addresses={
                 host: values["fleet_address"].get(host) or values["ansible_host"].get(host) for host in self._hosts
             },
+            ansible_hosts=values["ansible_host"],
             pod_ranges=values["pod_network_range"],
             fleet=self._fleet_values(homes[first].of(first)) if first else {},
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
@@ -153,8 +155,10 @@ class ActionModule(ActionBase):
                     for _, alike in made_of.alike(hosts):
                         try:
                             value = Variables(scope.of(alike[0]), self._resolver).value(name)
-                        except (KeyError, AnsibleError):
+                        except KeyError:
                             continue
+                        except AnsibleError:
+                            value = UNRESOLVED
                         values[name] |= dict.fromkeys(alike, value)
                 advance(len(hosts))
         return values

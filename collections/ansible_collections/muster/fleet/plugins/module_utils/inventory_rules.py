@@ -1,24 +1,30 @@
-"""The inventory's own rules: groups, sizes, names, addresses, ranges. Pure functions, no facts."""
+"""The inventory's own rules: groups, sizes, names, and those of its networks. Pure functions, no facts."""
 
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
 
-from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS, endpoint
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
+    CONTROL_GROUPS,
+    NODE_GROUPS,
+    Inventory,
+    address_of,
+    whole,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.network_rules import (
+    api_address,
+    fleet_ports,
+    fleet_ranges,
+    host_addresses,
+    host_placeholders,
+    planned_ranges,
+    pod_ranges,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-CONTROL_GROUPS = ("etcd", "etcd_events", "kube_apiserver", "api_loadbalancer")
-NODE_GROUPS = ("gpu_nodes", "system_nodes")
 KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
 REQUIRED_GROUPS = ("etcd", "etcd_events", "kube_apiserver")
 BUILT_IN_GROUPS = ("all", "ungrouped")
@@ -26,37 +32,11 @@ BUILT_IN_GROUPS = ("all", "ungrouped")
 ETCD_SIZES = (1, 3, 5, 7)
 # The plan for standalone API servers: one per 1,500 nodes, at least two.
 NODES_PER_API_SERVER = 1500
-# Each set is of one host, so its ports differ.
-HOST_PORTS = (
-    ("fleet_etcd_client_port", "fleet_etcd_peer_port", "fleet_etcd_metrics_port"),
-    ("fleet_api_port",),
-    ("fleet_api_server_port",),
-)
 # A label of RFC 1123: a host's name is also its Node's name and stands in certificates.
 LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 # Linux's limit for a hostname, in characters.
 HOSTNAME_MAX = 64
 SIMILAR = 0.8
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """What the rules look at. Values may be of any type: wrong ones are findings, not errors."""
-
-    groups: Mapping[str, Sequence[str]]
-    addresses: Mapping[str, Any] = field(default_factory=dict)
-    pod_ranges: Mapping[str, Any] = field(default_factory=dict)
-    fleet: Mapping[str, Any] = field(default_factory=dict)
-    patterns: Sequence[str] = ()
-
-    @property
-    def hosts(self) -> list[str]:
-        """Every host once, in order."""
-        return list(dict.fromkeys(itertools.chain(self.groups.get("all", ()), *self.groups.values())))
-
-    def members(self, *groups: str) -> list[str]:
-        """The hosts of these groups, each once."""
-        return list(dict.fromkeys(host for group in groups for host in self.groups.get(group, ())))
 
 
 def check(inventory: Inventory) -> list[Problem]:
@@ -71,7 +51,9 @@ def check(inventory: Inventory) -> list[Problem]:
         fleet_ports,
         api_address,
         host_addresses,
+        host_placeholders,
         pod_ranges,
+        planned_ranges,
         planned_nodes,
         play_patterns,
     )
@@ -111,7 +93,7 @@ def group_sizes(inventory: Inventory) -> Iterable[Problem]:
             tuple(inventory.groups["etcd"]),
         )
     servers = inventory.groups.get("kube_apiserver", ())
-    planned = _whole(inventory.fleet.get("fleet_planned_nodes"))
+    planned = whole(inventory.fleet.get("fleet_planned_nodes"))
     wanted = max(1 if alone else 2, -(-(planned or 0) // NODES_PER_API_SERVER))
     if servers and len(servers) < wanted:
         yield Problem(
@@ -158,7 +140,7 @@ def homeless_hosts(inventory: Inventory) -> Iterable[Problem]:
 def host_names(inventory: Inventory) -> Iterable[Problem]:
     """Names that cannot be a hostname, a Node's name and a name in a certificate at once."""
     for host in inventory.hosts:
-        if _address(host) is not None:
+        if address_of(host) is not None:
             yield Problem(
                 "the host's name is an address", "name the host, and give the address as ansible_host", (host,)
             )
@@ -170,133 +152,9 @@ def host_names(inventory: Inventory) -> Iterable[Problem]:
             )
 
 
-def fleet_ranges(inventory: Inventory) -> Iterable[Problem]:
-    """Pod and service ranges that are no ranges or overlap."""
-    networks: dict[str, Network] = {}
-    for name in ("fleet_pod_cidr", "fleet_service_cidr"):
-        value = inventory.fleet.get(name)
-        if value is None:
-            continue
-        network = _network(value)
-        if network is None:
-            yield Problem(
-                f"{name} {value!r} is not an IP range",
-                "write network/prefix without host bits, like 10.64.0.0/12",
-                variable=name,
-            )
-        else:
-            networks[name] = network
-    if len(networks) == 2 and _overlap(networks["fleet_pod_cidr"], networks["fleet_service_cidr"]):
-        yield Problem(
-            f"fleet_service_cidr {networks['fleet_service_cidr']} overlaps fleet_pod_cidr {networks['fleet_pod_cidr']}",
-            "choose ranges that share no address",
-            variable="fleet_service_cidr",
-        )
-
-
-def fleet_ports(inventory: Inventory) -> Iterable[Problem]:
-    """Ports that are none, or that two listeners of one host share."""
-    for names in HOST_PORTS:
-        taken: dict[int, str] = {}
-        for name in names:
-            port = _whole(inventory.fleet.get(name))
-            if port is None:
-                continue
-            if port not in PORTS:
-                yield Problem(
-                    f"{name} is {port}, which is not a port", f"give one from {PORTS[0]} to {PORTS[-1]}", variable=name
-                )
-            elif port in taken:
-                yield Problem(f"{name} is {port}, which {taken[port]} is too", "give each its own port", variable=name)
-            taken.setdefault(port, name)
-
-
-def api_address(inventory: Inventory) -> Iterable[Problem]:
-    """An address of the API that no URL can be made of."""
-    value = inventory.fleet.get("fleet_api_address")
-    try:
-        if isinstance(value, str):
-            endpoint(value, PORTS[0])
-    except FleetError as error:
-        message, _, fix = str(error).partition("; ")
-        yield Problem(f"fleet_api_address {message}", fix, variable="fleet_api_address")
-
-
-def host_addresses(inventory: Inventory) -> Iterable[Problem]:
-    """Addresses that are none, are used twice, or lie in a range of pods or services."""
-    owners: dict[object, list[str]] = defaultdict(list)
-    for host in inventory.hosts:
-        value = inventory.addresses.get(host)
-        address = _address(value)
-        if address is None:
-            yield Problem(
-                f"fleet_address {value!r} is not an IP address" if value else "has no fleet_address",
-                "set ansible_host or fleet_address to the address by which other hosts reach it",
-                (host,),
-                variable="fleet_address",
-            )
-            continue
-        owners[address].append(host)
-        for name in ("fleet_pod_cidr", "fleet_service_cidr"):
-            network = _network(inventory.fleet.get(name))
-            if network is not None and address in network:
-                yield Problem(
-                    f"fleet_address {address} lies in {name} {network}",
-                    "choose a range that holds no host",
-                    (host,),
-                    variable=name,
-                )
-    for address, hosts in owners.items():
-        if len(hosts) > 1:
-            yield Problem(
-                f"have the same fleet_address {address}",
-                "give each its own",
-                tuple(hosts),
-                variable="fleet_address",
-            )
-
-
-def pod_ranges(inventory: Inventory) -> Iterable[Problem]:
-    """Each node's pod range: there, inside fleet_pod_cidr, shared with nobody."""
-    whole = _network(inventory.fleet.get("fleet_pod_cidr"))
-    found: list[tuple[Network, str]] = []
-    for host in inventory.members(*NODE_GROUPS):
-        value = inventory.pod_ranges.get(host)
-        network = _network(value)
-        if network is None:
-            yield Problem(
-                f"pod_network_range {value!r} is not an IP range" if value else "is a node without pod_network_range",
-                "give the node its own range inside fleet_pod_cidr, like 10.64.1.0/24",
-                (host,),
-                variable="pod_network_range",
-            )
-            continue
-        if whole is not None and not _inside(network, whole):
-            yield Problem(
-                f"pod_network_range {network} is not inside fleet_pod_cidr {whole}",
-                "choose a range inside it",
-                (host,),
-                variable="pod_network_range",
-            )
-        found.append((network, host))
-    # In order of the first address an overlap is always with the widest range seen so far.
-    found.sort(key=lambda item: (item[0].version, int(item[0].network_address), item[0].prefixlen))
-    widest: tuple[Network, str] | None = None
-    for network, host in found:
-        if widest is not None and _overlap(widest[0], network):
-            yield Problem(
-                f"pod_network_range {network} overlaps {widest[0]} of {widest[1]}",
-                "give each node its own range",
-                (host,),
-                variable="pod_network_range",
-            )
-        if widest is None or _end(network) > _end(widest[0]):
-            widest = (network, host)
-
-
 def planned_nodes(inventory: Inventory) -> Iterable[Problem]:
     """More nodes than planned: the control plane is sized from the plan."""
-    planned = _whole(inventory.fleet.get("fleet_planned_nodes"))
+    planned = whole(inventory.fleet.get("fleet_planned_nodes"))
     nodes = len(inventory.members(*NODE_GROUPS))
     if planned is not None and planned < nodes:
         yield Problem(
@@ -316,36 +174,3 @@ def play_patterns(inventory: Inventory) -> Iterable[Problem]:
                 yield Problem(
                     f"a play is for {name!r}, which is neither a group nor a host", "correct the play's hosts line"
                 )
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _address(value: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(str(value)) if isinstance(value, str) else None
-    except ValueError:
-        return None
-
-
-def _network(value: Any) -> Network | None:
-    try:
-        return ipaddress.ip_network(str(value)) if isinstance(value, str) and "/" in value else None
-    except ValueError:
-        return None
-
-
-def _end(network: Network) -> tuple[int, int]:
-    return network.version, int(network.broadcast_address)
-
-
-def _overlap(one: Network, other: Network) -> bool:
-    return one.version == other.version and one.overlaps(other)
-
-
-def _inside(inner: Network, outer: Network) -> bool:
-    return inner.version == outer.version and inner.network_address in outer and inner.prefixlen >= outer.prefixlen

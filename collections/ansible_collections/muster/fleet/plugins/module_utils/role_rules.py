@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import request_problems
-
-# What is wrong, and what to do.
-Finding = tuple[str, str]
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import network_of, whole
+from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,60 @@ def image_checksums(images: Any, checksums: Any) -> Iterable[Finding]:
     return binary_checksums(list(images.values()), checksums) if isinstance(images, Mapping) else ()
 
 
+def _url(name: str, *schemes: str) -> RoleRule:
+    """The variable is a URL of one of these schemes, with a host where the scheme wants one."""
+    known = " or ".join(f"{scheme}://" for scheme in schemes)
+
+    def check(value: Any) -> Iterable[Finding]:
+        if not isinstance(value, str) or not value:
+            return
+        scheme, separator, rest = value.partition("://")
+        if not separator:
+            yield f"{name} {value!r} has no scheme", f"write {schemes[0]}://{value.lstrip('/')}, or begin with {known}"
+        elif scheme.lower() not in schemes:
+            yield f"{name} {value!r} begins with {scheme}://", f"begin with {known}"
+        elif any(letter.isspace() for letter in value):
+            yield f"{name} {value!r} has a space in it", "take it out"
+        elif scheme.lower() != "file" and not rest.partition("/")[0]:
+            yield f"{name} {value!r} names no host", f"write {scheme}://HOST/PATH"
+
+    return RoleRule((name,), name, check)
+
+
+def pods_fit(network: Any, pods: Any) -> Iterable[Finding]:
+    """The node's range has an address for each of its pods, beside its own, the bridge's and the broadcast's."""
+    found, most = network_of(network), whole(pods)
+    if found is None or most is None:
+        return
+    room = found.num_addresses - TAKEN
+    if most > room:
+        prefix = found.max_prefixlen - (most + TAKEN - 1).bit_length()
+        yield (
+            f"pod_network_range {network} has room for {max(room, 0)} pods, but kubelet_max_pods is {most}",
+            f"give a /{prefix} or wider, or set kubelet_max_pods lower",
+        )
+
+
+# Addresses of a node's range that no pod gets: the network's, the bridge's, the broadcast's.
+TAKEN = 3
+MIRROR = ("http", "https", "file")
 _CHECKSUMS = "kube_binaries_checksums"
 ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
-    "kube_binaries": (RoleRule(("kube_binaries_names", _CHECKSUMS), _CHECKSUMS, binary_checksums),),
-    "container_runtime": (RoleRule(("container_runtime_images", _CHECKSUMS), _CHECKSUMS, image_checksums),),
+    "kube_binaries": (
+        RoleRule(("kube_binaries_names", _CHECKSUMS), _CHECKSUMS, binary_checksums),
+        _url("kube_binaries_url", *MIRROR),
+    ),
+    "container_runtime": (
+        RoleRule(("container_runtime_images", _CHECKSUMS), _CHECKSUMS, image_checksums),
+        _url("container_runtime_images_url", *MIRROR),
+    ),
+    "cluster_dns": (_url("cluster_dns_server", "https"),),
+    "gpu_burnin": (_url("gpu_burnin_api_url", "https"),),
+    "kube_controller_manager": (_url("kube_controller_manager_server", "https"),),
+    "kube_proxy": (_url("kube_proxy_api_url", "https"),),
+    "kube_scheduler": (_url("kube_scheduler_server", "https"),),
+    "kubelet": (
+        _url("kubelet_api_url", "https"),
+        RoleRule(("pod_network_range", "kubelet_max_pods"), "pod_network_range", pods_fit),
+    ),
 }

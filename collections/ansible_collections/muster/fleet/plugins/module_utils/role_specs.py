@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding, placeholders
 from ansible_collections.muster.fleet.plugins.module_utils.variable_names import KnownNames
 
 # Closer than difflib's default: a wrong suggestion is worse than none.
@@ -132,6 +133,15 @@ def value_errors(name: str, option: Mapping[str, Any], value: Any) -> list[str]:
     if option.get("no_log"):
         return [f"{name} does not fit its type {option.get('type', 'str')} (value withheld: it is a secret)"]
     return [_shorten(message) for message in result.error_messages]
+
+
+def option_findings(role: str, name: str, option: Mapping[str, Any], value: Any, *, is_default: bool) -> list[Finding]:
+    """What is wrong with one option's value by its spec, and what of it is a placeholder.
+
+    A default is made of other variables, which are looked at themselves.
+    """
+    errors = [(f"role {role}: {message}", f"correct {name}") for message in value_errors(name, option, value)]
+    return errors if is_default else [*errors, *placeholders(name, value)]
 
 
 def missing_options(options: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> list[str]:

@@ -21,6 +21,8 @@ description:
     roles beside those of the playbook count too.
   - Refuses a name that is a slip of a known one, of a role or of Ansible's connection (C(kubelt_max_pods),
     C(ansible_hots)). Other names are the site's own; C(-v) lists them.
+  - Refuses placeholders in variables of roles and in C(ansible_host), such as addresses and names reserved for
+    documentation or checksums of zeros.
   - Reports all problems at once, each with the file it stands in and what to do.
 options:
   playbook:

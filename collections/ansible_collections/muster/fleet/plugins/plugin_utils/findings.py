@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
@@ -15,8 +16,12 @@ class Findings:
         self._unresolved: list[tuple[str, str, str, frozenset[str]]] = []
         self._at_fault: set[tuple[str, str]] = set()
 
-    def add(self, host: str, message: str, fix: str, where: str = "", at_fault: str = "") -> None:
-        """One problem of one host; `at_fault` is the variable that it is about."""
+    def add(
+        self, host: str, message: str, fix: str, where: str = "", at_fault: str = "", reads: Iterable[str] = ()
+    ) -> None:
+        """One problem of one host; `at_fault` is the variable that it is about, made of those that it `reads`."""
+        if any(read != at_fault and self.is_blamed(host, read) for read in reads):
+            return
         self._hosts[(message, fix, where)][host] = None
         self.blame(host, at_fault)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, RoleRule
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import RoleSpec, missing_options, value_errors
+from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, Finding, RoleRule
+from ansible_collections.muster.fleet.plugins.module_utils.role_specs import RoleSpec, missing_options, option_findings
 from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import closure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, HostClass, Scope
@@ -102,7 +102,7 @@ class RoleCheck:
         self._findings = findings
         self._questions: dict[HostClass, list[_Question]] = {}
         self._asked: set[object] = set()
-        self._valid: dict[tuple[str, str, str], list[str]] = {}
+        self._valid: dict[tuple[str, str, str, bool], list[Finding]] = {}
 
     def add_play(self, play: Any, hosts: Sequence[Any]) -> None:
         """Note what there is to ask of the hosts of one play."""
@@ -150,9 +150,10 @@ class RoleCheck:
             except AnsibleError as error:
                 return _Unresolved(str(error), variables.reads(name))
             # Most hosts of a group share most values: each is validated once.
-            key = (role, name, repr(value))
+            is_default = variables.raw[name] == option.get("default")
+            key = (role, name, repr(value), is_default)
             if key not in self._valid:
-                self._valid[key] = value_errors(name, option, value)
+                self._valid[key] = option_findings(role, name, option, value, is_default=is_default)
             return self._valid[key]
 
         def tell(host: str, answer: Any, scope: Scope) -> None:
@@ -161,21 +162,23 @@ class RoleCheck:
                     needs = f"role {role} needs {name}, which is not set"
                     self._findings.add(host, needs, f"set {name} in the inventory", "", name)
                 return
-            where = Variables(scope.of(host), self._resolver).origin(name)
+            variables = Variables(scope.of(host), self._resolver)
+            where = variables.origin(name)
             if isinstance(answer, _Unresolved):
                 shown = f"{name} ({where})" if where else name
                 self._findings.add_unresolved(host, shown, answer.cause, answer.reads)
                 return
-            for message in answer:
-                self._findings.add(host, f"role {role}: {message}", f"correct {name}", where, name)
+            for message, fix in answer:
+                self._findings.add(host, message, fix, where, name, variables.reads(name))
 
         self._add((role, name, id(option)), Inputs(scope, (name,)), judge, tell)
 
     def _rule_tell(self, rule: RoleRule) -> Callable[[str, Any, Scope], None]:
         def tell(host: str, answer: Any, scope: Scope) -> None:
-            where = Variables(scope.of(host), self._resolver).origin(rule.blamed)
+            variables = Variables(scope.of(host), self._resolver)
+            where, reads = variables.origin(rule.blamed), variables.reads(rule.blamed)
             for message, fix in answer:
-                self._findings.add(host, message, fix, where, rule.blamed)
+                self._findings.add(host, message, fix, where, rule.blamed, reads)
 
         return tell
 

@@ -1,0 +1,72 @@
+"""Rules of a role that no argument_spec can state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, Finding
+
+
+def findings(role: str, **values: Any) -> list[Finding]:
+    """What the role's rules of exactly these variables find."""
+    rules = [rule for rule in ROLE_RULES[role] if set(rule.variables) == set(values)]
+    assert rules
+    return [finding for rule in rules for finding in rule.check(*(values[name] for name in rule.variables))]
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "fix"),
+    [
+        ("mirror.local/kube", "'mirror.local/kube' has no scheme", "write http://mirror.local/kube, or begin with"),
+        ("mirror.local:8080/kube", "has no scheme", "write http://mirror.local:8080/kube"),
+        ("//mirror.local/kube", "has no scheme", "write http://mirror.local/kube"),
+        ("/srv/mirror", "has no scheme", "file://"),
+        ("ftp://mirror.local", "begins with ftp://", "begin with http:// or https:// or file://"),
+        ("http:///kube", "names no host", "write http://HOST/PATH"),
+        ("http://mirror local/kube", "has a space", "take it out"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("role", "name"), [("kube_binaries", "kube_binaries_url"), ("container_runtime", "container_runtime_images_url")]
+)
+def test_a_mirror_that_is_no_url(role: str, name: str, value: str, message: str, fix: str) -> None:
+    ((found, what),) = findings(role, **{name: value})
+    assert found.startswith(name) and message in found
+    assert fix in what
+
+
+@pytest.mark.parametrize("value", ["http://mirror.local", "https://10.0.0.1:8443/kube", "file:///srv/kube", "", None])
+def test_a_mirror(value: object) -> None:
+    assert findings("kube_binaries", kube_binaries_url=value) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("cluster_dns", "cluster_dns_server"), ("gpu_burnin", "gpu_burnin_api_url"), ("kubelet", "kubelet_api_url"),
+        ("kube_proxy", "kube_proxy_api_url"), ("kube_scheduler", "kube_scheduler_server"),
+        ("kube_controller_manager", "kube_controller_manager_server"),
+    ],
+)  # fmt: skip
+def test_every_url_of_the_api_is_https(role: str, name: str) -> None:
+    assert findings(role, **{name: "https://[2001:db8::41]:6443"}) == []
+    assert findings(role, **{name: "http://api:6443"})[0][0] == f"{name} 'http://api:6443' begins with http://"
+    assert findings(role, **{name: "10.0.0.1:6443"})[0][1] == "write https://10.0.0.1:6443, or begin with https://"
+
+
+@pytest.mark.parametrize(
+    ("network", "pods"),
+    [("10.64.1.0/24", 110), ("10.64.1.0/25", 110), ("10.64.1.0/24", 253), ("nonsense", 110), ("10.64.1.0/24", "many")],
+)
+def test_a_range_that_holds_the_node_s_pods(network: str, pods: object) -> None:
+    assert findings("kubelet", pod_network_range=network, kubelet_max_pods=pods) == []
+
+
+@pytest.mark.parametrize(
+    ("network", "pods", "room", "wanted"), [("10.64.1.0/26", 110, 61, 25), ("10.64.1.0/24", 254, 253, 23)]
+)
+def test_a_range_that_is_too_small_for_the_node_s_pods(network: str, pods: int, room: int, wanted: int) -> None:
+    ((message, fix),) = findings("kubelet", pod_network_range=network, kubelet_max_pods=pods)
+    assert message == f"pod_network_range {network} has room for {room} pods, but kubelet_max_pods is {pods}"
+    assert fix == f"give a /{wanted} or wider, or set kubelet_max_pods lower"
