@@ -28,8 +28,8 @@ class EventSink(Protocol):
 
 
 class Run:
-    """One execution. `started_s` is the time of CLOCK_MONOTONIC from which the plan's time counts. `oom_kills` counts
-    the kernel's kills for lack of memory."""
+    """One execution. `started_s` is the time of `clock` from which the plan's time counts. `oom_kills` counts the
+    kernel's kills for lack of memory."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class Run:
         started_s: float,
         waiting: Waiting = nullcontext,
         kernel_dir: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan, self.oom_kills, self.command, self.started_s = plan, oom_kills, command, started_s
-        self.waiting = waiting
+        self.waiting, self.clock = waiting, clock
         self._waited_s = 0.0
         self.kernel_dir = kernel_dir
         self._journal, self._on_event = journal, on_event
@@ -55,11 +56,11 @@ class Run:
 
     def left_s(self) -> float:
         """Seconds of the plan's time that are left, negative when it is over."""
-        return self.started_s + self.plan.total_s - time.monotonic()
+        return self.started_s + self.plan.total_s - self.clock()
 
     @property
     def ends_s(self) -> float:
-        """The time of CLOCK_MONOTONIC at which the run is given up, whatever its workers are at."""
+        """The time of the clock at which the run is given up, whatever its workers are at."""
         return self.started_s + self._waited_s + self.plan.deadlines.steps_s
 
     def wait_more(self, seconds: float) -> None:

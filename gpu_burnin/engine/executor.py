@@ -50,6 +50,7 @@ def execute(
     started_s: float | None = None,
     waiting: Waiting = contextlib.nullcontext,
     kernel_dir: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ExecutionResult:
     """Run a plan: the checks of the node first, then all GPUs at once, then what the node is asked when they are
     free again. Nothing is started on a GPU when the node's first checks say that a foreign process uses one.
@@ -57,13 +58,13 @@ def execute(
     A crash, a hang or a check that cannot run gives a result that says so. A check that was not reached
     (Ctrl-C, a GPU whose worker cannot be killed, a busy GPU) gives none. `on_event` sees every event including
     "progress", the journal all others. The plan's time counts from `started_s` (CLOCK_MONOTONIC), now unless
-    given; at the end of plan.deadlines.steps_s everything is given up that is not done. `command` replaces the worker's
-    command line, `oom_kills` the kernel's count of kills for lack of memory (tests). `waiting` is entered around each
-    wait, so that who takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it. In
-    `kernel_dir` the workers share compiled kernels.
+    given; at the end of plan.deadlines.steps_s everything is given up that is not done. `waiting` is entered around
+    each wait, so that who takes the signals can raise KeyboardInterrupt there alone, where nothing is lost by it. In
+    `kernel_dir` the workers share compiled kernels. Tests replace the worker's command line (`command`), the kernel's
+    count of kills for lack of memory (`oom_kills`) and the clock of all deadlines.
     """
-    begun_s = time.monotonic() if started_s is None else started_s
-    run = Run(plan, journal, on_event, oom_kills, command, begun_s, waiting, kernel_dir)
+    begun_s = clock() if started_s is None else started_s
+    run = Run(plan, journal, on_event, oom_kills, command, begun_s, waiting, kernel_dir, clock)
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.NODE))]
     last_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.AFTER))]
@@ -118,12 +119,12 @@ def _drive(run: Run, supervisors: Sequence[WorkerSupervisor]) -> None:
                 if supervisor.fd is not None:
                     selector.register(supervisor.fd, selectors.EVENT_READ, supervisor)
             first = min(supervisor.until for supervisor in active)
-            timeout = None if math.isinf(first) else max(0.0, first - time.monotonic())
+            timeout = None if math.isinf(first) else max(0.0, first - run.clock())
             with run.waiting():
                 ready = [key.data for key, _ in selector.select(timeout)]
         for supervisor in ready:
             supervisor.readable()
-        now = time.monotonic()
+        now = run.clock()
         for supervisor in active:
             # An answer in time has begun another step with a time of its own.
             if supervisor.fd is not None and supervisor.until <= now:
@@ -170,10 +171,14 @@ def _signal(
     """Signal all, then wait; returns the supervisors whose worker is still there."""
     for supervisor in supervisors:
         supervisor.stop(number)
-    until = time.monotonic() + max((grace(supervisor.run.plan.deadlines) for supervisor in supervisors), default=0.0)
-    left = []
+    if not supervisors:
+        return []
+    run, left = supervisors[0].run, []
+    until = run.clock() + grace(run.plan.deadlines)
     for supervisor in supervisors:
-        with supervisor.run.waiting():
-            if not supervisor.reap(max(0.0, until - time.monotonic())):
-                left.append(supervisor)
+        with run.waiting():
+            while not (gone := supervisor.reap(max(0.0, until - run.clock()))) and run.clock() < until:
+                pass
+        if not gone:
+            left.append(supervisor)
     return left

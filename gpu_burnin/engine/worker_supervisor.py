@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +35,7 @@ class WorkerSupervisor:
         self._steps += [] if plan.checks_off else [Step("check", check) for check in checks]
         self._step = Step("close")
         self._worker: WorkerProcess | None = None
-        self._started = time.monotonic()
+        self._started = self.run.clock()
         self._ending: str | None = None  # "term" or "kill" while the ladder ends the worker
         self._early = Early()
         self._start_deaths = 0
@@ -118,15 +117,15 @@ class WorkerSupervisor:
         """The deadline of the step, the run or a rung of the ladder has passed: SIGTERM, SIGKILL, leave behind."""
         assert self._worker is not None
         if self._ending is None:
-            self._cut = time.monotonic() < self._until
+            self._cut = self.run.clock() < self._until
             event = "out_of_time" if self._cut else "deadline_missed"
             self._emit(event, check=self._step.name, pid=self._worker.pid)
             self.waiting = self.offering = False
-            self._ending, self._until = "term", time.monotonic() + self._limits.term_grace_s
+            self._ending, self._until = "term", self.run.clock() + self._limits.term_grace_s
             self.run.killed_pids.append(self._worker.pid)
             self._worker.signal(signal.SIGTERM)
         elif self._ending == "term":
-            self._ending, self._until = "kill", time.monotonic() + self._limits.kill_grace_s
+            self._ending, self._until = "kill", self.run.clock() + self._limits.kill_grace_s
             self._emit("worker_killed", pid=self._worker.pid)
             self._worker.signal(signal.SIGKILL)
         else:
@@ -149,7 +148,7 @@ class WorkerSupervisor:
         """Give the worker what all have offered; its clock runs on."""
         assert self._worker is not None
         self.offering, self._offer = False, None
-        self._until = time.monotonic() + self._left_s
+        self._until = self.run.clock() + self._left_s
         self._worker.send({"op": "shared", "data": offers})
 
     # --- answers ---
@@ -166,7 +165,7 @@ class WorkerSupervisor:
             self._emit("progress", **{**message.data, "check": step.name})
             return
         if isinstance(message, Share):
-            now = time.monotonic()
+            now = self.run.clock()
             self._offer, self.offering = message.data, True
             self._left_s, self._until = self._until - now, math.inf
             return
@@ -224,7 +223,7 @@ class WorkerSupervisor:
 
     def _begin(self, step: Step, limit_s: float) -> None:
         self._step, self._ending = step, None
-        self._started = time.monotonic()
+        self._started = self.run.clock()
         self._until = self._started + limit_s
 
     # --- ends that were not planned ---
@@ -302,7 +301,7 @@ class WorkerSupervisor:
         if step.op == "open" and self._steps:  # the check it stood before takes the blame
             name = self._steps[0].name
         end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
-        text = f"{name} did not end in {time.monotonic() - self._started:.0f} s {end}"
+        text = f"{name} did not end in {self.run.clock() - self._started:.0f} s {end}"
         # CPython waits for ever for a thread that found no memory while it began.
         if not wedged and (met := shown_by_message(last_lines)):
             self._could_not(step, short_of(met, text))
@@ -316,7 +315,7 @@ class WorkerSupervisor:
         """Nothing is known against a GPU whose step had time left; that it came this late may have any cause."""
         if self._step.check is not None:
             self._steps.appendleft(self._step)
-        spent_s, most_s = time.monotonic() - self.run.started_s, self._limits.run_s
+        spent_s, most_s = self.run.clock() - self.run.started_s, self._limits.run_s
         text = (
             f"the run gave up after {spent_s:.0f} s, before this was done: a run of this level ends within "
             f"{most_s:.0f} s; the journal shows what took the time, and a longer level has more"
@@ -380,7 +379,7 @@ class WorkerSupervisor:
         self._finish(self._result(name, reason))
 
     def _result(self, name: str, reason: Reason) -> CheckResult:
-        seconds = time.monotonic() - self._started
+        seconds = self.run.clock() - self._started
         return CheckResult(name, self.gpu, reason.severity, seconds, reasons=(reason,))
 
     def _reason(

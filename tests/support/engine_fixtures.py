@@ -13,23 +13,23 @@ import pytest
 from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.cuda import CudaNccl
 from gpu_burnin.device.cuda_errors import DeviceErrors
-from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.plan import Plan
 from tests.support.cuda_fakes import compile_product_kernels
 from tests.support.engine_helpers import limited
-from tests.support.executor_helpers import LIMITS, Fake
+from tests.support.executor_helpers import LIMITS, Fake, run_plan
 from tests.support.nccl_fakes import SIZE_BYTES, FakeGpu, FakeNccl, compile_nccl_kernels
 from tests.support.nvlink_fakes import compile_nvlink_kernels
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Fake:
-    """Runs a plan with fake_worker.py in the given mode."""
+    """Runs a plan with fake_worker.py in the given mode. Its deadlines pass while all have nothing to do."""
 
     def run(mode: str, made: Plan, limits: Mapping[str, float] = LIMITS, **settings: Any) -> ExecutionResult:
         script = Path(__file__).with_name("fake_worker.py")
         command = [sys.executable, "-S", str(script), mode, str(tmp_path / "state")]
-        return execute(limited(made, **limits), command=command, **settings)
+        return run_plan(limited(made, **limits), command=command, **settings)
 
     return run
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.plan import Plan
 from tests.campaign.conftest import Record
 from tests.campaign.faults import proxy_worker
 from tests.campaign.faults.executor import EXECUTOR_FAULTS, ExecutorFault
 from tests.campaign.model import Expect, case_random, case_seed, demand, row
 from tests.campaign.node import made_up_gpus, observe, plan_of, verdict
+from tests.support.executor_helpers import run_plan
 
 SEEDS = 2
 PROXY = Path(proxy_worker.__file__)
@@ -42,7 +43,7 @@ def _execute(fault: ExecutorFault, plan: Plan, faulty: int, state: Path) -> Exec
         kill_grace_s=0.3 if fault.deaf else 5.0,
     )
     command = [sys.executable, "-S", str(PROXY), fault.mode, plan.gpus[faulty].uuid, str(state)]
-    return execute(replace(plan, deadlines=limits), oom_kills=lambda: {"": next(kills, 0)}, command=command)
+    return run_plan(replace(plan, deadlines=limits), oom_kills=lambda: {"": next(kills, 0)}, command=command)
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

@@ -25,6 +25,7 @@ from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import SCENARIO_VARIABLE, NvmlChild
 from tests.campaign.together import judge_group, node_of, run_group
 from tests.support import coverages
+from tests.support.power_time import own_power_time
 
 FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 GPUS = 3
@@ -44,7 +45,7 @@ class _WrongOnEdge(FaultyProductsDevice):
         self._collects = self._since_collect = 0
 
     def gemm(self, precision: str, a: Buffer, b: Buffer, c: Buffer) -> None:
-        # The load is measured first, in three bursts at least; a busy machine makes few products, but always bursts.
+        # The load is measured first, in three bursts at least.
         self._rested = self._collects >= 3 and self._since_collect == 0
         self._since_collect += 1
         super().gemm(precision, a, b, c)
@@ -62,6 +63,13 @@ _FAULTY_PRODUCTS = {
 }
 
 
+@pytest.fixture
+def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with other work makes every wave all the same."""
+    own_power_time(monkeypatch)
+
+
+@pytest.mark.usefixtures("own_time")
 @pytest.mark.parametrize("waves", [True, False], ids=["waves", "mixed load"])
 @pytest.mark.parametrize("name", _FAULTY_PRODUCTS)
 def test_wrong_products_under_swinging_load(name: str, waves: bool, record: Record) -> None:
@@ -76,6 +84,7 @@ def test_wrong_products_under_swinging_load(name: str, waves: bool, record: Reco
     demand(Expect(frozenset({"POWER_MISMATCH"}), FAIL, frozenset({faulty})), judged, gpus, note)
 
 
+@pytest.mark.usefixtures("own_time")
 @pytest.mark.parametrize("name", CHECKS["power"].faults)
 def test_injected_faults_of_power(name: str, record: Record) -> None:
     seed = case_seed("power", "inject", name)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from gpu_burnin.engine.executor import execute
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Gpu, Verdict
 from tests.campaign.leftovers import memory_files, until
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN
 from tests.campaign.node import observe, plan_of, verdict
+from tests.support.executor_helpers import run_plan
 
 _PAGE = 4096
 # Seconds of a run, of which the check gets what is left after its end; how long a rank is waited for.
@@ -119,7 +119,7 @@ def run_disturbed(
             disturbance.inject(at_work["pid"])
 
     with mock.patch.dict(os.environ, variables):
-        done = execute(plan, on_event=on_event)
+        done = run_plan(plan, on_event=on_event)
     assert disturbed, "the worker reported no progress from within the check: nothing was disturbed"
     killed = frozenset(done.killed_pids)
     return verdict(observe(plan, done.results, done.selftests, killed_pids=killed)), plan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gpu_burnin.engine.executor import execute
 from gpu_burnin.engine.journal import Journal, died_during, read_journal
 from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.types import Verdict
+from tests.support.clocks import HandClock, wait_until
 from tests.support.engine_helpers import limited, plan
 from tests.support.executor_helpers import Fake, events, gone, told
 
@@ -197,7 +197,14 @@ def test_garbage_from_a_worker_counts_as_its_death(fake: Fake) -> None:
 
 
 def test_a_worker_that_never_stops_talking_keeps_nobody_from_being_heard(fake: Fake) -> None:
-    result = fake("never stops talking", plan("gemm", gpus=2, deadline_s=1.0))
+    clock = HandClock()
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        if event["event"] == "check_finished" and event["gpu"] == "GPU-1":
+            clock.now_s += 3600.0  # the other one has had its time
+
+    made = limited(plan("gemm", gpus=2), run_s=1e6)
+    result = fake("never stops talking", made, on_event=on_event, clock=clock.monotonic)
     assert {r.gpu: told(r) for r in result.results} == {"GPU-0": [("HUNG", Verdict.FAIL)], "GPU-1": []}
 
 
@@ -289,12 +296,12 @@ def test_a_killed_supervisor_leaves_no_worker_and_a_journal_that_tells(tmp_path:
     )
     supervisor = subprocess.Popen([sys.executable, "-c", code, str(path), str(Path(__file__).parents[3])])
     try:
-        _wait(lambda: path.exists() and any(e["event"] == "check_started" for e in read_journal(path)))
+        wait_until(lambda: path.exists() and any(e["event"] == "check_started" for e in read_journal(path)))
     finally:
         supervisor.kill()
         supervisor.wait()
     worker = next(e["pid"] for e in read_journal(path) if e["event"] == "worker_started")
-    _wait(lambda: gone(worker) or _is_zombie(worker))
+    wait_until(lambda: gone(worker) or _is_zombie(worker))
     assert died_during(path, "boot-2") == "gemm"
     assert died_during(path, "boot-1") is None
 
@@ -304,10 +311,3 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def _wait(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "the condition did not come true in time"
-        time.sleep(0.02)

@@ -14,6 +14,7 @@ from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict
+from tests.support.clocks import LookClock
 from tests.support.engine_helpers import plan
 from tests.support.executor_helpers import Fake, events, told
 
@@ -45,9 +46,9 @@ def test_a_run_whose_time_is_over_gives_each_check_its_least(fake: Fake) -> None
 
 
 def test_results_carry_the_time_their_check_started_at(fake: Fake) -> None:
-    before = time.monotonic()
-    gemm, hbm = fake("fine", plan("gemm", "hbm")).results
-    assert before < gemm.started_s < hbm.started_s < time.monotonic()
+    clock = LookClock(0.001)
+    gemm, hbm = fake("fine", plan("gemm", "hbm"), clock=clock.monotonic).results
+    assert 0 < gemm.started_s < hbm.started_s < clock.monotonic()
 
 
 def test_all_selftests_come_before_the_checks(fake: Fake) -> None:

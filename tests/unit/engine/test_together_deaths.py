@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,12 +13,12 @@ import pytest
 
 from gpu_burnin.checks import REGISTRY, CheckContext
 from gpu_burnin.device.port import DeviceError
-from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.judge.attribution import judge_links
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support import coverages
 from tests.support.engine_helpers import gpu, limited, plan
-from tests.support.executor_helpers import LIMITS, gone
+from tests.support.executor_helpers import LIMITS, gone, run_plan
 from tests.support.observed import observed
 from tests.support.together_helpers import contexts, run_together
 
@@ -125,7 +124,7 @@ def _execute(tmp_path: Path, step: int, how: str) -> ExecutionResult:
     (tmp_path / "worker.py").write_text(_WORKER)
     command = [sys.executable, "-P", str(tmp_path / "worker.py"), "GPU-1", str(step), how]
     made = plan(*_CHECKS, gpus=_COUNT, deadline_s=6.0)
-    return execute(limited(replace(made, options={"collective_wait_s": 4.0}), **LIMITS), command=command)
+    return run_plan(limited(replace(made, options={"collective_wait_s": 4.0}), **LIMITS), command=command)
 
 
 @pytest.mark.slow
@@ -135,9 +134,7 @@ def _execute(tmp_path: Path, step: int, how: str) -> ExecutionResult:
 def test_workers_that_end_at_an_exchange_leave_the_others_with_right_verdicts(
     tmp_path: Path, how: str, step: int
 ) -> None:
-    started = time.monotonic()
     result = _execute(tmp_path, step, how)
-    assert time.monotonic() - started < 60
     found = {(one.name, one.gpu): one for one in result.results}
     assert set(found) == {(name, f"GPU-{index}") for name in _CHECKS for index in range(_COUNT)}
     for name in _CHECKS:

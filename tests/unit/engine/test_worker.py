@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.device.port import DeviceError, DeviceFault
-from gpu_burnin.engine.executor import execute
 from gpu_burnin.engine.messages import Failed, parse
 from gpu_burnin.engine.worker import Progress, _failure
 from gpu_burnin.engine.worker_process import worker_environment
@@ -17,11 +16,11 @@ from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.judge.coverage import verified_s
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import limited, plan
-from tests.support.executor_helpers import LIMITS, gone, told
+from tests.support.executor_helpers import LIMITS, gone, run_plan, told
 
 
 def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None:
-    result = execute(plan("gemm", "hbm", gpus=2, selftest=True))
+    result = run_plan(plan("gemm", "hbm", gpus=2, selftest=True))
     assert [r.verdict for r in result.results] == [Verdict.PASS] * 4
     proved = {(t.check, t.gpu, t.fault.split(" ")[1]) for t in result.selftests}
     parts = [("hbm", "cell"), *(("gemm", precision) for precision in PRECISIONS)]
@@ -32,7 +31,7 @@ def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None
 
 def test_real_worker_faults_hit_the_gpu_they_name() -> None:
     inject = ("gemm:bitflip:gpu=1", "hbm:crash:gpu=1", "gemm:crash_once:gpu=0")
-    result = execute(plan("gemm", "hbm", gpus=2, inject=inject))
+    result = run_plan(plan("gemm", "hbm", gpus=2, inject=inject))
     found = {(r.name, r.gpu): told(r) for r in result.results}
     assert found == {
         ("gemm", "GPU-0"): [("WORKER_DIED", Verdict.INCONCLUSIVE)],
@@ -43,7 +42,7 @@ def test_real_worker_faults_hit_the_gpu_they_name() -> None:
 
 
 def test_real_worker_without_memory_says_so() -> None:
-    result = execute(plan("gemm", "hbm", inject=("gemm:out_of_memory",)))
+    result = run_plan(plan("gemm", "hbm", inject=("gemm:out_of_memory",)))
     assert [told(r) for r in result.results] == [[("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)], []]
 
 
@@ -60,7 +59,7 @@ def test_real_worker_goes_first_when_memory_runs_out() -> None:
         if event["event"] == "check_started":
             scores.append(int(Path(f"/proc/{event['pid']}/oom_score_adj").read_text()))
 
-    execute(plan("state", gpus=0), on_event=on_event)
+    run_plan(plan("state", gpus=0), on_event=on_event)
     assert scores[0] > int(Path("/proc/self/oom_score_adj").read_text())
 
 
@@ -85,7 +84,7 @@ def test_time_of_waiting_is_told_each_time() -> None:
 
 def test_real_worker_that_wedges_is_killed() -> None:
     made = plan("hbm", inject=("hbm:wedge",), deadline_s=0.5)
-    result = execute(limited(made, **LIMITS))
+    result = run_plan(limited(made, **LIMITS))
     assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
     assert all(gone(pid) for pid in result.worker_pids)
 
@@ -115,11 +114,11 @@ def test_the_environment_of_a_worker_is_clean() -> None:
 def test_a_gpu_that_waits_for_the_turns_of_others_is_not_tested_meanwhile() -> None:
     """Copies of four GPUs, one after the other: each waits for three."""
     made = plan("pcie", gpus=4)
-    result = execute(made)
+    result = run_plan(made)
     for one in result.results:
         waited_s = one.coverage.waited_s
         assert isinstance(waited_s, float)
         assert 0 < waited_s < one.seconds
         assert 0 < verified_s(one) < one.seconds - waited_s
-    (alone,) = execute(plan("gemm")).results
+    (alone,) = run_plan(plan("gemm")).results
     assert alone.coverage.waited_s is None

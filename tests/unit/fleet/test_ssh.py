@@ -38,7 +38,7 @@ def test_a_new_key_with_the_right_fingerprint_is_pinned_and_ssh_keygen_finds_it(
     server, known = start_server(), tmp_path / "state" / "known_hosts"
     [result] = probe([target(server, identity, fingerprint=key_of(server).fingerprint)], known)
     assert result.ok and result.new_key and result.key == key_of(server)
-    assert result.rtt_s is not None and 0 < result.rtt_s < 5
+    assert result.rtt_s is not None and result.rtt_s > 0
     assert known.read_text() == f"[127.0.0.1]:{server.port} {key_of(server).line}\n"
     assert known.stat().st_mode & 0o777 == 0o600
     found = subprocess.run(

@@ -28,6 +28,7 @@ from gpu_burnin.checks.pcie.port import Direction, Moved, Verified
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate
 from gpu_burnin.types import CheckResult, Verdict
+from tests.support.clocks import HandClock, use
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import SHAPES
 from tests.support.together_helpers import contexts, results_together
@@ -76,20 +77,11 @@ class Spoiler:
 Run = Callable[[Spoiler], dict[str, CheckResult]]
 
 
-class _Clock:
-    """Seconds that pass by copies and by comparing, and by nothing else."""
-
-    now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 def _pcie(way: Direction) -> Run:
     """Copies of a millisecond, which take the host longer to compare than to make: most time is not copying."""
 
     def run(spoiler: Spoiler) -> dict[str, CheckResult]:
-        clock = _Clock()
+        clock = HandClock()  # seconds that pass by copies and by comparing, and by nothing else
 
         class Link(CpuPcie):
             def open(self, size_bytes: int) -> Any:
@@ -114,9 +106,7 @@ def _pcie(way: Direction) -> Run:
                     spoiler.flip(destination)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pcie, "time", clock)
-            patch.setattr(pcie_phases, "time", clock)
-            patch.setattr(together, "time", clock)
+            use(patch, clock, pcie, pcie_phases, together)
             patch.setattr(pcie_phases, "_SMALL_COPIES", 4)
             made = [replace(ctx, device=DeviceWith(pcie=Link)) for ctx in contexts(1, 0.3)]
             return results_together(pcie.Check().run, made)

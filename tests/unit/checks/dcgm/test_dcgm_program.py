@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpu_burnin.checks.dcgm.result import DiagnosticRow
 from gpu_burnin.report.formatting import covered
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.types import JSON, CheckResult, Verdict
+from tests.support.clocks import PATIENCE_S, wait_until
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, spoil
 
 # --- dcgmi itself ---
@@ -128,28 +128,18 @@ def test_progress_is_shown_while_dcgmi_runs(dcgmi: Callable[[str], Path], tmp_pa
 # --- its end ---
 
 
-def _gone(pid: int, within_s: float = 30.0) -> bool:
-    """Whether a process ends (a zombie has ended)."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        os.sched_yield()
-    return False
+def _gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def _pid(path: Path) -> int:
     """The process number that a script writes when it is up."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if path.exists() and (text := path.read_text()).endswith("\n"):
-            return int(text)
-        os.sched_yield()
-    raise AssertionError(f"{path} was not written")
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
 
 
 # The script tells that it was asked to end, as dcgmi stops its tests then; its child does not care.
@@ -170,7 +160,8 @@ def test_after_its_time_dcgmi_is_told_to_end_and_all_of_its_group_is_gone(
     assert (reason.code, reason.severity) == ("DCGM_UNKNOWN", Verdict.INCONCLUSIVE)
     assert "was ended after" in reason.message
     assert (tmp_path / "stopped").read_text() == "stopped\n"
-    assert _gone(_pid(tmp_path / "self")) and _gone(_pid(tmp_path / "child"))
+    pids = [_pid(tmp_path / name) for name in ("self", "child")]
+    wait_until(lambda: all(map(_gone, pids)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -185,8 +176,8 @@ def test_dcgmi_ends_with_its_worker(dcgmi: Callable[[str], Path], tmp_path: Path
     try:
         pids = [_pid(tmp_path / name) for name in ("self", "child")]
         os.killpg(worker.pid, number)
-        worker.wait(30)
-        assert all(_gone(pid) for pid in pids)
+        worker.wait(PATIENCE_S)
+        wait_until(lambda: all(map(_gone, pids)))
         assert (tmp_path / "stopped").exists()
     finally:
         worker.kill()

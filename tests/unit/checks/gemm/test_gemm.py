@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from gpu_burnin.exact import operands
 from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.exact.port import Collected
 from gpu_burnin.types import Verdict
+from tests.support import clocks
 from tests.support.devices import ComputingDevice
 from tests.support.engine_helpers import context, gpu
 
@@ -80,9 +79,7 @@ def test_gemm_without_golden_digests_verifies_by_freivalds_and_by_the_host() -> 
 
 
 def test_gemm_uses_the_time_it_is_given_for_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = itertools.count()  # a clock that goes on by 10 ms whenever the check looks at it
-    clock = SimpleNamespace(monotonic=lambda: next(looks) * 0.01, sleep=lambda _: None)
-    monkeypatch.setattr(gemm_phases, "time", clock)
+    clocks.use(monkeypatch, clocks.LookClock(0.01), gemm_phases)
     monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.01)
     monkeypatch.setattr(gemm_phases, "_PROGRESS_EVERY_S", 0.05)
     sent: list[Any] = []
@@ -137,7 +134,8 @@ class _BrokenDevice(ComputingDevice):
             c.data.view(np.float32).reshape(-1)[100] *= 1.5
 
 
-def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> None:
+def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.use(monkeypatch, clocks.LookClock(0.001), gemm_phases)
     result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice()))
     assert result.verdict is Verdict.FAIL and result.seconds < 30
     assert len(result.reasons) == gemm_phases.MAX_LOCATED
@@ -147,7 +145,8 @@ def test_gemm_says_when_a_repeat_is_wrong_in_the_same_way_and_ends_early() -> No
 
 
 @pytest.mark.slow
-def test_a_fault_that_begins_late_is_found_in_the_rotation() -> None:
+def test_a_fault_that_begins_late_is_found_in_the_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.use(monkeypatch, clocks.LookClock(0.001), gemm_phases)
     clean = gemm.Check().run(context()).coverage.products["fp32"]
     result = gemm.Check().run(replace(context(budget_s=60.0), device=_BrokenDevice(after=clean + 50)))
     assert result.verdict is Verdict.FAIL and result.seconds < 30
@@ -190,6 +189,7 @@ def test_a_random_product_that_changes_is_a_failure_with_its_place() -> None:
 
 
 def test_a_random_product_that_changes_between_cycles_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.use(monkeypatch, clocks.LookClock(0.001), gemm_phases)
     monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.0)  # four products a time: the seventh comes in a later cycle
     monkeypatch.setattr(gemm_phases, "_CYCLE_S", 0.2)
     result = gemm.Check().run(replace(context(budget_s=60.0), device=_Drifts(7)))
@@ -210,6 +210,7 @@ def test_random_products_that_are_never_written_are_seen() -> None:
 
 def test_a_tile_that_random_products_never_write_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bits are those of the cleared C, the same with every repeat; only another cycle clears to other bits."""
+    clocks.use(monkeypatch, clocks.LookClock(0.001), gemm_phases)
     monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.0)
     monkeypatch.setattr(gemm_phases, "_CYCLE_S", 0.2)
 

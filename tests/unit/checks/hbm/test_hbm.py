@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from gpu_burnin.checks.hbm.rounds import CORE, Scan, Step
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact import operands
 from gpu_burnin.types import JSON, Verdict
+from tests.support import clocks
 from tests.support.devices import ComputingDevice, DeviceWith
 from tests.support.engine_helpers import context
 from tests.support.faulty_hbm import FaultyHbm
@@ -63,7 +63,8 @@ def test_bytes_are_counted_one_by_one() -> None:
     assert coverage.bytes_moved == coverage.bytes_written + coverage.bytes_read_back
 
 
-def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
+def test_more_rounds_follow_while_there_is_time_and_move_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.use(monkeypatch, clocks.LookClock(0.001), hbm, hbm_patterns)
     seen: list[Pattern] = []
 
     class Watched(CpuHbm):
@@ -78,24 +79,25 @@ def test_more_rounds_follow_while_there_is_time_and_move_on() -> None:
     assert result.seconds >= 0.3
 
 
-def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits() -> None:
+def test_an_extended_round_visits_every_bit_and_every_rare_place_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
+    clock = clocks.HandClock()
+    clocks.use(monkeypatch, clock, hbm, hbm_patterns)
 
     class Watched(CpuHbm):
         def hold(self, seconds: float) -> None:
             waits.append(seconds)
-            super().hold(seconds)
+            clock.sleep(seconds)
 
     told: list[Mapping[str, JSON]] = []
     ctx = replace(_extended(hbm_bytes=4096), device=DeviceWith(hbm=Watched), progress=told.append)
     check = hbm.Check()
     check.retention_s = 0.05
-    started = time.monotonic()
     result = check.run(ctx)
     assert result.coverage.passes == {**dict.fromkeys(CORE, 1), "walking": 64, "modulo": 20, "retention": 1}
     assert result.coverage.patterns == (*CORE, "retention")
-    assert result.coverage.retention_s == 0.05 and time.monotonic() - started >= 0.1
-    assert len(waits) >= 2 and sum(waits) <= 0.1
+    assert result.coverage.retention_s == 0.05 and clock.now_s == pytest.approx(0.1)
+    assert waits == pytest.approx([0.05, 0.05])
     assert any(message["phase"] == "memory retention" for message in told)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_burnin.checks.nccl import cuda as nccl_cuda
 from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.check import Check
 from gpu_burnin.checks.nccl.cuda import CudaNccl, Log
@@ -30,6 +31,7 @@ from gpu_burnin.device.cuda_errors import DeviceErrors
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.types import Verdict
 from tests.support import coverages
+from tests.support.clocks import HandClock, use
 from tests.support.cuda_fakes import STREAM
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context
@@ -264,15 +266,16 @@ def test_ranks_that_do_not_come_end_in_a_timeout_and_an_abort(nccl_port: CudaNcc
 
 
 def test_a_device_that_hangs_ends_in_a_timeout_and_an_abort(
-    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl
+    nccl_port: CudaNccl, nccl_gpu: FakeGpu, nccl_library: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join(nccl_port)
     nccl_gpu.hangs = True
     nccl_port.begin(operation("all_reduce", "fp32", SIZE_BYTES, 1, 0, 5), 1, LIMIT_S)
-    started = time.monotonic()
+    clock = HandClock()
+    use(monkeypatch, clock, nccl, nccl_cuda)
     with pytest.raises(NcclTimeout, match="all_reduce did not end"):
         nccl_port.finish(0.05)
-    assert time.monotonic() - started < 5
+    assert 0.05 < clock.now_s < 0.1
     nccl_port.abort()
     nccl_port.abort()
     assert nccl_library.names().count("ncclCommAbort") == 1

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CheckContext
+from gpu_burnin.checks import CheckContext, together
+from gpu_burnin.checks.nvlink import check as nvlink_check
+from gpu_burnin.checks.nvlink import phases as nvlink_phases
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
 from gpu_burnin.checks.nvlink.pairs import expected, moved_bytes
@@ -23,7 +25,7 @@ from gpu_burnin.judge.coverage import judge_coverage, missed_fault_rate
 from gpu_burnin.judge.observations import Findings
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Verdict
-from tests.support import coverages
+from tests.support import clocks, coverages
 from tests.support.engine_helpers import context, gpu
 from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together, run_together
@@ -68,6 +70,13 @@ def test_healthy_gpus_cover_every_pair_both_ways(count: int) -> None:
     assert _open_memory() == []
 
 
+@pytest.fixture
+def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by looking at the clock, 1 ms a look: a budget is a number of copies on any machine."""
+    clocks.use(monkeypatch, clocks.LookClock(0.001), nvlink_check, nvlink_phases, together)
+
+
+@pytest.mark.usefixtures("own_time")
 def test_time_that_is_left_brings_more_rounds() -> None:
     one, more = _run(contexts(2)), _run(contexts(2, budget_s=0.4))
     assert {coverages.nvlink(result).rounds for result in one.values()} == {1}
@@ -75,6 +84,7 @@ def test_time_that_is_left_brings_more_rounds() -> None:
     assert len(rounds) == 1 and int(str(rounds.pop())) > 1
 
 
+@pytest.mark.usefixtures("own_time")
 def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.disjoint_pairs", lambda self: None)
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.all_at_once", lambda self: None)
@@ -147,6 +157,7 @@ def test_an_error_names_the_place_and_both_values() -> None:
     assert entry["offset_bytes"] == 5 * piece_bytes + 8
 
 
+@pytest.mark.usefixtures("own_time")
 def test_errors_are_counted_in_full_and_listed_up_to_a_limit() -> None:
     made = _injected(2, "reordered")
     results = _run([replace(ctx, budget_s=1.5) for ctx in made])

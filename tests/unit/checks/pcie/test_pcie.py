@@ -20,6 +20,7 @@ from gpu_burnin.exact.operands import U64
 from gpu_burnin.report.formatting import covered
 from gpu_burnin.types import JSON, CheckResult, Verdict
 from tests.support import coverages
+from tests.support.clocks import HandClock, use
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import SHAPES, context
 from tests.support.pcie_helpers import one, run
@@ -123,20 +124,11 @@ def test_a_gpu_that_dies_in_its_turn_leaves_the_others() -> None:
     assert [coverages.pcie(result).gpus_at_once for result in left] == [2, 2]
 
 
-class Clock:
-    """Seconds that pass by copies and by nothing else."""
-
-    now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 1), (10.0, 1), (65.0, 2)])
 def test_the_budget_goes_into_rounds_turns_and_all_at_once(
     monkeypatch: pytest.MonkeyPatch, budget_s: float, rounds: int
 ) -> None:
-    clock = Clock()
+    clock = HandClock()  # seconds that pass by copies and by nothing else
     spent: dict[str, float] = {}
 
     class Slow(CpuPcie):
@@ -154,8 +146,7 @@ def test_the_budget_goes_into_rounds_turns_and_all_at_once(
             clock.now_s += seconds
             return Moved(moved.bytes, max(seconds, 1e-9))
 
-    monkeypatch.setattr(pcie_phases, "time", clock)
-    monkeypatch.setattr(together, "time", clock)
+    use(monkeypatch, clock, pcie_phases, together)
     result = one(Slow, budget_s=budget_s)
     spent = {series.name.removeprefix("pcie "): len(series.values) for series in result.series}
     assert coverages.pcie(result).rounds == rounds == max(1, int(budget_s / ROUND_S))

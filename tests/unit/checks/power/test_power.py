@@ -28,6 +28,7 @@ from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support import coverages
 from tests.support.engine_helpers import gpu
+from tests.support.power_time import own_power_time
 from tests.support.together_helpers import contexts, run_together
 
 ALWAYS: Mapping[str, Any] = {"power_waves": "always"}
@@ -41,6 +42,11 @@ def run(count: int = 1, level: str = "standard", **changes: Any) -> dict[str, Ch
     found = run_together(lambda ctx: Check().run(ctx), made)
     assert all(isinstance(result, CheckResult) for result in found.values()), found
     return {uuid: result for uuid, result in found.items() if isinstance(result, CheckResult)}
+
+
+@pytest.fixture(autouse=True)
+def _own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_power_time(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,13 @@ import pytest
 
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.checks.power.grant_request import State
-from gpu_burnin.engine.executor import ExecutionResult, execute
+from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate, verified_s
 from gpu_burnin.types import Verdict
 from tests.support import coverages
 from tests.support.engine_helpers import SHAPES, gpu, limited
-from tests.support.executor_helpers import LIMITS, told
+from tests.support.executor_helpers import LIMITS, run_plan, told
 
 # Seconds that the worker which looks for the grant may be late, without and with the wait.
 _SLACK_S = 1.5
@@ -32,7 +32,7 @@ def run(directory: Path, slack_s: float = 30.0, wait_s: float = 20.0, **settings
         options=options, selftest=False, **settings,
     )  # fmt: skip
     checks = tuple(replace(check, weight=0.0, least_s=0.0) for check in made.checks)
-    return execute(limited(replace(made, checks=checks), slack_s=slack_s, **LIMITS))
+    return run_plan(limited(replace(made, checks=checks), slack_s=slack_s, **LIMITS))
 
 
 @pytest.fixture

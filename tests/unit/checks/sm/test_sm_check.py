@@ -16,6 +16,7 @@ from gpu_burnin.checks.sm.faults import FAULT_NAMES
 from gpu_burnin.checks.sm.kernels import FUNCTIONS, KERNELS, SmRun
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import Action, Verdict
+from tests.support import clocks
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context
 
@@ -57,10 +58,11 @@ def test_a_healthy_gpu_passes_and_says_what_was_covered() -> None:
     assert coverage.bytes_moved > 1 << 20
 
 
-def test_the_check_uses_the_time_it_is_given_with_new_seeds() -> None:
+def test_the_check_uses_the_time_it_is_given_with_new_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.use(monkeypatch, clocks.LookClock(0.01), sm)
     sent: list[Any] = []
     result = sm.Check().run(replace(context(budget_s=0.5), progress=sent.append))
-    assert 0.5 <= result.seconds < 5
+    assert 0.5 <= result.seconds < 0.55
     assert result.coverage.seeds > len(KERNELS)
     assert sent[0]["phase"] == "sm fp32" and sent[0]["errors"] == 0 and 0 <= sent[0]["done"] <= 1
 
