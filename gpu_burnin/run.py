@@ -28,10 +28,10 @@ from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import Judgement, judge
 from gpu_burnin.node.history import History, read_history
 from gpu_burnin.node.known_gpus import makes_known, wanted_notice
-from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_surroundings, prepare
+from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_options, check_surroundings, prepare
 from gpu_burnin.node.recording import Finished, record
 from gpu_burnin.node.signing import CODE as NO_EVIDENCE
-from gpu_burnin.node.signing import NO_HISTORY, obstacles
+from gpu_burnin.node.signing import NO_HISTORY, obstacles, refuse_unsigned
 from gpu_burnin.node.signing import notice as no_evidence
 from gpu_burnin.node.store import KERNEL_DIR, RunDirectory, Store
 from gpu_burnin.report import build, model
@@ -118,11 +118,13 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
     interrupts, planted = interrupts or Interrupts(), bool(options.inject)
     started_s = time.monotonic()
     config, store = options.config, Store(options.config.state_dir)
+    check_options(options)
     check_surroundings(config)
     unsigned = () if planted else obstacles(config, read_host())
     with store.locked():
         store.forget_power_request()
         prepared = prepare(options)
+        refuse_unsigned(config, unsigned, simulated=prepared.simulated)
         revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
         with interrupts.taken():
             with _new_run(store) as begun:
@@ -325,8 +327,7 @@ def _observe(
 def is_simulated(prepared: Prepared, seen: Seen) -> bool:
     """Whether anything that the run saw was not real: one word is enough."""
     return (
-        prepared.plan.backend == "cpu"
-        or prepared.found.simulated
+        prepared.simulated
         or seen.log.simulated
         or seen.telemetry.simulated
         or any(result.coverage.simulated for result in seen.done.results)

@@ -69,7 +69,7 @@ def demo(sick: bool, model: str, as_json: bool, opens: bool, out: Path) -> None:
         outcome = run_burnin(options, progress.display, Interrupts(last=True))
     with readers_may_leave(f"the report of this {outcome.verdict}"):
         tell(outcome, as_json)
-    click.echo("\n".join(_after(outcome, sick)), err=True)
+    click.echo("\n".join((*outcome.problems, *_after(outcome, sick))), err=True)
     page = outcome.run_dir / REPORT_HTML
     if opens and not webbrowser.open(page.as_uri()):
         click.echo(f"no browser could be started here: open {page} in one", err=True)

@@ -12,7 +12,7 @@ from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.deadlines import deadlines
-from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan
+from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan, parse_injection
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
@@ -73,8 +73,24 @@ class Prepared:
     new_gpus: tuple[Gpu, ...] = ()
     record_problem: str = ""
 
+    @property
+    def simulated(self) -> bool:
+        """Whether it is known beforehand that no real GPU is tested."""
+        return self.plan.backend == "cpu" or self.found.simulated
+
 
 BUSY = "only the check state ran, because a foreign process uses a GPU"
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse what contradicts itself on every host. Raises GpuBurninError (exit 2)."""
+    _refuse_conflicts(options, wanted_checks(options.config))
+    try:
+        level_time_s(level_of(options), options.duration_s)
+        for spec in options.inject:
+            parse_injection(spec)
+    except PlanError as error:
+        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
 
 
 def check_surroundings(config: Config) -> None:
@@ -103,12 +119,8 @@ def prepare(options: RunOptions) -> Prepared:
 
     Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
     """
-    _refuse_conflicts(options, wanted_checks(options.config))
-    try:
-        level_s = level_time_s(level_of(options), options.duration_s)
-    except PlanError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
-    found = discover(deadlines(level_s).discover_s)
+    check_options(options)
+    found = discover(deadlines(level_time_s(level_of(options), options.duration_s)).discover_s)
     backend = choose_backend(options.backend or options.config.backend, found)
     # A damaged record makes every GPU new again; it is no reason to leave a node untested.
     try:

@@ -15,10 +15,7 @@ NO_HISTORY = "XIDs since boot cannot be read from a kernel log"
 
 
 def obstacles(config: Config, host: Host) -> tuple[str, ...]:
-    """What keeps this host from signing, each with its remedy; none where it can.
-
-    Raises GpuBurninError (exit 2) for any of it where the configuration asks for evidence.
-    """
+    """What keeps this host from signing, each with its remedy; none where it can."""
     found = []
     if not host.machine_id:
         found.append("/etc/machine-id holds no machine id (make one with `systemd-machine-id-setup`)")
@@ -28,11 +25,19 @@ def obstacles(config: Config, host: Host) -> tuple[str, ...]:
         evidence.own_public_key(config.host_key)
     except GpuBurninError as error:
         found.append(str(error).removeprefix(f"{socket.gethostname()}: "))
-    if found and config.require_evidence:
-        raise GpuBurninError(
-            f"{socket.gethostname()}: this run could not be signed, and require_evidence is set: {'; '.join(found)}"
-        )
     return tuple(found)
+
+
+def refuse_unsigned(config: Config, found: tuple[str, ...], *, simulated: bool) -> None:
+    """Raise GpuBurninError (exit 2) for obstacles where the configuration asks for evidence of such a run.
+
+    Of a simulated run it does so in a lab alone (allow_simulated): elsewhere no gate opens by one, signed or not.
+    """
+    if found and config.require_evidence and (config.allow_simulated or not simulated):
+        raise GpuBurninError(
+            f"{socket.gethostname()}: this run could not be signed, and require_evidence is set: {'; '.join(found)}; "
+            "to look without consequences, give --state-dir another directory"
+        )
 
 
 def notice(found: tuple[str, ...]) -> Notice:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.signing import obstacles
+from gpu_burnin.node.signing import obstacles, refuse_unsigned
 from gpu_burnin.report import model
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.state_dir import default_state_dir
@@ -116,7 +117,7 @@ HOST = Host("0" * 32, "11111111-2222-3333-4444-555555555555", "gpu-1", "6.1")
 
 
 def test_a_host_that_can_sign_has_no_obstacle(host_key: Path) -> None:
-    assert obstacles(Config(host_key=host_key, require_evidence=True), HOST) == ()
+    assert obstacles(Config(host_key=host_key), HOST) == ()
 
 
 @pytest.mark.parametrize(
@@ -127,16 +128,22 @@ def test_a_host_that_can_sign_has_no_obstacle(host_key: Path) -> None:
         (HOST, Path("/none"), "/none (No such file or directory): make it with `ssh-keygen -A`, or set host_key"),
     ],
 )
-def test_each_obstacle_is_named_and_refused_only_where_evidence_is_required(
+def test_each_obstacle_is_named_and_refused_only_where_a_gate_waits_for_evidence(
     host: Host, key: Path | None, says: str, host_key: Path
 ) -> None:
     config = Config(host_key=key or host_key)
-    (found,) = obstacles(config, host)
-    assert says in found
-    with pytest.raises(GpuBurninError, match="require_evidence is set") as caught:
-        obstacles(Config(host_key=key or host_key, require_evidence=True), host)
-    assert says in str(caught.value)
-    assert caught.value.exit_code == 2
+    found = obstacles(config, host)
+    assert len(found) == 1 and says in found[0]
+    required = replace(config, require_evidence=True)
+    lab = replace(required, allow_simulated=True)
+    for waits, simulated in ((required, False), (lab, False), (lab, True)):
+        with pytest.raises(GpuBurninError, match="require_evidence is set") as caught:
+            refuse_unsigned(waits, found, simulated=simulated)
+        assert says in str(caught.value)
+        assert caught.value.exit_code == 2
+    refuse_unsigned(config, found, simulated=False)
+    refuse_unsigned(required, found, simulated=True)
+    refuse_unsigned(required, (), simulated=False)
 
 
 def test_an_empty_machine_id_is_read_as_none(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from gpu_burnin.checks import CHECK_NAMES
+from gpu_burnin.cli.main import cli
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
-from tests.support.node_runs import Node, refused
+from gpu_burnin.node.prepare import Prepared, RunOptions, prepare
+from tests.support.node_runs import Node, codes, refused
 
 
 def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +55,60 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "metrics_file /none/gpu_burnin.prom cannot be written")
     node.configure(colour="red")
     refused(node, "unknown key colour")
+
+
+@pytest.fixture
+def keyless(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A host whose gate waits for evidence, and which has no key to sign with."""
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    node.configure(checks=["state"], host_key="/none", allow_simulated=False)
+    return node
+
+
+def test_options_are_checked_before_the_key_is_asked_for(keyless: Node) -> None:
+    keyless.configure(host_key="/none")
+    refused(keyless, "unknown checks gem: choose from", "--checks", "gem")
+    refused(keyless, "unknown fault 'gremlin'", "--inject", "gemm:gremlin")
+    refused(keyless, "--gpus 7 fits none", "--gpus", "7")
+    refused(keyless, "does not go with --level quick", "--level", "quick", "--for", "2h")
+    refused(keyless, "cannot read the host key /none")
+
+
+def test_a_real_node_that_cannot_sign_is_refused_before_its_first_check(
+    keyless: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def real(options: RunOptions) -> Prepared:
+        made = prepare(options)
+        return replace(made, plan=replace(made.plan, backend="cuda"), found=replace(made.found, simulated=False))
+
+    def begins(*_: object, **__: object) -> None:
+        raise AssertionError("a check has begun")
+
+    monkeypatch.setattr("gpu_burnin.run.prepare", real)
+    monkeypatch.setattr("gpu_burnin.run.execute", begins)
+    refused(keyless, "this run could not be signed, and require_evidence is set: cannot read the host key /none")
+    refused(keyless, "require_evidence is set", "--state-dir", str(keyless.store.root))
+    with pytest.raises(AssertionError, match="a check has begun"):
+        CliRunner().invoke(
+            cli,
+            ["run", "--config", str(keyless.directory / "config.yaml"), "--out", str(keyless.directory / "look")],
+            catch_exceptions=False,
+        )
+
+
+@pytest.mark.slow
+def test_a_simulated_run_and_one_in_another_directory_need_no_key(keyless: Node) -> None:
+    code, report, err = keyless.run()
+    assert (code, codes(report)) == (3, {"SIMULATED"}), err
+    assert "cannot read the host key /none" in next(
+        warning["message"] for warning in report["warnings"] if warning["code"] == "NO_EVIDENCE"
+    )
+    assert not (keyless.store.runs()[-1].path / "evidence.json").exists()
+    keyless.configure(checks=["state"], host_key="/none")
+    assert keyless.call("run")[0] == 2, "in a lab the gate waits for the evidence of simulated runs"
+    assert keyless.call("run", "--out", str(keyless.directory / "look"))[0] == 0
+    assert keyless.call("gate")[0] == 3
 
 
 def test_malformed_data_files_are_named_with_their_line(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

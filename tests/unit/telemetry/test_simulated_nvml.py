@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 
 import pytest
 
+import gpu_burnin
 from gpu_burnin.checks.state.node import judge_state
 from gpu_burnin.checks.state.rules import Expected
 from gpu_burnin.engine.worker_process import worker_environment
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_skus, load_xids
 from gpu_burnin.hardware.xid import Preflight
+from gpu_burnin.node.prepare import Prepared
 from gpu_burnin.run import is_simulated
 from gpu_burnin.settings.expectations import Expectations
-from gpu_burnin.telemetry.discover import choose_backend, discover
+from gpu_burnin.system.host import Host
+from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.telemetry.nvml import Nvml, read_inventory
@@ -120,6 +124,16 @@ def test_every_process_that_opens_nvml_reads_the_simulated_gpus_and_says_so(
     assert done.stdout == f"True {asked.count} True\n", done.stderr
 
 
+def test_nvml_is_opened_in_one_place() -> None:
+    package = Path(gpu_burnin.__file__).parent
+    opening = {
+        path.name for path in package.rglob("*.py") if re.search(r"pynvml\.nvmlInit|\bn\.nvmlInit", path.read_text())
+    }
+    assert opening == {"nvml_library.py"}, (
+        "what opens NVML elsewhere misses the simulated GPUs, or passes them for real"
+    )
+
+
 def test_a_worker_on_a_gpu_never_reads_simulated_ones() -> None:
     base = {ENVIRONMENT: ECC_OF_GPU_1.to_text(), "PATH": "/bin"}
     assert ENVIRONMENT in worker_environment(base, "cpu", "GPU-1")
@@ -133,9 +147,8 @@ REAL: dict[str, Any] = {"backend": "cuda", "found": False, "log": False, "teleme
 def _ran(**unreal: Any) -> bool:
     said = SimpleNamespace(**{**REAL, **unreal})
     result = SimpleNamespace(coverage=SimpleNamespace(simulated=said.result))
-    prepared: Any = SimpleNamespace(
-        plan=SimpleNamespace(backend=said.backend), found=SimpleNamespace(simulated=said.found)
-    )
+    plan: Any = SimpleNamespace(backend=said.backend)
+    prepared = Prepared(plan, Found(simulated=said.found), Host("", "", "", ""), (), ())
     seen: Any = SimpleNamespace(
         log=SimpleNamespace(simulated=said.log),
         telemetry=SimpleNamespace(simulated=said.telemetry),
