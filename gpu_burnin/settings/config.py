@@ -168,7 +168,8 @@ class Config:
     )
     require_evidence: bool = option(
         FLAG,
-        "Refuse a run that could not be signed at once, as on a host whose gate waits for it.",
+        "Refuse a run that could not be signed at once, as on a host whose gate waits for it. Runs that no gate waits "
+        "for need no key: in another directory than C(state_dir), and simulated ones without C(allow_simulated).",
         False,
         role=Role(variable=None, value=True),
     )

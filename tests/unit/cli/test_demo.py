@@ -105,6 +105,14 @@ def test_a_sick_demo_names_one_gpu_by_its_counters_and_one_by_its_product_alone(
 
 
 @pytest.mark.slow
+def test_the_readme_shows_lines_of_the_demo(sick: Shown) -> None:
+    readme = (ROOT / "README.md").read_text()
+    (shown,) = [block for block in readme.split("```")[1::2] if "GEMM_MISMATCH" in block and "GPU 3" in block]
+    lines = set(sick.out.splitlines()) | set(sick.err.splitlines())
+    assert [line for line in shown.strip("\n").splitlines() if line not in lines] == []
+
+
+@pytest.mark.slow
 def test_a_demo_leaves_this_host_alone(healthy: Shown, sick: Shown) -> None:
     for shown in (healthy, sick):
         assert "kernel.log" in shown.touched, "what is watched is seen"
@@ -121,6 +129,7 @@ def _outcome(folder: Path, *reasons: Any) -> Any:
         run_dir=folder / "1/runs/a",
         verdict="PASS",
         exit_code=0,
+        problems=(),
         plan=SimpleNamespace(gpus=gpus),
         judgement=SimpleNamespace(reasons=reasons),
     )

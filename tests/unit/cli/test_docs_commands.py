@@ -24,7 +24,7 @@ BURNIN = ROOT / "docs/operations/burnin.md"
 CHECKS = ROOT / "docs/reference/checks.md"
 EXPECTATIONS = ROOT / "docs/reference/expectations.md"
 # Environment variables that the pages name.
-ENVIRONMENT = {"ANSIBLE_CONFIG", "LD_LIBRARY_PATH", "MUSTER_CACHE", "MUSTER_LAB_STATE"}
+ENVIRONMENT = {"ANSIBLE_CONFIG", "GPU_BURNIN_SIMULATED_NVML", "LD_LIBRARY_PATH", "MUSTER_CACHE", "MUSTER_LAB_STATE"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r'^(?:eval "\$\()?(gpu-burnin [^)#>]*)')
 
