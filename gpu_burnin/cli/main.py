@@ -18,7 +18,7 @@ import click
 
 from gpu_burnin import __version__
 from gpu_burnin.cli.options import (
-    complete_codes,
+    complete_injections,
     duration,
     host_config,
     host_options,
@@ -33,14 +33,17 @@ if TYPE_CHECKING:
 
 NAME = "gpu-burnin"
 # The environment variable in which the shell asks for completions.
-_COMPLETE = "_GPU_BURNIN_COMPLETE"
+COMPLETE = "_GPU_BURNIN_COMPLETE"
 # Modules that only an extra of this distribution brings, and which one.
 _EXTRA_OF: Mapping[str, str] = {"paramiko": "controller"}
 # Commands that are imported on use: name, where it is, one line of help.
 _LAZY: Mapping[str, tuple[str, str, str]] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
+    "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "demo": ("gpu_burnin.cli.demo", "demo", "Show a whole burn-in on simulated GPUs."),
+    "explain": ("gpu_burnin.cli.explain", "explain", "Say what a reason code or an XID means, and what to do."),
     "fleet": ("gpu_burnin.cli.fleet", "fleet", "Look at many hosts from the controller."),
+    "gate": ("gpu_burnin.cli.gate", "gate", "Say whether kubelet may start on this node."),
     "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
     "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),
     "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
@@ -95,6 +98,7 @@ def cli() -> None:
     "--inject",
     multiple=True,
     metavar="CHECK:FAULT",
+    shell_complete=complete_injections,
     help="Inject a fault, e.g. gemm:bitflip, or gemm:bitflip:gpu=0 on one GPU. Such a run never passes and is never "
     "evidence. A wrong FAULT lists the known ones.",
 )
@@ -124,23 +128,6 @@ def run(
     for problem in outcome.problems:
         click.echo(f"{NAME}: {problem}", err=True)
     sys.exit(outcome.exit_code)
-
-
-@cli.command()
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
-@host_options
-def gate(config_path: Path | None, state_dir: Path | None, quiet: bool) -> None:
-    """Say whether kubelet may start on this node.
-
-    It may when the newest run is a pass of this very boot and is not revoked. Exit code 0 open, 1 closed (no
-    pass, or a FAIL), 3 closed (INCONCLUSIVE, simulated, or the newest run left no evidence).
-    """
-    from gpu_burnin.node.gate import check_gate
-
-    statement = check_gate(host_config(config_path, state_dir))
-    if not quiet:
-        with readers_may_leave("this"):
-            click.echo(f"{statement.node}: open: PASS of run {statement.sequence} at {statement.finished_at}")
 
 
 @cli.command()
@@ -203,60 +190,11 @@ def publish(config_path: Path | None, state_dir: Path | None, deadline_s: float)
 
 
 @cli.command()
-@click.argument("code", required=False, shell_complete=complete_codes)
-def explain(code: str | None) -> None:
-    """Say what a reason CODE means and what to do.
-
-    Without CODE all codes are listed.
-    """
-    import difflib
-
-    from gpu_burnin.admission import node
-    from gpu_burnin.hardware import load_reasons
-    from gpu_burnin.node import evidence
-    from gpu_burnin.report.order import order_for
-
-    reasons, codes = load_reasons(), {**evidence.CODES, **node.CODES}
-    summaries = {**{name: info.summary for name, info in reasons.items()}, **{name: codes[name][0] for name in codes}}
-    if code is None:
-        width = max(map(len, summaries))
-        for name in sorted(summaries):
-            click.echo(f"{name:{width}}  {summaries[name]}")
-        return
-    name = code.upper()
-    if name not in summaries:
-        near = difflib.get_close_matches(name, summaries, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise GpuBurninError(f"no code {code}; {hint}gpu-burnin explain lists all")
-    click.echo(f"{name}: {summaries[name]}.")
-    if name in reasons:
-        info = reasons[name]
-        click.echo(f"Verdict, unless the check says otherwise: {info.severity}.")
-        click.echo(f"First action: {info.action} ({order_for(info.action).text}).")
-    click.echo(f"What to do: {reasons[name].what_to_do if name in reasons else codes[name][1]}")
-
-
-@cli.command()
 def schema() -> None:
     """Print the JSON Schema of the report."""
     from gpu_burnin.report.model import schema_text
 
     click.echo(schema_text(), nl=False)
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script for SHELL.
-
-    For bash: eval "$(gpu-burnin completion bash)" in ~/.bashrc; for zsh the same in ~/.zshrc; for fish: gpu-burnin
-    completion fish | source.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None  # click has all that the choice above names
-    click.echo(kind(cli, {}, NAME, _COMPLETE).source())
 
 
 @cli.command()
@@ -272,8 +210,11 @@ def call() -> int:
     (head, less) has what it wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
     """
     try:
-        if _COMPLETE in os.environ:
-            cli.main(prog_name=NAME, complete_var=_COMPLETE)
+        if COMPLETE in os.environ:
+            from gpu_burnin.cli.bash import use_own_bash
+
+            use_own_bash()
+            cli.main(prog_name=NAME, complete_var=COMPLETE)
         # Not cli.main(), which ends with 1 when a reader went away.
         with cli.make_context(NAME, sys.argv[1:]) as context:
             cli.invoke(context)

@@ -15,6 +15,8 @@ from gpu_burnin.settings.durations import parse_duration
 from gpu_burnin.settings.expectations import KEYS, Expectations, parse_arguments
 from gpu_burnin.settings.options import Option, OptionError, options_of
 
+# GPUs of a node that completion offers by their numbers.
+_MOST_GPUS = 8
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -61,14 +63,16 @@ def complete_models(context: click.Context, parameter: click.Parameter, incomple
     return [key for key in load_skus().skus if key.startswith(incomplete)]
 
 
-def complete_codes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The codes that begin so, for the shell."""
-    from gpu_burnin.admission import node
-    from gpu_burnin.hardware import load_reasons
-    from gpu_burnin.node import evidence
+def complete_injections(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """CHECK:FAULT of each fault that can be injected; behind a whole one the GPUs of the usual nodes, for the shell."""
+    from gpu_burnin.checks import CHECKS
+    from gpu_burnin.engine.plan import faults_of
 
-    codes = (*load_reasons(), *evidence.CODES, *node.CODES)
-    return sorted(code for code in codes if code.startswith(incomplete.upper()))
+    known = [f"{check}:{fault}" for check in CHECKS for fault in faults_of(check)]
+    whole = incomplete.rpartition(":")[0]
+    if whole in known:
+        known = [f"{whole}:gpu={index}" for index in range(_MOST_GPUS)]
+    return [value for value in known if value.startswith(incomplete)]
 
 
 def gpu_names(text: str) -> tuple[str, ...] | None:

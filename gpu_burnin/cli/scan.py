@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gpu_burnin.cli import terminal
 from gpu_burnin.cli.options import host_config, host_options
 from gpu_burnin.node.scan import scan as look
 from gpu_burnin.node.scan_text import document, render
@@ -26,5 +27,8 @@ def scan(config_path: Path | None, state_dir: Path | None, as_json: bool) -> Non
     """
     found = look(host_config(config_path, state_dir))
     with readers_may_leave("what was found"):
-        click.echo(json.dumps(document(found), indent=1, ensure_ascii=False) if as_json else render(found), nl=as_json)
+        if as_json:
+            click.echo(json.dumps(document(found), indent=1, ensure_ascii=False))
+        else:
+            terminal.show(render(found, terminal.width()))
     sys.exit(found.exit_code)

@@ -122,6 +122,11 @@ class Plan:
         return tuple(i.fault for i in map(parse_injection, self.inject) if i.hits(check, gpu))
 
 
+def faults_of(check: str) -> tuple[str, ...]:
+    """The faults that can be injected into a check: its own, and those of its worker."""
+    return CHECKS[check].faults + WORKER_FAULTS
+
+
 def parse_injection(spec: str) -> Injection:
     """Read "check:fault" or "check:fault:gpu=INDEX|UUID". Raises PlanError."""
     parts = spec.split(":")
@@ -133,7 +138,7 @@ def parse_injection(spec: str) -> Injection:
     check, fault = parts
     if check not in CHECKS:
         raise PlanError(f"inject {spec!r}: unknown check {check!r}, choose from {', '.join(CHECKS)}")
-    known = CHECKS[check].faults + WORKER_FAULTS
+    known = faults_of(check)
     if fault not in known:
         raise PlanError(f"inject {spec!r}: unknown fault {fault!r} for {check}, choose from {', '.join(known)}")
     return Injection(check, fault, gpu)

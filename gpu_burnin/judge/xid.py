@@ -22,7 +22,7 @@ _NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg,
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
 
 
-class _Time(Enum):
+class When(Enum):
     """When an event happened, which decides the column of the table."""
 
     RUN = auto()  # while only our tests ran: preflight
@@ -31,7 +31,7 @@ class _Time(Enum):
 
 
 @dataclass(frozen=True)
-class _Decision:
+class Decision:
     """The policy for one event. `detail` is what the line's registers add; `known` False: nobody described it."""
 
     preflight: Preflight
@@ -39,6 +39,10 @@ class _Decision:
     action: Action
     meaning: str = ""
     known: bool = True
+
+
+# What nobody has described is held: a doubt keeps a node out.
+UNKNOWN = Decision(Preflight.HOLD, Runtime.WARN, Action.HOLD, known=False)
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,13 @@ def _told(events: Sequence[XidEvent], seen: Observations, old: Collection[XidEve
     recovered, demands = _recovery(events, table)
     reasons: list[Reason] = []
     notices: list[Notice] = []
-    earlier = _Time.USERS if seen.passed_this_boot else _Time.BEFORE
+    earlier = When.USERS if seen.passed_this_boot else When.BEFORE
     foreign = [event for event in events if event in old or not is_own(event, table, seen.killed_pids)]
     for group in _groups(foreign):
         judged = [
             found
             for event in group
-            if (found := _judge(event, earlier if event in old else _Time.RUN, table, recovered.get(event.pci_bus_id)))
+            if (found := _judge(event, earlier if event in old else When.RUN, table, recovered.get(event.pci_bus_id)))
         ]
         if not judged:
             continue
@@ -182,46 +186,45 @@ def _recovery(events: Iterable[XidEvent], table: XidTable) -> tuple[dict[str, in
     return recovered, demands
 
 
-def _judge(event: XidEvent, when: _Time, table: XidTable, recovered_us: int | None) -> _Judged | None:
+def _judge(event: XidEvent, when: When, table: XidTable, recovered_us: int | None) -> _Judged | None:
     """What one event is worth; None when it is worth nothing."""
     policy = _decide(event, table)
-    if not policy.known:
-        return _Judged("XID_UNKNOWN", policy.action, event, policy.meaning, holds=when is not _Time.USERS)
-    code, action, holds = _outcome(policy, when)
+    code, action, holds = outcome(policy, when)
     if code is None:
         return None
     found = _Judged(code, action, event, policy.meaning, holds)
     clears = action is Action.RESET_GPU or event.xid == RECOVERY_XID
-    if holds and when is not _Time.RUN and clears and recovered_us is not None and recovered_us > event.monotonic_us:
+    if holds and when is not When.RUN and clears and recovered_us is not None and recovered_us > event.monotonic_us:
         return replace(found, meaning=f"{policy.meaning}; the driver has recovered since (XID 154)", holds=False)
     return found
 
 
-def _decide(event: XidEvent, table: XidTable) -> _Decision:
+def _decide(event: XidEvent, table: XidTable) -> Decision:
     """The table's word on this event: by code, by the text, and for NVLink 5 by the registers."""
     policy = table.policy(event.xid, sxid=event.sxid)
-    unknown = _Decision(Preflight.HOLD, Runtime.WARN, Action.HOLD, "", known=False)
     if event.xid == UNREADABLE:
-        return replace(unknown, meaning=f"the driver's line does not say which ({event.text})")
+        return replace(UNKNOWN, meaning=f"the driver's line does not say which ({event.text})")
     if policy is None:
-        return replace(unknown, meaning=f"the code is not in the table ({event.text})")
-    by_text = _Decision(*policy.for_text(event.text), policy.meaning)
+        return replace(UNKNOWN, meaning=f"the code is not in the table ({event.text})")
+    by_text = Decision(*policy.for_text(event.text), policy.meaning)
     error = None if event.sxid else decode(event.xid, event.text)
     if error is None:
         return by_text
     rule = worst_rule(error, table.nvlink5)
     place = f"{policy.meaning}, {'/'.join(sorted(error.units))}, status {error.status:#x}"
     if rule is None and not error.says_fatal:
-        return replace(unknown, meaning=f"{place}: the subcode is not in the table ({event.text})")
+        return replace(UNKNOWN, meaning=f"{place}: the subcode is not in the table ({event.text})")
     if rule is None or is_understated(error, rule):
         return replace(by_text, meaning=f"{place}, called fatal by the driver")
     hint = f": {rule.hint}" if rule.hint else ""
-    return _Decision(rule.preflight, rule.runtime, rule.action, f"{place}, {rule.severity}{hint}")
+    return Decision(rule.preflight, rule.runtime, rule.action, f"{place}, {rule.severity}{hint}")
 
 
-def _outcome(policy: _Decision, when: _Time) -> tuple[str | None, Action, bool]:
+def outcome(policy: Decision, when: When) -> tuple[str | None, Action, bool]:
     """The reason code (None when the event does not count), the action, and whether it keeps the node out."""
-    if when is _Time.USERS:
+    if not policy.known:
+        return "XID_UNKNOWN", policy.action, when is not When.USERS
+    if when is When.USERS:
         if policy.runtime is Runtime.LOG:
             return None, policy.action, False
         fatal = policy.runtime is Runtime.REVOKE
@@ -231,7 +234,7 @@ def _outcome(policy: _Decision, when: _Time) -> tuple[str | None, Action, bool]:
     if policy.preflight is Preflight.HOLD:
         return "XID_SUSPECT", Action.HOLD, True
     if policy.preflight is Preflight.RETRY:
-        return "XID_SUSPECT", policy.action, when is _Time.RUN
+        return "XID_SUSPECT", policy.action, when is When.RUN
     return (None if policy.preflight is Preflight.LOG else "XID_SUSPECT"), policy.action, False
 
 

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
 
+SCHEMA = "muster-gate/v1"
+
 
 class GateClosed(GpuBurninError):
-    """The gate stays closed; exit code 3 when the last run was inconclusive or simulated, else 1."""
+    """The gate stays closed; exit code 3 when the last run was inconclusive or simulated, else 1.
+
+    `code` is why evidence was refused (evidence.CODES), "" where there was none to refuse; `statement` is what the
+    evidence says, None unless its signature held.
+    """
+
+    def __init__(
+        self, message: str, exit_code: int, code: str = "", statement: evidence.Statement | None = None
+    ) -> None:
+        super().__init__(message, exit_code)
+        self.code = code
+        self.statement = statement
 
 
 def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = None) -> evidence.Statement:
@@ -44,7 +59,22 @@ def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = No
     except evidence.EvidenceError as error:
         why = str(error).removeprefix(f"{node}: ")
         message = f"{node}: closed: {why} ({error.code}); {_advice(error, newest.path)}"
-        raise GateClosed(message, _exit(error)) from error
+        raise GateClosed(message, _exit(error), error.code, error.statement) from error
+
+
+def document(node: str, answer: evidence.Statement | GateClosed) -> dict[str, Any]:
+    """What check_gate found on this node as JSON values: the statement that opens the gate, or why it stays closed."""
+    closed = answer if isinstance(answer, GateClosed) else None
+    statement = answer.statement if isinstance(answer, GateClosed) else answer
+    return {
+        "schema": SCHEMA,
+        "node": node,
+        "open": closed is None,
+        "exit_code": closed.exit_code if closed else EXIT_PASS,
+        "why": str(closed).removeprefix(f"{node}: closed: ") if closed else None,
+        "code": (closed.code or None) if closed else None,
+        "statement": asdict(statement) if statement else None,
+    }
 
 
 def _exit(error: evidence.EvidenceError) -> int:

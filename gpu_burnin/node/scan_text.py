@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gpu_burnin.errors import EXIT_FAIL
@@ -12,12 +11,13 @@ from gpu_burnin.hardware import load_xids, what_to_do
 from gpu_burnin.node.scan import Scan, ScannedGpu, XidSeen
 from gpu_burnin.report.order import order_for
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.prose import STANDARD_WIDTH, table, wrap
 from gpu_burnin.system.quantities import count
 from gpu_burnin.telemetry.state import known
 from gpu_burnin.types import Notice, Reason, Verdict
 
-WIDTH = 80
-_HEADINGS = ("GPU", "serial or UUID", "PCI address", "temp", "ECC", "remaps", "PCIe", "NVLink", "found")
+# Columns that stay together where the table folds, the first beside each.
+_KEY, _GROUPS = "GPU", (("serial or UUID", "PCI address"), ("temp", "ECC", "remaps", "PCIe", "NVLink"), ("found",))
 # "GPU-" and as many digits as nvidia-smi -L needs to tell GPUs apart by eye.
 _UUID_LETTERS = 12
 
@@ -28,23 +28,17 @@ def document(found: Scan) -> dict[str, Any]:
     return {"schema": told.pop("schema"), "exit_code": found.exit_code, **told}
 
 
-def render(found: Scan, width: int = WIDTH) -> str:
+def render(found: Scan, width: int = STANDARD_WIDTH) -> str:
     """The scan as lines of at most `width` characters, where words allow."""
     parts = [
         _head(found, width),
-        _table(found.gpus, found),
+        _table(found, width),
         _reasons(found, width),
         _warnings(found, width),
         _log(found, width),
         _seen(found, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def _head(found: Scan, width: int) -> list[str]:
@@ -55,32 +49,32 @@ def _head(found: Scan, width: int) -> list[str]:
     facts = (("driver", found.software.driver), ("CUDA", found.software.cuda), ("kernel", found.host.kernel))
     versions = ", ".join(f"{name} {version}" for name, version in facts if version)
     return [
-        *_wrap(f"{found.node}: looked at, not tested{simulated}", width),
-        *_wrap(f"{gpus}, {versions}", width),
+        *wrap(f"{found.node}: looked at, not tested{simulated}", width),
+        *wrap(f"{gpus}, {versions}", width),
     ]
 
 
-def _table(gpus: Sequence[ScannedGpu], found: Scan) -> list[str]:
-    if not gpus:
+def _table(found: Scan, width: int) -> list[str]:
+    if not found.gpus:
         return []
-    rows = [_HEADINGS, *(_row(gpu, found) for gpu in gpus)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    rows = [_row(gpu, found) for gpu in found.gpus]
+    key = (_KEY, *(str(gpu.state.index) for gpu in found.gpus))
+    columns = [[(name, *(row[name] for row in rows)) for name in group] for group in _GROUPS]
+    return table(key, columns, width, indent="")
 
 
-def _row(gpu: ScannedGpu, found: Scan) -> tuple[str, ...]:
+def _row(gpu: ScannedGpu, found: Scan) -> dict[str, str]:
     state = gpu.state
-    return (
-        str(state.index),
-        known(state.serial) or state.uuid[:_UUID_LETTERS] or "-",
-        state.pci_bus_id or "-",
-        _cell(known(state.temperature_c), "{} °C"),
-        _ecc(gpu),
-        _remaps(gpu),
-        _pcie(gpu),
-        _nvlinks(gpu),
-        _found(state.uuid, found),
-    )
+    return {
+        "serial or UUID": known(state.serial) or state.uuid[:_UUID_LETTERS] or "-",
+        "PCI address": state.pci_bus_id or "-",
+        "temp": _cell(known(state.temperature_c), "{} °C"),
+        "ECC": _ecc(gpu),
+        "remaps": _remaps(gpu),
+        "PCIe": _pcie(gpu),
+        "NVLink": _nvlinks(gpu),
+        "found": _found(state.uuid, found),
+    }
 
 
 def _cell(value: object, form: str = "{}") -> str:
@@ -140,12 +134,12 @@ def _reasons(found: Scan, width: int) -> list[str]:
     lines = ["Found:"]
     told: set[str] = set()
     for reason in found.reasons:
-        lines += _wrap(f"{reason.severity} {reason.code}: {_message(reason, found)}", width, "  - ", "    ")
+        lines += wrap(f"{reason.severity} {reason.code}: {_message(reason, found)}", width, "  - ", "    ")
         if reason.code not in told and (advice := what_to_do(reason.code)):
-            lines += _wrap(f"To do: {advice}", width, "    ", "    ")
+            lines += wrap(f"To do: {advice}", width, "    ", "    ")
         told.add(reason.code)
     if found.exit_code == EXIT_FAIL:
-        lines += _wrap(f"Do this: {order_for(found.action).text}.", width)
+        lines += wrap(f"Do this: {order_for(found.action).text}.", width)
     return lines
 
 
@@ -163,7 +157,7 @@ def _warnings(found: Scan, width: int) -> list[str]:
         *(
             line
             for one in found.warnings
-            for line in _wrap(f"{one.code}: {_message(one, found)}", width, "  - ", "    ")
+            for line in wrap(f"{one.code}: {_message(one, found)}", width, "  - ", "    ")
         ),
     ]
 
@@ -174,8 +168,8 @@ def _log(found: Scan, width: int) -> list[str]:
     lost = f", {count(found.lost_messages, 'message')} lost" if found.lost_messages else ""
     head = f"Kernel log since boot ({found.kernel_log}{lost}): {'XIDs' if found.xids else 'no XID'}"
     return [
-        *_wrap(head, width, "", "  "),
-        *(line for one in found.xids for line in _wrap(_xid(one), width, "  ", "    ")),
+        *wrap(head, width, "", "  "),
+        *(line for one in found.xids for line in wrap(_xid(one), width, "  ", "    ")),
     ]
 
 
@@ -188,8 +182,8 @@ def _xid(seen: XidSeen) -> str:
 
 
 def _seen(found: Scan, width: int) -> list[str]:
-    lines = _wrap(f"Looked at: {'; '.join(found.looked_at) or 'nothing'}.", width)
+    lines = wrap(f"Looked at: {'; '.join(found.looked_at) or 'nothing'}.", width)
     for one in found.unseen:
-        lines += _wrap(f"Not seen: {one}.", width)
-    lines += _wrap("This is no burn-in: no load was put on any GPU. gpu-burnin run tests them.", width)
+        lines += wrap(f"Not seen: {one}.", width)
+    lines += wrap("This is no burn-in: no load was put on any GPU. gpu-burnin run tests them.", width)
     return lines

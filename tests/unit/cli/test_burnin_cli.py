@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +16,10 @@ import click
 import pytest
 import yaml
 
+from gpu_burnin.checks import CHECKS
 from gpu_burnin.cli import main as cli
+from gpu_burnin.cli.options import complete_injections
+from gpu_burnin.engine.plan import faults_of, parse_injection
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node import evidence
 from gpu_burnin.node.evidence import Statement
@@ -141,7 +146,7 @@ def test_version_schema_and_explain() -> None:
     assert json.loads(call("schema").stdout)["title"]
     listed = call("explain").stdout
     assert all(code in listed for code in (*load_reasons(), *evidence.CODES))
-    told = call("explain", "gemm_mismatch").stdout
+    told = " ".join(call("explain", "gemm_mismatch").stdout.split())
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
     assert "(Reset the GPU, then `gpu-burnin run`)" in call("explain", "ECC_PENDING").stdout
@@ -169,6 +174,12 @@ def test_completion_script_asks_this_program(shell: str) -> None:
         ("gpu-burnin run --skip state,h", {"state,hbm"}),
         ("gpu-burnin plan --model h100-s", {"h100-sxm5-80gb"}),
         ("gpu-burnin explain gemm_m", {"GEMM_MISMATCH"}),
+        ("gpu-burnin explain 79", {"79"}),
+        ("gpu-burnin explain xid 79", {"79"}),
+        ("gpu-burnin run --inject gemm:bitf", {"gemm:bitflip"}),
+        ("gpu-burnin run --inject state:cr", {"state:crash", "state:crash_once"}),
+        ("gpu-burnin run --inject gemm:bitflip:gpu=1", {"gemm:bitflip:gpu=1"}),
+        ("gpu-burnin run --inject gemm:nothing:", set()),
         ("gpu-burnin explain EVIDENCE_EX", {"EVIDENCE_EXPIRED"}),
     ],
 )
@@ -176,7 +187,34 @@ def test_completion_completes(words: str, expected: set[str]) -> None:
     asked = {"_GPU_BURNIN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     command = [sys.executable, "-m", "gpu_burnin"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={**os.environ, **asked})
-    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected
+    assert {line.partition(",")[2] for line in done.stdout.splitlines() if line} == expected
+
+
+def test_every_fault_that_is_offered_can_be_injected() -> None:
+    offered = complete_injections(click.Context(cli.cli), click.Option(["--inject"]), "")
+    assert {parse_injection(spec).check for spec in offered} == set(CHECKS)
+    assert {parse_injection(spec).fault for spec in offered if spec.startswith("gemm:")} == set(faults_of("gemm"))
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "current", "expected"),
+    [
+        # As bash takes them apart: it replaces what is behind the last colon.
+        (["run", "--inject", "gemm", ":", "bitf"], 5, ["bitflip"]),
+        (["run", "--inject", "gemm", ":", "bitflip", ":"], 6, [f"gpu={index}" for index in range(8)]),
+        (["run", "--inject", "gemm:bitf"], 3, ["gemm:bitflip"]),
+        (["run", "--inject", "gemm", ":", "bitflip", "--le"], 6, ["--level"]),
+        (["run", "--inject", "gemm", ":", "bitflip", "--level", ""], 7, ["quick", "standard", "extended"]),
+    ],
+)
+def test_bash_completes_behind_a_colon(words: list[str], current: int, expected: list[str]) -> None:
+    program = Path(sys.executable).with_name("gpu-burnin")
+    asked = f"COMP_WORDS=(gpu-burnin {shlex.join(words)}); COMP_CWORD={current}"
+    reply = 'printf "%s\\n" "${COMPREPLY[@]}"'
+    script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {program}; {reply}"
+    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == expected
 
 
 def test_a_fault_of_the_program_is_no_verdict(

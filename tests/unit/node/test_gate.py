@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,11 +11,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner, Result
 
+from gpu_burnin.cli.main import cli
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.store import EVIDENCE, Store
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
 from tests.support.report_helpers import NOW, leave_run, make_key
 
@@ -130,9 +135,52 @@ def test_simulated_where_allowed_opens(config: Config, statement: Statement, roo
     check_gate(replace(config, allow_simulated=True), root, NOW)
 
 
+def asked(config: Config, tmp_path: Path, *options: str) -> Result:
+    """`gpu-burnin gate` on this machine."""
+    path = tmp_path / "config.yaml"
+    settings = {"node_name": "gpu-1", "host_key": str(config.host_key), "state_dir": str(config.state_dir)}
+    path.write_text(yaml.safe_dump(settings))
+    return CliRunner().invoke(cli, ["gate", "--config", str(path), *options])
+
+
+def test_the_answer_as_json_has_the_statement_that_opens(config: Config, statement: Statement, tmp_path: Path) -> None:
+    here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
+    leave_run(config, here)
+    done = asked(config, tmp_path, "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["schema"], told["open"], told["exit_code"]) == (0, "muster-gate/v1", True, 0)
+    assert (told["node"], told["why"], told["code"]) == ("gpu-1", None, None)
+    assert told["statement"]["verdict"] == "PASS" and told["statement"]["boot_id"] == here.boot_id
+    assert asked(config, tmp_path, "--json", "--quiet").exit_code == 2
+
+
+def test_a_closed_gate_is_json_too_and_keeps_its_exit_code(
+    config: Config, statement: Statement, tmp_path: Path
+) -> None:
+    done = asked(config, tmp_path, "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["open"], told["exit_code"], told["code"], told["statement"]) == (
+        1,
+        False,
+        1,
+        None,
+        None,
+    )
+    assert told["why"] == "no burn-in has been completed here; run gpu-burnin run"
+    here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
+    leave_run(config, replace(here, verdict=Verdict.INCONCLUSIVE))
+    done = asked(config, tmp_path, "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["exit_code"], told["code"]) == (3, 3, "EVIDENCE_VERDICT")
+    assert told["statement"]["verdict"] == "INCONCLUSIVE"
+    assert told["why"].startswith("the verdict of run 1 is INCONCLUSIVE") and "gpu-burnin report" in told["why"]
+    without = asked(config, tmp_path)
+    assert isinstance(without.exception, GateClosed) and without.exception.exit_code == 3 and not without.stdout
+
+
 def test_gate_loads_nothing_heavy() -> None:
     code = (
-        "import sys, gpu_burnin.cli.main, gpu_burnin.node.gate\n"
+        "import sys, gpu_burnin.cli.main, gpu_burnin.cli.gate, gpu_burnin.node.gate\n"
         "heavy = {'numpy', 'rich', 'jinja2', 'jsonschema', 'pynvml', 'paramiko', 'yaml'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

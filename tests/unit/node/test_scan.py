@@ -15,7 +15,7 @@ from gpu_burnin.hardware import load_skus
 from gpu_burnin.node import scan as scanning
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.scan import Scan, scan
-from gpu_burnin.node.scan_text import WIDTH, document, render
+from gpu_burnin.node.scan_text import document, render
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.system import host
@@ -80,7 +80,9 @@ def test_a_healthy_node_is_code_0_and_still_not_tested(look: Look) -> None:
     assert "8 x NVIDIA H100 80GB HBM3 (h100-sxm5-80gb), driver 580.95.05, CUDA 13.0" in text
     assert "Nothing wrong was seen." in text
     assert "This is no burn-in" in text and "PASS" not in text
-    assert all(len(line) <= WIDTH for line in text.splitlines() if "kmsg" not in line), "but for a long path"
+    for width in (40, 80):
+        lines = render(seen, width).splitlines()
+        assert all(len(line) <= width for line in lines if "kmsg" not in line), "but for a long path"
 
 
 def test_what_is_seen_of_each_gpu_is_in_its_row(look: Look) -> None:
@@ -97,7 +99,7 @@ def test_what_is_seen_of_each_gpu_is_in_its_row(look: Look) -> None:
         pcie_width=8,
         pcie_max_width=8,
     )
-    rows = [line.split() for line in render(look(healthy(0), sick)).splitlines() if line[:1] in ("0", "1")]
+    rows = [line.split() for line in render(look(healthy(0), sick), 120).splitlines() if line[:1] in ("0", "1")]
     assert " ".join(rows[0]) == "0 1650000 0000:10:00.0 31 °C 0/0 0 5 x16 18/18 -"
     # The doubt: this model has a serial.
     assert " ".join(rows[1]) == "1 GPU-5f3b19f1 0000:11:00.0 31 °C 2/3 1 pending 5 x8 17/18 4 faults, 1 doubt"

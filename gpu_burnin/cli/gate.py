@@ -1,0 +1,47 @@
+"""`gpu-burnin gate`: may kubelet start on this node. Runs before each start of kubelet, so it imports little."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from gpu_burnin.cli.options import host_config, host_options
+from gpu_burnin.system.streams import readers_may_leave
+
+
+@click.command()
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer, open or closed, as JSON and nothing else.")
+@host_options
+def gate(config_path: Path | None, state_dir: Path | None, quiet: bool, as_json: bool) -> None:
+    """Say whether kubelet may start on this node.
+
+    It may when the newest run is a pass of this very boot and is not revoked. Exit code 0 open, 1 closed (no
+    pass, or a FAIL), 3 closed (INCONCLUSIVE, simulated, or the newest run left no evidence).
+    """
+    from gpu_burnin.node.gate import GateClosed, check_gate, document
+
+    if quiet and as_json:
+        raise click.UsageError("--quiet and --json do not go together: leave one out")
+    config = host_config(config_path, state_dir)
+    try:
+        found = check_gate(config)
+    except GateClosed as closed:
+        if not as_json:
+            raise
+        _print(document(config.node_name, closed))
+        sys.exit(closed.exit_code)
+    if as_json:
+        _print(document(config.node_name, found))
+    elif not quiet:
+        with readers_may_leave("this"):
+            click.echo(f"{found.node}: open: PASS of run {found.sequence} at {found.finished_at}")
+
+
+def _print(answer: object) -> None:
+    import json
+
+    with readers_may_leave("the answer"):
+        click.echo(json.dumps(answer, indent=1))
