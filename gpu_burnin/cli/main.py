@@ -132,14 +132,26 @@ def run(
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report, or the hosts, as JSON.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="For many hosts: also write a page that leads to the pages of their reports.",
+)
 @host_options
-def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir: Path | None) -> None:
-    """Show a report, the latest of this node by default.
+def report(
+    file: Path | None, as_json: bool, html: Path | None, config_path: Path | None, state_dir: Path | None
+) -> None:
+    """Show a report, the latest of this node by default; or who is held of many hosts, and why.
 
-    Exit code 1, and no report, when it is not the one that its run signed.
+    FILE is a report; DIR a run's directory, a node's state directory, or a folder with a folder for each host, as
+    site.yml (fleet_state_dir/reports) and gpu-burnin host (--reports) keep them. Of one report: exit code 1, and no
+    report, when it is not the one that its run signed. Of many hosts: 0 when each has a PASS, 1 when one has a FAIL,
+    3 when one is INCONCLUSIVE or its report cannot be read, 2 when there is no report.
     """
-    from gpu_burnin.cli import terminal
+    from gpu_burnin.cli import held, terminal
+    from gpu_burnin.fleet.held import is_fleet
     from gpu_burnin.node import authentic, reports
     from gpu_burnin.node.store import Store
     from gpu_burnin.report import model, outputs
@@ -148,6 +160,10 @@ def report(file: Path | None, as_json: bool, config_path: Path | None, state_dir
     host_key = None
     with contextlib.suppress(GpuBurninError):  # a configuration that matters for the key alone
         host_key = host_config(config_path, state_dir).host_key
+    if file is not None and is_fleet(file):
+        sys.exit(held.show(file, html, host_key, as_json=as_json))
+    if html is not None:
+        raise click.UsageError("--html is for a folder of many hosts; the page of one run is report.html beside it")
     chosen, data = reports.find(path), reports.read(path)
     authentic.refuse_changed(chosen, data, host_key)
     found = model.parse(data, str(chosen))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from gpu_burnin.node.store import Store
+from gpu_burnin.node.report_head import read_head
+from gpu_burnin.node.store import Store, is_run_id
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.report.model import Report, ReportError, parse
 from gpu_burnin.system.files import read_bytes
@@ -16,9 +18,9 @@ def find(path: Path) -> Path:
     """The report file for a file, a run's directory or a state directory; raises ReportError when there is none."""
     try:
         chosen = path / REPORT if path.is_dir() else path
-        newest = Store(path).latest / REPORT
-        if not chosen.exists() and newest.is_file():
-            chosen = newest
+        if not chosen.exists() and path.is_dir():
+            latest = Store(path).latest / REPORT
+            chosen = latest if latest.is_file() else newest_of_host(path) or chosen
         if not chosen.is_file():
             raise ReportError(
                 f"{chosen}: there is no report; run gpu-burnin run, or give a report file or the directory of a run"
@@ -26,6 +28,25 @@ def find(path: Path) -> Path:
     except OSError as error:  # a directory on the way that may not be looked into
         raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
     return chosen
+
+
+def newest_of_host(directory: Path) -> Path | None:
+    """The newest report in a host's folder on a controller: REPORT, or what `gpu-burnin host` keeps by the run's name.
+
+    Where there are both, the one that ended last. None where there is none. Raises OSError.
+    """
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries]
+    kept = max((name for name in names if name.endswith(".json") and is_run_id(name[:-5])), default=None)
+    found = [directory / name for name in (REPORT, kept) if name in names]
+    return max(found, key=_finished_at) if len(found) > 1 else next(iter(found), None)
+
+
+def _finished_at(path: Path) -> str:
+    try:
+        return str(read_head(path)["finished_at"])
+    except ReportError:
+        return ""
 
 
 def read(path: Path) -> bytes:

@@ -34,6 +34,11 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 _MOST_DIGITS = 18
 
 
+def is_run_id(name: str) -> bool:
+    """Whether Store.new_run makes such names."""
+    return bool(_RUN_ID.fullmatch(name))
+
+
 class NoResult(GpuBurninError):
     """The run that counts for the node has left no evidence, or none has begun; one clause that says which.
 

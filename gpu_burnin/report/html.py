@@ -42,8 +42,8 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
     The policy in its head allows the one style sheet of the page by its hash and nothing else: no script, no
     other style, no address. Texts of the report (names, messages, log lines) are escaped as well.
     """
-    css = _source("report.css")
-    return _template().render(
+    return fill(
+        "report.html.j2",
         report=report,
         page=page.Page(report),
         timeline=charts.timeline(report, series),
@@ -60,11 +60,19 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         has_bad_link=has_bad_link,
         peaks=page.peaks(report, series),
         started_s=series["started_monotonic_s"],
-        css=Markup(css),  # our own file; a style element knows no escapes
-        css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
         label=functools.partial(gpu_label, report),
         name=functools.partial(gpu_name, report),
         formatting=formatting,
+    )
+
+
+def fill(template: str, **values: Any) -> str:
+    """A page of this package's templates, with the one style sheet that its policy allows."""
+    css = _source("report.css")
+    return _template(template).render(
+        css=Markup(css),  # our own file; a style element knows no escapes
+        css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+        **values,
     )
 
 
@@ -87,8 +95,8 @@ def _as_text(value: Any) -> str:
 
 
 @functools.cache
-def _template() -> jinja2.Template:
-    return _environment().get_template("report.html.j2")
+def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(name)
 
 
 @functools.cache

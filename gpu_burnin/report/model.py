@@ -147,15 +147,8 @@ def to_bytes(report: Report) -> bytes:
     return (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def parse(data: bytes, chosen: str) -> Report:
-    """A report of the name `chosen`. Another minor version is read as far as it is known, another major one refused.
-
-    What an older minor version does not have is empty in what is returned. Raises ReportError.
-    """
-    try:
-        found = parse_json(data)
-    except ValueError as error:
-        raise ReportError(f"{chosen}: is not JSON ({error}); give a report.json or the directory of a run") from error
+def refuse_version(found: object, chosen: str) -> int:
+    """The minor version of a report of the name `chosen`. Raises ReportError for another major one, or no report."""
     version = found.get("schema") if isinstance(found, dict) else None
     match = _SCHEMA_FORM.fullmatch(version) if isinstance(version, str) else None
     if not match:
@@ -165,7 +158,19 @@ def parse(data: bytes, chosen: str) -> Report:
             f"{chosen}: this is a report of version {match[1]}, and this gpu-burnin reads version {MAJOR}; "
             f"use a gpu-burnin that reads version {match[1]}"
         )
-    same = int(match[2]) == MINOR
+    return int(match[2])
+
+
+def parse(data: bytes, chosen: str) -> Report:
+    """A report of the name `chosen`. Another minor version is read as far as it is known, another major one refused.
+
+    What an older minor version does not have is empty in what is returned. Raises ReportError.
+    """
+    try:
+        found = parse_json(data)
+    except ValueError as error:
+        raise ReportError(f"{chosen}: is not JSON ({error}); give a report.json or the directory of a run") from error
+    same = refuse_version(found, chosen) == MINOR
     try:
         validate(found, tolerant=not same)
         checks = [_result(check, tolerant=not same) for check in found["checks"]]

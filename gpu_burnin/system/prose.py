@@ -70,12 +70,14 @@ def table(key: Sequence[str], groups: Sequence[Sequence[Sequence[str]]], width: 
     return [line for block in blocks or [[key]] for line in _rows(block, indent)]
 
 
-def table_with_text(rows: Sequence[Sequence[str]], width: int, indent: str = "  ") -> list[str]:
-    """A table whose last column is text that wraps: beside the others where there is room, else below each row."""
+def table_with_text(
+    rows: Sequence[Sequence[str]], width: int, indent: str = "  ", least: int = _LEAST_COLUMN
+) -> list[str]:
+    """A table whose last column is text that wraps: beside the others with `least` characters of room, else below."""
     *columns, texts = zip(*rows, strict=True)
     left = _rows(columns, indent)
     start = len(indent) + sum(_wide(column) + len(_GAP) for column in columns)
-    beside = width - start >= min(_LEAST_COLUMN, _wide(texts))
+    beside = width - start >= min(least, _wide(texts))
     if beside:
         padded = [line.ljust(start) for line in left]
         return [line for before, text in zip(padded, texts, strict=True) for line in _beside(before, text, width)]

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from gpu_burnin.cli.main import cli
 from gpu_burnin.node.reports import load
 from gpu_burnin.report import model, openmetrics, outputs
+from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system import files
 from tests.support.sample_nodes import power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_8
@@ -101,12 +102,16 @@ def test_page_has_commands() -> None:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two reports and the state directory of a node; only read."""
+    """A folder with two reports, the state directory of a node, and a fleet's reports; only read."""
     folder = tmp_path_factory.mktemp("reports")
     for place, made in (("BEFORE", healthy_8()), ("AFTER", faulty_8()), ("STATE/runs/RUN", healthy_8())):
         (folder / place).mkdir(parents=True)
         outputs.write(folder / place, *made)
     (folder / "STATE/latest").symlink_to("runs/RUN")
+    host = folder / "STATE/reports/HOST"
+    host.mkdir(parents=True)
+    for name in (REPORT, REPORT_HTML):
+        (host / name).hardlink_to(folder / "BEFORE" / name)
     (folder / "config.yaml").write_text("{}\n")
     return folder
 
