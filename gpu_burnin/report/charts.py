@@ -10,15 +10,23 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.report import series as thinning
+from gpu_burnin.report.aggregate import Strand, furthest, pooled
+from gpu_burnin.report.check_findings import link_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name
-from gpu_burnin.system.quantities import number, rate
+from gpu_burnin.system.quantities import number
 
 # Colours that the style sheet has for checks and stretches.
 CHECK_COLOURS = 9
 # A plot is some 300 points wide.
 _POINTS = 240
+# Rates come in bursts of some tenths of a second, one after the other: a point joins those of a stretch.
+_RATE_POINTS = 48
+# From this number of GPUs on all of them are drawn as one before each is drawn.
+_MANY = 3
+# A GPU is drawn beside the median of all when it is this part of the axis away from it.
+_APART = 0.04
 # NVML's clocks event reasons that a healthy GPU under our load does not have: hardware slowdown, software and
 # hardware thermal slowdown, power brake (nvml.h, nvmlClocksEventReasons*). A power cap is normal at full load.
 SLOWED: Mapping[int, str] = {
@@ -59,18 +67,35 @@ class GpuFigures:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """All plots over time with their common legends: (style class, name) of windows and throughput lines."""
+class GpuRows:
+    """The plots of GPUs that something was found against, and those of the others, which are folded."""
 
-    gpus: tuple[GpuFigures, ...]
+    shown: tuple[GpuFigures, ...]
+    folded: tuple[GpuFigures, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All plots over time with the legend of the checks: (style class, name). `together`: all GPUs in one plot."""
+
+    together: tuple[Figure, ...]
+    gpus: GpuRows
     windows: tuple[tuple[str, str], ...]
-    rates: tuple[tuple[str, str], ...]
+    rates: bool
     wide: bool
 
 
-def _line_css(index: int) -> str:
-    """Eight colours; what comes round again is dashed."""
-    return f"line{index % 8}" + (f" dash{min(index // 8, 5)}" if index >= 8 else "")
+def rows_of(report: Report, gpus: Sequence[GpuFigures]) -> GpuRows:
+    """Open where something was found against the GPU or a link of it, unless that holds of all without a FAIL."""
+    concerned = {gpu["uuid"] for gpu in report["gpus"] if gpu["verdict"] != "PASS"}
+    concerned |= {uuid for reason in report["reasons"] for uuid in link_of(reason)}
+    if report["verdict"] != "FAIL" and len(concerned) == len(report["gpus"]):
+        concerned.clear()
+    alone = len(gpus) < _MANY
+    return GpuRows(
+        tuple(gpu for gpu in gpus if alone or gpu.uuid in concerned),
+        tuple(gpu for gpu in gpus if not alone and gpu.uuid not in concerned),
+    )
 
 
 def from_to(low: float, high: float) -> str:
@@ -106,18 +131,18 @@ def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
     """The plots of every GPU that has samples or rates, on common axes, so that GPUs can be compared."""
     checks = list(dict.fromkeys(str(window["check"]) for window in series["windows"]))
     series = {**series, "rates": [item for item in series["rates"] if item["name"] != WAVE_LOAD]}
-    names = list(dict.fromkeys(_short_name(item) for item in series["rates"] if _values(item["values"])))
     sampled = [
         gpu["uuid"]
         for gpu in report["gpus"]
         if gpu["uuid"] in series["gpus"] or any(item["gpu"] == gpu["uuid"] for item in series["rates"])
     ]
-    wide = len(sampled) <= 2
-    page = _Page(report, series, checks, names, (480, 190) if wide else (330, 146))
+    wide = len(sampled) < _MANY
+    page = _Page(report, series, checks, (440, 180) if wide else (300, 140))
     return Timeline(
-        tuple(GpuFigures(uuid, tuple(page.figures(uuid))) for uuid in sampled),
+        () if wide else tuple(page.together()),
+        rows_of(report, [GpuFigures(uuid, tuple(page.figures(uuid))) for uuid in sampled]),
         tuple((f"check{index % CHECK_COLOURS}", check) for index, check in enumerate(checks)),
-        tuple((_line_css(index), name) for index, name in enumerate(names)),
+        any(_values(item["values"]) for item in series["rates"]),
         wide,
     )
 
@@ -130,12 +155,10 @@ class _Page:
         report: Report,
         series: Mapping[str, Any],
         checks: Sequence[str],
-        names: Sequence[str],
         plot_size: tuple[int, int],
     ) -> None:
         self._report, self._series, self._size = report, series, plot_size
         self._check_css = {check: f"check{index % CHECK_COLOURS}" for index, check in enumerate(checks)}
-        self._line_css = {name: _line_css(index) for index, name in enumerate(names)}
         times = [moment for gpu in series["gpus"].values() for moment in (gpu["t_s"][:1] + gpu["t_s"][-1:])]
         times += [moment for item in series["rates"] for moment in (item["t_s"][:1] + item["t_s"][-1:])]
         times += [window[end] for window in series["windows"] for end in ("start_s", "end_s")]
@@ -159,9 +182,29 @@ class _Page:
         shares = [min(value, _MOST_SHARE) for line in self._shares for value in _values(line)]
         self._rate_y = nice_range([*shares, 100.0], 20.0)
 
+    def together(self) -> Iterator[Figure]:
+        """All GPUs in one plot: their median, from the lowest to the highest, and the one that stands apart."""
+        whom = f"all {len(self._report['gpus'])} GPUs"
+        for quantity in _QUANTITIES:
+            found = {uuid: self._strand(uuid, quantity) for uuid in self._series["gpus"]}
+            strands = {uuid: strand for uuid, strand in found.items() if _values(strand.values)}
+            if not strands:
+                continue
+            y, every = self._y[quantity.column], list(strands.values())
+            lines = [_line_of("line0", f"median of {whom}", pooled(every, self._x, _POINTS))]
+            note = _noted(quantity, every)
+            apart = furthest(every, self._x, _POINTS, _APART * (y[1] - y[0]))
+            if apart is not None:
+                name, own = gpu_name(self._report, list(strands)[apart]), every[apart]
+                alone = pooled([own], self._x, _POINTS)
+                lines.append(Line("line1", name, alone.t_s, alone.values))
+                note = f"{name}: {_noted(quantity, [own])}"
+            yield self._figure(whom, quantity.title, quantity.unit, note, y, lines, list(self._windows(None)), None)
+        yield from self._throughput(whom, None)
+
     def figures(self, uuid: str) -> Iterator[Figure]:
         """The plots of one GPU; what was not measured has none."""
-        samples = self._series["gpus"].get(uuid)
+        samples, whom = self._series["gpus"].get(uuid), gpu_name(self._report, uuid)
         for quantity in _QUANTITIES if samples else ():
             parts = _parts(samples, quantity.column)
             if not _values(parts[0]):
@@ -169,47 +212,79 @@ class _Page:
             line = _thinned("line0", f"{quantity.title} {quantity.unit}", samples["t_s"], parts)
             bands = [*self._windows(uuid), *(slowed(samples) if quantity.column == "clock_sm_mhz" else ())]
             note = quantity.note(*(_values(part) for part in parts))
-            yield self._figure(uuid, quantity.title, quantity.unit, note, self._y[quantity.column], [line], bands)
-        rates = [pair for pair in zip(self._series["rates"], self._shares, strict=True) if pair[0]["gpu"] == uuid]
-        lines = [self._rate_line(item, share) for item, share in rates if _values(share)]
-        if lines:
-            lowest = min((min(_values(share)), _short_name(item)) for item, share in rates if _values(share))
-            note = f"lowest {lowest[0]:.0f} %, {lowest[1]}"
-            yield self._figure(uuid, "Throughput", "%", note, self._rate_y, lines, list(self._windows(uuid)))
+            yield self._figure(whom, quantity.title, quantity.unit, note, self._y[quantity.column], [line], bands, uuid)
+        yield from self._throughput(whom, uuid)
 
-    def _rate_line(self, item: Mapping[str, Any], share: list[float | None]) -> Line:
-        name = _short_name(item)
-        median = rate(statistics.median(_values(item["values"])), item["unit"])
-        return _thinned(self._line_css[name], f"{name}: 100 % is {median}", item["t_s"], (share, share, share))
+    def _throughput(self, whom: str, uuid: str | None) -> Iterator[Figure]:
+        """All rates of a GPU (None: of every GPU) as one: their median, from the lowest to the highest."""
+        rates = [
+            (item, share)
+            for item, share in zip(self._series["rates"], self._shares, strict=True)
+            if uuid in (None, item["gpu"]) and _values(share)
+        ]
+        if not rates:
+            return
+        strands = [Strand(item["t_s"], share, share, share) for item, share in rates]
+        line = _line_of("line0", "median of all rates", pooled(strands, self._x, _RATE_POINTS))
+        lowest, item = min(((min(_values(share)), item) for item, share in rates), key=lambda found: found[0])
+        which = _short_name(item) if uuid else f"{gpu_name(self._report, item['gpu'])} {_short_name(item)}"
+        note = f"lowest {lowest:.0f} %, {which}"
+        yield self._figure(whom, "Throughput", "%", note, self._rate_y, [line], list(self._windows(uuid)), uuid)
+
+    def _strand(self, uuid: str, quantity: _Quantity) -> Strand:
+        samples = self._series["gpus"][uuid]
+        values, low, high = _parts(samples, quantity.column)
+        return Strand(samples["t_s"] if values else (), values, low, high)
 
     def _figure(
         self,
-        uuid: str,
+        whom: str,
         title: str,
         unit: str,
         note: str,
         y: tuple[float, float],
         lines: list[Line],
         bands: list[Band],
+        uuid: str | None,
     ) -> Figure:
         span = self._x[1] - self._x[0]
         scale, name, steps = next(unit[1:] for unit in _TIME_UNITS if span > unit[0])
         step = next((step for step in steps if span / scale / step <= 6), steps[-1])
         frame = Frame(*self._size, self._x, y, step * scale, scale, name, nice_step(y[1] - y[0], 4))
-        spoken = f"{gpu_name(self._report, uuid)}: {title} in {unit} over time, {note}"
+        spoken = f"{whom}: {title} in {unit} over time, {note}"
         return Figure(title, unit, note, plot(frame, spoken, lines, bands, list(self._xids(uuid))))
 
-    def _windows(self, uuid: str) -> Iterator[Band]:
-        for window in self._series["windows"]:
-            if window["gpu"] in (uuid, None):
-                check = str(window["check"])
-                yield Band(window["start_s"], window["end_s"], self._check_css[check], check)
+    def _windows(self, uuid: str | None) -> Iterator[Band]:
+        """The checks of a GPU and of the node; of every GPU (None) those that overlap as one."""
+        windows = (window for window in self._series["windows"] if uuid is None or window["gpu"] in (uuid, None))
+        merged: dict[str, list[tuple[float, float]]] = {}
+        for window in sorted(windows, key=lambda window: float(window["start_s"])):
+            stretches = merged.setdefault(str(window["check"]), [])
+            start, end = window["start_s"], window["end_s"]
+            if stretches and start <= stretches[-1][1]:
+                start, end = stretches[-1][0], max(end, stretches.pop()[1])
+            stretches.append((start, end))
+        for check, stretches in merged.items():
+            for start, end in stretches:
+                yield Band(start, end, self._check_css[check], check)
 
-    def _xids(self, uuid: str) -> Iterator[Mark]:
+    def _xids(self, uuid: str | None) -> Iterator[Mark]:
         for event in self._report["telemetry"]["kernel_log"]["events"]:
             at = event["monotonic_us"] / 1e6 - self._series["started_monotonic_s"]
-            if event["gpu"] == uuid and not event["own"] and self._x[0] <= at <= self._x[1]:
+            if uuid in (None, event["gpu"]) and not event["own"] and self._x[0] <= at <= self._x[1]:
                 yield Mark(at, f"{'SXid' if event['sxid'] else 'XID'} {event['xid']}", event["text"])
+
+
+def _noted(quantity: _Quantity, strands: Sequence[Strand]) -> str:
+    """What the values of these GPUs come to, in words."""
+    means = [value for strand in strands for value in _values(strand.values)]
+    lows = [value for strand in strands for value in _values(strand.low)]
+    highs = [value for strand in strands for value in _values(strand.high)]
+    return quantity.note(means, lows, highs)
+
+
+def _line_of(css: str, label: str, strand: Strand) -> Line:
+    return Line(css, label, strand.t_s, strand.values, strand.low, strand.high)
 
 
 def _values(values: Sequence[float | None]) -> list[float]:

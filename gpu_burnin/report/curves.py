@@ -15,7 +15,7 @@ from gpu_burnin.report.units import coverages_of, gpu_name, results_of
 from gpu_burnin.system.quantities import GB, number, rate, size
 from gpu_burnin.types import CheckResult
 
-_SIZE = (480, 210)
+_SIZE = (440, 200)
 # What NCCL calls the ways, by how its own names begin (transport sources of NCCL: P2P, SHM, NET, COLLNET, NVLS).
 _TRANSPORTS: tuple[tuple[str, str], ...] = (
     ("NVLS", "added up inside the NVSwitches"),
@@ -39,11 +39,12 @@ class CurvePlot:
 
 @dataclass(frozen=True)
 class Curves:
-    """The section: versions and ranks in words, plots, legend (style class, mark, name), ways of the data, gaps.
+    """The section: what is measured, versions and ranks in words, plots, legend (style class, mark, name), ways, gaps.
 
     `floors`: some plot has a floor.
     """
 
+    quantity: str
     about: str
     plots: tuple[CurvePlot, ...]
     legend: tuple[tuple[str, Markup, str], ...]
@@ -87,6 +88,7 @@ def curves(report: Report) -> Curves | None:
     floors = any(_floor(checks, collective) is not None for collective, _ in found)
     covered = list(coverages_of(report, NcclCoverage))
     return Curves(
+        _quantity(report),
         _about(covered),
         plots,
         legend,
@@ -119,9 +121,25 @@ def _plot(
         *_SIZE, (math.log2(sizes[0]), math.log2(sizes[-1])), (0.0, top), 1.0, 1.0, "", nice_step(top, 4), _below(sizes)
     )  # fmt: skip
     levels = [Level(floor / GB, f"floor {rate(floor, 'B/s')}")] if floor else []
-    note = f"up to {number(highest[0] / GB)} GB/s"
-    spoken = f"{collective}: bus bandwidth in GB/s over the message size, {note} ({highest[2]}, {size(highest[1])})"
+    best = _best(report, collective)
+    note = f"best size {number((highest[0] if best is None else best) / GB)} GB/s"
+    spoken = (
+        f"{collective}: {_quantity(report)} in GB/s over the message size, {note} ({highest[2]}, {size(highest[1])})"
+    )
     return CurvePlot(collective, note, plot(frame, spoken, lines, levels=levels, dots=dots))
+
+
+def _best(report: Report, collective: str) -> float | None:
+    """The figure of Measurements for the slowest GPU: the best size with the library's own algorithm, bytes/s."""
+    names = (f"{collective}_busbw", f"{collective}_one_rank")
+    measured = (item for check in results_of(report, "nccl") for item in check.measurements if item.name in names)
+    return min((item.value for item in measured if math.isfinite(item.value)), default=None)
+
+
+def _quantity(report: Report) -> str:
+    """One GPU has no bus: what it measures is size over time."""
+    ranks = next((coverage.ranks for coverage in coverages_of(report, NcclCoverage)), 0)
+    return "algorithm bandwidth" if ranks == 1 else "bus bandwidth"
 
 
 def _below(sizes: list[float]) -> tuple[tuple[float, str], ...]:

@@ -6,15 +6,17 @@ import base64
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from gpu_burnin.report import charts, formatting, page
+from gpu_burnin.report import charts, formatting, page, standing
 from gpu_burnin.report.check_findings import findings_of, has_bad_link
 from gpu_burnin.report.curves import curves
+from gpu_burnin.report.file_names import FORMS
 from gpu_burnin.report.grid import STEPS
 from gpu_burnin.report.links import opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
@@ -25,6 +27,9 @@ from gpu_burnin.report.waves import waves
 
 # Letters of one value of evidence.
 _MAX_VALUE = 1200
+_COMMAND = re.compile(r"`([^`]+)`")
+# Letters of a word of a command that a phone shows in one line; a longer one (a path) may wrap anywhere.
+_MAX_WORD = 32
 # What the words in the cells of a matrix mean.
 _MARK_WORDS: Mapping[str, str] = {
     "slow": "\u25be slow: far below the others",
@@ -58,7 +63,9 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         opinion=opinion(report),
         findings_of=functools.partial(findings_of, report),
         has_bad_link=has_bad_link,
-        peaks=page.peaks(report, series),
+        state_cell=functools.partial(standing.state_cell, report),
+        telemetry_cell=functools.partial(standing.telemetry_cell, report, series),
+        forms=FORMS,
         started_s=series["started_monotonic_s"],
         label=functools.partial(gpu_label, report),
         name=functools.partial(gpu_name, report),
@@ -85,6 +92,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["as_text"] = _as_text
+    environment.filters["with_commands"] = _with_commands
     return environment
 
 
@@ -92,6 +100,20 @@ def _as_text(value: Any) -> str:
     """A value of a pair of name and value; a matrix of transfers would fill pages."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]} ... (the rest is in report.json)"
+
+
+def _with_commands(text: str) -> Markup:
+    """A sentence whose commands (`in backticks`) are code, which wraps between its words alone, never at a hyphen."""
+    parts = _COMMAND.split(text)
+    return Markup("").join(_command(part) if index % 2 else Markup.escape(part) for index, part in enumerate(parts))
+
+
+def _command(text: str) -> Markup:
+    words = (
+        Markup("<span>{}</span>").format(word) if len(word) <= _MAX_WORD else Markup.escape(word)
+        for word in text.split(" ")
+    )
+    return Markup('<code class="command">{}</code>').format(Markup(" ").join(words))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from gpu_burnin.types import CheckResult
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 # Errors within less than this part of the memory are one dot on the whole map, so they get a map of their own.
 _CLOSE = 1 / 40
-_MAP = (700, 220)
+_MAP = (440, 200)
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,6 @@ def _figure(name: str, points: Sequence[Dot], low: float, high: float) -> tuple[
         caption = f"The same from offset {low:,.0f} bytes ({size(low)}) on"
     else:
         caption = "Bit of the 64-bit word, over the offset in the tested memory"
-    step = max(nice_step(span / scale, 7), 1.0 if scale == 1 else 0.0) * scale
+    step = max(nice_step(span / scale, 5), 1.0 if scale == 1 else 0.0) * scale
     frame = Frame(*_MAP, (0.0, span), (0.0, 64.0), step, float(scale), unit, 8.0)
     return caption, plot(frame, f"{name}: bits of wrong words over {size(span)} of memory", (), dots=points), span

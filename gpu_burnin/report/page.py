@@ -25,6 +25,11 @@ from gpu_burnin.types import CheckResult, Measurement
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
 # Units as people write them, and what names say of them already.
 _UNITS: Mapping[str, tuple[str, str]] = {"B/s": ("", "GB/s"), "1": ("", ""), "degC": ("_c", "°C"), "W": ("_w", "W")}
+# Collective operations, at the size of message with the best figure (checks/nccl).
+_BANDWIDTHS: Mapping[str, str] = {
+    "busbw": "bus bandwidth, best size",
+    "one_rank": "algorithm bandwidth, best size",
+}
 # Errors of one check that are listed; the report in JSON has what the check kept.
 MAX_ERRORS = 12
 
@@ -212,7 +217,7 @@ class Page:
         floor = rate(first.floor, unit) if first else ""
         return Row(
             check,
-            name.removeprefix(f"{check}_").removesuffix(suffix).replace("_", " "),
+            _title(name.removeprefix(f"{check}_").removesuffix(suffix)),
             shown_unit,
             tuple(
                 (number(item.value / scaled) if item and math.isfinite(item.value) else "-", is_low(item))
@@ -359,20 +364,11 @@ class Page:
         ]
 
 
-def peaks(report: Report, series: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Highest temperature and highest power of each GPU with samples."""
-    found = {}
-    for gpu in report["gpus"]:
-        samples = series["gpus"].get(gpu["uuid"])
-        if samples:
-            columns = {**samples["columns"], **samples.get("high", {})}
-            highest = [
-                max((value for value in columns.get(name, ()) if value is not None), default=None)
-                for name in ("temperature_c", "power_w")
-            ]
-            temperature, power = (None if value is None else float(round(value)) for value in highest)
-            found[gpu["uuid"]] = (rate(temperature, "°C"), rate(power, "W"))
-    return found
+def _title(name: str) -> str:
+    """The name of a measurement in words: all_reduce_busbw is "all reduce bus bandwidth, best size"."""
+    for suffix, words in _BANDWIDTHS.items():
+        name = name.replace(f"_{suffix}", f" {words}")
+    return name.replace("_", " ")
 
 
 def _change(counter: Mapping[str, Any] | None) -> tuple[str, str]:

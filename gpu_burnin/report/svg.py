@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 # Room around the plot in units of the view box: left for the numbers, below for the time.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 8, 16, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 8, 18, 25
 # A line is broken where samples are missing for this many times their usual distance.
 _GAP = 6.0
 
@@ -191,7 +191,7 @@ def _axes(frame: Frame) -> list[str]:
     for value in _ticks(*frame.y, frame.y_step):
         y = frame.py(value)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        text = f'<text class="tick" x="{_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{_tick_text(value)}</text>'
+        text = f'<text class="tick" x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{_tick_text(value)}</text>'
         parts.append(text)
     ticks = frame.x_labels or _numbers_below(frame)
     for index, (value, text) in enumerate(ticks):
@@ -199,7 +199,7 @@ def _axes(frame: Frame) -> list[str]:
         anchor = "end" if last and x > right - 20 else "middle"
         parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 3}"/>')
         parts.append(
-            f'<text class="tick" x="{right if anchor == "end" else x:.1f}" y="{bottom + 14}" '
+            f'<text class="tick" x="{right if anchor == "end" else x:.1f}" y="{bottom + 18}" '
             f'text-anchor="{anchor}">{escape(text)}</text>'
         )
     return [*parts, f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>']
@@ -208,8 +208,8 @@ def _axes(frame: Frame) -> list[str]:
 def _band(frame: Frame, band: Band) -> str:
     left, right = frame.px(band.start), frame.px(band.end)
     width = max(right - left, 1.0)
-    # About six units a letter; what does not fit is in the tooltip and the legend.
-    fits = width > 6 * len(band.label) + 4
+    # About seven units a letter; what does not fit is in the tooltip and the legend.
+    fits = width > 7 * len(band.label) + 4
     name = f'<text class="band-name" x="{left + 3:.1f}" y="{_TOP - 5}">{escape(band.label)}</text>' if fits else ""
     return (
         f'<g class="band {escape(band.css)}"><rect x="{left:.1f}" y="{_TOP - 2}" width="{width:.1f}" '

@@ -9,7 +9,7 @@ from gpu_burnin.report.units import checks_on_gpus
 
 # What is watched all the time has a column like a check: counters, samples and events, and the kernel log's XIDs.
 WATCHED = "telemetry"
-_REASONS_OF_WATCHED = frozenset({"telemetry", "kernel_log"})
+REASONS_OF_WATCHED = frozenset({"telemetry", "kernel_log"})
 _WORST_FIRST = ("FAIL", "INCONCLUSIVE", "PASS")
 
 
@@ -31,7 +31,7 @@ def verdict_on(report: Report, column: str, uuid: str) -> str | None:
 
     A check of the node passes a GPU against which it found nothing, unless it could not look at the node at all.
     """
-    names = _REASONS_OF_WATCHED if column == WATCHED else {column}
+    names = REASONS_OF_WATCHED if column == WATCHED else {column}
     against = [reason for reason in report["reasons"] if reason["check"] in names]
     held = [reason["severity"] for reason in against if reason["gpu"] == uuid]
     if column == WATCHED:

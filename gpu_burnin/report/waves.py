@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.checks.power.result import NoWaves, PhasePower, PowerCoverage, PowerSeen, WavesMade
-from gpu_burnin.report.charts import CHECK_COLOURS, SLOWED, WAVE_LOAD, Figure, GpuFigures, from_to, slowed
+from gpu_burnin.report.charts import (
+    CHECK_COLOURS,
+    SLOWED,
+    WAVE_LOAD,
+    Figure,
+    GpuFigures,
+    GpuRows,
+    from_to,
+    rows_of,
+    slowed,
+)
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
@@ -17,7 +27,7 @@ from gpu_burnin.types import CheckResult
 
 # What is shown before and after the check: this part of its time, and seconds at least and at most.
 _AROUND, _AROUND_LEAST_S, _AROUND_MOST_S = 0.07, 1.0, 3.0
-_SIZE = (430, 150)
+_SIZE = (340, 150)
 _COLUMNS = (
     ("power_w", "Power", "W", 50.0, True),
     ("clock_sm_mhz", "SM clock", "MHz", 100.0, True),
@@ -49,7 +59,7 @@ class Waves:
 
     told: tuple[str, ...]
     drawn: tuple[Drawn, ...]
-    gpus: tuple[GpuFigures, ...]
+    gpus: GpuRows
     legend: tuple[tuple[str, str], ...]
     limits: bool
     made: bool
@@ -68,7 +78,7 @@ def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
     places = {seen.temperature_rank for _, seen in judged}
     drawn = tuple(_drawn(report, check, seen, len(places) > 1) for check, seen in judged)
     made = any(isinstance(coverage.waves, WavesMade) for coverage in coverages_of(report, PowerCoverage))
-    return Waves(tuple(summary(report)), drawn, gpus, shown.legend(), any(map(_limit, checks)), made)
+    return Waves(tuple(summary(report)), drawn, rows_of(report, gpus), shown.legend(), any(map(_limit, checks)), made)
 
 
 def _limit(check: CheckResult) -> float | None:

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 from gpu_burnin.report import html
+from gpu_burnin.report.file_names import FORMS
 from tests.support.sample_reports import Sample
 
 # Elements without an end (HTML standard, void elements).
@@ -51,7 +52,7 @@ def page_of(made: Sample) -> str:
 
 
 def problems(page: str) -> list[str]:
-    """Whatever in a page could run, load or submit something."""
+    """Whatever in a page could run, load or submit something; its links go to itself and to the forms beside it."""
     found = []
     for tag, attributes in Parsed(page).elements:
         if tag in ("script", "iframe", "object", "embed", "base", "form", "input", "img", "foreignobject", "animate"):
@@ -61,8 +62,9 @@ def problems(page: str) -> list[str]:
                 found.append(f"{tag} {name}")
             fragment = value.startswith("#")
             own_icon = (tag, name) == ("link", "href") and value.startswith("data:image/svg+xml,")
+            form = (tag, name) == ("a", "href") and value in FORMS
             if name in ("href", "src", "srcset", "xlink:href", "action", "data", "poster") and not (
-                fragment or own_icon
+                fragment or own_icon or form
             ):
                 found.append(f"{tag} {name}={value}")
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)

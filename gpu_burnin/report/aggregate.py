@@ -1,0 +1,61 @@
+"""Many lines over time as one: the median of all, from the lowest to the highest. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Strand:
+    """Values over time; `low` and `high` are the ends of what was joined into each of them."""
+
+    t_s: Sequence[float]
+    values: Values
+    low: Values
+    high: Values
+
+
+def pooled(strands: Sequence[Strand], span: tuple[float, float], points: int) -> Strand:
+    """One strand of at most `points` values over `span`: medians, the lowest low and the highest high of each stretch.
+
+    A stretch without a value is left out.
+    """
+    width = (span[1] - span[0]) / points or 1.0
+    found: dict[int, tuple[list[float], list[float], list[float]]] = {}
+    for strand in strands:
+        for moment, value, low, high in zip(strand.t_s, strand.values, strand.low, strand.high, strict=True):
+            if value is not None:
+                bins = found.setdefault(min(int((moment - span[0]) / width), points - 1), ([], [], []))
+                bins[0].append(value)
+                bins[1].append(value if low is None else low)
+                bins[2].append(value if high is None else high)
+    places = sorted(found)
+    return Strand(
+        [span[0] + (place + 0.5) * width for place in places],
+        [statistics.median(found[place][0]) for place in places],
+        [min(found[place][1]) for place in places],
+        [max(found[place][2]) for place in places],
+    )
+
+
+def furthest(strands: Sequence[Strand], span: tuple[float, float], points: int, least: float) -> int | None:
+    """Which strand is furthest from the median of all on average, None where none is `least` away from it."""
+    middle = _by_stretch(pooled(strands, span, points), span, points)
+    away = [
+        [abs(value - middle[place]) for place, value in _by_stretch(pooled([one], span, points), span, points).items()]
+        for one in strands
+    ]
+    means = [statistics.fmean(distances) if distances else 0.0 for distances in away]
+    most = max(means, default=0.0)
+    return means.index(most) if most >= least and most > 0 else None
+
+
+def _by_stretch(strand: Strand, span: tuple[float, float], points: int) -> dict[int, float]:
+    width = (span[1] - span[0]) / points or 1.0
+    pairs = zip(strand.t_s, strand.values, strict=True)
+    return {math.floor((moment - span[0]) / width): value for moment, value in pairs if value is not None}
