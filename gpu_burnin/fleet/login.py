@@ -35,6 +35,7 @@ def log_in(transport: paramiko.Transport, target: Target, key: kh.HostKey) -> No
                         ProblemCode.LOGIN_FAILED,
                         f"{_who(target)}: the host does not accept keys (only {', '.join(error.allowed_types)})",
                         "set PubkeyAuthentication yes in its sshd_config",
+                        f"does not accept keys (only {', '.join(error.allowed_types)})",
                     ),
                     key,
                 ) from error
@@ -57,6 +58,7 @@ def _refused(target: Target, tried: list[str]) -> Problem:
         f"{_who(target)}: {what}",
         f"put the public key into {target.user}'s authorized_keys there, or name another key or user "
         "(ansible_ssh_private_key_file, ansible_user)",
+        f"login as {target.user} {what}",
     )
 
 
@@ -90,6 +92,7 @@ def _identity(target: Target, path: Path, agent: paramiko.Agent, key: kh.HostKey
             ProblemCode.IDENTITY_UNUSABLE,
             f"{target.name}: the private key {path} {what}",
             "name a readable key (ansible_ssh_private_key_file, --identity), or ssh-add it with its .pub beside it",
+            f"the private key {path} {what}",
         ),
         key,
     )

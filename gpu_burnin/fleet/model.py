@@ -27,11 +27,15 @@ class ProblemCode(StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a host: what, and what to do about it."""
+    """One thing wrong with a host: what, and what to do about it.
+
+    `kind` is the message without what is the host's own, so that the same problem of many hosts can be told once.
+    """
 
     code: ProblemCode
     message: str
     fix: str
+    kind: str
 
     def __str__(self) -> str:
         return f"{self.message}; {self.fix}"

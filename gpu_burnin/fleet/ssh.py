@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import logging
-import socket
-import time
+import resource
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
 
+from gpu_burnin.fleet.dial import Dialled, dial
 from gpu_burnin.fleet.login import log_in
 from gpu_burnin.fleet.model import ProbeResult, Problem, ProblemCode, SshError, Target
 from gpu_burnin.system import known_hosts as kh
 
 DEFAULT_TIMEOUT_S = 10.0
 DEFAULT_THREADS = 64
+# Those that have answered wait for a thread, within sshd's LoginGraceTime (120 s): some 50 ms of two cores each.
+MOST_LINES = 1000
 # paramiko logs tracebacks of refused handshakes; here they become one sentence each.
 _LOG_CHANNEL = "gpu_burnin.fleet.ssh.transport"
 logging.getLogger(_LOG_CHANNEL).addHandler(logging.NullHandler())
@@ -47,6 +50,7 @@ def judge_key(target: Target, key: kh.HostKey, known: kh.KnownHosts, *, trust_ne
             ProblemCode.HOST_KEY_REVOKED,
             f"{seen}, which {known.path} marks @revoked",
             "make new host keys on it (rm /etc/ssh/ssh_host_*; ssh-keygen -A) before using it",
+            f"showed a host key that {known.path} marks @revoked",
         )
     if pinned and key not in pinned:
         was = ", ".join(f"{k.key_type} {k.fingerprint}" for k in pinned)
@@ -54,6 +58,7 @@ def judge_key(target: Target, key: kh.HostKey, known: kh.KnownHosts, *, trust_ne
             ProblemCode.HOST_KEY_CHANGED,
             f"{seen}, but {known.path} has {was}",
             f"find out why; only if this machine was really reinstalled, forget the old key with {forget}",
+            f"showed another host key than {known.path} has",
         )
     if target.fingerprint is not None and key.fingerprint != target.fingerprint:
         return Problem(
@@ -61,6 +66,7 @@ def judge_key(target: Target, key: kh.HostKey, known: kh.KnownHosts, *, trust_ne
             f"{seen}, but the inventory expects {target.fingerprint}",
             "read the fingerprint on the host's console (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub) "
             "and correct fleet_host_key_fingerprint, or find out who answers at this address",
+            "showed another host key than the inventory expects",
         )
     if pinned or target.fingerprint is not None or trust_new:
         return None
@@ -69,6 +75,7 @@ def judge_key(target: Target, key: kh.HostKey, known: kh.KnownHosts, *, trust_ne
         f"{seen}, which is neither in {known.path} nor given as fingerprint",
         "give its fingerprint (fleet_host_key_fingerprint), or accept keys seen for the first time "
         "(fleet_trust_new_hosts: true, or --trust-new) on a network you trust",
+        f"showed a host key that is neither in {known.path} nor given as fingerprint",
     )
 
 
@@ -84,15 +91,16 @@ def connect(
 
     Raises SshError with the typed problem. Does not write known_hosts: see `probe` and `Connection.new_key`.
     """
-    started = time.monotonic()
-    try:
-        sock = socket.create_connection((target.address, target.port), timeout=timeout_s)
-    except OSError as error:
-        raise SshError(_unreachable(target, error)) from error
-    rtt_s = time.monotonic() - started
-    # Small packets in turn: Nagle's algorithm would wait for a delayed ACK (40 ms) at each.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    transport = paramiko.Transport(sock)
+    with _handshake(asyncio.run(dial(target, timeout_s)), target, known, trust_new, timeout_s) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _handshake(
+    dialled: Dialled, target: Target, known: kh.KnownHosts, trust_new: bool, timeout_s: float
+) -> Iterator[Connection]:
+    """Key exchange, host key and login on a line; it is closed at the end."""
+    transport = paramiko.Transport(dialled.line)  # type: ignore[arg-type]
     try:
         transport.set_log_channel(_LOG_CHANNEL)
         transport.banner_timeout = timeout_s
@@ -103,7 +111,7 @@ def connect(
             raise SshError(problem, key)
         log_in(transport, target, key)
         new_key = key not in known.keys(target.address, target.port)
-        yield Connection(transport, key, rtt_s, new_key)
+        yield Connection(transport, key, dialled.rtt_s, new_key)
     finally:
         transport.close()
 
@@ -116,22 +124,56 @@ def probe(
     write: bool = True,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     threads: int = DEFAULT_THREADS,
+    on_done: Callable[[int], None] = lambda hosts: None,
 ) -> list[ProbeResult]:
     """Probe all hosts in parallel; results are in the order of `targets`.
 
-    Keys seen for the first time and accepted (by fingerprint, or by `trust_new`) are added to `known_hosts`
+    Hosts are dialled by the hundreds, and logged into by `threads` at a time. `on_done` is told how many hosts more are
+    done. Keys seen for the first time and accepted (by fingerprint, or by `trust_new`) are added to `known_hosts`
     unless `write` is false; `new_key` marks them in both cases. Raises GpuBurninError for an unusable
     known_hosts file.
     """
     known = kh.load(known_hosts)
-    with ThreadPoolExecutor(max_workers=max(1, min(threads, len(targets)))) as pool:
-        single = list(pool.map(lambda t: _probe_one(t, known, trust_new, timeout_s), targets))
-    results = mark_duplicates(single)
+    results = mark_duplicates(asyncio.run(_probe_all(targets, known, trust_new, timeout_s, threads, on_done)))
     if write:
         # One line for each address, even when an inventory names it twice.
         new = {(r.target.address, r.target.port): r.key for r in results if r.new_key and r.key is not None}
         kh.record(known, [(address, port, key) for (address, port), key in new.items()])
     return results
+
+
+async def _probe_all(
+    targets: Sequence[Target],
+    known: kh.KnownHosts,
+    trust_new: bool,
+    timeout_s: float,
+    threads: int,
+    on_done: Callable[[int], None],
+) -> list[ProbeResult]:
+    loop = asyncio.get_running_loop()
+    lines = asyncio.Semaphore(_lines(threads))
+
+    async def probe_one(target: Target) -> ProbeResult:
+        async with lines:
+            try:
+                dialled = await dial(target, timeout_s)
+            except SshError as error:
+                result = ProbeResult(target, (error.problem,))
+            else:
+                result = await loop.run_in_executor(pool, _log_in, dialled, target, known, trust_new, timeout_s)
+        on_done(1)
+        return result
+
+    with ThreadPoolExecutor(max_workers=max(1, min(threads, len(targets)))) as pool:
+        # Names are resolved there too, each within the resolver's own time.
+        loop.set_default_executor(pool)
+        return await asyncio.gather(*(probe_one(target) for target in targets))
+
+
+def _lines(threads: int) -> int:
+    """How many connections may be open at once within the limit of open files; each thread also asks the agent."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(MOST_LINES, soft - sum(1 for _ in Path("/proc/self/fd").iterdir()) - 2 * threads))
 
 
 def mark_duplicates(results: Sequence[ProbeResult]) -> list[ProbeResult]:
@@ -148,9 +190,9 @@ def mark_duplicates(results: Sequence[ProbeResult]) -> list[ProbeResult]:
     ]
 
 
-def _probe_one(target: Target, known: kh.KnownHosts, trust_new: bool, timeout_s: float) -> ProbeResult:
+def _log_in(dialled: Dialled, target: Target, known: kh.KnownHosts, trust_new: bool, timeout_s: float) -> ProbeResult:
     try:
-        with connect(target, known, trust_new=trust_new, timeout_s=timeout_s) as connection:
+        with _handshake(dialled, target, known, trust_new, timeout_s) as connection:
             return ProbeResult(target, (), connection.key, connection.rtt_s, connection.new_key)
     except SshError as error:
         # The key was accepted if only the login failed: it is worth keeping.
@@ -167,23 +209,9 @@ def _with_duplicate(result: ProbeResult, owners: Sequence[Target]) -> ProbeResul
         f"{result.target.name}: its host key {fingerprint} is also that of {others}",
         "give each host its own address, or make new host keys on the clones "
         "(rm /etc/ssh/ssh_host_*; ssh-keygen -A; systemctl restart ssh)",
+        f"have the same host key {fingerprint}",
     )
     return replace(result, problems=(*result.problems, problem), new_key=False)
-
-
-def _unreachable(target: Target, error: OSError) -> Problem:
-    if isinstance(error, socket.gaierror):
-        what, fix = (
-            f"the name does not resolve ({error.strerror})",
-            "correct ansible_host or the name service",
-        )
-    elif isinstance(error, TimeoutError):
-        what, fix = "no answer to a TCP connection", "check its power, its address and the firewalls"
-    elif isinstance(error, ConnectionRefusedError):
-        what, fix = "the TCP connection was refused", "start sshd on it, or correct the port (ansible_port, --port)"
-    else:
-        what, fix = f"the TCP connection failed ({error.strerror or error})", "correct its address or route"
-    return Problem(ProblemCode.UNREACHABLE, f"{target.place}: {what}", fix)
 
 
 def _exchange_keys(transport: paramiko.Transport, target: Target, known: kh.KnownHosts, timeout_s: float) -> kh.HostKey:
@@ -196,18 +224,13 @@ def _exchange_keys(transport: paramiko.Transport, target: Target, known: kh.Know
         transport.start_client(timeout=timeout_s)
         remote = transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
-        if transport.remote_version:
-            problem = Problem(
-                ProblemCode.KEX_FAILED,
-                f"{target.place}: the key exchange with {transport.remote_version} failed ({error or 'it hung up'})",
-                "allow a current key exchange, cipher and an ed25519 host key in its sshd_config",
-            )
-        else:
-            problem = Problem(
-                ProblemCode.NO_SSH,
-                f"{target.place}: something answers but no SSH banner came within {timeout_s:g} s",
-                "check that the port is sshd's and that sshd does not refuse this address (MaxStartups)",
-            )
+        kind = f"the key exchange with {transport.remote_version or 'the server'} failed"
+        problem = Problem(
+            ProblemCode.KEX_FAILED,
+            f"{target.place}: {kind} ({error or 'it hung up'})",
+            "allow a current key exchange, cipher and an ed25519 host key in its sshd_config",
+            kind,
+        )
         raise SshError(problem) from error
     return kh.HostKey(remote.get_name(), base64.b64encode(remote.asbytes()).decode("ascii"))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import fnmatch
+import functools
 import hashlib
 import hmac
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,11 @@ class Entry:
     hosts: str
     key: HostKey
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the line is about the names that stand in it and no others."""
+        return not self.hosts.startswith("|") and not set(self.hosts) & set("*?!")
+
     def matches(self, name: str) -> bool:
         """Whether this line is about `name` (as made by `host_pattern`)."""
         if self.hosts.startswith("|1|"):
@@ -68,13 +75,33 @@ class KnownHosts:
 
     def keys(self, address: str, port: int = DEFAULT_PORT) -> tuple[HostKey, ...]:
         """The keys pinned for a host, in file order, without certificate authorities and revoked keys."""
-        name = host_pattern(address, port)
-        return tuple(e.key for e in self.entries if not e.marker and e.matches(name))
+        return tuple(e.key for e in self._about(host_pattern(address, port)) if not e.marker)
 
     def revoked(self, address: str, port: int, key: HostKey) -> bool:
         """Whether an @revoked line forbids this key for this host."""
-        name = host_pattern(address, port)
-        return any(e.marker == "@revoked" and e.key == key and e.matches(name) for e in self.entries)
+        return any(e.marker == "@revoked" and e.key == key for e in self._about(host_pattern(address, port)))
+
+    def _about(self, name: str) -> list[Entry]:
+        """The lines about a host, in file order."""
+        named, others = self._index
+        return [e for _, e in sorted([*named.get(name, ()), *(o for o in others if o[1].matches(name))], key=_line_of)]
+
+    @functools.cached_property
+    def _index(self) -> tuple[dict[str, list[tuple[int, Entry]]], list[tuple[int, Entry]]]:
+        """Lines of plain names by name, and all others: a fleet has thousands of the first and few of the second."""
+        named: dict[str, list[tuple[int, Entry]]] = defaultdict(list)
+        others: list[tuple[int, Entry]] = []
+        for line, entry in enumerate(self.entries):
+            if entry.is_plain:
+                for name in set(entry.hosts.split(",")):
+                    named[name].append((line, entry))
+            else:
+                others.append((line, entry))
+        return named, others
+
+
+def _line_of(entry: tuple[int, Entry]) -> int:
+    return entry[0]
 
 
 def host_pattern(address: str, port: int = DEFAULT_PORT) -> str:

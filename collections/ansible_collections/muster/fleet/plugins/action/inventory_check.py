@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, report
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
     has_template,
@@ -24,6 +24,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
 )
 from ansible_collections.muster.fleet.plugins.modules.inventory_check import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import ansible_names
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
@@ -34,6 +35,8 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Reso
 PER_HOST = frozenset({"fleet_address", "fleet_host_key_fingerprint"})
 # What the inventory's own rules read per host: the second is the fleet's address of last resort.
 HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range")
+# In the fleet's state: all problems, when there are too many for a screen.
+LIST_NAME = "inventory-problems.txt"
 
 
 class ActionModule(ActionBase):
@@ -61,6 +64,7 @@ class ActionModule(ActionBase):
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         self._foreign: dict[str, str] = {}
+        self._list_file: Path | None = None
         problems = self._inventory_problems(plays, self._fleet_defaults(roots))
         problems += self._variable_problems(plays, specs, problems)
         result["changed"] = False
@@ -69,9 +73,8 @@ class ActionModule(ActionBase):
         if problems:
             sources = ", ".join(str(source) for source in self._inventory._sources)
             title = f"The inventory {sources} is not usable, nothing was touched"
-            result.update(failed=True, msg=report(title, problems))
-        else:
-            result["msg"] = f"{len(self._hosts)} hosts and {len(specs)} roles checked"
+            raise failure(title, problems, self._list_file, **result)
+        result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result
 
     def _fleet_defaults(self, roots: list[Path]) -> Mapping[str, Any]:
@@ -122,6 +125,9 @@ class ActionModule(ActionBase):
         for name in sorted(names - PER_HOST):
             _same_everywhere(name, scopes, findings)
         first = next(iter(self._hosts), None)
+        fleet = self._fleet_values(homes[first].of(first)) if first else {}
+        if (state := fleet.get("fleet_state_dir")) and isinstance(state, str):
+            self._list_file = Path(state).expanduser() / LIST_NAME
         inventory = Inventory(
             groups={name: [host.name for host in group.get_hosts()] for name, group in self._inventory.groups.items()},
             addresses={
@@ -129,7 +135,7 @@ class ActionModule(ActionBase):
             },
             ansible_hosts=values["ansible_host"],
             pod_ranges=values["pod_network_range"],
-            fleet=self._fleet_values(homes[first].of(first)) if first else {},
+            fleet=fleet,
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
         )
         located = []

@@ -1,23 +1,13 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""First contact with all hosts at once. Thin: the probe is gpu_burnin.fleet.ssh."""
+"""Documentation of the action plugin of the same name; it has no part on the hosts."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-
-try:
-    from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.fleet.model import Target, as_json
-    from gpu_burnin.fleet.ssh import probe
-
-    MISSING: ImportError | None = None
-except ImportError as error:
-    MISSING = error
 
 DOCUMENTATION = r"""
 module: ssh_probe
@@ -29,7 +19,8 @@ description:
     the first time is added to that file when the fingerprint matches, or with O(trust_new_hosts). One that differs from
     the pinned key is an error and never accepted.
   - Host keys that several hosts share (cloned images) are an error.
-  - Reports the problems of all hosts at once, each with what to do.
+  - Reports the problems of all hosts at once, each with what to do. The same problem of many hosts is one line with the
+    runs of their names folded; then C(first-contact.txt) beside O(known_hosts) has a line for each host.
 options:
   hosts:
     description: The hosts to probe.
@@ -73,16 +64,17 @@ options:
     type: float
     default: 10
   threads:
-    description: How many hosts are probed at the same time.
+    description: How many hosts are logged into at the same time. Many more are dialled, so dead ones cost little.
     type: int
     default: 64
 attributes:
   check_mode:
     support: full
-    description: In check mode nothing is written; C(changed) says whether keys would be pinned.
+    description: In check mode no key is pinned; C(changed) says whether keys would be.
 extends_documentation_fragment:
-  - muster.fleet.controller
   - muster.fleet.check_mode
+notes:
+  - Runs on the controller, with the Python of C(ansible-playbook), which needs C(gpu-burnin[controller]).
 author:
   - Muster (@muster)
 """
@@ -107,7 +99,7 @@ EXAMPLES = r"""
 RETURN = r"""
 hosts:
   description: One entry for each host, in the order given.
-  returned: always
+  returned: success
   type: list
   elements: dict
   contains:
@@ -122,7 +114,7 @@ hosts:
     problems: {description: What is wrong (code, message, fix)., type: list, elements: dict, sample: []}
 pinned:
   description: Names of the hosts whose keys were (or would be) added to known_hosts.
-  returned: always
+  returned: success
   type: list
   elements: str
   sample: [node-1]
@@ -147,43 +139,14 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def probe_hosts(module: AnsibleModule) -> dict[str, Any]:
-    """Probe all hosts and give their results. Raises FleetError with all problems."""
-    targets = [
-        Target(
-            name=host["name"],
-            address=host["address"] or host["name"],
-            port=host["port"],
-            user=host["user"],
-            identity=Path(host["identity"]) if host["identity"] else None,
-            fingerprint=host["fingerprint"] or None,
-        )
-        for host in module.params["hosts"]
-    ]
-    try:
-        results = probe(
-            targets,
-            Path(module.params["known_hosts"]),
-            trust_new=module.params["trust_new_hosts"],
-            write=not module.check_mode,
-            timeout_s=module.params["timeout_s"],
-            threads=module.params["threads"],
-        )
-    except GpuBurninError as error:
-        raise FleetError(str(error)) from error
-    pinned = [result.target.name for result in results if result.new_key]
-    output = {"changed": bool(pinned), "hosts": [as_json(result) for result in results], "pinned": pinned}
-    problems = [str(problem) for result in results for problem in result.problems]
-    if problems:
-        bad = sum(not result.ok for result in results)
-        summary = f"{bad} of {len(results)} hosts cannot be used over SSH:"
-        raise FleetError("\n".join([summary, *(f"- {problem}" for problem in problems)]), **output)
-    return output
+def refuse(module: AnsibleModule) -> dict[str, Any]:
+    """Never reached by a task, since the action plugin does the work. Raises FleetError."""
+    raise FleetError("ssh_probe runs on the controller; call it as muster.fleet.ssh_probe")
 
 
 def main() -> None:
     """Entry point."""
-    run_module(probe_hosts, ARGUMENT_SPEC, missing=MISSING)
+    run_module(refuse, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""Action muster.fleet.ssh_probe: first contact with all hosts, from the controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.modules.ssh_probe import ARGUMENT_SPEC
+from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
+
+try:
+    from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import meet
+
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller alone."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Pins new keys; fails with the problems of all hosts, each once."""
+        result: dict[str, Any] = super().run(tmp, task_vars or {})
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
+        if MISSING is not None:
+            raise AnsibleActionFail(
+                f"the Python of ansible-playbook has no package {(MISSING.name or str(MISSING)).partition('.')[0]}; "
+                "install it there: pip install 'gpu-burnin[controller]'"
+            )
+        progress = Progress("probed", len(arguments["hosts"]), self._display.display)
+        try:
+            result.update(meet(arguments, check_mode=self._task.check_mode, on_done=progress.advance))
+        except FleetError as error:
+            raise AnsibleActionFail(str(error)) from error
+        return result

@@ -1,0 +1,62 @@
+"""How an action on the controller ends with many problems: each told once, on the screen or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleAction
+from ansible_collections.muster.fleet.plugins.module_utils.files import replacing
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, together
+
+# More problems than one reads: the rest is in the file.
+LINES_SHOWN = 40
+# A problem of more hosts than one looks up by hand has all their names in the file.
+HOSTS_UNLISTED = 50
+
+
+class ProblemsFound(AnsibleAction):
+    """Ends a task as failed. Ansible shows the message; the result does not repeat it, and has only its first line."""
+
+    def __init__(self, message: str, **result: Any) -> None:
+        title = message.partition("\n")[0]
+        super().__init__(message, result={**result, "failed": True, "changed": False, "msg": title})
+
+
+def failure(
+    title: str, problems: Sequence[Problem], list_file: Path | None, every: Sequence[str] = (), **result: Any
+) -> ProblemsFound:
+    """The failure with all problems, those of many hosts folded.
+
+    What is left out, because there are many problems or hosts without runs of names, is in `list_file`, a line each:
+    `every`, or else the problems with all their hosts. Without a file that can be written nothing is left out.
+    `result` is what else the task returns.
+    """
+    found = together(problems)
+    lines = [f"- {problem.line()}" for problem in found]
+    unnamed = [problem for problem in found if not is_named_in_full(problem.hosts)]
+    if len(lines) > LINES_SHOWN or every or any(len(problem.hosts) > HOSTS_UNLISTED for problem in unnamed):
+        written = list_file and _write(list_file, every or [_in_full(problem) for problem in found])
+        if written and len(lines) > LINES_SHOWN:
+            lines = [*lines[:LINES_SHOWN], f"- and {len(lines) - LINES_SHOWN:,} more problems"]
+        if written:
+            lines.append(f"All of them, host by host: {list_file}")
+    noun = "problem" if len(found) == 1 else "problems"
+    return ProblemsFound("\n".join([f"{title}: {len(found):,} {noun}.", *lines]), **result)
+
+
+def _in_full(problem: Problem) -> str:
+    place = ", ".join(part for part in (problem.where, *problem.hosts) if part)
+    return f"{place}: {problem.message}; {problem.fix}" if place else f"{problem.message}; {problem.fix}"
+
+
+def _write(path: Path, lines: Sequence[str]) -> bool:
+    """Write the list whole, for its owner alone; False where that cannot be done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacing(path) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
+    except OSError:
+        return False
+    return True

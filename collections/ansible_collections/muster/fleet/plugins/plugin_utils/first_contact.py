@@ -1,0 +1,75 @@
+"""First contact with all hosts: what the action ssh_probe does, and how it tells the problems of thousands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.problems import HOSTS_SHOWN, Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.model import ProbeResult, Target, as_json
+from gpu_burnin.fleet.model import Problem as HostProblem
+from gpu_burnin.fleet.ssh import probe
+
+# Beside known_hosts: the problems of every host by itself.
+LIST_NAME = "first-contact.txt"
+
+
+def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[int], None]) -> dict[str, Any]:
+    """Probe all hosts and give the task's result. Raises FleetError, and ProblemsFound with those of all hosts."""
+    targets = [
+        Target(
+            name=host["name"],
+            address=host["address"] or host["name"],
+            port=host["port"],
+            user=host["user"],
+            identity=Path(host["identity"]) if host["identity"] else None,
+            fingerprint=host["fingerprint"] or None,
+        )
+        for host in arguments["hosts"]
+    ]
+    known_hosts = Path(arguments["known_hosts"])
+    try:
+        results = probe(
+            targets,
+            known_hosts,
+            trust_new=arguments["trust_new_hosts"],
+            write=not check_mode,
+            timeout_s=arguments["timeout_s"],
+            threads=arguments["threads"],
+            on_done=on_done,
+        )
+    except GpuBurninError as error:
+        raise FleetError(str(error)) from error
+    bad = [result for result in results if not result.ok]
+    if bad:
+        problems, each = told_once(bad)
+        title = f"{len(bad):,} of {len(results):,} hosts cannot be used over SSH"
+        raise failure(title, problems, known_hosts.with_name(LIST_NAME), each)
+    pinned = [result.target.name for result in results if result.new_key]
+    return {"changed": bool(pinned), "hosts": [as_json(result) for result in results], "pinned": pinned}
+
+
+def told_once(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]:
+    """The problems, the same kind of many hosts as one; then, when that left something out, each in full."""
+    kinds: dict[tuple[str, str], list[tuple[str, HostProblem]]] = defaultdict(list)
+    for result in results:
+        for problem in result.problems:
+            kinds[problem.code, problem.kind].append((result.target.name, problem))
+    told: list[Problem] = []
+    folded = False
+    for found in kinds.values():
+        if len(found) <= HOSTS_SHOWN:
+            told += [Problem(problem.message, problem.fix) for _, problem in found]
+            continue
+        folded = True
+        first, problem = found[0]
+        fix = problem.fix if len({other.fix for _, other in found}) == 1 else f"for {first}: {problem.fix}"
+        told.append(Problem(problem.kind, fix, tuple(name for name, _ in found)))
+    every = [str(problem) for result in results for problem in result.problems]
+    return told, every if folded else []

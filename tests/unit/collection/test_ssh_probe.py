@@ -1,0 +1,149 @@
+"""First contact as the action does it: the problems of thousands once each, check mode, what is pinned."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, ProblemsFound, failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import meet, told_once
+
+from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
+from gpu_burnin.fleet.model import Problem as HostProblem
+from tests.support.ssh_server import SshServer, StartServer, new_key
+
+DEFAULTS = {"address": None, "port": 22, "user": "root", "identity": None, "fingerprint": None}
+
+
+def run(known_hosts: Path, hosts: list[dict[str, Any]], *, check: bool = False, trust: bool = False) -> dict[str, Any]:
+    arguments = {
+        "hosts": [{**DEFAULTS, **host} for host in hosts],
+        "known_hosts": str(known_hosts),
+        "trust_new_hosts": trust,
+        "timeout_s": 10.0,
+        "threads": 4,
+    }
+    return meet(arguments, check_mode=check, on_done=lambda hosts: None)
+
+
+def host(name: str, server: SshServer, identity: Path) -> dict[str, Any]:
+    return {"name": name, "address": "127.0.0.1", "port": server.port, "identity": str(identity)}
+
+
+def test_keys_are_pinned_once_and_check_mode_writes_nothing(
+    start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
+    known, hosts = tmp_path / "known_hosts", [host("node-1", start_server(), identity)]
+    would = run(known, hosts, check=True, trust=True)
+    assert (would["changed"], would["pinned"], known.exists()) == (True, ["node-1"], False)
+    done = run(known, hosts, trust=True)
+    assert (done["changed"], done["hosts"][0]["ok"]) == (True, True)
+    again = run(known, hosts)
+    assert (again["changed"], again["pinned"]) == (False, [])
+
+
+def test_all_problems_of_all_hosts_come_in_one_failure_once(
+    start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
+    hosts = [
+        host("good", start_server(), identity),
+        host("no-login", start_server(allowed=new_key()), identity),
+        {"name": "down", "address": "127.0.0.1", "port": 1},
+    ]
+    with pytest.raises(ProblemsFound) as error:
+        run(tmp_path / "k", hosts, trust=True)
+    title, *lines = str(error.value).splitlines()
+    assert title == "2 of 3 hosts cannot be used over SSH: 2 problems."
+    assert [line.partition(":")[0] for line in lines] == ["- no-login", "- down"]
+    assert "login as root" in lines[0] and "127.0.0.1 port 1: the TCP connection was refused; start sshd" in lines[1]
+    assert error.value.result == {"failed": True, "changed": False, "msg": title}
+    assert list(tmp_path.glob("*.txt")) == []
+
+
+def test_a_fleet_that_is_off_is_one_line_and_a_file(tmp_path: Path) -> None:
+    hosts = [{"name": f"gpu-{n:04d}", "address": "127.0.0.1", "port": 1} for n in range(1, 301)]
+    with pytest.raises(ProblemsFound) as error:
+        run(tmp_path / "known_hosts", hosts)
+    listed = tmp_path / "first-contact.txt"
+    assert str(error.value).splitlines() == [
+        "300 of 300 hosts cannot be used over SSH: 1 problem.",
+        "- gpu-0001 to gpu-0300, 300 hosts: the TCP connection was refused; start sshd on it, or correct the port "
+        "(ansible_port, --port)",
+        f"All of them, host by host: {listed}",
+    ]
+    lines = listed.read_text().splitlines()
+    assert len(lines) == 300 and lines[41].startswith("gpu-0042: 127.0.0.1 port 1: the TCP connection was refused; ")
+    assert listed.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_fix_with_the_hosts_own_words_is_shown_for_one_of_them() -> None:
+    results = [
+        ProbeResult(
+            Target(f"n{n}", f"10.0.0.{n}"),
+            (HostProblem(ProblemCode.HOST_KEY_CHANGED, f"n{n}: changed", f"forget 10.0.0.{n}", "another key"),),
+        )
+        for n in range(1, 6)
+    ]
+    told, every = told_once(results)
+    assert [problem.line() for problem in told] == ["n1 to n5, 5 hosts: another key; for n1: forget 10.0.0.1"]
+    assert every[4] == "n5: changed; forget 10.0.0.5"
+    few, nothing = told_once(results[:4])
+    assert [problem.line() for problem in few] == [f"n{n}: changed; forget 10.0.0.{n}" for n in range(1, 5)]
+    assert nothing == []
+
+
+def test_many_different_problems_fill_no_screen(tmp_path: Path) -> None:
+    problems = [Problem(f"wrong {n}", "mend it", (f"gpu-{n}",)) for n in range(1000)]
+    found = str(failure("Bad", problems, tmp_path / "state" / "list.txt")).splitlines()
+    assert len(found) == LINES_SHOWN + 3
+    assert found[-2:] == [
+        f"- and {1000 - LINES_SHOWN} more problems", f"All of them, host by host: {tmp_path}/state/list.txt",
+    ]  # fmt: skip
+    assert (tmp_path / "state/list.txt").read_text().splitlines()[999] == "gpu-999: wrong 999; mend it"
+
+
+def test_nothing_is_left_out_where_no_list_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    problems = [Problem(f"wrong {n}", "mend it", (f"gpu-{n}",)) for n in range(1000)]
+    for place in (None, tmp_path / "file" / "list.txt"):
+        assert len(str(failure("Bad", problems, place)).splitlines()) == 1001
+
+
+@pytest.mark.parametrize(("count", "listed"), [(20, False), (60, True)])
+def test_names_that_make_no_runs_are_all_in_the_list_when_they_are_many(
+    tmp_path: Path, count: int, listed: bool
+) -> None:
+    names = tuple(f"gpu-{2 * n}" for n in range(count))
+    found = str(failure("Bad", [Problem("is wrong", "mend it", names)], tmp_path / "list.txt")).splitlines()
+    assert found[1] == f"- gpu-0, gpu-2, gpu-4 and {count - 3} more hosts: is wrong; mend it"
+    assert (len(found) == 3) is (tmp_path / "list.txt").exists() is listed
+    if listed:
+        assert (tmp_path / "list.txt").read_text() == f"{', '.join(names)}: is wrong; mend it\n"
+
+
+def test_a_broken_known_hosts_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "k").write_text("nonsense\n")
+    with pytest.raises(FleetError, match="k line 1"):
+        run(tmp_path / "k", [{"name": "a"}])
+
+
+@pytest.mark.slow
+def test_the_play_tells_each_problem_once(
+    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    hosts = "\n".join(f"          - {{name: gpu-{n:02d}, address: 127.0.0.1, port: 1}}" for n in range(1, 31))
+    (tmp_path / "site.yml").write_text(
+        "- hosts: localhost\n  gather_facts: false\n  tasks:\n    - muster.fleet.ssh_probe:\n"
+        f"        known_hosts: {tmp_path}/state/known_hosts\n        hosts:\n{hosts}\n"
+    )
+    done = ansible_playbook("site.yml", "--check")
+    said = done.stdout + done.stderr
+    assert done.returncode == 2
+    assert said.count("gpu-01 to gpu-30, 30 hosts: the TCP connection was refused") == 1
+    assert said.count("127.0.0.1") == 0 and said.count("gpu-17") == 0
+    assert said.count(f"All of them, host by host: {tmp_path}/state/first-contact.txt") == 1
