@@ -12,7 +12,10 @@ lock=requirements/controller.txt
 target=setup
 next=("source .venv/bin/activate" "cp -r inventory/example inventory/prod    # then edit hosts.yml and group_vars/")
 case $level in
-  controller) ;;
+  controller)
+    # A second copy would land inside of the first.
+    [[ ! -d inventory/prod ]] || next[1]="ansible-playbook -i inventory/prod site.yml"
+    ;;
   dev) target=setup-dev next=("make check") ;;
   lab) target=setup-lab next=("make lab") ;;
   *)

@@ -125,6 +125,14 @@ def test_a_controller_becomes_a_lab_and_stays_a_controller(machine: Machine) -> 
     assert machine.setup("controller", "--quiet") == (0, [])
 
 
+def test_an_inventory_that_is_there_is_not_copied_over(machine: Machine) -> None:
+    (machine.root / "inventory/prod").mkdir(parents=True)
+    assert machine.setup("controller")[1][-2:] == [
+        "  source .venv/bin/activate",
+        "  ansible-playbook -i inventory/prod site.yml",
+    ]
+
+
 def test_other_pins_make_the_environment_anew(machine: Machine) -> None:
     assert machine.setup("controller")[0] == 0
     machine.calls()

@@ -123,8 +123,10 @@ def ask_gate(module: AnsibleModule, command: list[str]) -> tuple[bool, str]:
 
 def node_lost(params: dict[str, Any], url: str) -> bool:
     """Whether kubelet runs with its certificate and has no Node any more. Raises OSError and FleetError."""
+    if not params["node"] or not url:
+        return False
     started_at = show("kubelet.service").started_at
-    if not params["node"] or not url or started_at is None:
+    if started_at is None:
         return False
     cert = params["client_cert"]
     server = Server(url, ca=params["ca"], client_cert=cert, client_key=cert)
