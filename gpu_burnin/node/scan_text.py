@@ -167,18 +167,23 @@ def _log(found: Scan, width: int) -> list[str]:
         return ["Kernel log: could not be read"]
     lost = f", {count(found.lost_messages, 'message')} lost" if found.lost_messages else ""
     head = f"Kernel log since boot ({found.kernel_log}{lost}): {'XIDs' if found.xids else 'no XID'}"
+    more = f"`gpu-burnin explain {_named(found.xids[0])}` tells more of one." if found.xids else ""
     return [
         *wrap(head, width, "", "  "),
         *(line for one in found.xids for line in wrap(_xid(one), width, "  ", "    ")),
+        *wrap(more, width, "  ", "  "),
     ]
 
 
 def _xid(seen: XidSeen) -> str:
     policy = load_xids().policy(seen.xid, sxid=seen.sxid)
     times = f", {seen.count} times" if seen.count > 1 else ""
-    kind = "SXid" if seen.sxid else "XID"
     place = seen.pci_bus_id or "an unknown device"
-    return f"{kind} {seen.xid} on {place}{times}: {policy.meaning if policy else seen.text}"
+    return f"{_named(seen)} on {place}{times}: {policy.meaning if policy else seen.text}"
+
+
+def _named(seen: XidSeen) -> str:
+    return f"{'SXid' if seen.sxid else 'XID'} {seen.xid}"
 
 
 def _seen(found: Scan, width: int) -> list[str]:

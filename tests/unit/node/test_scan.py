@@ -217,6 +217,7 @@ def test_repeated_and_unknown_xids_are_counted(look: Look) -> None:
     ]
     text = render(seen)
     assert "XID 94 on 0000:10:00.0, 2 times: " in text and "XID 4321 on 0000:10:00.0: NVRM:" in text
+    assert "`gpu-burnin explain XID 94` tells more of one." in text
     assert "XID_UNKNOWN" in codes(seen)
 
 
