@@ -30,6 +30,8 @@ class Terminal(io.StringIO):
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of our own, and known estimates: preparing takes 100 s and 300 s, the site 200 s."""
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+    # The tests' own clock passes, and it is they who tick.
+    monkeypatch.setattr(progress, "REDRAW_S", 1e6)
     monkeypatch.setattr(progress, "SHIPPED", tmp_path / "durations.json")
     shipped = {"prepare": {"build a": 100, "build b": 300}, "site": {"starting": 10, "Build": 190}}
     (tmp_path / "durations.json").write_text(json.dumps(shipped))
