@@ -128,3 +128,31 @@ def test_no_checksum_of_the_example_fits_a_file() -> None:
     lines = [line for line in (EXAMPLE / "SHA256SUMS.txt").read_text().splitlines() if not line.startswith("#")]
     assert lines
     assert all(line.startswith("0" * 64 + "  ") for line in lines)
+
+
+# What reads and reports. ssh_probe also pins host keys, on the controller.
+LOOKS = {
+    "muster.fleet.inventory_check",
+    "muster.fleet.ssh_probe",
+    "muster.fleet.preflight",
+    "muster.fleet.preflight_report",
+}
+
+
+@pytest.mark.slow
+def test_with_the_tag_preflight_site_only_looks(ansible_playbook: Playbook, tmp_path: Path) -> None:
+    inventory = str(filled_example(tmp_path / "site"))
+    done = ansible_playbook(str(ROOT / "site.yml"), "--tags", "preflight", "--list-tasks", inventory=inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = re.findall(r"^      (?:muster\.fleet\.(\w+) : )?(.+?)\tTAGS: \[(.*)\]$", done.stdout, re.MULTILINE)
+    # Ansible itself looks at the variables of every role, whatever the tags.
+    left = {
+        (role, name)
+        for role, name, tags in listed
+        if not (name.startswith("Validating arguments") and "always" in tags.split(", "))
+    }
+    play = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    role = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
+    tasks = [*(("", task) for task in play["tasks"]), *(("preflight", task) for task in role)]
+    assert left == {(role, task["name"]) for role, task in tasks}
+    assert {key for _, task in tasks for key in task if key.startswith("muster.fleet.")} == LOOKS
