@@ -179,3 +179,19 @@ def test_a_broken_playbook_is_one_sentence(tmp_path: Path, ansible_playbook: Pla
     done = ansible_playbook("site.yml", inventory="inv")
     assert done.returncode == 2
     assert "absent.yml cannot be loaded" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_read_is_the_only_problem(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    """What it would have said is missing, which is not said."""
+    bad = Inventory(tmp_path)
+    del bad.hosts["etcd"]["etcd-3"]
+    bad.write()
+    (tmp_path / "inv/group_vars/gpu_nodes.yml").write_text("a: {{ b }}\n")
+    done = ansible_playbook("site.yml", inventory="inv")
+    assert done.returncode == 2
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
+    assert lines == [
+        "- inv/group_vars/gpu_nodes.yml:1: this line has a value that begins with {{ without quotes; "
+        'write NAME: "{{ ... }}"'
+    ]

@@ -27,6 +27,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import 
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs, RoleCheck, roles_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
@@ -53,6 +54,11 @@ class ActionModule(ActionBase):
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         self._manager = self._task.get_variable_manager()
         self._inventory = (task_vars or {})["hostvars"]._inventory
+        sources = ", ".join(str(source) for source in self._inventory._sources)
+        title = f"The inventory {sources} is not usable, nothing was touched"
+        # What stands in a file that cannot be read is missing everywhere else.
+        if problems := unreadable(self._inventory._sources, self._loader.get_basedir(), self._loader):
+            raise failure(title, problems, None, **result)
         self._variables = FleetVariables(self._manager, self._inventory, self._loader)
         self._resolver = Resolver(self._templar)
         self._hosts = [host.name for host in self._all_hosts()]
@@ -71,8 +77,6 @@ class ActionModule(ActionBase):
         if self._display.verbosity:
             result["foreign_variables"] = self._foreign
         if problems:
-            sources = ", ".join(str(source) for source in self._inventory._sources)
-            title = f"The inventory {sources} is not usable, nothing was touched"
             raise failure(title, problems, self._list_file, **result)
         result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result

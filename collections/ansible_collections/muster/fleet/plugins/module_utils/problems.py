@@ -43,10 +43,10 @@ def is_named_in_full(hosts: Iterable[str]) -> bool:
 
 def together(problems: Iterable[Problem]) -> list[Problem]:
     """The same problem of several hosts or places as one, in the order of the first of each."""
-    alike: dict[tuple[str, str, bool], list[Problem]] = {}
+    alike: dict[tuple[str, str, str | None], list[Problem]] = {}
     for problem in problems:
         # What no host is named for stays apart: its place is all that tells it from another.
-        key = (problem.message, problem.fix, bool(problem.hosts))
+        key = (problem.message, problem.fix, None if problem.hosts else problem.where)
         alike.setdefault(key, []).append(problem)
     return [
         replace(

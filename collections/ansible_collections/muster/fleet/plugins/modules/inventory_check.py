@@ -14,6 +14,8 @@ short_description: Check the whole inventory before anything is touched
 version_added: "0.1.0"
 description:
   - Reads the inventory and the playbook on the controller; connects to no host and needs no facts.
+  - Tells files of variables that are not YAML or that no vault password opens; the callback
+    P(muster.fleet.inventory_files#callback) does it before any play, and knows those of C(group_vars/all) too.
   - Checks the inventory's own rules (groups, sizes, names, addresses, ranges).
   - Checks every role's argument_specs for every host to which the playbook applies the role, with the role's defaults,
     the play's variables and all templates resolved.

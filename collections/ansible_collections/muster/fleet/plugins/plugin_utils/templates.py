@@ -108,9 +108,13 @@ def origin_of(*values: Any) -> str:
             continue
         if origin.path is None:
             return str(origin.description or "").strip("<>")
-        shown = _shown(origin.path)
-        return f"{shown}:{origin.line_num}" if origin.line_num else shown
+        return place_of(origin.path, origin.line_num)
     return ""
+
+
+def place_of(file: str, line: int | None = None) -> str:
+    """The file, and its line if one is given, as a problem shows them."""
+    return f"{_shown(file)}:{line}" if line else _shown(file)
 
 
 @functools.cache

@@ -1,0 +1,129 @@
+"""The files of variables beside an inventory and its plays: which cannot be read, at which line, and why.
+
+Ansible reads them one by one as it needs them. It ends at the first that is wrong, and names neither file nor line of
+those under group_vars and host_vars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleError
+from ansible.parsing.vault import AnsibleVaultError, AnsibleVaultFormatError, EncryptedString
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.templates import origin_of, place_of
+
+FOLDERS = ("group_vars", "host_vars")
+VAULT_ERRORS = (AnsibleVaultError, AnsibleVaultFormatError)
+VAULT_FIX = "add --ask-vault-pass, or --vault-password-file FILE"
+
+# Words of Ansible's and of PyYAML's message, what they mean to somebody who writes an inventory, and what to do.
+MEANINGS = (
+    ("Tabs are", "has a tab in it", "indent with spaces"),
+    ("template block", "has a value that begins with {{ without quotes", 'write NAME: "{{ ... }}"'),
+    ("Colons in", "has a second colon in a value without quotes", "put the value into quotes"),
+    ("same quote", "has text behind a value's closing quote, or lacks that quote", "put the whole value into quotes"),
+    ("duplicate mapping key", "sets a name that is set above already", "keep one of them"),
+    ("apping values", "is indented deeper than the lines it belongs to", "align it with them"),
+    ("expected key", "is not indented as the lines it belongs to", "align it with them"),
+    ("end of stream", "is the end of the file, and a quote or bracket above is not closed", "close it"),
+    ("',' or", "comes inside of a bracket that is not closed, or lacks a comma", "close it, or add the comma"),
+    ("expected ':'", "or the one above has no colon after its name", "write NAME: VALUE"),
+    ("cannot start any token", "has a value that begins with a sign that YAML keeps to itself", "put it into quotes"),
+    ("undefined alias", "has a value that begins with * without quotes", "put it into quotes"),
+    ("tag", "has a value that begins with ! and is neither !vault nor !unsafe", "put it into quotes"),
+    ("document", "begins a second document", "take the line of --- away"),
+)
+
+
+def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Problem]:
+    """A problem for each file that cannot be read, of the inventory's `sources` and of the folder of the plays."""
+    found: list[Problem] = []
+    locked: dict[str, Problem | None] = {}
+    for file, is_variables in _files([str(source) for source in sources], basedir, loader):
+        try:
+            # As Ansible's own reading, which then finds the file in the loader's cache.
+            data = loader.load_from_file(file, cache="all", unsafe=True, trusted_as_template=True)
+        except VAULT_ERRORS as error:
+            found.append(_vault_problem(error, "the file", place_of(file)))
+            continue
+        except AnsibleError as error:
+            found.append(_yaml_problem(error, file))
+            continue
+        if is_variables and data and not isinstance(data, Mapping):
+            found.append(Problem("the file holds no variables", "write each as NAME: VALUE", where=place_of(file)))
+        for name, value in _encrypted(data):
+            # One value of each vault id says whether its password is there; each costs a tenth of a second.
+            label = value._ciphertext.partition("\n")[0]
+            if label not in locked:
+                locked[label] = _opened(name, value)
+    return [*found, *(problem for problem in locked.values() if problem is not None)]
+
+
+def _files(sources: Iterable[str], basedir: str, loader: Any) -> Iterator[tuple[str, bool]]:
+    """Each file once, and whether it must hold variables."""
+    folders = [Path(basedir).absolute()]
+    for source in (Path(source).absolute() for source in sources):
+        if source.exists():  # it may be a list of hosts
+            inside = sorted(source.iterdir()) if source.is_dir() else [source]
+            yield from ((str(file), False) for file in inside if _is_yaml(file))
+            folders.append(source if source.is_dir() else source.parent)
+    for path in (folder / name for folder in dict.fromkeys(folders) for name in FOLDERS):
+        files = sorted(path.iterdir()) if path.is_dir() else []
+        for entity in dict.fromkeys(file.stem for file in files if not file.name.startswith(".")):
+            yield from ((file, True) for file in loader.find_vars_files(str(path), entity))
+
+
+def _is_yaml(file: Path) -> bool:
+    return file.is_file() and file.suffix in (".yml", ".yaml") and not file.name.startswith(".")
+
+
+def _yaml_problem(error: AnsibleError, file: str) -> Problem:
+    origin = error.obj
+    where = place_of(file, getattr(origin, "line_num", None))
+    message = str(error.message).removeprefix("YAML parsing failed: ")
+    for words, meaning, fix in MEANINGS:
+        if words in message:
+            return Problem(f"this line {meaning}", fix, where=where)
+    cause = error.__cause__
+    if isinstance(cause, (UnicodeError, yaml.reader.ReaderError)):
+        return Problem("the file has characters that are no text", "write it in UTF-8", where=where)
+    return Problem(f"this line is not YAML that Ansible reads: {message.rstrip('.')}", "correct this line", where=where)
+
+
+def _encrypted(data: Any, name: str = "") -> Iterator[tuple[str, EncryptedString]]:
+    """The encrypted values in the data, with the name of the variable that each stands under."""
+    if isinstance(data, EncryptedString):
+        yield name, data
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _encrypted(value, str(key))
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            yield from _encrypted(value, name)
+
+
+def _opened(name: str, value: EncryptedString) -> Problem | None:
+    """The problem of an encrypted value that no password opens."""
+    try:
+        str(value)
+    except VAULT_ERRORS as error:
+        return _vault_problem(error, name, origin_of(value))
+    return None
+
+
+def _vault_problem(error: AnsibleError, what: str, where: str) -> Problem:
+    if "must be specified" in str(error) or "no vault secrets found" in str(error):
+        return Problem(f"{what} is encrypted with Ansible Vault, and no password was given", VAULT_FIX, where=where)
+    if "no vault secrets were found that could decrypt" in str(error):
+        return Problem(
+            f"{what} is encrypted with Ansible Vault, and no password that was given opens it",
+            f"give the right one: {VAULT_FIX.removeprefix('add ')}",
+            where=where,
+        )
+    return Problem(
+        f"{what} is not what Ansible Vault encrypts ({str(error.message).rstrip('.')})", "encrypt it anew", where=where
+    )

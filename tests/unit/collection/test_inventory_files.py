@@ -1,0 +1,140 @@
+"""Files of variables that cannot be read: each is one sentence with file, line and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
+
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
+
+
+def lines(folder: Path, *secrets: VaultSecret) -> list[str]:
+    """The problems of an inventory, as they are told."""
+    loader = DataLoader()
+    known = [("default", secret) for secret in secrets]
+    loader.set_vault_secrets(known)
+    with mock.patch.object(VaultSecretsContext, "_current", VaultSecretsContext(known)):
+        return [problem.line().replace(f"{folder}/", "") for problem in unreadable([str(folder)], str(folder), loader)]
+
+
+def encrypted(text: str) -> str:
+    """The text as Ansible Vault encrypts it."""
+    return VaultLib([("default", RIGHT)]).encrypt(text, RIGHT).decode()
+
+
+def value(name: str) -> str:
+    """A variable with an encrypted value."""
+    return f"{name}: !vault |\n" + "".join(f"  {line}\n" for line in encrypted("hunter2").splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("a: 1\nb:\n\tc: 1\n", 3, "this line has a tab in it; indent with spaces"),
+        ("a: 1\n  b: 2\n", 2, "this line is indented deeper than the lines it belongs to; align it with them"),
+        ("a:\n  - x\n - y\n", 3, "this line is not indented as the lines it belongs to; align it with them"),
+        ("a: {{ b }}\n", 1, 'this line has a value that begins with {{ without quotes; write NAME: "{{ ... }}"'),
+        ("a: {{ b }}/c\n", 1, 'this line has a value that begins with {{ without quotes; write NAME: "{{ ... }}"'),
+        ("a: b: c\n", 1, "this line has a second colon in a value without quotes; put the value into quotes"),
+        ('a: "x" y\n', 1, "this line has text behind a value's closing quote, or lacks that quote; put the"),
+        ('a: "x\nb: 1\n', 3, "this line is the end of the file, and a quote or bracket above is not closed; close it"),
+        ("a: {x: 1\nb: 2\n", 2, "this line comes inside of a bracket that is not closed, or lacks a comma; close it"),
+        ("a: 1\nhello\nb: 2\n", 3, "this line or the one above has no colon after its name; write NAME: VALUE"),
+        ("a: @x\n", 1, "this line has a value that begins with a sign that YAML keeps to itself; put it into quotes"),
+        ("a: *x\n", 1, "this line has a value that begins with * without quotes; put it into quotes"),
+        ("a: !x y\n", 1, "this line has a value that begins with ! and is neither !vault nor !unsafe; put it"),
+        ("a: 1\n---\nb: 2\n", 2, "this line begins a second document; take the line of --- away"),
+        ('a: "\x07"\n', None, "the file has characters that are no text; write it in UTF-8"),
+        ("- a\n", None, "the file holds no variables; write each as NAME: VALUE"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["group_vars/all.yml", "host_vars/gpu-1/site.yml", "group_vars/gpu_nodes"])
+def test_a_file_that_is_not_yaml(tmp_path: Path, name: str, text: str, line: int | None, expected: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    (found,) = lines(tmp_path)
+    assert found.startswith(f"{name}:{line}: {expected}" if line else f"{name}: {expected}")
+
+
+def test_every_bad_file_is_told_and_good_ones_are_not(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "hosts.yml").write_text("all:\n\thosts:\n")
+    (tmp_path / "SHA256SUMS.txt").write_text("\t: {{\n")
+    (tmp_path / "group_vars/.all.yml.swp").write_text("\t")
+    (tmp_path / "group_vars/empty.yml").write_text("---\n")
+    (tmp_path / "group_vars/all.yml").write_text("a: '{{ b }}'\n")
+    (tmp_path / "group_vars/etcd.yml").write_text("a: {{ b }}\n")
+    assert [line.split(": ")[0] for line in lines(tmp_path)] == ["hosts.yml:2", "group_vars/etcd.yml:1"]
+    assert unreadable(["gpu-1,gpu-2", str(tmp_path / "absent")], str(tmp_path / "plays"), DataLoader()) == []
+
+
+@pytest.mark.parametrize(
+    ("secrets", "expected"),
+    [
+        ((), "no password was given; add --ask-vault-pass, or --vault-password-file FILE"),
+        (
+            (WRONG,),
+            "no password that was given opens it; give the right one: --ask-vault-pass, or --vault-password-file",
+        ),
+        ((RIGHT,), ""),
+        ((WRONG, RIGHT), ""),
+    ],
+)
+def test_a_vault_s_password(tmp_path: Path, secrets: tuple[VaultSecret, ...], expected: str) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text("a: 1\n" + value("bmc_password") + value("other_password"))
+    (tmp_path / "group_vars/etcd.yml").write_text(encrypted("b: 2"))
+    found = lines(tmp_path, *secrets)
+    assert "hunter2" not in str(found)
+    if not expected:
+        assert found == []
+        return
+    # The password of one value is that of all: it is told once.
+    file, one = found
+    assert file.startswith(f"group_vars/etcd.yml: the file is encrypted with Ansible Vault, and {expected}")
+    assert one.startswith(f"group_vars/all.yml:2: bmc_password is encrypted with Ansible Vault, and {expected}")
+
+
+def test_a_damaged_vault(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n616263\n")
+    (found,) = lines(tmp_path, RIGHT)
+    assert found.startswith("group_vars/all.yml: the file is not what Ansible Vault encrypts (")
+    assert found.endswith("; encrypt it anew")
+
+
+@pytest.mark.slow
+def test_the_run_ends_before_its_first_play(
+    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the checkout's ansible.cfg has it. Ansible alone says neither file nor line of group_vars/all."""
+    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
+    (tmp_path / "inv/group_vars").mkdir(parents=True)
+    (tmp_path / "inv/hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
+    (tmp_path / "inv/group_vars/all.yml").write_text("a: 1\n")
+    (tmp_path / "play.yml").write_text("- {hosts: all, gather_facts: false, tasks: []}\n")
+    assert ansible_playbook("play.yml", inventory="inv").returncode == 0
+    (tmp_path / "inv/group_vars/all.yml").write_text("a: 1\n\tb: 2\n")
+    (tmp_path / "inv/group_vars/etcd.yml").write_text("\tb: 2\n")
+    done = ansible_playbook("play.yml", inventory="inv")
+    assert done.returncode == 4
+    assert done.stderr == (
+        "[ERROR]: Files of the inventory cannot be read, nothing was touched: 2 problems.\n"
+        "- inv/group_vars/all.yml:2: this line has a tab in it; indent with spaces\n"
+        "- inv/group_vars/etcd.yml:1: this line has a tab in it; indent with spaces\n\n"
+    )
+    assert "PLAY" not in done.stdout
+
+
+def test_the_checkout_s_configuration_tells_bad_files() -> None:
+    text = (Path(__file__).resolve().parents[3] / "ansible.cfg").read_text()
+    assert "callbacks_enabled = muster.fleet.inventory_files\n" in text
+    assert "duplicate_dict_key = error\n" in text
