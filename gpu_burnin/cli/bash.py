@@ -11,10 +11,10 @@ _COLON = ":"
 
 def use_own_bash() -> None:
     """Have bash's questions answered by the class below."""
-    add_completion_class(_Bash)
+    add_completion_class(Bash)
 
 
-class _Bash(BashComplete):
+class Bash(BashComplete):
     """Bash takes words apart at colons (COMP_WORDBREAKS), as in gemm:bitflip, and replaces what is behind the last."""
 
     # What stands before the last colon of the word that is typed: bash keeps it.

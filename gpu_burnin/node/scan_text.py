@@ -13,6 +13,7 @@ from gpu_burnin.report.order import order_for
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, table, wrap
 from gpu_burnin.system.quantities import count
+from gpu_burnin.telemetry.kmsg import UNREADABLE
 from gpu_burnin.telemetry.state import known
 from gpu_burnin.types import Notice, Reason, Verdict
 
@@ -167,7 +168,8 @@ def _log(found: Scan, width: int) -> list[str]:
         return ["Kernel log: could not be read"]
     lost = f", {count(found.lost_messages, 'message')} lost" if found.lost_messages else ""
     head = f"Kernel log since boot ({found.kernel_log}{lost}): {'XIDs' if found.xids else 'no XID'}"
-    more = f"`gpu-burnin explain {_named(found.xids[0])}` tells more of one." if found.xids else ""
+    told = next((_named(one) for one in found.xids if one.xid != UNREADABLE), "")
+    more = f"`gpu-burnin explain {told}` tells more of one." if told else ""
     return [
         *wrap(head, width, "", "  "),
         *(line for one in found.xids for line in wrap(_xid(one), width, "  ", "    ")),
@@ -183,7 +185,8 @@ def _xid(seen: XidSeen) -> str:
 
 
 def _named(seen: XidSeen) -> str:
-    return f"{'SXid' if seen.sxid else 'XID'} {seen.xid}"
+    kind = "SXid" if seen.sxid else "XID"
+    return f"an {kind} that cannot be read" if seen.xid == UNREADABLE else f"{kind} {seen.xid}"
 
 
 def _seen(found: Scan, width: int) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import yaml
 
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.cli import main as cli
+from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.options import complete_injections
 from gpu_burnin.engine.plan import faults_of, parse_injection
 from gpu_burnin.hardware import load_reasons
@@ -183,11 +183,16 @@ def test_completion_script_asks_this_program(shell: str) -> None:
         ("gpu-burnin explain EVIDENCE_EX", {"EVIDENCE_EXPIRED"}),
     ],
 )
-def test_completion_completes(words: str, expected: set[str]) -> None:
-    asked = {"_GPU_BURNIN_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    command = [sys.executable, "-m", "gpu_burnin"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={**os.environ, **asked})
-    assert {line.partition(",")[2] for line in done.stdout.splitlines() if line} == expected
+def test_completion_completes(words: str, expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {*completed(words.split(), words.count(" "), monkeypatch)} == expected
+
+
+def completed(words: Sequence[str], current: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What bash gets for these words, of which it asks for the one numbered `current`."""
+    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(current))
+    answer = Bash(cli.cli, {}, cli.NAME, cli.COMPLETE).complete()
+    return [line.partition(",")[2] for line in answer.splitlines()]
 
 
 def test_every_fault_that_is_offered_can_be_injected() -> None:
@@ -196,7 +201,6 @@ def test_every_fault_that_is_offered_can_be_injected() -> None:
     assert {parse_injection(spec).fault for spec in offered if spec.startswith("gemm:")} == set(faults_of("gemm"))
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
 @pytest.mark.parametrize(
     ("words", "current", "expected"),
     [
@@ -208,13 +212,19 @@ def test_every_fault_that_is_offered_can_be_injected() -> None:
         (["run", "--inject", "gemm", ":", "bitflip", "--level", ""], 7, ["quick", "standard", "extended"]),
     ],
 )
-def test_bash_completes_behind_a_colon(words: list[str], current: int, expected: list[str]) -> None:
-    program = Path(sys.executable).with_name("gpu-burnin")
-    asked = f"COMP_WORDS=(gpu-burnin {shlex.join(words)}); COMP_CWORD={current}"
-    reply = 'printf "%s\\n" "${COMPREPLY[@]}"'
+def test_words_with_colons_are_put_together_again(
+    words: list[str], current: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert completed(["gpu-burnin", *words], current, monkeypatch) == expected
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
+def test_bash_itself_completes_behind_a_colon() -> None:
+    asked = "COMP_WORDS=(gpu-burnin run --inject gemm : bitf); COMP_CWORD=5"
+    program, reply = Path(sys.executable).with_name("gpu-burnin"), 'printf "%s\n" "${COMPREPLY[@]}"'
     script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {program}; {reply}"
     done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == expected
+    assert done.stdout.split() == ["bitflip"]
 
 
 def test_a_fault_of_the_program_is_no_verdict(

@@ -219,6 +219,9 @@ def test_repeated_and_unknown_xids_are_counted(look: Look) -> None:
     assert "XID 94 on 0000:10:00.0, 2 times: " in text and "XID 4321 on 0000:10:00.0: NVRM:" in text
     assert "`gpu-burnin explain XID 94` tells more of one." in text
     assert "XID_UNKNOWN" in codes(seen)
+    torn = look(healthy(0), healthy(1), log="3,1,1000000,-;NVRM: Xid (PCI:0000\n")
+    assert "an XID that cannot be read on an unknown device: NVRM: Xid (PCI:0000" in render(torn)
+    assert "gpu-burnin explain" not in render(torn)
 
 
 def test_the_json_has_every_reading_with_its_unit_in_the_name(look: Look) -> None:
