@@ -117,7 +117,7 @@ def wanted_notice(new: tuple[Gpu, ...], extended_s: float | None = None, problem
         names = f"{len(new)} GPUs ({', '.join(str(gpu.index) for gpu in new)})"
     have = "has" if len(new) == 1 else "have"
     command = f"gpu-burnin run --level extended --for {write_duration(extended_s or LEVELS['extended'].total_s)}"
-    message = f"{names} {have} not passed an extended burn-in on this host; run once: {command}"
+    message = f"{names} {have} not passed an extended burn-in on this host; run once: `{command}`"
     message += f" ({problem})" if problem else ""
     gpu = new[0].uuid if len(new) == 1 else None
     return Notice(CODE, "plan", message, gpu, {"gpus": [{"uuid": gpu.uuid, "serial": gpu.serial} for gpu in new]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import bisect
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,19 +43,27 @@ def pooled(strands: Sequence[Strand], span: tuple[float, float], points: int) ->
     )
 
 
+def stretches(strands: Sequence[Strand], most: int) -> int:
+    """How many values a span holds without gaps for strands that are sampled alike, at slightly different times."""
+    return max(1, min(most, max((len(strand.t_s) for strand in strands), default=1)))
+
+
 def furthest(strands: Sequence[Strand], span: tuple[float, float], points: int, least: float) -> int | None:
     """Which strand is furthest from the median of all on average, None where none is `least` away from it."""
-    middle = _by_stretch(pooled(strands, span, points), span, points)
-    away = [
-        [abs(value - middle[place]) for place, value in _by_stretch(pooled([one], span, points), span, points).items()]
-        for one in strands
-    ]
-    means = [statistics.fmean(distances) if distances else 0.0 for distances in away]
+    middle = pooled(strands, span, points)
+    means = [statistics.fmean(_away(strand, middle) or [0.0]) for strand in strands]
     most = max(means, default=0.0)
     return means.index(most) if most >= least and most > 0 else None
 
 
-def _by_stretch(strand: Strand, span: tuple[float, float], points: int) -> dict[int, float]:
-    width = (span[1] - span[0]) / points or 1.0
-    pairs = zip(strand.t_s, strand.values, strict=True)
-    return {math.floor((moment - span[0]) / width): value for moment, value in pairs if value is not None}
+def _away(strand: Strand, middle: Strand) -> list[float]:
+    """How far each value is from that of `middle` which is nearest in time."""
+    known = [(at, value) for at, value in zip(middle.t_s, middle.values, strict=True) if value is not None]
+    moments = [at for at, _ in known]
+    away = []
+    for moment, value in zip(strand.t_s, strand.values, strict=True):
+        if value is not None:
+            place = bisect.bisect_left(moments, moment)
+            near = min(known[max(0, place - 1) : place + 1], key=lambda one: abs(one[0] - moment))
+            away.append(abs(value - near[1]))
+    return away

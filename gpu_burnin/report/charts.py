@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from gpu_burnin.report import series as thinning
-from gpu_burnin.report.aggregate import Strand, furthest, pooled
+from gpu_burnin.report.aggregate import Strand, furthest, pooled, stretches
 from gpu_burnin.report.check_findings import link_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
@@ -191,12 +191,13 @@ class _Page:
             if not strands:
                 continue
             y, every = self._y[quantity.column], list(strands.values())
-            lines = [_line_of("line0", f"median of {whom}", pooled(every, self._x, _POINTS))]
+            points = stretches(every, _POINTS)
+            lines = [_line_of("line0", f"median of {whom}", pooled(every, self._x, points))]
             note = _noted(quantity, every)
-            apart = furthest(every, self._x, _POINTS, _APART * (y[1] - y[0]))
+            apart = furthest(every, self._x, points, _APART * (y[1] - y[0]))
             if apart is not None:
                 name, own = gpu_name(self._report, list(strands)[apart]), every[apart]
-                alone = pooled([own], self._x, _POINTS)
+                alone = pooled([own], self._x, points)
                 lines.append(Line("line1", name, alone.t_s, alone.values))
                 note = f"{name}: {_noted(quantity, [own])}"
             yield self._figure(whom, quantity.title, quantity.unit, note, y, lines, list(self._windows(None)), None)

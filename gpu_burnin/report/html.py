@@ -28,7 +28,7 @@ from gpu_burnin.report.waves import waves
 # Letters of one value of evidence.
 _MAX_VALUE = 1200
 _COMMAND = re.compile(r"`([^`]+)`")
-# Letters of a word of a command that a phone shows in one line; a longer one (a path) may wrap anywhere.
+# Letters of a command, or of a word of one, that a phone shows in one line; a longer word (a path) wraps anywhere.
 _MAX_WORD = 32
 # What the words in the cells of a matrix mean.
 _MARK_WORDS: Mapping[str, str] = {
@@ -103,7 +103,7 @@ def _as_text(value: Any) -> str:
 
 
 def _with_commands(text: str) -> Markup:
-    """A sentence whose commands (`in backticks`) are code, which wraps between its words alone, never at a hyphen."""
+    """A sentence whose commands (`in backticks`) are code, whole where short; a long one wraps between its words."""
     parts = _COMMAND.split(text)
     return Markup("").join(_command(part) if index % 2 else Markup.escape(part) for index, part in enumerate(parts))
 
@@ -111,7 +111,7 @@ def _with_commands(text: str) -> Markup:
 def _command(text: str) -> Markup:
     words = (
         Markup("<span>{}</span>").format(word) if len(word) <= _MAX_WORD else Markup.escape(word)
-        for word in text.split(" ")
+        for word in ([text] if len(text) <= _MAX_WORD else text.split(" "))
     )
     return Markup('<code class="command">{}</code>').format(Markup(" ").join(words))
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 # Room around the plot in units of the view box: left for the numbers, below for the time.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 8, 18, 25
+# About so wide is a letter.
+_LETTER = 7
 # A line is broken where samples are missing for this many times their usual distance.
 _GAP = 6.0
 
@@ -140,7 +142,7 @@ def plot(
 
     Each group of dots has its own colour and its own shape.
     """
-    parts = [*(_band(frame, band) for band in bands), *_axes(frame), *(_level(frame, level) for level in levels)]
+    parts = [*_bands(frame, bands), *_axes(frame), *(_level(frame, level) for level in levels)]
     parts += [shade for line in lines for shade in _shade(frame, line)]
     parts += [_line(frame, line) for line in lines]
     parts += [_dot(frame.px(dot.x), frame.py(dot.y), dot.group, dot.label) for dot in dots]
@@ -205,16 +207,20 @@ def _axes(frame: Frame) -> list[str]:
     return [*parts, f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>']
 
 
-def _band(frame: Frame, band: Band) -> str:
-    left, right = frame.px(band.start), frame.px(band.end)
-    width = max(right - left, 1.0)
-    # About seven units a letter; what does not fit is in the tooltip and the legend.
-    fits = width > 7 * len(band.label) + 4
-    name = f'<text class="band-name" x="{left + 3:.1f}" y="{_TOP - 5}">{escape(band.label)}</text>' if fits else ""
-    return (
-        f'<g class="band {escape(band.css)}"><rect x="{left:.1f}" y="{_TOP - 2}" width="{width:.1f}" '
-        f'height="{frame.height - _TOP - _BOTTOM + 2}"><title>{escape(band.label)}</title></rect>{name}</g>'
-    )
+def _bands(frame: Frame, bands: Iterable[Band]) -> Iterator[str]:
+    """Stretches with the names that fit; the others' are in the tooltip and the legend."""
+    free_from = 0.0
+    for band in bands:
+        left, right = frame.px(band.start), frame.px(band.end)
+        width, needed = max(right - left, 1.0), _LETTER * len(band.label) + 4
+        name = ""
+        if width > needed and left >= free_from:
+            name = f'<text class="band-name" x="{left + 3:.1f}" y="{_TOP - 5}">{escape(band.label)}</text>'
+            free_from = left + needed
+        yield (
+            f'<g class="band {escape(band.css)}"><rect x="{left:.1f}" y="{_TOP - 2}" width="{width:.1f}" '
+            f'height="{frame.height - _TOP - _BOTTOM + 2}"><title>{escape(band.label)}</title></rect>{name}</g>'
+        )
 
 
 def _level(frame: Frame, level: Level) -> str:

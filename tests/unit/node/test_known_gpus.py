@@ -125,7 +125,7 @@ def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> No
     notice = wanted_notice(GPUS, 5400.0)
     assert notice is not None
     assert "GPU 0 (serial 1650), GPU 1 (serial 1651) have not passed" in notice.message
-    assert notice.message.endswith("gpu-burnin run --level extended --for 90m")
+    assert notice.message.endswith("run once: `gpu-burnin run --level extended --for 90m`")
     assert notice.code in load_reasons()
     judged, without = (judge(replace(healthy(), notices=found)) for found in ((notice,), ()))
     assert (judged.verdict, judged.reasons, judged.action) == (without.verdict, without.reasons, without.action)

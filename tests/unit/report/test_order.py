@@ -80,7 +80,7 @@ def test_page_text_and_junit_tell_the_same_order() -> None:
     report, series = asking((Action.POWER_CYCLE, 1), (Action.RESET_GPU, 3))
     words = "Power the machine off and on, then"
     page = html.render(report, series)
-    assert f'<b>Next:</b> {words} <code class="command"><span>gpu-burnin</span> <span>run</span></code>.' in page
+    assert f'<b>Next:</b> {words} <code class="command"><span>gpu-burnin run</span></code>.' in page
     assert f"ACTION   {words} `gpu-burnin run`\n" in text.render(report, lambda code: None)
     assert f'name="order" value="{words} `gpu-burnin run`"' in to_junit(report).decode()
     assert [reason["action"] for reason in report["reasons"]] == ["power_cycle", "reset_gpu"]

@@ -286,14 +286,14 @@ def test_command_is_code_that_wraps_between_its_words_alone() -> None:
             "code": "NO_EVIDENCE",
             "check": "state",
             "gpu": None,
-            "message": "make it with `ssh-keygen -A </b>`, or not",
+            "message": "make it with `ssh-keygen -A </b>`, or `gpu-burnin run --level extended --for 2h`",
             "evidence": {},
         }
     ]
     page = html.render(report, series)
-    assert (
-        '<code class="command"><span>ssh-keygen</span> <span>-A</span> <span>&lt;/b&gt;</span></code>, or not' in page
-    )
+    assert '<code class="command"><span>ssh-keygen -A &lt;/b&gt;</span></code>, or ' in page
+    words = " ".join(f"<span>{word}</span>" for word in ["gpu-burnin", "run", "--level", "extended", "--for", "2h"])
+    assert f'<code class="command">{words}</code>' in page
     assert "code.command span { white-space: nowrap; }" in page
 
 
