@@ -82,7 +82,7 @@ def examine(
     seen = [] if node.simulated else [read_link(gpu.pci_bus_id) for gpu in node.gpus]
     links = {link.address: link for link in seen if link}
     expected, source = expected_from(options, gpus, own_pids, on_bus)
-    expected = replace(expected, host_links=_host_links(node, links))
+    expected = replace(expected, host_links=host_links(node, links))
     coverage = StateCoverage(
         gpus=len(node.gpus),
         gpu_count_expected=expected.gpu_count,
@@ -126,7 +126,7 @@ class Check:
         return ()
 
 
-def _host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, HostLink]:
+def host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, HostLink]:
     """What the slots can do. Simulated GPUs have slots that can do whatever their models can."""
     if node.simulated:
         return {gpu.pci_bus_id: _ANY_SLOT for gpu in node.gpus}

@@ -44,7 +44,10 @@ class SimulatedNode:
 
     def profiles(self) -> tuple[Profile, ...]:
         """What NVML answers of each GPU. Raises KeyError for a model, branch or fault that is not recorded."""
-        healthy = profile(self.model, self.branch)
+        recorded = profile(self.model, self.branch)
+        # Some were recorded in slots that are narrower than the GPU; simulated slots have every lane.
+        width = recorded.calls["nvmlDeviceGetMaxPcieLinkWidth"]
+        healthy = recorded.changed(calls={"nvmlDeviceGetCurrPcieLinkWidth": width})
         sick = {gpu: healthy.changed(**_answers(name)) for gpu, name in self.faults.items()}
         return tuple(sick.get(gpu, healthy) for gpu in range(self.count))
 

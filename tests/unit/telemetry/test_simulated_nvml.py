@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import gpu_burnin
+from gpu_burnin.checks.state.check import host_links
 from gpu_burnin.checks.state.node import judge_state
 from gpu_burnin.checks.state.rules import Expected
 from gpu_burnin.engine.worker_process import worker_environment
@@ -31,17 +32,18 @@ from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.simulated_nvml.library import installed
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT, SimulatedNode, recorded_models
 from gpu_burnin.telemetry.simulated_nvml.profiles import faults, profile
-from gpu_burnin.telemetry.state import GpuState
+from gpu_burnin.telemetry.state import GpuState, NodeState
 
 MODEL = "h100-sxm5-80gb"
 ECC_OF_GPU_1 = SimulatedNode(MODEL, 4, faults={1: "uncorrectable_ecc"})
 
 
 def codes(states: tuple[GpuState, ...]) -> dict[str | None, set[str]]:
-    """Codes of the reasons against these GPUs, by UUID."""
+    """Codes of the reasons against these GPUs, by UUID, as the check judges a simulated node."""
     links = decide(states, Expectations(), load_skus())
+    slots = host_links(NodeState(True, "", "", "", states), {})
     found: dict[str | None, set[str]] = {}
-    for reason in judge_state(states, Expected(links=links, gpu_count=len(states))):
+    for reason in judge_state(states, Expected(links=links, gpu_count=len(states), host_links=slots)):
         found.setdefault(reason.gpu, set()).add(reason.code)
     return found
 
