@@ -162,8 +162,7 @@ def _after(outcome: Outcome, sick: bool) -> Iterator[str]:
     folder = _short(outcome.run_dir.parents[1])
     yield f"page:  {folder}/latest/{REPORT_HTML}   (for a browser; --open opens it)"
     yield f"again: gpu-burnin report {folder}"
-    if not sick:
-        yield "next:  gpu-burnin demo --sick"
+    yield f"next:  gpu-burnin {'explain GEMM_MISMATCH' if sick else 'demo --sick'}"
 
 
 def _short(path: Path) -> str:
