@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, unreadable
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
@@ -74,6 +74,16 @@ def test_every_bad_file_is_told_and_good_ones_are_not(tmp_path: Path) -> None:
     (tmp_path / "group_vars/etcd.yml").write_text("a: {{ b }}\n")
     assert [line.split(": ")[0] for line in lines(tmp_path)] == ["hosts.yml:2", "group_vars/etcd.yml:1"]
     assert unreadable(["gpu-1,gpu-2", str(tmp_path / "absent")], str(tmp_path / "plays"), DataLoader()) == []
+
+
+def test_the_files_of_groups(tmp_path: Path) -> None:
+    for name in ("all.yml", "etcd/one.yml", "gpu_node.yaml", "notes.md", ".hidden.yml"):
+        (tmp_path / "group_vars" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "group_vars" / name).write_text("a: 1\n")
+    (tmp_path / "hosts.yml").write_text("all: {}\n")
+    found = group_files([str(tmp_path / "hosts.yml"), "gpu-1,"], str(tmp_path / "plays"))
+    names = {"all.yml": "all", "etcd": "etcd", "gpu_node.yaml": "gpu_node"}
+    assert found == {str(tmp_path / "group_vars" / name): group for name, group in names.items()}
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,20 @@ class Data:
             "fleet_etcd_metrics_port": 2381,
         }
         self.ansible_hosts: dict[str, Any] = {}
+        self.group_files = {"group_vars/all.yml": "all", "group_vars/rack1.yml": "rack1", "group_vars/etcd2": "etcd2"}
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self) -> list[Problem]:
         return check(
-            Inventory(self.groups, self.addresses, self.pod_ranges, self.fleet, self.patterns, self.ansible_hosts)
+            Inventory(
+                self.groups,
+                self.addresses,
+                self.pod_ranges,
+                self.fleet,
+                self.patterns,
+                self.ansible_hosts,
+                self.group_files,
+            )
         )
 
 
@@ -87,6 +96,11 @@ CASES: list[tuple[str, Spoil, str]] = [
         "no host is a node",
     ),
     ("misspelt group", lambda d: d.groups.update(gpu_node=["gpu-1"]), "gpu_node .*; did you mean gpu_nodes"),
+    (
+        "misspelt group of a file",
+        lambda d: d.group_files.update({"inv/group_vars/gpu_node.yml": "gpu_node"}),
+        "inv/group_vars/gpu_node.yml: there is no group gpu_node, so nobody reads this file; did you mean gpu_nodes",
+    ),
     ("etcd of two", lambda d: drop(d, "etcd", "etcd-3"), "etcd has 2 hosts, but an etcd cluster has 1, 3, 5 or 7"),
     ("events of two", lambda d: add(d, "events-2", "etcd_events"), "etcd_events has 2 hosts"),
     ("etcd of nine", lambda d: [add(d, f"etcd-{n}", "etcd") for n in range(4, 10)], "etcd has 9 hosts"),
@@ -174,6 +188,13 @@ def test_single_members_are_accepted_when_asked_for() -> None:
     drop(data, "etcd", "etcd-2", "etcd-3")
     drop(data, "kube_apiserver", "api-2")
     data.fleet.update(fleet_allow_single_members=True, fleet_planned_nodes=10)
+    assert data.problems() == []
+
+
+def test_groups_of_a_site_are_left_alone() -> None:
+    data = Data()
+    data.groups |= {name: ["gpu-1"] for name in ("gpu_nodes_west", "etcd_a", "etcd2", "rack7", "nodes_of_row_3")}
+    data.group_files |= {f"group_vars/{name}.yml": name for name in ("gpu_nodes_east", "etcd2", "site")}
     assert data.problems() == []
 
 

@@ -36,6 +36,15 @@ def test_a_mirror_that_is_no_url(role: str, name: str, value: str, message: str,
     assert fix in what
 
 
+@pytest.mark.parametrize(
+    "value", ["user:hunter2@mirror.local/kube", "ftp://user:hunter2@mirror.local", "http://user:hunter2@a b"]
+)
+def test_a_password_in_a_url_is_not_repeated(value: str) -> None:
+    ((message, fix),) = findings("kube_binaries", kube_binaries_url=value)
+    assert "***@" in message
+    assert "hunter2" not in message + fix
+
+
 @pytest.mark.parametrize("value", ["http://mirror.local", "https://10.0.0.1:8443/kube", "file:///srv/kube", "", None])
 def test_a_mirror(value: object) -> None:
     assert findings("kube_binaries", kube_binaries_url=value) == []

@@ -27,7 +27,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import 
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, unreadable
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs, RoleCheck, roles_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
@@ -141,11 +141,12 @@ class ActionModule(ActionBase):
             pod_ranges=values["pod_network_range"],
             fleet=fleet,
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
+            group_files=group_files(self._inventory._sources, self._loader.get_basedir()),
         )
         located = []
         for problem in check(inventory):
             owner = problem.hosts[0] if problem.hosts else first
-            where = ""
+            where = problem.where
             if owner and problem.variable:
                 where = Variables(homes[owner].of(owner), self._resolver).origin(problem.variable)
             if not where and problem.hosts:

@@ -28,6 +28,8 @@ class Inventory:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     patterns: Sequence[str] = ()
     ansible_hosts: Mapping[str, Any] = field(default_factory=dict)
+    # Files and folders under group_vars, as shown, with the group that each is for.
+    group_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hosts(self) -> list[str]:

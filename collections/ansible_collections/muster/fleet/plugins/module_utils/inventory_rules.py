@@ -43,6 +43,7 @@ def check(inventory: Inventory) -> list[Problem]:
     """Every problem of the inventory by its own rules."""
     rules = (
         group_names,
+        group_files,
         group_sizes,
         exclusive_groups,
         homeless_hosts,
@@ -68,11 +69,24 @@ def group_names(inventory: Inventory) -> Iterable[Problem]:
     if not inventory.members(*NODE_GROUPS):
         yield Problem("no host is a node", "list hosts under gpu_nodes or system_nodes")
     for group in inventory.groups:
-        if group in KNOWN_GROUPS or group in BUILT_IN_GROUPS:
-            continue
-        near = difflib.get_close_matches(group, KNOWN_GROUPS, n=1, cutoff=SIMILAR)
-        if near:
-            yield Problem(f"the group {group} is not one that Muster uses", f"did you mean {near[0]}?")
+        if meant := _meant_by(group):
+            yield Problem(f"the group {group} is not one that Muster uses", f"did you mean {meant}?")
+
+
+def _meant_by(group: str) -> str:
+    """The group of Muster's whose misspelt name this looks like; a part of one (gpu_nodes_west) or a second is none."""
+    if group in KNOWN_GROUPS or group in BUILT_IN_GROUPS or re.search("[0-9]", group):
+        return ""
+    near = difflib.get_close_matches(group, KNOWN_GROUPS, n=1, cutoff=SIMILAR)
+    return near[0] if near and not group.startswith(f"{near[0]}_") else ""
+
+
+def group_files(inventory: Inventory) -> Iterable[Problem]:
+    """Files of variables that Ansible never reads, since their group's name is misspelt."""
+    for place, group in inventory.group_files.items():
+        if group not in inventory.groups and (meant := _meant_by(group)):
+            message = f"there is no group {group}, so nobody reads this file"
+            yield Problem(message, f"did you mean {meant}?", where=place)
 
 
 def group_sizes(inventory: Inventory) -> Iterable[Problem]:

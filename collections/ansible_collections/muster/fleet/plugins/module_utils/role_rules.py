@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import request_problems
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import network_of, whole
 from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding
+
+# A user and a password in a URL, which are nobody's to read.
+PASSWORD = re.compile(r"(^|//)[^/@\s]+@")
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,16 @@ def _url(name: str, *schemes: str) -> RoleRule:
     def check(value: Any) -> Iterable[Finding]:
         if not isinstance(value, str) or not value:
             return
+        shown = PASSWORD.sub(r"\1***@", value)
         scheme, separator, rest = value.partition("://")
         if not separator:
-            yield f"{name} {value!r} has no scheme", f"write {schemes[0]}://{value.lstrip('/')}, or begin with {known}"
+            yield f"{name} {shown!r} has no scheme", f"write {schemes[0]}://{shown.lstrip('/')}, or begin with {known}"
         elif scheme.lower() not in schemes:
-            yield f"{name} {value!r} begins with {scheme}://", f"begin with {known}"
+            yield f"{name} {shown!r} begins with {scheme}://", f"begin with {known}"
         elif any(letter.isspace() for letter in value):
-            yield f"{name} {value!r} has a space in it", "take it out"
+            yield f"{name} {shown!r} has a space in it", "take it out"
         elif scheme.lower() != "file" and not rest.partition("/")[0]:
-            yield f"{name} {value!r} names no host", f"write {scheme}://HOST/PATH"
+            yield f"{name} {shown!r} names no host", f"write {scheme}://HOST/PATH"
 
     return RoleRule((name,), name, check)
 

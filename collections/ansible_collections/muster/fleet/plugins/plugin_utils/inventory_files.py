@@ -17,6 +17,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.problems import Probl
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import origin_of, place_of
 
 FOLDERS = ("group_vars", "host_vars")
+SUFFIXES = ("", ".yml", ".yaml", ".json")
 VAULT_ERRORS = (AnsibleVaultError, AnsibleVaultFormatError)
 VAULT_FIX = "add --ask-vault-pass, or --vault-password-file FILE"
 
@@ -43,7 +44,7 @@ def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Proble
     """A problem for each file that cannot be read, of the inventory's `sources` and of the folder of the plays."""
     found: list[Problem] = []
     locked: dict[str, Problem | None] = {}
-    for file, is_variables in _files([str(source) for source in sources], basedir, loader):
+    for file, is_variables in _files(list(sources), basedir, loader):
         try:
             # As Ansible's own reading, which then finds the file in the loader's cache.
             data = loader.load_from_file(file, cache="all", unsafe=True, trusted_as_template=True)
@@ -63,22 +64,30 @@ def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Proble
     return [*found, *(problem for problem in locked.values() if problem is not None)]
 
 
+def group_files(sources: Iterable[str], basedir: str) -> dict[str, str]:
+    """Each file or folder under group_vars, as shown, and the group that it is for."""
+    paths = [folder / "group_vars" for folder in _folders(sources, basedir)]
+    return {place_of(str(file)): file.stem for path in paths for file in _visible(path) if file.suffix in SUFFIXES}
+
+
 def _files(sources: Iterable[str], basedir: str, loader: Any) -> Iterator[tuple[str, bool]]:
     """Each file once, and whether it must hold variables."""
-    folders = [Path(basedir).absolute()]
-    for source in (Path(source).absolute() for source in sources):
-        if source.exists():  # it may be a list of hosts
-            inside = sorted(source.iterdir()) if source.is_dir() else [source]
-            yield from ((str(file), False) for file in inside if _is_yaml(file))
-            folders.append(source if source.is_dir() else source.parent)
-    for path in (folder / name for folder in dict.fromkeys(folders) for name in FOLDERS):
-        files = sorted(path.iterdir()) if path.is_dir() else []
-        for entity in dict.fromkeys(file.stem for file in files if not file.name.startswith(".")):
+    for source in (Path(source) for source in sources):
+        files = _visible(source) if source.is_dir() else [source]
+        yield from ((str(file), False) for file in files if file.is_file() and file.suffix in (".yml", ".yaml"))
+    for path in (folder / name for folder in _folders(sources, basedir) for name in FOLDERS):
+        for entity in dict.fromkeys(file.stem for file in _visible(path)):
             yield from ((file, True) for file in loader.find_vars_files(str(path), entity))
 
 
-def _is_yaml(file: Path) -> bool:
-    return file.is_file() and file.suffix in (".yml", ".yaml") and not file.name.startswith(".")
+def _folders(sources: Iterable[str], basedir: str) -> list[Path]:
+    """The folders that group_vars and host_vars may be in: of the plays, and of each source that is no list."""
+    paths = [path for path in (Path(source).absolute() for source in sources) if path.exists()]
+    return list(dict.fromkeys([Path(basedir).absolute(), *(path if path.is_dir() else path.parent for path in paths)]))
+
+
+def _visible(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else []
 
 
 def _yaml_problem(error: AnsibleError, file: str) -> Problem:
