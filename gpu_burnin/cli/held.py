@@ -43,5 +43,7 @@ def _with_progress(names: list[str]) -> Iterable[str]:
 
 
 def _counted(names: list[str]) -> Iterable[str]:
-    with click.progressbar(names, label="reading reports", file=sys.stderr, show_pos=True) as bar:
+    with click.progressbar(
+        names, label="reading reports", file=sys.stderr, show_pos=True, width=20, update_min_steps=50
+    ) as bar:
         yield from bar

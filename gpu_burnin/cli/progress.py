@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.text import Text
 
+from gpu_burnin.cli.terminal import COLOURS
 from gpu_burnin.types import Gpu
 
 OnEvent = Callable[[Mapping[str, Any]], None]
@@ -43,8 +44,6 @@ _HEADINGS = ("", "doing", "time", "done", "rate", "temp", "power", "errors")
 _LEFT_COLUMNS, _DOING, _ERRORS = 2, 1, 7
 # A narrow terminal loses these columns first, one after the other: errors and results have to be seen.
 _LEAST_WANTED = (6, 2, 3, 5, 4)
-# The worst verdict first: it is seen even where a terminal cuts the line.
-_COLOURS = {"FAIL": "bold red", "INCONCLUSIVE": "yellow", "PASS": "green"}
 
 
 def line_of(event: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
@@ -224,7 +223,7 @@ def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -
 
 def _results(row: Row) -> list[tuple[str, str]]:
     """The checks of each verdict, the worst verdict first: ("FAIL", "FAIL gemm"), ("PASS", "PASS sm hbm")."""
-    found = {verdict: [check for check, outcome in row.done if outcome == verdict] for verdict in _COLOURS}
+    found = {verdict: [check for check, outcome in row.done if outcome == verdict] for verdict in COLOURS}
     return [(verdict, f"{verdict} {' '.join(checks)}") for verdict, checks in found.items() if checks]
 
 
@@ -287,7 +286,7 @@ class LiveTable:
                     wrong = column == _ERRORS and row.errors
                     view.append(text, "dim" if place == 0 else "bold red" if wrong else "bold" if column == 0 else "")
                 for verdict, text in _results(row):
-                    view.append(f"{text}  ", _COLOURS[verdict])
+                    view.append(f"{text}  ", COLOURS[verdict])
                 view.append("results\n" if place == 0 else "\n", "dim")
             view.rstrip()
             return view

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -15,14 +14,11 @@ from gpu_burnin.system.prose import STANDARD_WIDTH
 
 # Nobody reads columns of less.
 _LEAST_WIDTH = 40
-_STYLES: Mapping[str, Mapping[str, Any]] = {
-    "FAIL": {"fg": "red", "bold": True},
-    "LINK": {"fg": "red", "bold": True},
-    "INCONCLUSIVE": {"fg": "yellow"},
-    "INCONCL": {"fg": "yellow"},
-    "PASS": {"fg": "green"},
-}
-_VERDICT = re.compile(rf"(?<![^\s(])(?:{'|'.join(_STYLES)})(?![^\s,:;.)])")
+# As rich names them; the worst first: it is seen even where the live view is cut.
+COLOURS: Mapping[str, str] = {"FAIL": "bold red", "INCONCLUSIVE": "yellow", "PASS": "green"}
+# Words of tables that stand for a verdict.
+_SHORT: Mapping[str, str] = {"LINK": "FAIL", "UNREADABLE": "INCONCLUSIVE", "INCONCL": "INCONCLUSIVE"}
+_VERDICT = re.compile(rf"(?<![^\s(])(?:{'|'.join([*COLOURS, *_SHORT])})(?![^\s,:;.)])")
 # What a terminal would obey: a report may come from another machine.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -43,4 +39,5 @@ def _in_colour() -> bool:
 
 
 def _painted(match: re.Match[str]) -> str:
-    return click.style(match[0], **_STYLES[match[0]])
+    *bold, colour = COLOURS[_SHORT.get(match[0], match[0])].split()
+    return click.style(match[0], fg=colour, bold=bool(bold) or None)

@@ -14,13 +14,17 @@ _LEAST_RUN = 3
 def fold(hosts: Iterable[str], most: int = SHOWN) -> tuple[list[str], int, int]:
     """The words that name the hosts, how many hosts there are, and how many the words leave out.
 
-    Up to `most` hosts are named one by one, more in runs ("gpu-0001 to gpu-7475"), of which the first are shown.
+    Up to `most` hosts are named one by one, more in runs ("gpu-0001 to gpu-7475"), of which the longest are shown.
     """
     known = sorted(set(hosts), key=natural)
     if len(known) <= most:
         return known, len(known), 0
     runs = list(_runs(known))
-    shown = runs if len(runs) <= most else runs[: most - 1]
+    shown = runs
+    if len(runs) > most:
+        # The longest say most.
+        longest = sorted(runs, key=len, reverse=True)[: most - 1]
+        shown = [run for run in runs if run in longest]
     words = [", ".join(run) if len(run) < _LEAST_RUN else f"{run[0]} to {run[-1]}" for run in shown]
     return words, len(known), len(known) - sum(len(run) for run in shown)
 

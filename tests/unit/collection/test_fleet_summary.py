@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.filter.fleet_summary import fleet_summary
+
+from tests.lab.model import read_groups
+
+ROOT = Path(__file__).parents[3]
 
 GROUPS = {"etcd": ["etcd-1"], "gpu_nodes": ["gpu-1", "gpu-2"], "kube_apiserver": ["api-1"]}
 HOSTS = ["gpu-2", "gpu-1", "api-1", "etcd-1"]
@@ -134,3 +140,31 @@ def test_of_many_hosts_with_new_gpus_a_few_are_named() -> None:
     found = {host: {**common, "__gpu_burnin_result": result} for host in hosts} | {"localhost": {}}
     text = fleet_summary(hosts, found, {"gpu_nodes": hosts}, hosts)
     assert "gpu-00, gpu-01, gpu-02, gpu-03, gpu-04 and 7 more have GPUs" in text
+
+
+def test_the_screen_in_the_readme_is_what_the_lab_shows() -> None:
+    """Its lines are some of those of the lab's hosts, with what the burn-in says of the sick scenario."""
+    groups = read_groups([ROOT / "inventory/lab"])
+    hosts = sorted(groups["all"] - {"localhost"})
+    gpu = "GPU 1 (0000:43:00.0 GPU-2156d9e0-6196-0fd9-a3fe-3acd21ff2372)"
+    reasons = {
+        "XID_FATAL": "XID 79 on 0000:43:00.0: GPU has fallen off the bus",
+        "ECC_UNCORRECTED": f"{gpu}: 3 uncorrectable errors in DRAM since the driver was loaded",
+        "REMAP_PENDING": f"{gpu}: a row remap waits for a GPU reset",
+        "RECOVERY_ACTION": f"{gpu}: the driver asks to reset the GPU",
+    }
+    common = {"fleet_state_dir": "/state", "ansible_inventory_sources": ["inventory/lab"]}
+    found: dict[str, Any] = {host: dict(common) for host in hosts}
+    ready = [{"name": name, "state": "ready", "simulated": True} for name in ("gpu-1", "gpu-2")]
+    found["localhost"] = {"__node_admission_result": {"nodes": ready}}
+    for name in ("gpu-1", "gpu-2"):
+        found[name]["__gpu_burnin_result"] = {"verdict": "PASS", "reasons": []}
+    found["gpu-3"]["__gpu_burnin_result"] = {
+        "verdict": "FAIL",
+        "order": {"sentence": "Power the machine off and on", "command": "gpu-burnin run"},
+        "reasons": [{"code": code, "message": message} for code, message in reasons.items()],
+    }
+    shown = fleet_summary(hosts, found, groups, hosts).splitlines()
+    (sample,) = re.findall(r"It ends with one screen:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    places = [shown.index(line) for line in sample.splitlines() if line]
+    assert places == sorted(places)

@@ -17,7 +17,9 @@ from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import
     whole,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.placeholders import placeholders
-from ansible_collections.muster.fleet.plugins.module_utils.problems import HOSTS_SHOWN, Problem
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+
+from gpu_burnin.system.host_names import SHOWN
 
 # Each set is of one host, so its ports differ.
 HOST_PORTS = (
@@ -214,7 +216,7 @@ def _variable(inventory: Inventory, host: str) -> str:
 
 def _formula(hosts: Sequence[str], name: str, expression: str) -> str:
     """The variable for all hosts of a range at once, where more miss it than anybody writes down."""
-    if len(hosts) <= HOSTS_SHOWN:
+    if len(hosts) <= SHOWN:
         return ""
     return f'; for a range of hosts, in group_vars: {name}: "{{{{ inventory_hostname | muster.fleet.{expression} }}}}"'
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.problems import HOSTS_SHOWN, Problem
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.model import ProbeResult, Target, as_json
 from gpu_burnin.fleet.model import Problem as HostProblem
 from gpu_burnin.fleet.ssh import probe
+from gpu_burnin.system.host_names import SHOWN
 
 # Beside known_hosts: the problems of every host by itself.
 LIST_NAME = "first-contact.txt"
@@ -64,7 +65,7 @@ def told_once(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]
     told: list[Problem] = []
     folded = False
     for found in kinds.values():
-        if len(found) <= HOSTS_SHOWN:
+        if len(found) <= SHOWN:
             told += [Problem(problem.message, problem.fix) for _, problem in found]
             continue
         folded = True
