@@ -60,7 +60,8 @@ if not (host / "asks_nothing").exists():
             break
         time.sleep(0.02)
     power_grant.move(host / "state/power_grant", request, power_grant.State.OVER)
-body = json.dumps({{"action": "none", "reasons": [], "warnings": [{{"code": "EXTENDED_WANTED"}}]}}).encode()
+warnings = [{{"code": "EXTENDED_WANTED"}}]
+body = json.dumps({{"verdict": "PASS", "action": "none", "reasons": [], "warnings": warnings}}).encode()
 statement = Statement(
     host.name, machine.machine_id(), machine.boot_id(), hashlib.sha256(body).hexdigest(), Verdict.PASS, "standard",
     "b" * 64, "c" * 64, False, 1, "2026-01-02T03:04:05Z",
