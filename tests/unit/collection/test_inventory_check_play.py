@@ -163,13 +163,24 @@ def test_a_clean_inventory_passes_and_variables_of_the_command_line_count(
 
 
 @pytest.mark.slow
-def test_a_limit_does_not_narrow_the_check(tmp_path: Path, ansible_playbook: Playbook) -> None:
+def test_a_limit_leaves_out_only_the_role_options_of_other_hosts(tmp_path: Path, ansible_playbook: Playbook) -> None:
     bad = Inventory(tmp_path)
-    bad.hosts["gpu_nodes"]["gpu-1"]["pod_network_range"] = "nonsense"
+    bad.hosts["gpu_nodes"]["gpu-1"] |= {"pod_network_range": "nonsense", "demo_choice": "c", "demo_ned": "x"}
+    bad.hosts["etcd"]["etcd-1"]["demo_size"] = "big"
+    bad.hosts["etcd"]["etcd-2"]["demo_token"] = "two"
     bad.write()
-    done = ansible_playbook("site.yml", "-l", "localhost,etcd-1", inventory="inv")
-    assert done.returncode == 2
-    assert "gpu-1: pod_network_range 'nonsense' is not an IP range" in done.stdout + done.stderr
+    site = (tmp_path / "site.yml").read_text().replace('  vars: {demo_size: "{{ demo_wanted_size }}"}\n', "")
+    (tmp_path / "site.yml").write_text(site)
+    said = {}
+    for limit in ("localhost,etcd-1", "all:localhost"):
+        done = ansible_playbook("site.yml", "-l", limit, inventory="inv")
+        assert done.returncode == 2
+        said[limit] = done.stdout + done.stderr
+        assert "gpu-1: pod_network_range 'nonsense' is not an IP range" in said[limit]
+        assert "demo_ned is not a variable of role demo" in said[limit]
+        assert "etcd-1: role demo: argument 'demo_size' is of type str" in said[limit]
+    others = ("value of demo_choice must be one of: a, b, got: c", "demo_token does not fit its type int")
+    assert [[text in said[limit] for text in others] for limit in said] == [[False, False], [True, True]]
 
 
 def test_a_broken_playbook_is_one_sentence(tmp_path: Path, ansible_playbook: Playbook) -> None:

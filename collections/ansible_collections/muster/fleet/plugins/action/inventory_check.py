@@ -196,7 +196,8 @@ class ActionModule(ActionBase):
                 findings.blame(host, problem.variable)
         self._check_names(plays, specs, findings)
         roles = RoleCheck(self._variables, self._resolver, specs, findings)
-        hosts = {play: self._hosts_of(play) for play in plays}
+        limited = {host.name for host in self._inventory.get_hosts("all", ignore_restrictions=True)} | {"localhost"}
+        hosts = {play: [host for host in self._hosts_of(play) if host.name in limited] for play in plays}
         for play in plays:
             roles.add_play(play, hosts[play])
         roles.run(self._advance("checked", len({host.name for found in hosts.values() for host in found})))

@@ -54,10 +54,13 @@ def host_options(hosts: Iterable[str], hostvars: Hostvars, fields: Mapping[str, 
 
     What a host does not have, or has empty or false, is left out, so that the default of a module's option holds.
     """
-    return [
-        {"name": str(host)} | {key: value for key, path in fields.items() if (value := _value(hostvars[host], path))}
-        for host in hosts
-    ]
+    found = []
+    for host in hosts:
+        # Each look into hostvars makes Ansible put the host's variables together anew.
+        variables = hostvars[host]
+        values = {key: _value(variables, path) for key, path in fields.items()}
+        found.append({"name": str(host)} | {key: value for key, value in values.items() if value})
+    return found
 
 
 def name_servers(servers: Iterable[str], node: str) -> list[str]:

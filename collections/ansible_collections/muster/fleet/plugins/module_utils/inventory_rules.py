@@ -130,13 +130,14 @@ def group_sizes(inventory: Inventory) -> Iterable[Problem]:
 def exclusive_groups(inventory: Inventory) -> Iterable[Problem]:
     """A host in two groups that must not share one."""
     exclusive = (*CONTROL_GROUPS, *NODE_GROUPS)
+    members = {group: frozenset(inventory.groups.get(group, ())) for group in exclusive}
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for host in inventory.members(*exclusive):
-        groups = tuple(group for group in exclusive if host in inventory.groups.get(group, ()))
+        groups = tuple(group for group in exclusive if host in members[group])
         if len(groups) > 1:
             found[groups].append(host)
     for host in inventory.members("monitoring"):
-        groups = tuple(group for group in NODE_GROUPS if host in inventory.groups.get(group, ()))
+        groups = tuple(group for group in NODE_GROUPS if host in members[group])
         if groups:
             found[("monitoring", *groups)].append(host)
     for groups, hosts in found.items():

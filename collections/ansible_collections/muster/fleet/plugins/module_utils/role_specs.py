@@ -126,6 +126,8 @@ def is_foreign(variable: str, specs: Mapping[str, RoleSpec]) -> bool:
 
 def value_errors(name: str, option: Mapping[str, Any], value: Any) -> list[str]:
     """What is wrong with one value by its option's spec; a secret's value is never repeated."""
+    if isinstance(value, str) and option.get("type", "str") == "str" and not option.get("choices"):
+        return []  # a text is a text: Ansible's validator would copy the spec for each of thousands of addresses
     validator = ArgumentSpecValidator({name: dict(option)})
     result = validator.validate({name: value}, validate_role_argument_spec=True)
     if not result.error_messages:

@@ -25,7 +25,10 @@ description:
     C(ansible_hots)). Other names are the site's own; C(-v) lists them.
   - Refuses placeholders in variables of roles and in C(ansible_host), such as addresses and names reserved for
     documentation or checksums of zeros.
-  - Reports all problems at once, each with the file it stands in and what to do.
+  - With C(--limit) the rules of the whole inventory and the names of all variables are checked as ever, but the values
+    of roles' options only for the hosts of the run, and for C(localhost).
+  - Reports all problems at once, each with the file it stands in and what to do. The same problem of many hosts is one
+    line; when there are too many for a screen, C(inventory-problems.txt) in C(fleet_state_dir) has all of them.
 options:
   playbook:
     description: Path of the playbook whose plays say which role is for which host.
