@@ -23,11 +23,11 @@ from gpu_burnin.node.prepare import Prepared
 from gpu_burnin.run import is_simulated
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.system.host import Host
+from gpu_burnin.telemetry import nvml_library
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.telemetry.nvml import Nvml, read_inventory
-from gpu_burnin.telemetry.nvml_library import is_simulated as nvml_is_simulated
 from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.simulated_nvml.library import installed
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT, SimulatedNode, recorded_models
@@ -55,6 +55,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> SimulatedNode:
     return ECC_OF_GPU_1
 
 
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A machine with a driver: its library, its file in /proc, its control device."""
+    monkeypatch.setattr(nvml_library, "ctypes", SimpleNamespace(CDLL=lambda _: object()))
+    there = (Path("/"), Path("/dev/null"))
+    assert not nvml_library.is_simulated(*there), "without simulated GPUs this machine is real"
+    return there
+
+
 def test_a_node_goes_through_the_environment_as_it_is() -> None:
     assert SimulatedNode.from_text(ECC_OF_GPU_1.to_text()) == ECC_OF_GPU_1
 
@@ -65,13 +74,13 @@ def test_a_node_goes_through_the_environment_as_it_is() -> None:
      '{"model": "l4", "count": 1, "faults": {"0": "gremlin"}}', '{"model": "l4", "count": 1, "colour": 1}'],
 )  # fmt: skip
 def test_a_variable_that_names_no_gpus_is_refused_and_what_is_read_stays_simulated(
-    text: str, monkeypatch: pytest.MonkeyPatch
+    text: str, driver: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(GpuBurninError, match=f"the environment variable {ENVIRONMENT} names no node") as caught:
         SimulatedNode.from_text(text)
     assert caught.value.exit_code == 2
     monkeypatch.setenv(ENVIRONMENT, text)
-    assert nvml_is_simulated(Path("/"), Path("/dev/null")), "a driver's file is there, and yet"
+    assert nvml_library.is_simulated(*driver)
 
 
 @pytest.mark.parametrize("model", recorded_models())
@@ -97,10 +106,14 @@ def test_a_fault_is_against_its_own_gpu_in_nvml_and_in_the_kernel_log(model: str
     assert policy is not None and policy.preflight is Preflight.FAIL
 
 
-def test_a_library_of_ours_is_simulated_beside_a_driver_too() -> None:
-    """The driver's file in /proc is there (here: a directory that is), so only the library can tell."""
+def test_simulated_gpus_are_simulated_beside_a_driver_too(
+    driver: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with installed([profile(MODEL, "580")]):
-        assert nvml_is_simulated(Path("/"), Path("/dev/null"))
+        assert nvml_library.is_simulated(*driver), "by the library that is open"
+    assert not nvml_library.is_simulated(*driver)
+    monkeypatch.setenv(ENVIRONMENT, ECC_OF_GPU_1.to_text())
+    assert nvml_library.is_simulated(*driver), "by what the process was asked for"
 
 
 def test_every_process_that_opens_nvml_reads_the_simulated_gpus_and_says_so(
