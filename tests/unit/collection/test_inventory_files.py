@@ -5,24 +5,29 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, unreadable
+from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, locked, unreadable
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
 
 
-def lines(folder: Path, *secrets: VaultSecret) -> list[str]:
+Find = Callable[..., list[Problem]]
+
+
+def lines(folder: Path, *secrets: VaultSecret, find: Find = unreadable) -> list[str]:
     """The problems of an inventory, as they are told."""
     loader = DataLoader()
     known = [("default", secret) for secret in secrets]
     loader.set_vault_secrets(known)
     with mock.patch.object(VaultSecretsContext, "_current", VaultSecretsContext(known)):
-        return [problem.line().replace(f"{folder}/", "") for problem in unreadable([str(folder)], str(folder), loader)]
+        return [problem.line().replace(f"{folder}/", "") for problem in find([str(folder)], str(folder), loader)]
 
 
 def encrypted(text: str) -> str:
@@ -102,7 +107,9 @@ def test_a_vault_s_password(tmp_path: Path, secrets: tuple[VaultSecret, ...], ex
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "group_vars/all.yml").write_text("a: 1\n" + value("bmc_password") + value("other_password"))
     (tmp_path / "group_vars/etcd.yml").write_text(encrypted("b: 2"))
-    found = lines(tmp_path, *secrets)
+    found = lines(tmp_path, *secrets, find=locked)
+    # No run needs every group.
+    assert lines(tmp_path, *secrets) == []
     assert "hunter2" not in str(found)
     if not expected:
         assert found == []
@@ -111,6 +118,25 @@ def test_a_vault_s_password(tmp_path: Path, secrets: tuple[VaultSecret, ...], ex
     file, one = found
     assert file.startswith(f"group_vars/etcd.yml: the file is encrypted with Ansible Vault, and {expected}")
     assert one.startswith(f"group_vars/all.yml:2: bmc_password is encrypted with Ansible Vault, and {expected}")
+
+
+def test_a_file_of_all_groups_that_no_password_opens(tmp_path: Path) -> None:
+    (tmp_path / "group_vars/all").mkdir(parents=True)
+    (tmp_path / "group_vars/all/secrets.yml").write_text(encrypted("b: 2"))
+    assert lines(tmp_path) == lines(tmp_path, find=locked)
+    assert lines(tmp_path)[0].startswith("group_vars/all/secrets.yml: the file is encrypted with Ansible Vault, and no")
+    assert lines(tmp_path, RIGHT) == []
+
+
+def test_a_secret_of_other_playbooks_needs_no_password(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text(value("bmc_password") + value("ansible_become_password"))
+
+    def used(*where: Any) -> list[Problem]:
+        return locked(*where, lambda name: name.startswith("ansible_"))
+
+    (found,) = lines(tmp_path, find=used)
+    assert found.startswith("group_vars/all.yml:8: ansible_become_password is encrypted")
 
 
 def test_a_damaged_vault(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import 
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, locked, unreadable
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs, RoleCheck, roles_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
@@ -57,7 +57,8 @@ class ActionModule(ActionBase):
         sources = ", ".join(str(source) for source in self._inventory._sources)
         title = f"The inventory {sources} is not usable, nothing was touched"
         # What stands in a file that cannot be read is missing everywhere else.
-        if problems := unreadable(self._inventory._sources, self._loader.get_basedir(), self._loader):
+        files = (self._inventory._sources, self._loader.get_basedir(), self._loader)
+        if problems := unreadable(*files):
             raise failure(title, problems, None, **result)
         self._variables = FleetVariables(self._manager, self._inventory, self._loader)
         self._resolver = Resolver(self._templar)
@@ -69,6 +70,8 @@ class ActionModule(ActionBase):
             specs = load_role_specs(roots)
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
+        if problems := locked(*files, lambda name: not is_foreign(name, specs)):
+            raise failure(title, problems, None, **result)
         self._foreign: dict[str, str] = {}
         self._list_file: Path | None = None
         problems = self._inventory_problems(plays, self._fleet_defaults(roots))

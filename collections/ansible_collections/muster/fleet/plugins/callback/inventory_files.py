@@ -17,8 +17,8 @@ short_description: Tell files of variables that cannot be read, with file and li
 version_added: "0.2.0"
 description:
   - Reads the inventory's YAML files, C(group_vars) and C(host_vars) before the first play begins. When some are not
-    YAML, or are encrypted and no password opens them, each is told in one line with its place and what to do, and the
-    run ends.
+    YAML, or no password opens C(group_vars/all), each is told in one line with its place and what to do, and the run
+    ends.
   - Ansible itself ends at the first and says neither file nor line.
 requirements:
   - C(callbacks_enabled = muster.fleet.inventory_files) in C(ansible.cfg).

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import VAULT_FIX
 
 
 class Findings:
@@ -51,6 +52,6 @@ class Findings:
         for cause, names in variables.items():
             more = f" and {len(names) - 1} more that follow from it" if len(names) > 1 else ""
             message = f"{next(iter(names))}{more} cannot be resolved: {cause.rstrip('.')}"
-            fix = "set the variable that it refers to, or correct it"
+            fix = VAULT_FIX if "vault" in cause else "set the variable that it refers to, or correct it"
             found.append(Problem(message, fix, tuple(hosts[cause])))
         return found

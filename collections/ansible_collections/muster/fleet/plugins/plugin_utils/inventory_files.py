@@ -6,7 +6,7 @@ those under group_vars and host_vars.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,33 +41,59 @@ MEANINGS = (
 
 
 def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Problem]:
-    """A problem for each file that cannot be read, of the inventory's `sources` and of the folder of the plays."""
+    """A problem for each file that is not YAML, of the inventory's `sources` and of the folder of the plays.
+
+    An encrypted file is one where no run goes without it and no password opens it: group_vars/all.
+    """
     found: list[Problem] = []
-    locked: dict[str, Problem | None] = {}
     for file, is_variables in _files(list(sources), basedir, loader):
         try:
-            # As Ansible's own reading, which then finds the file in the loader's cache.
-            data = loader.load_from_file(file, cache="all", unsafe=True, trusted_as_template=True)
+            data = _read(file, loader)
+        except VAULT_ERRORS as error:
+            if {"all", "all.yml", "all.yaml", "all.json"} & set(Path(file).parts[-2:]):
+                found.append(_vault_problem(error, "the file", place_of(file)))
+        except AnsibleError as error:
+            found.append(_yaml_problem(error, file))
+        else:
+            if is_variables and data and not isinstance(data, Mapping):
+                found.append(Problem("the file holds no variables", "write each as NAME: VALUE", where=place_of(file)))
+    return found
+
+
+def locked(
+    sources: Iterable[str], basedir: str, loader: Any, is_used: Callable[[str], bool] = lambda name: True
+) -> list[Problem]:
+    """A problem for each encrypted file, and one for the encrypted values of used variables, that no password opens.
+
+    What cannot be read otherwise is `unreadable`.
+    """
+    found: list[Problem] = []
+    values: dict[str, Problem | None] = {}
+    for file, _ in _files(list(sources), basedir, loader):
+        try:
+            data = _read(file, loader)
         except VAULT_ERRORS as error:
             found.append(_vault_problem(error, "the file", place_of(file)))
             continue
-        except AnsibleError as error:
-            found.append(_yaml_problem(error, file))
+        except AnsibleError:
             continue
-        if is_variables and data and not isinstance(data, Mapping):
-            found.append(Problem("the file holds no variables", "write each as NAME: VALUE", where=place_of(file)))
         for name, value in _encrypted(data):
             # One value of each vault id says whether its password is there; each costs a tenth of a second.
             label = value._ciphertext.partition("\n")[0]
-            if label not in locked:
-                locked[label] = _opened(name, value)
-    return [*found, *(problem for problem in locked.values() if problem is not None)]
+            if label not in values and is_used(name):
+                values[label] = _opened(name, value)
+    return [*found, *(problem for problem in values.values() if problem is not None)]
 
 
 def group_files(sources: Iterable[str], basedir: str) -> dict[str, str]:
     """Each file or folder under group_vars, as shown, and the group that it is for."""
     paths = [folder / "group_vars" for folder in _folders(sources, basedir)]
     return {place_of(str(file)): file.stem for path in paths for file in _visible(path) if file.suffix in SUFFIXES}
+
+
+def _read(file: str, loader: Any) -> Any:
+    """As Ansible's own reading, which then finds the file in the loader's cache."""
+    return loader.load_from_file(file, cache="all", unsafe=True, trusted_as_template=True)
 
 
 def _files(sources: Iterable[str], basedir: str, loader: Any) -> Iterator[tuple[str, bool]]:
