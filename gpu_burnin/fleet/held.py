@@ -11,13 +11,12 @@ from typing import Any, cast
 
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.node import authentic, reports
-from gpu_burnin.node.report_head import read_head
+from gpu_burnin.node.report_head import read_head, read_parts
 from gpu_burnin.node.store import EVIDENCE, Store, is_run_id
 from gpu_burnin.report.check_findings import units_of
 from gpu_burnin.report.model import Report, ReportError
 from gpu_burnin.report.order import Order, order_of
 from gpu_burnin.report.units import without_name
-from gpu_burnin.system.files import parse_json
 from gpu_burnin.system.host_names import natural
 from gpu_burnin.types import Verdict
 
@@ -26,6 +25,9 @@ SCHEMA = "muster-held/v1"
 UNREADABLE = "UNREADABLE"
 # The worst first.
 VERDICTS = (str(Verdict.FAIL), UNREADABLE, str(Verdict.INCONCLUSIVE), str(Verdict.PASS))
+
+# What of a report the reasons and the order of a host are made from.
+_PARTS = ("reasons", "plan", "gpus", "coverage")
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def _report(name: str, path: Path, host_key: Path | None) -> HostReport:
 
 def _with_reasons(host: HostReport, path: Path) -> HostReport:
     try:
-        report = cast("Report", parse_json(reports.read(path)))
+        report = cast("Report", read_parts(path, _PARTS))
         groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for reason in report["reasons"]:
             severity = str(Verdict(reason["severity"]))

@@ -1,16 +1,16 @@
-"""What a report says first, read without the rest: of thousands of reports, most say PASS and no more is asked."""
+"""Parts of a report, read without the rest: of thousands of reports, most say PASS and no more is asked."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
-import re
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from gpu_burnin.report import model
+from gpu_burnin.system.files import parse_json, read_bytes
 from gpu_burnin.types import Verdict
 
 # Members that stand before the reasons, and their types.
@@ -25,10 +25,12 @@ FIELDS: dict[str, type] = {
     "verdict": str,
     "action": str,
 }
+_MOST_BYTES = 64 << 20
 _HEAD_BYTES = 16 << 10
-# Only the last line of a report begins with a brace: a file that was cut has another end.
+# As a run writes its report, each member of it begins a line with one space, and only the last line begins with a
+# brace: so a member is found without the others, and a file that was cut has another end.
+_MEMBER = b'\n "'
 _END = b"\n}\n"
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_head(path: Path) -> dict[str, Any]:
@@ -43,37 +45,62 @@ def read_head(path: Path) -> dict[str, Any]:
             end = os.pread(fd, len(_END), max(0, found.st_size - len(_END)))
     except OSError as error:
         raise model.ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
-    try:
-        head = _members(codecs.getincrementaldecoder("utf-8")().decode(start))
-    except ValueError:
-        head = {}
-    if end != _END or not all(isinstance(head.get(name), kind) for name, kind in FIELDS.items()):
-        raise model.ReportError(f"{path}: this is not a whole report; fetch it again, or test the host again")
-    model.refuse_version(head, str(path))
-    if head["verdict"] not in [*Verdict]:
-        raise model.ReportError(f"{path}: {head['verdict'][:40]!r} is no verdict; fetch the report again")
-    return head
+    head = _members(start, FIELDS) if end == _END else None
+    return _checked(head or _all_of(path), path)
 
 
-def _members(text: str) -> dict[str, Any]:
-    """The first members of a JSON object, up to the last of FIELDS. Raises ValueError where `text` is too short."""
-    decoder, found = json.JSONDecoder(), dict[str, Any]()
-    at = _after(text, 0, "{")
-    while not found.keys() >= FIELDS.keys():
-        if found:
-            at = _after(text, at, ",")
-        key, at = decoder.raw_decode(text, _skip(text, at))
-        found[key], at = decoder.raw_decode(text, _skip(text, _after(text, at, ":")))
+def read_parts(path: Path, names: Collection[str]) -> dict[str, Any]:
+    """The members FIELDS and `names` of a report file. Raises ReportError, also where it has none of that name."""
+    data = read_report(path)
+    wanted = {*FIELDS, *names}
+    parts = (_members(data, wanted) if data.endswith(_END) else None) or _all_of(path)
+    if missing := wanted - parts.keys():
+        raise model.ReportError(f"{path}: this is not a valid report (no {', '.join(sorted(missing))} in it)")
+    return _checked(parts, path)
+
+
+def _members(data: bytes, names: Collection[str]) -> dict[str, Any] | None:
+    """These members of a report's beginning, or of all of it; None where it is not written as a run writes it."""
+    found: dict[str, Any] = {}
+    for name in names:
+        key = f'\n "{name}": '.encode()
+        at = data.find(key)
+        begin = at + len(key)
+        end = next((place for mark in (_MEMBER, _END) if (place := data.find(mark, begin)) > 0), -1)
+        if min(at, end) < 0:
+            return None
+        try:
+            found[name] = json.loads(data[begin:end].removesuffix(b","))
+        except (ValueError, RecursionError):
+            return None
     return found
 
 
-def _skip(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _all_of(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(read_report(path))
+    except ValueError as error:
+        raise model.ReportError(
+            f"{path}: this is not a whole report ({error}); fetch it again, or test the host again"
+        ) from error
+    if not isinstance(found, dict):
+        raise model.ReportError(f"{path}: this is not a burn-in report")
+    return found
 
 
-def _after(text: str, at: int, sign: str) -> int:
-    at = _skip(text, at)
-    if text[at : at + 1] != sign:
-        raise ValueError(f"no {sign} at {at}")
-    return at + 1
+def read_report(path: Path) -> bytes:
+    """A report file as it is. Raises ReportError."""
+    try:
+        return read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        raise model.ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
+
+
+def _checked(head: dict[str, Any], path: Path) -> dict[str, Any]:
+    model.refuse_version(head, str(path))
+    wrong = [name for name, kind in FIELDS.items() if not isinstance(head.get(name), kind)]
+    if wrong:
+        raise model.ReportError(f"{path}: this is not a valid report ({', '.join(wrong)})")
+    if head["verdict"] not in [*Verdict]:
+        raise model.ReportError(f"{path}: {head['verdict'][:40]!r} is no verdict; fetch the report again")
+    return head

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpu_burnin.node.report_head import read_head
+from gpu_burnin.node.report_head import read_head, read_report
 from gpu_burnin.node.store import Store, is_run_id
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.report.model import Report, ReportError, parse
-from gpu_burnin.system.files import read_bytes
-
-_MOST_BYTES = 64 << 20
 
 
 def find(path: Path) -> Path:
@@ -23,7 +20,8 @@ def find(path: Path) -> Path:
             chosen = latest if latest.is_file() else newest_of_host(path) or chosen
         if not chosen.is_file():
             raise ReportError(
-                f"{chosen}: there is no report; run gpu-burnin run, or give a report file or the directory of a run"
+                f"{chosen}: there is no report; run gpu-burnin run, or give a report file, the directory of a run, "
+                "or a folder that has one with reports for each host"
             )
     except OSError as error:  # a directory on the way that may not be looked into
         raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
@@ -51,11 +49,7 @@ def _finished_at(path: Path) -> str:
 
 def read(path: Path) -> bytes:
     """The file of a report as it is. Raises ReportError."""
-    chosen = find(path)
-    try:
-        return read_bytes(chosen, _MOST_BYTES)
-    except OSError as error:
-        raise ReportError(f"{chosen}: cannot be read as a report ({error.strerror})") from error
+    return read_report(find(path))
 
 
 def load(path: Path) -> Report:

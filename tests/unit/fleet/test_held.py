@@ -267,6 +267,26 @@ def test_of_a_pass_only_the_head_is_read(put: Put, folder: Path, monkeypatch: py
     assert read_fleet(folder).verdicts == {"PASS": 1}
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_report_that_was_written_anew_says_the_same(
+    indent: int | None, put: Put, folder: Path, written: dict[str, bytes]
+) -> None:
+    for host, verdict in (("gpu-1", "FAIL"), ("gpu-2", "PASS")):
+        put(host, verdict)
+    before = read_fleet(folder).hosts
+    for host, verdict in (("gpu-1", "FAIL"), ("gpu-2", "PASS")):
+        put(host).write_text(json.dumps(json.loads(written[verdict]), indent=indent))
+    assert read_fleet(folder).hosts == before
+
+
+def test_a_held_host_is_read_without_what_nobody_asks_for(
+    put: Put, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("gpu-1", "FAIL")
+    monkeypatch.setattr(report_head, "parse_json", lambda _: pytest.fail("all of it was parsed"))
+    assert read_fleet(folder).hosts[0].order is not None
+
+
 def test_letters_of_several_bytes_may_end_the_part_that_is_read(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put("gpu-1")
     content = path.read_bytes().replace(b'"node": "', '"node": "\N{LATIN SMALL LETTER U WITH DIAERESIS}'.encode(), 1)
