@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 # Room around the plot in units of the view box: left for the numbers, below for the time.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 8, 18, 25
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 18, 25
 # About so wide is a letter.
 _LETTER = 7
 # A line is broken where samples are missing for this many times their usual distance.

@@ -92,4 +92,4 @@ def test_line_breaks_where_nothing_was_read() -> None:
 
 def test_what_is_outside_the_axes_is_drawn_at_their_end() -> None:
     svg = drawn(Line("c", "l", [0.0, 20.0], [5.0, -5.0]))
-    assert "M48.0 18.0L292.0 75.0" in svg
+    assert "M52.0 18.0L292.0 75.0" in svg
