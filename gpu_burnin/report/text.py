@@ -106,11 +106,13 @@ def _joined(report: Report, units: Sequence[str]) -> str:
 def _reasons(report: Report, advice: Advice, width: int) -> list[str]:
     if not report["reasons"]:
         return ["No fault was seen."]
-    lines, groups = ["Why:"], _by_code(report["reasons"])
+    lines, groups, order = ["Why:"], _by_code(report["reasons"]), order_of(report)
     for index, items in enumerate(groups[:_MAX_CODES]):
         lines += _reason_lines(report, items, width)
         if index < _MAX_ADVICE and (what_to_do := advice(items[0]["code"])):
-            lines += wrap(f"To do: {what_to_do}", width, "    ", "    ")
+            included = order.included(item["action"] for item in items)
+            more = f" ACTION includes {included}." if included else ""
+            lines += wrap(f"To do: {what_to_do}{more}", width, "    ", "    ")
     if left := ", ".join(items[0]["code"] for items in groups[_MAX_CODES:]):
         lines += wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", width, "  ", "    ")
     return lines

@@ -71,6 +71,8 @@ def test_smaller_orders_are_covered_and_marked_and_those_of_a_person_are_not() -
     shown = Parsed(html.render(report, series)).text
     assert shown.count("The order above includes the reset.") == 1
     assert shown.count("The order above includes") == 2
+    lines = " ".join(text.render(report, lambda code: "Do it.").split())
+    assert lines.count("To do: Do it. ACTION includes the reset.") == lines.count("ACTION includes the new test.") == 1
     held, series = asking((Action.HOLD, None), (Action.RESET_GPU, 3))
     assert order_of(held).covered == ()
     assert "The order above" not in Parsed(html.render(held, series)).text
