@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, ProblemsFound, failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, OF_A_KIND, ProblemsFound, failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import meet, told_once
 
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
@@ -74,7 +74,7 @@ def test_a_fleet_that_is_off_is_one_line_and_a_file(tmp_path: Path) -> None:
         "300 of 300 hosts cannot be used over SSH: 1 problem.",
         "- gpu-0001 to gpu-0300, 300 hosts: the TCP connection was refused; start sshd on it, or correct the port "
         "(ansible_port, --port)",
-        f"All of them, host by host: {listed}",
+        f"All of them: {listed}",
     ]
     lines = listed.read_text().splitlines()
     assert len(lines) == 300 and lines[41].startswith("gpu-0042: 127.0.0.1 port 1: the TCP connection was refused; ")
@@ -97,14 +97,21 @@ def test_a_fix_with_the_hosts_own_words_is_shown_for_one_of_them() -> None:
     assert nothing == []
 
 
-def test_many_different_problems_fill_no_screen(tmp_path: Path) -> None:
+def test_many_different_problems_fill_no_screen_and_hide_no_other_kind(tmp_path: Path) -> None:
     problems = [Problem(f"wrong {n}", "mend it", (f"gpu-{n}",)) for n in range(1000)]
-    found = str(failure("Bad", problems, tmp_path / "state" / "list.txt")).splitlines()
-    assert len(found) == LINES_SHOWN + 3
-    assert found[-2:] == [
-        f"- and {1000 - LINES_SHOWN} more problems", f"All of them, host by host: {tmp_path}/state/list.txt",
-    ]  # fmt: skip
-    assert (tmp_path / "state/list.txt").read_text().splitlines()[999] == "gpu-999: wrong 999; mend it"
+    problems += [Problem("is off", "switch it on", ("lb-1",))]
+    listed = tmp_path / "state" / "list.txt"
+    assert str(failure("Bad", problems, listed)).splitlines() == [
+        "Bad: 1,001 problems.",
+        *(f"- gpu-{n}: wrong {n}; mend it" for n in range(OF_A_KIND)),
+        "- and 997 more like these",
+        "- lb-1: is off; switch it on",
+        f"All of them: {listed}",
+    ]
+    assert listed.read_text().splitlines()[999] == "gpu-999: wrong 999; mend it"
+    kinds = [Problem("is wrong", f"mend {n}", (f"gpu-{n}",)) for n in range(1000)]
+    found = str(failure("Bad", kinds, listed)).splitlines()
+    assert len(found) == LINES_SHOWN + 3 and found[-2] == f"- and {1000 - LINES_SHOWN} more problems"
 
 
 def test_nothing_is_left_out_where_no_list_can_be_written(tmp_path: Path) -> None:
@@ -146,4 +153,4 @@ def test_the_play_tells_each_problem_once(
     assert done.returncode == 2
     assert said.count("gpu-01 to gpu-30, 30 hosts: the TCP connection was refused") == 1
     assert said.count("127.0.0.1") == 0 and said.count("gpu-17") == 0
-    assert said.count(f"All of them, host by host: {tmp_path}/state/first-contact.txt") == 1
+    assert said.count(f"All of them: {tmp_path}/state/first-contact.txt") == 1

@@ -40,6 +40,20 @@ def test_lookup(tmp_path: Path, line: str, address: str, port: int, found: bool)
     assert [key.line for key in keys] == ([ED] if found else [])
 
 
+def test_keys_come_in_the_order_of_the_file_whatever_names_them(tmp_path: Path) -> None:
+    lines = [f"*.b {ED}", f"a.b,x {RSA}", f"a.* {RSA}", f"a.b {ED}", f"c {ED}", f"a.b,a.b {RSA}"]
+    keys = kh.load(write(tmp_path, "\n".join(lines))).keys("a.b")
+    assert [key.line for key in keys] == [ED, RSA, RSA, ED, RSA]
+
+
+def test_a_line_of_a_plain_name_is_compared_with_no_other_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = kh.load(write(tmp_path, "".join(f"node-{n} {ED}\n" for n in range(100)) + f"*.org {ED}\n"))
+    asked: list[str] = []
+    monkeypatch.setattr(kh.Entry, "matches", lambda entry, name: asked.append(entry.hosts) or False)
+    assert all(len(known.keys(f"node-{n}")) == 1 for n in range(100))
+    assert set(asked) == {"*.org"}
+
+
 def test_hashed_lines_as_ssh_keygen_makes_them(tmp_path: Path) -> None:
     path = write(tmp_path, f"node-1 {ED}\n[node-2]:22022 {ED}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(path)], check=True, capture_output=True)

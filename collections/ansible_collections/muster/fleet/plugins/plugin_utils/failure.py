@@ -10,8 +10,9 @@ from ansible.errors import AnsibleAction
 from ansible_collections.muster.fleet.plugins.module_utils.files import replacing
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, together
 
-# More problems than one reads: the rest is in the file.
+# More problems than one reads: of each kind so many are shown then, and the rest is in the file.
 LINES_SHOWN = 40
+OF_A_KIND = 3
 # A problem of more hosts than one looks up by hand has all their names in the file.
 HOSTS_UNLISTED = 50
 
@@ -39,11 +40,30 @@ def failure(
     if len(lines) > LINES_SHOWN or every or any(len(problem.hosts) > HOSTS_UNLISTED for problem in unnamed):
         written = list_file and _write(list_file, every or [_in_full(problem) for problem in found])
         if written and len(lines) > LINES_SHOWN:
-            lines = [*lines[:LINES_SHOWN], f"- and {len(lines) - LINES_SHOWN:,} more problems"]
+            lines = _some_of_each(found)
         if written:
-            lines.append(f"All of them, host by host: {list_file}")
+            lines.append(f"All of them: {list_file}")
     noun = "problem" if len(found) == 1 else "problems"
     return ProblemsFound("\n".join([f"{title}: {len(found):,} {noun}.", *lines]), **result)
+
+
+def _some_of_each(problems: Sequence[Problem]) -> list[str]:
+    """The first problems of each kind (what is mended in the same way), and how many more there are."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault(problem.fix, []).append(problem)
+    lines: list[str] = []
+    told = 0
+    for alike in kinds.values():
+        if len(lines) >= LINES_SHOWN:
+            break
+        lines += [f"- {problem.line()}" for problem in alike[:OF_A_KIND]]
+        if len(alike) > OF_A_KIND:
+            lines.append(f"- and {len(alike) - OF_A_KIND:,} more like these")
+        told += len(alike)
+    if told < len(problems):
+        lines.append(f"- and {len(problems) - told:,} more problems")
+    return lines
 
 
 def _in_full(problem: Problem) -> str:
