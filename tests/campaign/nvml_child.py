@@ -26,6 +26,7 @@ from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.state import NodeState
 from gpu_burnin.types import JSON, CheckResult, Gpu
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO_VARIABLE = "MUSTER_FAKE_NVML_SCENARIO"
@@ -52,7 +53,7 @@ class NvmlChild:
     ) -> None:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(PATIENCE_S)
         self._process.stdout.close()
 
     def node(self, scenario: str) -> NodeState:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext
 from gpu_burnin.types import JSON, CheckResult
-
-_DEADLINE_S = 60.0
+from tests.support.clocks import PATIENCE_S
 
 
 class ExchangeBarrier:
@@ -26,7 +25,7 @@ class ExchangeBarrier:
         with self._changed:
             self._offers[uuid] = data
             self._settle()
-            assert self._changed.wait_for(lambda: uuid in self._answers, _DEADLINE_S), f"{uuid} waits for ever"
+            assert self._changed.wait_for(lambda: uuid in self._answers, PATIENCE_S), f"{uuid} waits for ever"
             return self._answers.pop(uuid)
 
     def leave(self, uuid: str) -> None:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import Store
+from tests.support.clocks import PATIENCE_S
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
 BOOT_LINE = "6,0,100,-;Linux version 6.1\n"
@@ -77,7 +78,7 @@ class Node:
 
     def call(self, *arguments: str, file_limit_bytes: int | None = None) -> tuple[int, str, str]:
         process = self.start(*arguments, file_limit_bytes=file_limit_bytes)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out, err
 
     def run(self, *arguments: str) -> tuple[int, Any, str]:

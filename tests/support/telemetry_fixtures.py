@@ -13,6 +13,7 @@ import pytest
 
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.telemetry.state import NodeState
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "tests/lab/scenarios"
@@ -51,7 +52,7 @@ def run_python(scenario_environment: Environment) -> Run:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.nvml import fake_nvml as nvml_library
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "collections"))
@@ -70,7 +71,7 @@ def ansible_playbook(tmp_path: Path) -> Playbook:
             env=environment,
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
 

@@ -19,6 +19,7 @@ from tests.campaign.faults.command import COMMAND_FAULTS, CommandFault
 from tests.campaign.model import TOOLS_NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import NvmlChild
+from tests.support.clocks import PATIENCE_S
 
 SEEDS = 1
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
@@ -45,7 +46,7 @@ def _finish(process: subprocess.Popen[str], interrupt_at: str) -> tuple[int, str
             if interrupt_at in line:
                 break
         process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -126,7 +127,7 @@ def test_a_limit_of_the_host(
     node.settings |= {"checks": ["gemm", "hbm"]}
     node.kernel_log.write_text("6,0,100,-;Linux version 6.1\n")
     process = node.start("--seed", str(seed), limit=("prlimit", limit))
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == EXIT_CODES[Verdict.INCONCLUSIVE], err
     report = json.loads(out)
     record(row("command", f"limit {limit}", seed, judgement_of(report), tools=TOOLS_NOT_TESTED))

@@ -25,6 +25,7 @@ from gpu_burnin.node import evidence
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
+from tests.support.clocks import PATIENCE_S
 from tests.support.report_helpers import leave_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpu_burnin", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def loaded_by(*arguments: str | Path) -> set[str]:
@@ -46,7 +47,7 @@ def loaded_by(*arguments: str | Path) -> set[str]:
     )
     command = [sys.executable, "-S", "-c", code, *map(str, arguments)]
     environment = {"PYTHONPATH": ":".join(str(path) for path in (ROOT, Path(click.__file__).parents[1]))}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=environment)
     return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith(("click", "__main__"))}
 
 
@@ -223,7 +224,9 @@ def test_bash_itself_completes_behind_a_colon() -> None:
     asked = "COMP_WORDS=(gpu-burnin run --inject gemm : bitf); COMP_CWORD=5"
     program, reply = Path(sys.executable).with_name("gpu-burnin"), 'printf "%s\n" "${COMPREPLY[@]}"'
     script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {program}; {reply}"
-    done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert done.stdout.split() == ["bitflip"]
 
 

@@ -20,6 +20,7 @@ from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 # Notes each file that the process opens or makes and each program that it starts.
@@ -51,7 +52,9 @@ def show(home: Path, *arguments: str, path: str) -> Shown:
     touched = home / "touched"
     environment = {"PATH": path, "HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", _WATCHED, "demo", *arguments, str(touched)]
-    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        command, env=environment, cwd=home, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     return Shown(done.returncode, done.stdout, done.stderr, touched.read_text(), home / demo.FOLDER / "1")
 
 

@@ -17,6 +17,7 @@ from gpu_burnin.checks.selftest import SCOPE_CPU, injected, sensitivity
 from gpu_burnin.cli.selftest import exit_code, render
 from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.types import CheckResult, SelftestResult, Verdict
+from tests.support.clocks import PATIENCE_S
 from tests.support.engine_helpers import context, plan
 
 LAB = Path(__file__).resolve().parents[2] / "lab"
@@ -78,7 +79,7 @@ def call(tmp_path: Path, nvml: Path, *arguments: str) -> subprocess.CompletedPro
     scenario = LAB / "scenarios/healthy-2gpu.scenario"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(nvml), "MUSTER_FAKE_NVML_SCENARIO": str(scenario)}
     command = [sys.executable, "-m", "gpu_burnin", "selftest", "--config", str(config), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.mark.slow

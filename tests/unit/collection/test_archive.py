@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from gpu_burnin import __version__
+from tests.support.clocks import PATIENCE_S
 from tests.support.example_inventory import filled_example
 from tools import collection, wheelhouse
 
@@ -51,7 +52,7 @@ def ansible(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).with_name(program)), *arguments]
         return subprocess.run(
-            command, cwd=home, env=environment, text=True, capture_output=True, timeout=120, check=False
+            command, cwd=home, env=environment, text=True, capture_output=True, timeout=PATIENCE_S, check=False
         )
 
     # kubernetes.core is in the Python environment already; asking for it would need the network.

@@ -23,6 +23,7 @@ from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.engine.worker import Worker
 from gpu_burnin.hardware.reasons import load_reasons
 from gpu_burnin.node.store import RunDirectory
+from tests.support.clocks import PATIENCE_S
 from tests.support.engine_helpers import plan
 from tests.support.executor_helpers import Fake
 
@@ -172,7 +173,7 @@ def test_eight_workers_at_once_compile_each_source_once(tmp_path: Path) -> None:
     workers = [context.Process(target=_worker, args=(tmp_path, barrier, told)) for _ in range(8)]
     for worker in workers:
         worker.start()
-    answers = [told.get(timeout=60) for _ in workers]
+    answers = [told.get(timeout=PATIENCE_S) for _ in workers]
     for worker in workers:
         worker.join()
     assert sum(compiled for compiled, _ in answers) == 3

@@ -12,6 +12,7 @@ from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.fresh import FreshSupply, make_set
 from gpu_burnin.exact.golden import fresh_seeds
 from gpu_burnin.exact.product import ROUND, Shape
+from tests.support.clocks import PATIENCE_S
 
 SHAPE = Shape(48, 40, 64)
 
@@ -51,7 +52,7 @@ def test_taking_never_waits_unless_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     make = fresh.make_set
 
     def slow(*args: Any) -> Any:
-        assert gate.wait(30)
+        assert gate.wait(PATIENCE_S)
         return make(*args)
 
     monkeypatch.setattr(fresh, "make_set", slow)
@@ -73,7 +74,7 @@ def test_leaving_ends_the_thread_even_within_a_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(exact, "operand_blocks", endless)
     before = threading.active_count()
     with FreshSupply([exact.RANGES["square"]], SHAPE, 1):
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_S)
     assert threading.active_count() == before
 
 

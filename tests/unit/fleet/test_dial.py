@@ -16,10 +16,8 @@ from gpu_burnin.fleet import ssh
 from gpu_burnin.fleet.dial import dial
 from gpu_burnin.fleet.model import Problem, SshError, Target
 from gpu_burnin.fleet.ssh import probe
+from tests.support.clocks import PATIENCE_S
 from tests.support.ssh_server import SshServer, StartServer
-
-# Long enough that a test which waits for it is seen to hang.
-LONG_S = 600.0
 
 
 @contextlib.contextmanager
@@ -40,7 +38,7 @@ def serving(behave: Callable[[socket.socket], None]) -> Iterator[int]:
             listener.shutdown(socket.SHUT_RDWR)
 
 
-def problem_of(port: int, timeout_s: float = LONG_S) -> Problem:
+def problem_of(port: int, timeout_s: float = PATIENCE_S) -> Problem:
     with pytest.raises(SshError) as error:
         asyncio.run(dial(Target("node-1", "127.0.0.1", port), timeout_s))
     return error.value.problem
@@ -105,7 +103,7 @@ def test_refused_and_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_name_without_an_address() -> None:
     with pytest.raises(SshError) as error:
-        asyncio.run(dial(Target("node-1", "no-such-host.invalid"), LONG_S))
+        asyncio.run(dial(Target("node-1", "no-such-host.invalid"), PATIENCE_S))
     assert error.value.problem.code == "UNREACHABLE" and "does not resolve" in error.value.problem.kind
 
 
@@ -134,16 +132,21 @@ def forward(source: socket.socket, sink: socket.socket) -> None:
 
 
 class Silence:
-    """Connections that nobody answers, and how many of them there were at once."""
+    """Connections that nobody answers, and how many of them there were at once. With `at_once` their time is over when
+    there are so many, and not by the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 0) -> None:
         self.now = self.most = 0
+        self._at_once, self._over = at_once, asyncio.Event()
 
     async def __call__(self, *_: object) -> None:
         self.now += 1
         self.most = max(self.most, self.now)
+        if self.now == self._at_once:
+            self._over.set()
         try:
-            await asyncio.Event().wait()
+            await self._over.wait()
+            raise TimeoutError
         finally:
             self.now -= 1
 
@@ -152,12 +155,12 @@ class Silence:
 def test_dead_hosts_are_dialled_together_within_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, at_once: int
 ) -> None:
-    silence = Silence()
+    silence = Silence(at_once)
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", silence)
     monkeypatch.setattr(ssh, "MOST_LINES", limit)
     targets = [Target(f"gpu-{number}", f"127.0.1.{number}") for number in range(150)]
     done: list[int] = []
-    results = probe(targets, tmp_path / "known", timeout_s=0.05, threads=2, on_done=done.append)
+    results = probe(targets, tmp_path / "known", timeout_s=PATIENCE_S, threads=2, on_done=done.append)
     assert [result.target for result in results] == targets
     assert {problem.kind for result in results for problem in result.problems} == {"no answer to a TCP connection"}
     assert silence.most == at_once and sum(done) == 150

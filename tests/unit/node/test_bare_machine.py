@@ -21,6 +21,7 @@ from gpu_burnin.report import model
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.state_dir import default_state_dir
 from gpu_burnin.system.host import Host, read_host
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 USER = 54321
@@ -67,7 +68,7 @@ def bare(home: Path, fake_nvml: Path) -> Bare:
             env={**environment, "PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
             cwd=home,
         )

@@ -25,6 +25,7 @@ from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Coverage, Gpu, Measurement, Notice
 from tests.support import coverages
+from tests.support.clocks import PATIENCE_S
 from tests.support.page_reader import Parsed, page_of, problems
 from tests.support.sample_nodes import SAMPLES
 from tests.support.sample_reports import Sample, healthy_1, sample
@@ -187,7 +188,7 @@ def browse(path: Path, home: Path) -> tuple[str, str, list[bytes]]:
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=True,
         )  # fmt: skip
     console = "\n".join(line for line in done.stderr.splitlines() if ":CONSOLE" in line)

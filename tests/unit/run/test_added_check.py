@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpu_burnin
+from tests.support.clocks import PATIENCE_S
 from tests.support.node_runs import Node
 
 ECHO = Path(__file__).resolve().parents[2] / "support/echo"
@@ -30,7 +31,7 @@ def echoing(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node
 
 def started(node: Node, *arguments: str) -> str:
     process = node.start(*arguments)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in err, err
     return out
 

@@ -15,6 +15,7 @@ from gpu_burnin.engine.journal import Journal
 from gpu_burnin.node import evidence
 from gpu_burnin.report import model
 from gpu_burnin.types import Verdict
+from tests.support.clocks import PATIENCE_S
 from tests.support.node_runs import LAB, Node, codes, full, refused
 from tests.support.report_helpers import NOW
 
@@ -29,7 +30,7 @@ def test_interrupted_run_leaves_a_valid_report(number: signal.Signals, node: Nod
         if "gemm started" in line:
             break
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     report = json.loads(out)
     model.validate(report)
@@ -51,7 +52,7 @@ def test_an_impatient_ctrl_c_leaves_the_report_all_the_same(node: Node) -> None:
             break
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert json.loads(out)["interrupted"] is True
 
@@ -67,7 +68,7 @@ def test_a_reader_that_goes_away_changes_neither_run_nor_exit_code(stream: str, 
         assert gone and kept
         gone.close()
         kept.read()
-        assert process.wait(60) == wanted
+        assert process.wait(PATIENCE_S) == wanted
     assert [(run.path / "evidence.json").exists() for run in node.store.runs()] == [True, True]
 
 
@@ -95,7 +96,7 @@ def test_evidence_that_cannot_be_signed_leaves_the_verdict_and_closes_the_gate(n
         if "started" in line:
             break
     key.unlink()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, json.loads(out)["verdict"]) == (1, "FAIL"), err
     assert "cannot sign" in err.splitlines()[-1]
     assert "the FAIL stands and the gate stays closed" in err.splitlines()[-1]
@@ -162,7 +163,7 @@ def test_a_run_that_is_killed_leaves_the_gate_closed(node: Node) -> None:
             break
     assert node.call("gate")[0] == 3, "from the first check on"
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     code, _, err = node.call("gate")
     assert code == 3
     assert "run 2 has begun and left no evidence" in err

@@ -15,6 +15,7 @@ from gpu_burnin.node import evidence, reports
 from gpu_burnin.report import model
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
+from tests.support.clocks import PATIENCE_S
 from tests.support.node_runs import BOOT_LINE, LAB, Node, codes, full
 
 
@@ -167,7 +168,7 @@ runpy.run_module("gpu_burnin", run_name="__main__")
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(node.directory / "config.yaml")],
-        env={**os.environ, **node.environment}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **node.environment}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     report = json.loads(done.stdout)
     assert report["started_at"] < report["finished_at"]
@@ -201,7 +202,7 @@ def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
         if "started" in line:
             break
     node.kernel_log.write_text(BOOT_LINE)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, codes(json.loads(out))) == (3, {"XID_GAP"})
 
 

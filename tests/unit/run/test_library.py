@@ -15,6 +15,7 @@ import yaml
 
 import gpu_burnin
 from gpu_burnin.run import Outcome, RunOptions, run_burnin
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = "docs/operations/burnin.md"
@@ -107,7 +108,7 @@ def test_the_examples_work_as_they_stand_on_a_machine_without_a_host_key(
         "assert not loaded and 'libnvidia-ml' not in maps and 'libcuda' not in maps, loaded\n"
     )
     command = [sys.executable, "-c", "from pathlib import Path\n" + program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith(f"report.json {ends}")
     assert all(code in done.stdout for code in codes)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clocks import PATIENCE_S
+
 COMMAND = f"{sys.executable} -m gpu_burnin"
 # Stands before all others in the path, so that an import of the command line waits until it is told to go on.
 _SLOW_CLICK = "import os, time\nprint('importing', flush=True)\nwhile True: time.sleep(0.05)\n"
@@ -17,7 +19,7 @@ _SLOW_CLICK = "import os, time\nprint('importing', flush=True)\nwhile True: time
 
 def shell(command: str) -> tuple[int, str]:
     """Exit code of the command and what was on the standard error of its shell; no reader is there for its output."""
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert "Traceback" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
     return done.returncode, done.stderr
@@ -73,7 +75,7 @@ def test_ctrl_c_while_the_command_line_is_imported_is_no_fail(tmp_path: Path) ->
     assert process.stdout
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (3, "gpu-burnin: interrupted before there was a result\n")
 
 
@@ -81,6 +83,6 @@ def test_an_installation_that_is_not_whole_is_no_fail(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ImportError('half of it')\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "gpu_burnin", "gate"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 3
     assert done.stderr == "gpu-burnin: cannot be started (ImportError('half of it')); install it again\n"

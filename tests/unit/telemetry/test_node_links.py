@@ -26,6 +26,7 @@ from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.node_links import GpuLinks, NodeLinks, Source, absent, by_model, decide, node_links_of
 from gpu_burnin.telemetry.pci import switch_addresses
 from gpu_burnin.telemetry.state import GpuState, NodeState, Unsupported, to_gpu
+from tests.support.clocks import PATIENCE_S
 from tests.support.telemetry_helpers import NOT_SUPPORTED, healthy, in_any_slot, pci_device
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -158,7 +159,7 @@ def shapes(fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping
             "PYTHONPATH": str(root),
         },
         input=json.dumps({name: shape[0] for name, shape in SHAPES.items()}),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {name: from_json(NodeState, node) for name, node in json.loads(done.stdout).items()}

@@ -187,7 +187,7 @@ def test_dcgmi_ends_with_its_worker(dcgmi: Callable[[str], Path], tmp_path: Path
 def _child(parent: int, *command: str) -> subprocess.CompletedProcess[str]:
     guard = [sys.executable, "-m", "gpu_burnin.checks.dcgm.child", "60", str(parent), *command]
     return subprocess.run(
-        guard, env=child_environment(os.environ), check=False, timeout=60, capture_output=True, text=True
+        guard, env=child_environment(os.environ), check=False, timeout=PATIENCE_S, capture_output=True, text=True
     )
 
 

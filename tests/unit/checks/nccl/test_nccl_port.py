@@ -31,6 +31,7 @@ from gpu_burnin.checks.nccl.operations import (
 )
 from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout
 from gpu_burnin.device.port import DeviceError
+from tests.support.clocks import PATIENCE_S
 
 _SIZE, _LIMIT_S = 100_000, 20.0
 
@@ -168,7 +169,7 @@ def _ring(ranks: int, work: Work, limit_s: float = _LIMIT_S, size: int = _SIZE) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     for port in ports:
         port.close()
