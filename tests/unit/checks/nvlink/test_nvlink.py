@@ -88,7 +88,7 @@ def test_time_that_is_left_brings_more_rounds() -> None:
 def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.disjoint_pairs", lambda self: None)
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.all_at_once", lambda self: None)
-    few, more = _run(contexts(3)), _run(contexts(3, budget_s=1.0))
+    few, more = _run(contexts(3)), _run(contexts(3, budget_s=0.3))
     for uuid, result in few.items():
         # Four rounds, each way, with two others.
         assert (coverages.nvlink(result).copies_moved, coverages.nvlink(result).copies_verified) == (16, 16)
@@ -160,7 +160,7 @@ def test_an_error_names_the_place_and_both_values() -> None:
 @pytest.mark.usefixtures("own_time")
 def test_errors_are_counted_in_full_and_listed_up_to_a_limit() -> None:
     made = _injected(2, "reordered")
-    results = _run([replace(ctx, budget_s=1.5) for ctx in made])
+    results = _run([replace(ctx, budget_s=0.5) for ctx in made])
     rows = coverages.nvlink(results["GPU-1"]).p2p
     assert len(results["GPU-1"].errors) == MOST_ERRORS
     assert rows[0].transfers_wrong["write"] > MOST_ERRORS // 2
