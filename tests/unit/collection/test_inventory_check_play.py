@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.parsing.vault import VaultLib, VaultSecret
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -206,3 +207,24 @@ def test_a_file_that_cannot_be_read_is_the_only_problem(tmp_path: Path, ansible_
         "- inv/group_vars/gpu_nodes.yml:1: this line has a value that begins with {{ without quotes; "
         'write NAME: "{{ ... }}"'
     ]
+
+
+@pytest.mark.slow
+def test_an_encrypted_value_is_checked_and_not_shown(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    inventory = Inventory(tmp_path)
+    del inventory.variables["demo_need"]
+    inventory.write()
+    secret = VaultSecret(b"right")
+    (tmp_path / "password").write_text("right")
+    withheld = "role demo: demo_size does not fit its type int (value withheld: it is a secret)"
+    for text, expected in (("8", ""), ("hunter2", withheld)):
+        lines = VaultLib([("default", secret)]).encrypt(text, secret).decode().splitlines()
+        value = "demo_need: there\ndemo_wanted_size: !vault |\n" + "".join(f"  {line}\n" for line in lines)
+        (tmp_path / "inv/group_vars/etcd.yml").write_text(value)
+        done = ansible_playbook("site.yml", "--vault-password-file", "password", "-e", "demo_need=x", inventory="inv")
+        said = done.stdout + done.stderr
+        assert done.returncode == (2 if expected else 0), said
+        assert expected in said
+        assert "hunter2" not in said
+    done = ansible_playbook("site.yml", "-e", "demo_need=x", inventory="inv")
+    assert "demo_wanted_size is encrypted with Ansible Vault, and no password was given" in done.stdout + done.stderr

@@ -115,7 +115,7 @@ def test_a_vault_s_password(tmp_path: Path, secrets: tuple[VaultSecret, ...], ex
         assert found == []
         return
     # The password of one value is that of all: it is told once.
-    file, one = found
+    one, file = found
     assert file.startswith(f"group_vars/etcd.yml: the file is encrypted with Ansible Vault, and {expected}")
     assert one.startswith(f"group_vars/all.yml:2: bmc_password is encrypted with Ansible Vault, and {expected}")
 
@@ -137,6 +137,10 @@ def test_a_secret_of_other_playbooks_needs_no_password(tmp_path: Path) -> None:
 
     (found,) = lines(tmp_path, find=used)
     assert found.startswith("group_vars/all.yml:8: ansible_become_password is encrypted")
+    # Ansible reads how to enter a host for every task.
+    assert lines(tmp_path) == [found]
+    (tmp_path / "group_vars/all.yml").rename(tmp_path / "group_vars/etcd.yml")
+    assert lines(tmp_path) == []
 
 
 def test_a_damaged_vault(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleError
-from ansible.parsing.vault import AnsibleVaultError, AnsibleVaultFormatError, EncryptedString
+from ansible.parsing.vault import AnsibleVaultError, AnsibleVaultFormatError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import encrypted
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import origin_of, place_of
 
 FOLDERS = ("group_vars", "host_vars")
@@ -43,20 +44,22 @@ MEANINGS = (
 def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Problem]:
     """A problem for each file that is not YAML, of the inventory's `sources` and of the folder of the plays.
 
-    An encrypted file is one where no run goes without it and no password opens it: group_vars/all.
+    Of what no password opens it is what every play needs: the file group_vars/all, and the values in it that say how to
+    enter a host.
     """
     found: list[Problem] = []
     for file, is_variables in _files(list(sources), basedir, loader):
         try:
             data = _read(file, loader)
         except VAULT_ERRORS as error:
-            if {"all", "all.yml", "all.yaml", "all.json"} & set(Path(file).parts[-2:]):
-                found.append(_vault_problem(error, "the file", place_of(file)))
+            found += [_vault_problem(error, "the file", place_of(file))] if _is_of_all(file) else []
         except AnsibleError as error:
             found.append(_yaml_problem(error, file))
         else:
             if is_variables and data and not isinstance(data, Mapping):
                 found.append(Problem("the file holds no variables", "write each as NAME: VALUE", where=place_of(file)))
+            if is_variables and _is_of_all(file):
+                found += _locked_values(data, lambda name: name.startswith("ansible_"), set())
     return found
 
 
@@ -68,21 +71,15 @@ def locked(
     What cannot be read otherwise is `unreadable`.
     """
     found: list[Problem] = []
-    values: dict[str, Problem | None] = {}
+    known: set[str] = set()
     for file, _ in _files(list(sources), basedir, loader):
         try:
-            data = _read(file, loader)
+            found += _locked_values(_read(file, loader), is_used, known)
         except VAULT_ERRORS as error:
             found.append(_vault_problem(error, "the file", place_of(file)))
-            continue
         except AnsibleError:
             continue
-        for name, value in _encrypted(data):
-            # One value of each vault id says whether its password is there; each costs a tenth of a second.
-            label = value._ciphertext.partition("\n")[0]
-            if label not in values and is_used(name):
-                values[label] = _opened(name, value)
-    return [*found, *(problem for problem in values.values() if problem is not None)]
+    return found
 
 
 def group_files(sources: Iterable[str], basedir: str) -> dict[str, str]:
@@ -129,25 +126,28 @@ def _yaml_problem(error: AnsibleError, file: str) -> Problem:
     return Problem(f"this line is not YAML that Ansible reads: {message.rstrip('.')}", "correct this line", where=where)
 
 
-def _encrypted(data: Any, name: str = "") -> Iterator[tuple[str, EncryptedString]]:
-    """The encrypted values in the data, with the name of the variable that each stands under."""
-    if isinstance(data, EncryptedString):
-        yield name, data
-    elif isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _encrypted(value, str(key))
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            yield from _encrypted(value, name)
+def _is_of_all(file: str) -> bool:
+    """Whether the file is of the group of all hosts, which Ansible reads for each play."""
+    return bool({"all", "all.yml", "all.yaml", "all.json"} & set(Path(file).parts[-2:]))
 
 
-def _opened(name: str, value: EncryptedString) -> Problem | None:
-    """The problem of an encrypted value that no password opens."""
-    try:
-        str(value)
-    except VAULT_ERRORS as error:
-        return _vault_problem(error, name, origin_of(value))
-    return None
+def _locked_values(data: Any, is_used: Callable[[str], bool], known: set[str]) -> list[Problem]:
+    """The problems of encrypted values that no password opens.
+
+    One value of each vault id says whether its password is there, since each costs a tenth of a second; `known` keeps
+    the ids that were tried.
+    """
+    found: list[Problem] = []
+    for name, value in encrypted(data):
+        label = value._ciphertext.partition("\n")[0]
+        if label in known or not is_used(name):
+            continue
+        known.add(label)
+        try:
+            str(value)
+        except VAULT_ERRORS as error:
+            found.append(_vault_problem(error, name, origin_of(value)))
+    return found
 
 
 def _vault_problem(error: AnsibleError, what: str, where: str) -> Problem:

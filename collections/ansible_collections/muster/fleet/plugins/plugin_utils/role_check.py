@@ -138,7 +138,7 @@ class RoleCheck:
             self._add_option(name, option, options[option], scope)
         for rule in ROLE_RULES.get(name, ()):
             self._add(
-                (name, rule.blamed, id(rule)), Inputs(scope, rule.variables), _rule_judge(rule), self._rule_tell(rule)
+                (name, rule.blamed, id(rule)), Inputs(scope, rule.variables), rule_judge(rule), self._rule_tell(rule)
             )
 
     def _add_option(self, role: str, name: str, option: Mapping[str, Any], scope: Scope) -> None:
@@ -154,6 +154,8 @@ class RoleCheck:
             key = (role, name, repr(value), is_default)
             if key not in self._valid:
                 self._valid[key] = option_findings(role, name, option, value, is_default=is_default)
+            if self._valid[key] and variables.is_secret(name):
+                return option_findings(role, name, {**option, "no_log": True}, value, is_default=is_default)
             return self._valid[key]
 
         def tell(host: str, answer: Any, scope: Scope) -> None:
@@ -196,13 +198,18 @@ class RoleCheck:
             self._questions.setdefault(inputs.scope.members, []).append(_Question(inputs, judge, tell))
 
 
-def _rule_judge(rule: RoleRule) -> Callable[[Variables], Any]:
+def rule_judge(rule: RoleRule) -> Callable[[Variables], Any]:
+    """What the rule finds in the variables of a host; nothing where one is missing or cannot be resolved."""
+
     def judge(variables: Variables) -> Any:
         try:
             values = [variables.value(name) for name in rule.variables]
         except (KeyError, AnsibleError):
             return None  # reported as missing or unresolved
-        return list(rule.check(*values))
+        found = list(rule.check(*values))
+        if found and any(variables.is_secret(name) for name in rule.variables):
+            return [(f"{rule.blamed} is not right (value withheld: it is a secret)", f"correct {rule.blamed}")]
+        return found
 
     return judge
 

@@ -15,6 +15,7 @@ from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _Templ
 from ansible.errors import AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import has_template
 from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
+from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import is_secret, opened
 
 
 class _Environment(AnsibleEnvironment):
@@ -87,12 +88,16 @@ class Variables:
 
     def value(self, name: str) -> Any:
         """The variable's value. Raises KeyError, and AnsibleError when its template cannot be resolved."""
-        value = self.raw[name]
+        value = opened(self.raw[name]) if is_secret(self.raw[name]) else self.raw[name]
         return self._resolver.resolve(name, self.raw) if has_template(value) else value
 
     def reads(self, name: str) -> frozenset[str]:
         """The variables that the value is made of, as far as that is known."""
         return frozenset(read for read, _ in inputs(name, self.raw) or ())
+
+    def is_secret(self, name: str) -> bool:
+        """Whether something that the value is made of is encrypted, so that the value must not be shown."""
+        return any(is_secret(self.raw.get(read)) for read in {name, *self.reads(name)})
 
     def origin(self, name: str) -> str:
         """Where the variable is set."""
