@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils import endpoints
+from ansible_collections.muster.fleet.plugins.plugin_utils.templates import compiled_once
 
 DOCUMENTATION = r"""
 name: host_options
@@ -44,7 +45,7 @@ _value:
 
 def host_options(hosts: Iterable[str], hostvars: Mapping[str, Any], **fields: str) -> list[dict[str, Any]]:
     """One entry for each host."""
-    return endpoints.host_options(hosts, hostvars, fields)
+    return endpoints.host_options(hosts, compiled_once(hostvars), fields)
 
 
 class FilterModule:

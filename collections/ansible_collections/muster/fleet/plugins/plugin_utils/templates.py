@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from ansible._internal._datatag._tags import Origin
 from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 from ansible.errors import AnsibleError
+from ansible.vars.hostvars import HostVars, HostVarsVars
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import has_template
 from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
 from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import is_secret, opened
@@ -77,6 +78,34 @@ def _remembering(hostvars: Any) -> Any:
     same = copy.copy(hostvars)
     same.raw_get = functools.lru_cache(maxsize=256)(hostvars.raw_get)
     return same
+
+
+class CompiledOnce(Mapping[str, Any]):
+    """Ansible's hostvars for a look at thousands of hosts: a template that many share is compiled once for all."""
+
+    def __init__(self, hostvars: HostVars) -> None:
+        self._hostvars = hostvars
+        self._environment = _Environment(ansible_basedir=hostvars._loader.get_basedir())
+
+    def __getitem__(self, host: str) -> Any:
+        found = self._hostvars[host]
+        if isinstance(found, HostVarsVars):
+            found._templar._environment = self._environment
+        return found
+
+    def __contains__(self, host: object) -> bool:
+        return host in self._hostvars
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hostvars)
+
+    def __len__(self) -> int:
+        return len(self._hostvars)
+
+
+def compiled_once(hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same variables, as CompiledOnce when they are Ansible's own."""
+    return CompiledOnce(hostvars) if isinstance(hostvars, HostVars) else hostvars
 
 
 class Variables:
