@@ -22,7 +22,8 @@ from gpu_burnin.system import known_hosts as kh
 
 DEFAULT_TIMEOUT_S = 10.0
 DEFAULT_THREADS = 64
-# Those that have answered wait for a thread, within sshd's LoginGraceTime (120 s): some 50 ms of two cores each.
+# Below the 1,024 neighbours that Linux keeps (net.ipv4.neigh.default.gc_thresh3), which dead hosts of one network fill.
+# A login costs some 10 ms of processor time: those that wait for a thread keep to sshd's LoginGraceTime (120 s).
 MOST_LINES = 1000
 # paramiko logs tracebacks of refused handshakes; here they become one sentence each.
 _LOG_CHANNEL = "gpu_burnin.fleet.ssh.transport"

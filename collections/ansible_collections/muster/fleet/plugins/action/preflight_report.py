@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars or {})
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         hostvars = (task_vars or {})["hostvars"]
-        hosts = {name: host_of(hostvars[name].get(arguments["facts"])) for name in arguments["hosts"]}
+        hosts = {name: host_of(hostvars.raw_get(name).get(arguments["facts"])) for name in arguments["hosts"]}
         problems = check(hosts)
         result.update(changed=False, msg=f"{len(hosts)} hosts are fit")
         if problems:
