@@ -101,6 +101,16 @@ ALL = "group_vars/all.yml"
             id="a variable is misspelt",
         ),
         pytest.param(
+            ALL, "^fleet_name: ", "kubelt_max_pods: 1\nfleet_name: ",
+            r".*all.yml:\d+, .*: kubelt_max_pods is not a variable of role kubelet; did you mean kubelet_max_pods\?.*",
+            id="a variable's prefix is misspelt",
+        ),
+        pytest.param(
+            ALL, "^kube_binaries_url: .*", "kube_binaries_url: http://mirror.example.com/kube",
+            r".*all.yml:\d+, .*: kube_binaries_url still has a placeholder, .*; give the URL of your mirror .*",
+            id="a placeholder is left",
+        ),
+        pytest.param(
             "hosts.yml", "^ +etcd-3: .*\n", "",
             r".*hosts.yml:\d+, etcd-1, etcd-2: the group etcd has 2 hosts, but an etcd cluster has 1, 3, 5 or 7; .*",
             id="etcd has two members",
@@ -124,7 +134,7 @@ def test_the_inventory_check_refuses(refused: Refused, name: str, old: str, new:
 
 
 def test_a_host_key_that_is_not_the_one_in_the_inventory(refused: Refused) -> None:
-    fingerprint = f"SHA256:{'A' * 43}"
+    fingerprint = f"SHA256:{'Ab' * 21}A"
     problem = refused(("hosts.yml", ETCD_2, rf"\1fleet_host_key_fingerprint: '{fingerprint}', "))
     assert re.match(rf"etcd-2: .*, but the inventory expects {fingerprint}; .*correct fleet_host_key_", problem), (
         problem
