@@ -35,6 +35,10 @@ def host(name: str, server: SshServer, identity: Path) -> dict[str, Any]:
     return {"name": name, "address": "127.0.0.1", "port": server.port, "identity": str(identity)}
 
 
+def message(*arguments: Any) -> list[str]:
+    return str(failure("Bad", *arguments).result["msg"]).splitlines()
+
+
 def test_keys_are_pinned_once_and_check_mode_writes_nothing(
     start_server: StartServer, identity: Path, tmp_path: Path
 ) -> None:
@@ -57,11 +61,11 @@ def test_all_problems_of_all_hosts_come_in_one_failure_once(
     ]
     with pytest.raises(ProblemsFound) as error:
         run(tmp_path / "k", hosts, trust=True)
-    title, *lines = str(error.value).splitlines()
+    title, *lines = str(error.value.result["msg"]).splitlines()
     assert title == "2 of 3 hosts cannot be used over SSH: 2 problems."
     assert [line.partition(":")[0] for line in lines] == ["- no-login", "- down"]
     assert "login as root" in lines[0] and "127.0.0.1 port 1: the TCP connection was refused; start sshd" in lines[1]
-    assert error.value.result == {"failed": True, "changed": False, "msg": title}
+    assert error.value.result == {"failed": True, "changed": False, "msg": "\n".join([title, *lines])}
     assert list(tmp_path.glob("*.txt")) == []
 
 
@@ -70,7 +74,7 @@ def test_a_fleet_that_is_off_is_one_line_and_a_file(tmp_path: Path) -> None:
     with pytest.raises(ProblemsFound) as error:
         run(tmp_path / "known_hosts", hosts)
     listed = tmp_path / "first-contact.txt"
-    assert str(error.value).splitlines() == [
+    assert str(error.value.result["msg"]).splitlines() == [
         "300 of 300 hosts cannot be used over SSH: 1 problem.",
         "- gpu-0001 to gpu-0300, 300 hosts: the TCP connection was refused; start sshd on it, or correct the port "
         "(ansible_port, --port)",
@@ -101,7 +105,7 @@ def test_many_different_problems_fill_no_screen_and_hide_no_other_kind(tmp_path:
     problems = [Problem(f"wrong {n}", "mend it", (f"gpu-{n}",)) for n in range(1000)]
     problems += [Problem("is off", "switch it on", ("lb-1",))]
     listed = tmp_path / "state" / "list.txt"
-    assert str(failure("Bad", problems, listed)).splitlines() == [
+    assert message(problems, listed) == [
         "Bad: 1,001 problems.",
         *(f"- gpu-{n}: wrong {n}; mend it" for n in range(OF_A_KIND)),
         "- and 997 more like these",
@@ -110,7 +114,7 @@ def test_many_different_problems_fill_no_screen_and_hide_no_other_kind(tmp_path:
     ]
     assert listed.read_text().splitlines()[999] == "gpu-999: wrong 999; mend it"
     kinds = [Problem("is wrong", f"mend {n}", (f"gpu-{n}",)) for n in range(1000)]
-    found = str(failure("Bad", kinds, listed)).splitlines()
+    found = message(kinds, listed)
     assert len(found) == LINES_SHOWN + 3 and found[-2] == f"- and {1000 - LINES_SHOWN} more problems"
 
 
@@ -118,7 +122,7 @@ def test_nothing_is_left_out_where_no_list_can_be_written(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     problems = [Problem(f"wrong {n}", "mend it", (f"gpu-{n}",)) for n in range(1000)]
     for place in (None, tmp_path / "file" / "list.txt"):
-        assert len(str(failure("Bad", problems, place)).splitlines()) == 1001
+        assert len(message(problems, place)) == 1001
 
 
 @pytest.mark.parametrize(("count", "listed"), [(20, False), (60, True)])
@@ -126,7 +130,7 @@ def test_names_that_make_no_runs_are_all_in_the_list_when_they_are_many(
     tmp_path: Path, count: int, listed: bool
 ) -> None:
     names = tuple(f"gpu-{2 * n}" for n in range(count))
-    found = str(failure("Bad", [Problem("is wrong", "mend it", names)], tmp_path / "list.txt")).splitlines()
+    found = message([Problem("is wrong", "mend it", names)], tmp_path / "list.txt")
     assert found[1] == f"- gpu-0, gpu-2, gpu-4 and {count - 3} more hosts: is wrong; mend it"
     assert (len(found) == 3) is (tmp_path / "list.txt").exists() is listed
     if listed:
@@ -140,17 +144,23 @@ def test_a_broken_known_hosts_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_play_tells_each_problem_once(
-    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_the_play_tells_each_problem_once_to_read(
+    tmp_path: Path,
+    ansible_playbook: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
 ) -> None:
+    monkeypatch.setenv("ANSIBLE_CALLBACK_RESULT_FORMAT", form)
     hosts = "\n".join(f"          - {{name: gpu-{n:02d}, address: 127.0.0.1, port: 1}}" for n in range(1, 31))
     (tmp_path / "site.yml").write_text(
         "- hosts: localhost\n  gather_facts: false\n  tasks:\n    - muster.fleet.ssh_probe:\n"
         f"        known_hosts: {tmp_path}/state/known_hosts\n        hosts:\n{hosts}\n"
     )
     done = ansible_playbook("site.yml", "--check")
-    said = done.stdout + done.stderr
     assert done.returncode == 2
-    assert said.count("gpu-01 to gpu-30, 30 hosts: the TCP connection was refused") == 1
-    assert said.count("127.0.0.1") == 0 and said.count("gpu-17") == 0
+    # Results in JSON are one line, for programs; what people read is the error before it.
+    said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if not line.startswith("fatal: ")]
+    assert len([line for line in said if line.startswith("- gpu-01 to gpu-30, 30 hosts: the TCP connection was")]) == 1
     assert said.count(f"All of them: {tmp_path}/state/first-contact.txt") == 1
+    assert not any("127.0.0.1" in line or "gpu-17" in line for line in said)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check
-from ansible_collections.muster.fleet.plugins.module_utils.problems import report
 from ansible_collections.muster.fleet.plugins.modules.preflight_report import ARGUMENT_SPEC
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+
+LIST_NAME = "preflight-problems.txt"
 
 
 def host_of(registered: Any) -> Host | None:
@@ -39,5 +43,12 @@ class ActionModule(ActionBase):
         result.update(changed=False, msg=f"{len(hosts)} hosts are fit")
         if problems:
             title = f"{len(hosts)} hosts were looked at and nothing was touched"
-            result.update(failed=True, msg=report(title, problems))
+            raise failure(title, problems, self._list_file(task_vars or {}))
         return result
+
+    def _list_file(self, task_vars: dict[str, Any]) -> Path | None:
+        """Where all problems are when they are too many for a screen: in the fleet's state."""
+        try:
+            return Path(str(self._templar.template(task_vars["fleet_state_dir"]))).expanduser() / LIST_NAME
+        except (KeyError, AnsibleError):
+            return None

@@ -48,7 +48,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: What was checked, or how many problems there are. Ansible shows the problems as the error of the task.
+  description: What was checked, or every problem on a line of its own.
   returned: always
   type: str
 foreign_variables:

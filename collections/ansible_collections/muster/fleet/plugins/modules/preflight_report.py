@@ -14,7 +14,8 @@ short_description: Judge the preflight facts of all hosts at once
 version_added: "0.1.0"
 description:
   - Runs on the controller, once for all hosts of the play.
-  - Fails with every problem of every host, each with what to do, duplicates between hosts included.
+  - Fails with every problem of every host, each with what to do, duplicates between hosts included. When there are too
+    many for a screen, C(preflight-problems.txt) in C(fleet_state_dir) has all of them.
 options:
   facts:
     description: Name of the variable that M(muster.fleet.preflight) was registered in.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleAction
+from ansible import constants
+from ansible.errors import AnsibleAction, AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.files import replacing
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, together
 
@@ -18,11 +19,23 @@ HOSTS_UNLISTED = 50
 
 
 class ProblemsFound(AnsibleAction):
-    """Ends a task as failed. Ansible shows the message; the result does not repeat it, and has only its first line."""
+    """Ends a task as failed. The result's `msg` has the whole message, for rescue blocks and programs.
+
+    Ansible shows the error and then the result. So the error is the first line alone where the result can be read, and
+    the whole message where results are shown as JSON, on one line.
+    """
 
     def __init__(self, message: str, **result: Any) -> None:
-        title = message.partition("\n")[0]
-        super().__init__(message, result={**result, "failed": True, "changed": False, "msg": title})
+        shown = message.partition("\n")[0] if _shows_results_to_read() else message
+        super().__init__(shown, result={**result, "failed": True, "changed": False, "msg": message})
+
+
+def _shows_results_to_read() -> bool:
+    name = constants.DEFAULT_STDOUT_CALLBACK
+    try:
+        return bool(constants.config.get_config_value("result_format", None, "callback", name) == "yaml")
+    except AnsibleError:
+        return False  # another callback, which may show them in any way
 
 
 def failure(
