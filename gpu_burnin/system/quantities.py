@@ -5,11 +5,16 @@ from __future__ import annotations
 GB = 1e9
 # Times below are given in microseconds.
 SHORT_S = 0.01
+_SHORTER_S = ((0.1, 1e3, "ms"), (9.95e-4, 1e6, "µs"))
 _STEPS_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: 0.12 s, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """A time as people say it: 92 µs, 2.1 ms, 0.12 s, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    fits = [(factor, unit) for below, factor, unit in _SHORTER_S if 0 < seconds < below]
+    if fits:
+        factor, unit = fits[-1]
+        return f"{float(f'{seconds * factor:.2g}'):g} {unit}"
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     left = round(seconds)

@@ -10,6 +10,9 @@ from gpu_burnin.system import quantities
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
+        (9.2e-05, "92 µs"),
+        (0.0021, "2.1 ms"),
+        (0.000996, "1 ms"),
         (0.0, "0 s"),
         (0.123, "0.12 s"),
         (9.96, "10 s"),
