@@ -7,13 +7,14 @@ import threading
 from typing import Any
 
 from gpu_burnin.checks.nccl.cuda import SOURCE, CudaNccl
+from tests.support.clocks import PATIENCE_S
 from tests.support.cuda_fakes import LAUNCH, SHIM, CudaError, FakeCupy, FakeEvent, FakeFunction
 from tests.support.host_kernels import THREADED, compile_for_host, with_host_threads
 
 _SIZE = {2: 4, 4: 8, 7: 4, 9: 2, 1: 1}
 COMM = 0xC033
 # Of the messages and of the time for one thing in most tests.
-SIZE_BYTES, LIMIT_S = 20_000, 5.0
+SIZE_BYTES, LIMIT_S = 20_000, PATIENCE_S
 
 
 def join(port: CudaNccl, ranks: int = 1, rank: int = 0, algorithm: str = "default") -> None:
@@ -106,7 +107,7 @@ class FakeNccl:
     _ncclReduceScatter = _ncclAllGather = _ncclAllReduce
 
     def _ncclCommAbort(self, comm: Any) -> None:
-        self.abort_may_end.wait(60.0)
+        self.abort_may_end.wait(PATIENCE_S)
 
     def _ncclSend(self, send: int, count: int, kind: int, *rest: Any) -> None:
         self._sent = (send, count * _SIZE[kind])

@@ -23,13 +23,14 @@ from gpu_burnin.engine.executor import ExecutionResult
 from gpu_burnin.report.formatting import covered
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support import clocks, coverages
+from tests.support.clocks import PATIENCE_S
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context, limited, plan
 from tests.support.executor_helpers import LIMITS, gone, run_plan, told
 from tests.support.together_helpers import contexts, results_together, run_together
 
 # All ranks of a test that has none missing come at once, however slow the host.
-_PATIENT: Mapping[str, float] = {"collective_wait_s": 60.0}
+_PATIENT: Mapping[str, float] = {"collective_wait_s": PATIENCE_S}
 
 
 def _run(count: int, inject: Mapping[int, str] | None = None, **changes: Any) -> list[CheckResult]:
@@ -289,7 +290,7 @@ def _by_gpu(result: ExecutionResult) -> dict[str | None, CheckResult]:
 
 
 def test_workers_run_a_ring_of_processes() -> None:
-    results = _execute(3, wait_s=60.0).results
+    results = _execute(3, wait_s=PATIENCE_S).results
     assert [told(result) for result in results] == [[]] * 3
     assert all(coverages.nccl(result).ranks == 3 for result in results)
 

@@ -126,11 +126,11 @@ _CODES = {"int32": 2, "int64": 4, "fp32": 7, "bf16": 9}
 def test_arguments_are_those_of_the_header(nccl_port: CudaNccl, nccl_library: FakeNccl, kind: str) -> None:
     join(nccl_port)
     send, recv = nccl_port._send.data.ptr, nccl_port._recv.data.ptr
-    communicator = nccl.Communicator(nccl.Nccl(nccl_library), "ab" * 128, 1, 4, time.monotonic() + 9)
+    communicator = nccl.Communicator(nccl.Nccl(nccl_library), "ab" * 128, 1, 4, time.monotonic() + LIMIT_S)
     item, code = KINDS[kind].size_bytes, _CODES[kind]
     for collective in COLLECTIVES:
         nccl_library.calls.clear()
-        communicator.launch(collective, send, recv, 8, kind, item, STREAM, time.monotonic() + 9)
+        communicator.launch(collective, send, recv, 8, kind, item, STREAM, time.monotonic() + LIMIT_S)
         calls = [
             (name, tuple(getattr(x, "value", x) for x in arguments))
             for name, arguments in nccl_library.calls

@@ -33,7 +33,7 @@ from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout
 from gpu_burnin.device.port import DeviceError
 from tests.support.clocks import PATIENCE_S
 
-_SIZE, _LIMIT_S = 100_000, 20.0
+_SIZE, _LIMIT_S = 100_000, PATIENCE_S
 
 
 def _values(bits: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
