@@ -139,6 +139,7 @@ def test_a_machine_without_nvlink_passes_and_says_what_it_was_taken_for(node: No
     assert "the run expects gpus 1, this host's configuration 2" in {one["message"] for one in report["reasons"]}
 
 
+@pytest.mark.slow
 def test_an_unsigned_pass_neither_opens_the_gate_nor_leaves_it_to_an_older_one(node: Node) -> None:
     node.configure(checks=["state"])
     assert node.run()[0] == 0
