@@ -177,7 +177,9 @@ def test_what_pip_says_is_shown_when_it_fails_and_the_next_run_begins_anew(machi
     ],
 )  # fmt: skip
 def test_each_target_asks_for_what_it_needs(target: str, setup: str) -> None:
-    planned = subprocess.run(["make", "-n", target], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    # A make inside `make test` would begin with the directory that it works in.
+    command = ["make", "--no-print-directory", "-n", target]
+    planned = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     assert planned.splitlines()[0].split() == ["tools/setup.sh", *setup.split()]
 
 
