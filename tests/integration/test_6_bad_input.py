@@ -123,7 +123,8 @@ ALL = "group_vars/all.yml"
         pytest.param(
             ALL, r"muster\.fleet\.sha256sums \}\}$",
             r"muster.fleet.sha256sums | dict2items | rejectattr('key', 'eq', 'kubelet') | items2dict }}",
-            r".*all.yml:\d+, system-1, .*: kube_binaries_checksums has no entry for kubelet; add its SHA-256 .*",
+            r".*all.yml:\d+, gpu-1, gpu-2, gpu-3, system-1: kube_binaries_checksums has no entry for kubelet; "
+            r"add its SHA-256 .*",
             id="a binary has no checksum",
         ),
     ],
