@@ -301,7 +301,7 @@ def _observe(
         results=done.results,
         selftests=(*done.selftests, *telemetry_selftest.run(plan.gpus)),
         kernel_log=KernelLogFindings(
-            sources or options.config.kernel_log, bool(sources), gaps, events, before=seen.log_before
+            sources or options.config.kernel_log, bool(sources), gaps, events, seen.log_before, seen.log.simulated
         ),
         simulated=is_simulated(prepared, seen),
         allow_simulated=options.allow_simulated or options.config.allow_simulated,
@@ -317,6 +317,7 @@ def _observe(
             *((no_evidence(unsigned),) if unsigned else ()),
         ),
         opens_gate=not unsigned,
+        no_real_gpu=prepared.found.no_real_gpu,
         interrupted=done.interrupted,
         passed_this_boot=history.passed_this_boot,
         last_reasons=history.last_reasons,

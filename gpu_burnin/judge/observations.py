@@ -34,7 +34,8 @@ class Rules:
 class KernelLogFindings:
     """What the kernel log gave since boot. `alive`: it was there to be read, to the end of the run.
 
-    `before` are the events it held just before the first check started: the run did not cause them.
+    `before` are the events it held just before the first check started: the run did not cause them. `gaps`: at least
+    so many messages are lost. `simulated`: a file stands in for the kernel's log, as the lab's hosts have.
     """
 
     source: str
@@ -42,6 +43,7 @@ class KernelLogFindings:
     gaps: int = 0
     events: tuple[XidEvent, ...] = ()
     before: tuple[XidEvent, ...] = ()
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Observations:
     `passed_this_boot`: a run of this boot had passed before, so that users' work may have run since.
     `last_reasons` are those of the run before, and `restarted` says that the host was restarted since then.
     `opens_gate`: a PASS is signed, and must know of what happened since boot.
+    `no_real_gpu`: NVML is a simulation, or it does not answer and the PCI bus has no GPU.
     """
 
     plan: Plan
@@ -75,6 +78,7 @@ class Observations:
     last_reasons: tuple[Reason, ...] = ()
     restarted: bool = False
     opens_gate: bool = True
+    no_real_gpu: bool = False
     rules: Rules = field(default_factory=Rules)
 
     @property

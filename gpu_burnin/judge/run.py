@@ -25,7 +25,8 @@ def judge_run(seen: Observations) -> Findings:
 
 def _of_the_run(seen: Observations) -> Iterator[Reason]:
     if not seen.plan.gpus:
-        yield make_reason("COVERAGE_LOW", "plan", "no GPU was tested")
+        demo = "; `gpu-burnin demo` shows the program without a GPU" if seen.no_real_gpu else ""
+        yield make_reason("COVERAGE_LOW", "plan", f"no GPU was tested{demo}")
     if seen.plan.inject:
         message = f"faults were injected on purpose: {', '.join(seen.plan.inject)}"
         yield make_reason("INJECTED", "run", message)

@@ -11,7 +11,7 @@ from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
 from gpu_burnin.judge.ladder import driver_decides
 from gpu_burnin.judge.nvlink5 import decode, is_understated, worst_rule
 from gpu_burnin.judge.observations import Findings, Observations
-from gpu_burnin.telemetry.kmsg import SAME_LINE_US, UNREADABLE, XidEvent
+from gpu_burnin.telemetry.kmsg import SAME_LINE_US, UNREADABLE, XidEvent, lost_messages
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.sampling_record import EVENTS
 from gpu_burnin.types import JSON, Action, Notice, Reason
@@ -19,6 +19,7 @@ from gpu_burnin.types import JSON, Action, Notice, Reason
 CHECK = "kernel_log"
 RECOVERY_XID = 154
 _NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
+_FOREIGN = "no real GPU was looked at, so this machine's log says nothing about one"
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
 
 
@@ -67,27 +68,38 @@ def judge_xids(seen: Observations) -> Findings:
     on each device gives one reason, however often it came, and where XID 154 says what the GPU needs, that is the
     action. Where NVML reported every XID of the run, and nothing asks for what was before it, a PASS may do without a
     log, and with one whose beginning the kernel has overwritten; one that lost what it had during the run is cut, and
-    held against it all the same.
+    held against it all the same. Where no real GPU is behind the run, what this machine's own log lacks is a warning:
+    it says nothing about simulated GPUs. A file that stands in for that log is the simulated GPUs' own, and counts.
     """
-    log, driver_told = seen.kernel_log, not seen.opens_gate and _told_by_driver(seen)
+    log = seen.kernel_log
+    foreign, driver_told = _is_foreign(seen), not seen.opens_gate and _told_by_driver(seen)
     # What was there before the run must still be there after it, unless the log was cut.
     kept = _earlier(log.before, log.events)
     vanished = tuple(event for event in log.before if event not in kept)
     reasons: list[Reason] = []
     notices: tuple[Notice, ...] = ()
-    if not log.alive and driver_told:
+    if not log.alive and foreign:
+        notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: {_FOREIGN}"),)
+    elif not log.alive and driver_told:
         notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: XIDs before this run and SXids go unseen"),)
     elif not log.alive:
         reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, _NO_LOG))
     elif gaps := log.gaps or len(vanished):
-        message = f"{gaps} or more kernel messages since boot are lost (read from {log.source})"
-        if driver_told and not vanished:
+        message = f"{lost_messages(gaps)} since boot (read from {log.source})"
+        if foreign:
+            notices = (Notice("XID_GAP", CHECK, f"{message}: {_FOREIGN}", details={"gaps": gaps}),)
+        elif driver_told and not vanished:
             notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", details={"gaps": gaps}),)
         else:
             reasons.append(make_reason("XID_GAP", CHECK, message, details={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *log.events), log.before)
     events = _told(_merged(logged, seen.telemetry.xids, old), seen, old)
     return Findings((*reasons, *events.reasons), (*notices, *events.notices))
+
+
+def _is_foreign(seen: Observations) -> bool:
+    """Whether the log is that of a machine whose GPUs, if it has any, are not those under test."""
+    return seen.no_real_gpu and not seen.kernel_log.simulated
 
 
 def _told_by_driver(seen: Observations) -> bool:

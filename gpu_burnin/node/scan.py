@@ -116,10 +116,10 @@ def scan(config: Config) -> Scan:
     with ThreadPoolExecutor(1) as pool:
         logged = pool.submit(log.read)
         found = discover()
-        kernel_log = _kernel_log(config, logged.result())
+        kernel_log = _kernel_log(config, logged.result(), log.simulated)
     reasons, state, unseen = _state(config, found)
     passed, no_history = _passed_this_boot(config, host)
-    seen = _observations(config, found, state, kernel_log, log.simulated, passed)
+    seen = _observations(config, found, state, kernel_log, passed)
     xids = judge_xids(seen)
     busy = frozenset(found.busy)
     at_work = tuple(reason for reason in reasons if reason.code in _OF_GPUS_AT_REST and reason.gpu in busy)
@@ -148,10 +148,10 @@ def scan(config: Config) -> Scan:
     )
 
 
-def _kernel_log(config: Config, read: tuple[tuple[XidEvent, ...], int, str]) -> KernelLogFindings:
+def _kernel_log(config: Config, read: tuple[tuple[XidEvent, ...], int, str], simulated: bool) -> KernelLogFindings:
     """What the log has since boot: all of it was there before anything that could be called a run."""
     events, gaps, sources = read
-    return KernelLogFindings(sources or config.kernel_log, bool(sources), gaps, events, before=events)
+    return KernelLogFindings(sources or config.kernel_log, bool(sources), gaps, events, events, simulated)
 
 
 def _state(config: Config, found: Found) -> tuple[tuple[Reason, ...], StateCoverage | None, tuple[str, ...]]:
@@ -185,7 +185,7 @@ def _passed_this_boot(config: Config, host: Host) -> tuple[bool, str]:
 
 
 def _observations(
-    config: Config, found: Found, state: StateCoverage | None, log: KernelLogFindings, simulated: bool, passed: bool
+    config: Config, found: Found, state: StateCoverage | None, log: KernelLogFindings, passed: bool
 ) -> Observations:
     """What was seen, in the form that the judges of a run take."""
     plan = make_plan(
@@ -202,9 +202,10 @@ def _observations(
         results=(CheckResult(STATE, None, Verdict.PASS, 0.0, coverage=state),) if state else (),
         selftests=(),
         kernel_log=log,
-        simulated=simulated or (found.simulated and not found.error),
+        simulated=log.simulated or (found.simulated and not found.error),
         allow_simulated=True,
         passed_this_boot=passed,
+        no_real_gpu=found.no_real_gpu,
     )
 
 

@@ -13,7 +13,7 @@ from gpu_burnin.report.order import order_for
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, table, wrap
 from gpu_burnin.system.quantities import count
-from gpu_burnin.telemetry.kmsg import UNREADABLE
+from gpu_burnin.telemetry.kmsg import UNREADABLE, log_summary
 from gpu_burnin.telemetry.state import known
 from gpu_burnin.types import Notice, Reason, Verdict
 
@@ -166,8 +166,8 @@ def _warnings(found: Scan, width: int) -> list[str]:
 def _log(found: Scan, width: int) -> list[str]:
     if not found.kernel_log:
         return ["Kernel log: could not be read"]
-    lost = f", {count(found.lost_messages, 'message')} lost" if found.lost_messages else ""
-    head = f"Kernel log since boot ({found.kernel_log}{lost}): {'XIDs' if found.xids else 'no XID'}"
+    number = sum(one.count for one in found.xids)
+    head = f"Kernel log since boot ({found.kernel_log}): {log_summary(number, found.lost_messages)}"
     told = next((_named(one) for one in found.xids if one.xid != UNREADABLE), "")
     more = f"`gpu-burnin explain {told}` tells more of one." if told else ""
     return [

@@ -24,6 +24,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import peers
 from gpu_burnin.report.units import gpu_label, gpu_name
 from gpu_burnin.report.waves import waves
+from gpu_burnin.telemetry.kmsg import log_summary
 
 # Letters of one value of evidence.
 _MAX_VALUE = 1200
@@ -92,6 +93,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["as_text"] = _as_text
+    environment.globals["log_summary"] = log_summary
     environment.filters["with_commands"] = _with_commands
     return environment
 

@@ -90,7 +90,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
     yield "selftest_faults", "Injected faults by whether their detector saw them.", _selftests(report)
     yield "counter_delta", "Change of a GPU counter over the run, in the unit of the label.", _counters(report)
     yield "kernel_log_alive", "1 when the kernel log was readable to the end.", [({}, _alive(report))]
-    yield "kernel_log_gaps", "How often kernel log messages were lost.", [({}, _log(report)["gaps"])]
+    yield "kernel_log_gaps", "At least how many kernel log messages are lost.", [({}, _log(report)["gaps"])]
     yield "xid_events", "XID and SXid messages of this boot by code.", _xids(report)
 
 

@@ -15,6 +15,7 @@ from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.prose import STANDARD_WIDTH, line_up, table, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, rate
+from gpu_burnin.telemetry.kmsg import log_summary
 from gpu_burnin.types import CheckResult, Coverage, Measurement
 
 # What a person reads; the others are in the JSON.
@@ -258,11 +259,8 @@ def _telemetry(report: Report) -> list[str]:
 def _kernel_log(report: Report) -> list[str]:
     log = report["telemetry"]["kernel_log"]
     state = "" if log["alive"] else ", NOT readable"
-    gaps = f", {log['gaps']} gap{'s' * (log['gaps'] != 1)}" if log["gaps"] else ""
     count = len(log["events"])
-    # What was not read to its end may hold more.
-    found = f"{count or 'no'} XID" if log["alive"] else f"{count} XID seen, more may be missing" if count else "unknown"
-    lines = [f"Kernel log ({log['source']}{state}): {found}{gaps}"]
+    lines = [f"Kernel log ({log['source']}{state}): {log_summary(count, log['gaps'], alive=log['alive'])}"]
     for event in log["events"][:_MAX_XIDS]:
         kind = "SXid" if event["sxid"] else "XID"
         lines.append(f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text']}")

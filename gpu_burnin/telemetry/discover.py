@@ -24,6 +24,7 @@ class Found:
     `simulated`: no real GPU is behind it. `lost` are the UUIDs (or "") of GPUs among `gpus` that no longer answer.
     `busy` has the pids of foreign processes by the UUID of the GPU that they use. `states` is what NVML gave of each
     GPU, `on_bus` and `switches` how many GPUs and NVSwitches the PCI bus has, 0 where nothing real is behind NVML.
+    `no_real_gpu`: NVML is a simulation, or it says nothing and the PCI bus has no GPU.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -37,6 +38,7 @@ class Found:
     states: tuple[GpuState, ...] = ()
     on_bus: int = 0
     switches: int = 0
+    no_real_gpu: bool = False
 
     @property
     def twins(self) -> frozenset[str]:
@@ -56,7 +58,7 @@ def discover(timeout_s: float = DEFAULT_TIMEOUT_S) -> Found:
         node = read_inventory_in_child(timeout_s)
     except InventoryError as error:
         # Whoever tells of it names the host.
-        return Found(error=str(error).removeprefix(f"{socket.gethostname()}: "))
+        return Found(error=str(error).removeprefix(f"{socket.gethostname()}: "), no_real_gpu=not gpu_addresses())
     return Found(
         gpus=tuple(to_gpu(state, _sku(state)) for state in node.gpus),
         lost=frozenset(state.uuid for state in node.gpus if state.lost or not state.uuid),
@@ -68,6 +70,7 @@ def discover(timeout_s: float = DEFAULT_TIMEOUT_S) -> Found:
         states=node.gpus,
         on_bus=0 if node.simulated else len(gpu_addresses()),
         switches=0 if node.simulated else len(switch_addresses()),
+        no_real_gpu=node.simulated,
     )
 
 
@@ -90,7 +93,7 @@ def choose_backend(asked: str, found: Found) -> str:
     if why:
         raise GpuBurninError(
             f"{socket.gethostname()}: no GPU can be tested (--backend {asked}): {why}; "
-            "--backend cpu shows the program without a GPU"
+            "`gpu-burnin demo` shows the program without a GPU"
         )
     return "cuda"
 

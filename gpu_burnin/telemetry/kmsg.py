@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpu_burnin.system.quantities import count
 from gpu_burnin.telemetry.pci import normal_bus_id
 
 KERN_FACILITY = 0
@@ -92,3 +93,19 @@ def count_gaps(records: Iterable[Record], first: int | None = None) -> int:
             gaps += max(record.sequence - expected, 1)
         expected = record.sequence + 1
     return gaps
+
+
+def log_summary(xids: int, lost: int, *, alive: bool = True) -> str:
+    """What a kernel log told, in words: "no XID seen, at least 3,910 messages lost". What was not read to its end
+    (`alive` False), or has lost messages, may have held more."""
+    seen = count(xids, "XID") if xids else "no XID"
+    if not alive:
+        seen = f"{seen} seen, more may be missing" if xids else "unknown"
+    elif lost:
+        seen = f"{seen} seen"
+    return f"{seen}, {lost_messages(lost)}" if lost else seen
+
+
+def lost_messages(lost: int) -> str:
+    """How many messages of the kernel are lost, as far as their numbers tell: "at least 3,910 messages lost"."""
+    return f"at least {count(lost, 'message')} lost"

@@ -263,6 +263,17 @@ def test_causes_come_before_what_follows_from_them() -> None:
     assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
 
 
+def test_a_machine_without_driver_and_gpu_needs_the_driver_first_and_no_reboot() -> None:
+    silent = make_reason("NVML_UNAVAILABLE", "state", "no driver")
+    state = replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(silent,))
+    log = KernelLogFindings("/dev/kmsg", True, gaps=3910)
+    seen = exchanged(replace(healthy(), gpus=(), plan=replace(plan(), gpus=()), kernel_log=log, simulated=True), state)
+    told = judge(replace(seen, no_real_gpu=True))
+    assert (told.reasons[0].code, told.action) == ("NVML_UNAVAILABLE", Action.RETEST)
+    assert any("`gpu-burnin demo` shows the program" in reason.message for reason in told.reasons)
+    assert judge(seen).action is Action.REBOOT, "a machine that has a GPU is held as strictly as ever"
+
+
 def test_gpus_that_disagree_on_random_products_make_no_pass() -> None:
     seen = healthy()
     for uuid, digests in (("GPU-0", ["0x1", "0x2"]), ("GPU-1", ["0x1", "0x3"])):

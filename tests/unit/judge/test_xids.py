@@ -36,12 +36,13 @@ def find(
     before: Iterable[XidEvent] = (),
     reported: Iterable[XidEvent] = (),
     driver_told: bool = False,
+    log_is_a_file: bool = False,
     **more: Any,
 ) -> Findings:
     """What is said of these events; `before` are those that were there before the run, and `driver_told` says that NVML
     would have reported each one of it, and nobody asks for the time before."""
     told = (Source(EVENTS, gpu.uuid, driver_told) for gpu in GPUS)
-    log = KernelLogFindings(sources, bool(sources), gaps, events, tuple(before))
+    log = KernelLogFindings(sources, bool(sources), gaps, events, tuple(before), log_is_a_file)
     telemetry = TelemetryFindings(sources=tuple(told), xids=tuple(reported))
     return judge_xids(observed(gpus=GPUS, kernel_log=log, telemetry=telemetry, opens_gate=not driver_told, **more))
 
@@ -87,6 +88,23 @@ def test_a_log_that_the_kernel_has_overwritten_is_no_worse_than_none_where_nvml_
 
 def test_a_log_that_was_cut_during_the_run_is_a_gap_whatever_nvml_told() -> None:
     assert "XID_GAP" in {reason.code for reason in judge(driver_told=True, before=[xid(13)])}
+
+
+@pytest.mark.parametrize(("lost", "code"), [({"gaps": 3910}, "XID_GAP"), ({"sources": ""}, "XID_SOURCE_MISSING")])
+def test_what_this_machines_log_lacks_only_warns_where_no_gpu_is_real(lost: dict[str, Any], code: str) -> None:
+    found = find(no_real_gpu=True, **lost)
+    assert (found.reasons, [notice.code for notice in found.notices]) == ((), [code])
+    assert "says nothing about one" in found.notices[0].message
+    assert [reason.code for reason in judge(**lost)] == [code], "a real GPU's log counts"
+    assert [r.code for r in judge(no_real_gpu=True, log_is_a_file=True, **lost)] == [code], (
+        "so does simulated GPUs' own"
+    )
+    assert [r.code for r in judge(xid(79), no_real_gpu=True, gaps=1)] == ["XID_FATAL"], "what is in the log counts"
+
+
+def test_lost_messages_are_counted_at_least_and_in_threes() -> None:
+    (reason,) = judge(gaps=3910)
+    assert reason.message == "at least 3,910 messages lost since boot (read from journal)"
 
 
 def test_an_xid_that_cannot_be_read_holds_the_node() -> None:

@@ -144,7 +144,21 @@ def test_without_nvml_or_kernel_log_it_says_what_it_could_not_see(look: Look) ->
 def test_lost_kernel_messages_are_a_doubt_not_nothing(look: Look) -> None:
     seen = look(healthy(0), healthy(1), log="6,9,200,-;after a gap\n")
     assert (codes(seen), seen.exit_code) == (["XID_GAP"], 3)
-    assert "lost" in render(seen)
+    assert "no XID seen, at least 8 messages lost" in render(seen)
+
+
+def test_this_machines_kernel_log_is_a_doubt_about_its_own_gpus_alone(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileLog, "simulated", False)
+    lost, silent = "6,9,200,-;after a gap\n", "libnvidia-ml.so.1 was not found"
+    assert codes(look(healthy(0), log=lost)) == ["XID_GAP"]
+    assert "XID_GAP" in codes(look(found=Found(error=silent), log=lost)), "the PCI bus has a GPU"
+    simulated = replace(found_of(healthy(0), simulated=True), no_real_gpu=True)
+    for found, wanted in ((simulated, []), (Found(error=silent, no_real_gpu=True), ["NVML_UNAVAILABLE"])):
+        seen = look(found=found, log=lost)
+        assert (codes(seen), [one.code for one in seen.warnings][-1]) == (wanted, "XID_GAP")
+        assert "eboot the machine" not in render(seen)
 
 
 def test_what_an_ordinary_user_cannot_read_is_named(look: Look) -> None:

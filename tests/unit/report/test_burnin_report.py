@@ -304,11 +304,15 @@ def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read
     log.update(alive=False, events=[event] * 5)
     shown = text.render(cut, advice)
     assert re.search(r"GPU  verdict .* gemm", shown)
-    assert "NOT readable): 5 XID seen, more may be missing" in said(shown)
+    assert "NOT readable): 5 XIDs seen, more may be missing" in said(shown)
     assert "... and 2 more" in shown
     assert shown.count("word") == 3 * 40, "the kernel's words wrap and are not cut"
     log.update(events=[], gaps=1)
-    assert "NOT readable): unknown, 1 gap" in said(text.render(cut, advice))
+    assert "NOT readable): unknown, at least 1 message lost" in said(text.render(cut, advice))
+    log.update(alive=True, gaps=3910)
+    lost = "no XID seen, at least 3,910 messages lost"
+    assert f"): {lost}" in said(text.render(cut, advice))
+    assert lost in html.render(cut, build_series((), TelemetryFindings(), 0.0))
 
 
 def test_text_fits_one_screen_however_much_is_wrong() -> None:

@@ -21,3 +21,8 @@ def test_the_extra_that_brings_cupy_and_cuda_is_that_of_the_driver(
     with pytest.raises(GpuBurninError, match=rf"pip install 'gpu-burnin\[{extra}\]' brings it") as caught:
         choose_backend("auto", found)
     assert caught.value.exit_code == 2
+
+
+def test_who_has_no_gpu_is_sent_to_the_demo() -> None:
+    with pytest.raises(GpuBurninError, match=r"not found; `gpu-burnin demo` shows the program without a GPU$"):
+        choose_backend("auto", Found(error="libnvidia-ml.so.1 was not found"))
