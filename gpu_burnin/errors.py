@@ -20,3 +20,8 @@ class GpuBurninError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra of this distribution, from an index and from a checkout."""
+    return f"pip install 'gpu-burnin[{extra}]' (in a checkout: pip install '.[{extra}]')"

@@ -25,7 +25,7 @@ from gpu_burnin.cli.options import (
     selection_options,
     setting_flags,
 )
-from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError, install_hint
 from gpu_burnin.system.streams import OutputLost, drop_output, readers_may_leave
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ def call() -> int:
         return EXIT_USAGE
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (extra := _EXTRA_OF.get(error.name or "")):
-            wanted = f"gpu-burnin[{extra}]"
-            click.echo(f"{NAME}: {error.name} is not installed; pip install '{wanted}' brings it", err=True)
+            click.echo(f"{NAME}: {error.name} is not installed; {install_hint(extra)} brings it", err=True)
             return EXIT_USAGE
         import traceback
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.errors import GpuBurninError, install_hint
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
 from gpu_burnin.telemetry.pci import gpu_addresses, switch_addresses
@@ -107,7 +107,7 @@ def _why_not_cuda(found: Found) -> str:
         return "NVML is a simulation here"
     # Found, not imported: the supervisor must not load CUDA.
     if find_spec("cupy") is None:
-        return f"CuPy is not installed; pip install 'gpu-burnin[{_extra(found.cuda)}]' brings it with CUDA's libraries"
+        return f"CuPy is not installed; {install_hint(_extra(found.cuda))} brings it with CUDA's libraries"
     return ""
 
 

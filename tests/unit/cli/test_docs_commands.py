@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -16,6 +19,7 @@ from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
 from gpu_burnin.node import evidence
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md")))
@@ -66,6 +70,23 @@ def test_command_is_one_that_the_program_has(page: str, command: str, tmp_path: 
             (tmp_path / f"{number}.json").touch()
             words[number] = str(tmp_path / f"{number}.json")
     resolved(words)
+
+
+@pytest.mark.slow
+def test_the_commands_for_simulated_gpus_find_what_the_page_plants(tmp_path: Path) -> None:
+    """The section as it stands, but for the demo, which has its own tests; each command ends with a FAIL."""
+    section = BURNIN.read_text().partition("\n## Without a GPU\n")[2].partition("\n## ")[0]
+    lines = [line for _, text in BLOCK.findall(section) for line in text.splitlines() if "gpu-burnin demo" not in line]
+    script = "\n".join(f"{line}; echo code=$?" if line.startswith("gpu-burnin ") else line for line in lines)
+    bin_dirs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={"PATH": bin_dirs, "HOME": str(tmp_path)}, capture_output=True,
+        text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert [line for line in done.stdout.splitlines() if line.startswith("code=")] == ["code=1"] * 3, done.stderr
+    report = json.loads((tmp_path / "look/latest/report.json").read_text())
+    assert report["coverage"]["injected"] == ["gemm:bitflip:gpu=0"]
+    assert "GEMM_MISMATCH" in {reason["code"] for reason in report["reasons"]}
 
 
 def test_checks_of_the_page_are_those_of_the_program() -> None:

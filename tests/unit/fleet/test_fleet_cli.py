@@ -132,7 +132,10 @@ def test_without_paramiko_the_extra_is_named(call: Call, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "paramiko", None)  # an import of it is a ModuleNotFoundError
     done = call(*command)
     assert done.exit_code == 2
-    assert done.stderr == "gpu-burnin: paramiko is not installed; pip install 'gpu-burnin[controller]' brings it\n"
+    assert done.stderr == (
+        "gpu-burnin: paramiko is not installed; "
+        "pip install 'gpu-burnin[controller]' (in a checkout: pip install '.[controller]') brings it\n"
+    )
 
 
 def test_the_extras_bring_what_is_said_of_them() -> None:

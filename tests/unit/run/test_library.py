@@ -113,3 +113,14 @@ def test_the_examples_work_as_they_stand_on_a_machine_without_a_host_key(
     assert done.stdout.rstrip().endswith(f"report.json {ends}")
     assert all(code in done.stdout for code in codes)
     assert ("gemm GPU-" in done.stdout) == ("result.gpu" in program)
+
+
+def test_the_program_of_the_page_says_why_nothing_was_tested(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program_of_the_page()], capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
+             "GPU_BURNIN_SIMULATED_NVML": '{"model": "h100-sxm5-80gb", "count": 1}'},
+    )  # fmt: skip
+    (sentence,) = done.stderr.splitlines()
+    assert (done.returncode, sentence.startswith("not tested: ")) == (1, True)
+    assert sentence.endswith("`gpu-burnin demo` shows the program without a GPU")
