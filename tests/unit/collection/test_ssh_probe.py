@@ -144,14 +144,19 @@ def test_a_broken_known_hosts_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["yaml", "json"])
+@pytest.mark.parametrize(
+    ("form", "callback"),
+    [("yaml", "default"), ("yaml", "ansible.builtin.default"), ("json", "ansible.builtin.default")],
+)
 def test_the_play_tells_each_problem_once_to_read(
     tmp_path: Path,
     ansible_playbook: Callable[..., subprocess.CompletedProcess[str]],
     monkeypatch: pytest.MonkeyPatch,
     form: str,
+    callback: str,
 ) -> None:
     monkeypatch.setenv("ANSIBLE_CALLBACK_RESULT_FORMAT", form)
+    monkeypatch.setenv("ANSIBLE_STDOUT_CALLBACK", callback)
     hosts = "\n".join(f"          - {{name: gpu-{n:02d}, address: 127.0.0.1, port: 1}}" for n in range(1, 31))
     (tmp_path / "site.yml").write_text(
         "- hosts: localhost\n  gather_facts: false\n  tasks:\n    - muster.fleet.ssh_probe:\n"

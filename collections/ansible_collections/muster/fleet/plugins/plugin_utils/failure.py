@@ -31,7 +31,8 @@ class ProblemsFound(AnsibleAction):
 
 
 def _shows_results_to_read() -> bool:
-    name = constants.DEFAULT_STDOUT_CALLBACK
+    # Ansible keeps the options of its own plugins under their short names.
+    name = constants.DEFAULT_STDOUT_CALLBACK.removeprefix("ansible.builtin.")
     try:
         return bool(constants.config.get_config_value("result_format", None, "callback", name) == "yaml")
     except AnsibleError:
