@@ -17,12 +17,15 @@ import click
 
 from gpu_burnin.cli import progress
 from gpu_burnin.cli.outcome import tell
+from gpu_burnin.cli.terminal import width
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.report.file_names import REPORT_HTML
+from gpu_burnin.report.headline import listed
 from gpu_burnin.run import Outcome, RunOptions, run_burnin
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import private_shm
 from gpu_burnin.system.interrupts import Interrupts
+from gpu_burnin.system.prose import wrap
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT, SimulatedNode, recorded_models
 
@@ -69,7 +72,8 @@ def demo(sick: bool, model: str, as_json: bool, opens: bool, out: Path) -> None:
         outcome = run_burnin(options, progress.display, Interrupts(last=True))
     with readers_may_leave(f"the report of this {outcome.verdict}"):
         tell(outcome, as_json)
-    click.echo("\n".join((*outcome.problems, *_after(outcome, sick))), err=True)
+    told = [line for text in (*outcome.problems, *_after(outcome, sick)) for line in _wrapped(text)]
+    click.echo("\n".join(told), err=True)
     page = outcome.run_dir / REPORT_HTML
     if opens and not webbrowser.open(page.as_uri()):
         click.echo(f"no browser could be started here: open {page} in one", err=True)
@@ -144,9 +148,18 @@ def _before(model: str, sick: bool) -> Iterator[str]:
         yield f"Planted in GPU {SILENT}: a wrong bit in one matrix product. Nothing tells."
 
 
+def _wrapped(text: str) -> list[str]:
+    indent = text[: len(text) - len(text.lstrip())]
+    return wrap(text.lstrip(), width(), indent, f"{indent}  ") or [""]
+
+
 def _after(outcome: Outcome, sick: bool) -> Iterator[str]:
     """What there was to see, by what the run found."""
     yield ""
+    blamed = {reason.gpu for reason in outcome.judgement.reasons if reason.severity == outcome.verdict}
+    yield ": ".join(
+        filter(None, (outcome.verdict, listed([f"GPU {gpu.index}" for gpu in outcome.plan.gpus if gpu.uuid in blamed])))
+    )
     for gpu in outcome.plan.gpus:
         reasons = [reason for reason in outcome.judgement.reasons if reason.gpu == gpu.uuid]
         if reasons:
@@ -156,11 +169,12 @@ def _after(outcome: Outcome, sick: bool) -> Iterator[str]:
             yield "  The exact product alone shows the fault, element and bits:"
             yield from (f"  {reason.message}" for reason in reasons)
     if sick:
-        yield "The GPUs are simulated, the faults planted: this shows the program, no real GPU."
+        yield "The GPUs are simulated, the faults planted by the demo: this shows the program, no real GPU."
+        yield "Nothing is to be done here; on real GPUs the order above would say what."
     else:
         yield "The GPUs are simulated: this PASS shows the program, and counts nowhere."
     folder = _short(outcome.run_dir.parents[1])
-    yield f"page:  {folder}/latest/{REPORT_HTML}   (for a browser; --open opens it)"
+    yield f"page:  {folder}/latest/{REPORT_HTML} (for a browser; --open opens it)"
     yield f"again: gpu-burnin report {folder}"
     yield f"next:  gpu-burnin {'explain GEMM_MISMATCH' if sick else 'demo --sick'}"
 

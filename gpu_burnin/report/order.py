@@ -6,8 +6,8 @@ ones that it includes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin.report.check_findings import common_codes, units_of
@@ -74,16 +74,26 @@ def order_of(report: Report) -> Order:
     """The order of a report, in which what injected faults ask for is not the hardware's."""
     if report["verdict"] == "PASS":
         return Order(Action.NONE, "Nothing to do")
-    action = Action(report["action"])
-    gpus = _gpus(report, [reason for reason in report["reasons"] if reason["action"] == action])
-    words = _WORDS[action].format(gpus=gpus or "the GPUs", hardware=gpus or "the hardware")
-    if shared := common_cause(report):
-        words = f"{shared}. If that is sound: {words}"
-    if report["coverage"]["injected"]:
-        words = f"run again without --inject. Only if the fault was not injected: {words[:1].lower()}{words[1:]}"
-    asked = {Action(reason["action"]) for reason in report["reasons"]}
-    covered = tuple(smaller for smaller in _INCLUDES.get(action, ()) if smaller in asked)
-    return Order(action, _sentence(words), _command(action, report["level"]), covered)
+    if not report["coverage"]["injected"]:
+        return _order(report, report["reasons"], Action(report["action"]))
+    others = [reason for reason in report["reasons"] if _may_be_injected(report, reason)]
+    own = [reason for reason in report["reasons"] if reason not in others]
+    if not own or common_cause(report):
+        whole = _order(report, report["reasons"], Action(report["action"]))
+        words = f"Run again without --inject. Only if the fault was not injected: {_lower(whole.sentence)}"
+        return replace(whole, sentence=words)
+    # What was not injected is to be done in any case; what may have been does nothing for its GPUs.
+    first = _order(report, own, _highest(own))
+    sentence = f"{first.sentence}. Then run again without --inject"
+    others = [reason for reason in others if reason["code"] != "INJECTED"]
+    action = max(first.action, Action(report["action"]), key=lambda action: action.rank)
+    if others:
+        rest = _order(report, others, _highest(others))
+        whose = f"the fault of {gpus}" if (gpus := _gpus(report, others)) else "the other fault"
+        sentence += f". Only if {whose} was not injected: {_lower(rest.sentence)}"
+    asked = {Action(reason["action"]) for reason in others}
+    covered = tuple(smaller for smaller in first.covered if smaller not in asked)
+    return Order(action, sentence, first.command, covered)
 
 
 def order_for(action: Action) -> Order:
@@ -102,6 +112,33 @@ def common_cause(report: Report) -> str | None:
     return f"All {len(report['gpus'])} GPUs failed alike, so look first at what they share: {shared}"
 
 
+def _order(report: Report, reasons: Sequence[Mapping[str, Any]], action: Action) -> Order:
+    """What reasons come to whose highest rung is `action`."""
+    gpus = _gpus(report, [reason for reason in reasons if reason["action"] == action])
+    words = _WORDS[action].format(gpus=gpus or "the GPUs", hardware=gpus or "the hardware")
+    if shared := common_cause(report):
+        words = f"{shared}. If that is sound: {words}"
+    asked = {Action(reason["action"]) for reason in reasons}
+    covered = tuple(smaller for smaller in _INCLUDES.get(action, ()) if smaller in asked)
+    return Order(action, _sentence(words), _command(action, report["level"]), covered)
+
+
+def _highest(reasons: Sequence[Mapping[str, Any]]) -> Action:
+    return max((Action(reason["action"]) for reason in reasons), key=lambda action: action.rank)
+
+
+def _may_be_injected(report: Report, reason: Mapping[str, Any]) -> bool:
+    """Whether an injected fault may have led to a reason: not where its check and its GPU are others."""
+    if reason["gpu"] is None:
+        return True
+    index = {gpu["uuid"]: str(gpu["index"]) for gpu in report["gpus"]}.get(reason["gpu"])
+    for spec in report["coverage"]["injected"]:
+        check, (_, _, gpu) = spec.split(":")[0], spec.partition(":gpu=")
+        if check == reason["check"] or gpu in ("", index, reason["gpu"]):
+            return True
+    return False
+
+
 def _gpus(report: Report, reasons: Iterable[Mapping[str, Any]]) -> str:
     """The GPUs that reasons are about, as people list them; "" where one of them is about the node."""
     found = [unit for reason in reasons for unit in units_of(report, reason)]
@@ -113,6 +150,10 @@ def _gpus(report: Report, reasons: Iterable[Mapping[str, Any]]) -> str:
 
 def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
+
+
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 def _command(action: Action, level: str) -> str:

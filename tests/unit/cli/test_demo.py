@@ -102,7 +102,14 @@ def test_a_sick_demo_names_one_gpu_by_its_counters_and_one_by_its_product_alone(
     # It is said on the page, in the report and at the end that nothing of this is real.
     assert "simulated hardware" in page.lower() and "injected" in page
     assert "INJECTED" in {reason["code"] for reason in report["reasons"]}
-    assert "The GPUs are simulated, the faults planted" in sick.err
+    closing = sick.err[sick.err.index("\n\n") + 2 :].splitlines()
+    assert closing[0] == f"FAIL: GPU {demo.LOUD} and GPU {demo.SILENT}"
+    assert max(map(len, closing)) <= 80
+    told = " ".join(sick.err.split())
+    assert "The GPUs are simulated, the faults planted by the demo" in told and "Nothing is to be done here" in told
+    order = " ".join(sick.out.split())
+    assert f"ACTION Reset GPU {demo.LOUD}. Then run again without --inject. Only if the fault of GPU 3" in order
+    assert "ACTION includes the reset" not in order
     assert sick.out.startswith("VERDICT  FAIL") and "simulated hardware" in sick.out
     assert not (sick.folder / "latest/evidence.json").exists()
 

@@ -78,6 +78,25 @@ def test_smaller_orders_are_covered_and_marked_and_those_of_a_person_are_not() -
     assert "The order above" not in Parsed(html.render(held, series)).text
 
 
+def test_what_may_be_injected_covers_nothing_of_other_gpus() -> None:
+    report, series = asking((Action.REPAIR, 3), (Action.RESET_GPU, 1), (Action.RETEST, 1))
+    for reason in report["reasons"]:
+        reason["check"] = "gemm" if reason["action"] == Action.REPAIR else "telemetry"
+    report["coverage"]["injected"] = ["gemm:bitflip:gpu=3"]
+    order = order_of(report)
+    assert order.text == (
+        "Reset GPU 1. Then run again without --inject. Only if the fault of GPU 3 was not injected: "
+        "power the machine off and have GPU 3 checked or replaced, then `gpu-burnin run`"
+    )
+    assert order.included(["reset_gpu"]) == ""
+    assert order.included(["retest"]) == "the new test"
+    assert "The order above includes the reset" not in Parsed(html.render(report, series)).text
+    # Without a GPU it was injected everywhere; the check alone may make its GPUs' peers fail.
+    for injected in ("gemm:bitflip", "telemetry:bitflip:gpu=3"):
+        report["coverage"]["injected"] = [injected]
+        assert order_of(report).text.startswith("Run again without --inject. Only if the fault was not injected: power")
+
+
 def test_page_text_and_junit_tell_the_same_order() -> None:
     report, series = asking((Action.POWER_CYCLE, 1), (Action.RESET_GPU, 3))
     words = "Power the machine off and on, then"

@@ -208,8 +208,10 @@ def test_codes_break_at_underscores_alone() -> None:
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
     report, _ = faulty_8()
     assert "inject" not in order_of(report).sentence
-    report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
+    report["coverage"]["injected"] = ["gemm:bitflip"]
     assert order_of(report).sentence.startswith("Run again without --inject.")
+    report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
+    assert "the machine off and on. Then run again without --inject. Only if" in order_of(report).sentence
 
 
 def test_page_without_gpus_says_so() -> None:
