@@ -78,18 +78,18 @@ def judge_xids(seen: Observations) -> Findings:
     vanished = tuple(event for event in log.before if event not in kept)
     reasons: list[Reason] = []
     notices: tuple[Notice, ...] = ()
-    if not log.alive and foreign:
-        notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: {_FOREIGN}"),)
-    elif not log.alive and driver_told:
+    if not log.alive and driver_told:
         notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: XIDs before this run and SXids go unseen"),)
+    elif not log.alive and foreign:
+        notices = (Notice("XID_SOURCE_MISSING", CHECK, f"{_NO_LOG}: {_FOREIGN}"),)
     elif not log.alive:
         reasons.append(make_reason("XID_SOURCE_MISSING", CHECK, _NO_LOG))
     elif gaps := log.gaps or len(vanished):
         message = f"{lost_messages(gaps)} since boot (read from {log.source})"
-        if foreign:
-            notices = (Notice("XID_GAP", CHECK, f"{message}: {_FOREIGN}", details={"gaps": gaps}),)
-        elif driver_told and not vanished:
+        if driver_told and not vanished:
             notices = (Notice("XID_GAP", CHECK, f"{message}: XIDs among them go unseen", details={"gaps": gaps}),)
+        elif foreign:
+            notices = (Notice("XID_GAP", CHECK, f"{message}: {_FOREIGN}", details={"gaps": gaps}),)
         else:
             reasons.append(make_reason("XID_GAP", CHECK, message, details={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *log.events), log.before)
