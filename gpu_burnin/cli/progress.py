@@ -152,6 +152,10 @@ class Board:
         row = self.rows.get(event.get("gpu"))
         if row is not None and event["event"] != "run_started":
             row.take(event, self._clock())
+        if event["event"] == "check_finished" and event.get("gpu") is None:
+            for blamed in event.get("gpus", ()):
+                if blamed in self.rows:
+                    self.rows[blamed].done.append((str(event["check"]), str(event["verdict"])))
 
     @property
     def left(self) -> str:

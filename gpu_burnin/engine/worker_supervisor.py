@@ -371,7 +371,9 @@ class WorkerSupervisor:
         self.results.append(result)
         codes = [reason.code for reason in result.reasons]
         verdict, seconds = result.verdict, result.seconds
-        self._emit("check_finished", check=result.name, verdict=verdict, seconds=seconds, codes=codes)
+        # A check of the node blames GPUs.
+        gpus = sorted({reason.gpu for reason in result.reasons if reason.gpu and reason.severity is verdict})
+        self._emit("check_finished", check=result.name, verdict=verdict, seconds=seconds, codes=codes, gpus=gpus)
 
     def _over(self, name: str, reason: Reason) -> None:
         """The check has ended, perhaps before it began: nothing more of it runs."""

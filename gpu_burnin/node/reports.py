@@ -18,6 +18,8 @@ def find(path: Path) -> Path:
         if not chosen.exists() and path.is_dir():
             latest = Store(path).latest / REPORT
             chosen = latest if latest.is_file() else newest_of_host(path) or chosen
+        if not chosen.is_file() and path.is_dir():
+            raise ReportError(f"{path}: no run has left a report there; {_hint(path)}")
         if not chosen.is_file():
             raise ReportError(
                 f"{chosen}: there is no report; run gpu-burnin run, or give a report file, the directory of a run, "
@@ -26,6 +28,13 @@ def find(path: Path) -> Path:
     except OSError as error:  # a directory on the way that may not be looked into
         raise ReportError(f"{path}: cannot be read as a report ({error.strerror})") from error
     return chosen
+
+
+def _hint(directory: Path) -> str:
+    """What to do in a folder without a report, which may hold state directories, as that of demos does."""
+    below = [entry / "latest" / REPORT for entry in directory.iterdir()]
+    newest = max((report for report in below if report.is_file()), key=_finished_at, default=None)
+    return f"the newest below it is that of {newest.parents[1]}: give that folder" if newest else "run gpu-burnin run"
 
 
 def newest_of_host(directory: Path) -> Path | None:

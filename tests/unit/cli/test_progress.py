@@ -155,6 +155,13 @@ def test_all_checks_of_a_run_fit_a_usual_terminal_and_the_worst_verdict_comes_fi
     assert shown[3] == "GPU 0 power mixed load 0 FAIL pcie PASS sm gemm hbm nvlink nccl"
 
 
+def test_a_check_of_the_node_shows_its_verdict_on_the_gpus_that_it_blames(clock: Clock) -> None:
+    event = {**finished("state", None, "FAIL", "ECC_UNCORRECTED"), "gpus": [A, "GPU-gone"]}
+    node, blamed, *others = View(clock)(event)[-4:]
+    assert "FAIL state" in node and "FAIL state" in blamed
+    assert len(others) == 2 and "FAIL" not in "".join(others)
+
+
 def test_columns_do_not_jump_from_phase_to_phase(clock: Clock) -> None:
     table = progress.LiveTable(io.StringIO(), GPUS, clock)
     table._console.width = 160

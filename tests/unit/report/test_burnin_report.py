@@ -258,12 +258,15 @@ def test_no_report_at_all(content: str, tmp_path: Path) -> None:
 
 
 def test_state_directory_stands_for_its_newest_report(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "state"
     run = tmp_path / "runs" / "1"
     run.mkdir(parents=True)
     (tmp_path / "latest").symlink_to("runs/1")
-    with pytest.raises(model.ReportError, match="there is no report"):
+    with pytest.raises(model.ReportError, match=f"{tmp_path}: no run has left a report there; run gpu-burnin run"):
         reports.find(tmp_path)
     (run / "report.json").write_text("{}")
+    with pytest.raises(model.ReportError, match=f"the newest below it is that of {tmp_path}: give that folder"):
+        reports.find(tmp_path.parent)
     assert reports.find(tmp_path).samefile(run / "report.json")
 
 
