@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import EVIDENCE, NoResult, Store
+from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import write_atomic
 from tests.support.report_helpers import NOW
+from tests.support.sample_reports import healthy_8
 
 
 @pytest.fixture
@@ -130,6 +133,13 @@ def test_the_newest_run_that_has_begun_speaks_for_the_node(store: Store) -> None
     with pytest.raises(NoResult, match="run 2 has begun and left no evidence") as caught:
         store.result()
     assert (caught.value.run, caught.value.exit_code) == (2, 3)
+    report, _ = healthy_8()
+    report["verdict"] = "FAIL"
+    report["warnings"] = [{"code": "NO_EVIDENCE", "message": "this run is not signed and opens no gate: no key"}]
+    write_atomic(second.path / REPORT, json.dumps(report, default=str).encode())
+    with pytest.raises(NoResult, match=r"run 2 ended FAIL, but this run is not signed .*: no key") as caught:
+        store.result()
+    assert caught.value.exit_code == 3
     write_atomic(second.path / EVIDENCE, b"{}")
     assert store.result() == second
     (store.root / "sequence").unlink()
