@@ -24,7 +24,7 @@ MISTAKES = (
         r"add or remove hosts under etcd",
     ),
     (
-        "hosts.yml", r"( +)system-2: .*\n", r"\1api-2: {pod_network_range: 198.18.52.0/24}\n",
+        "hosts.yml", r"( +)system-2: .*\n", r"\1api-2: {pod_network_range: 198.18.202.0/24}\n",
         r"hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and system_nodes; keep it in one of them",
     ),
     (

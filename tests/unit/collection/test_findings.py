@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 
 
-def test_a_value_made_of_a_variable_that_is_blamed_is_not_told() -> None:
+@pytest.mark.parametrize("order", [1, -1], ids=["its cause before it", "its cause behind it"])
+def test_a_value_made_of_a_variable_that_is_blamed_is_not_told(order: int) -> None:
     findings = Findings()
-    findings.add("gpu-1", "the address is wrong", "correct it", "all.yml:1", "fleet_api_address", ["fleet_api_address"])
-    for host in ("gpu-1", "gpu-2"):
-        findings.add(host, "the URL is wrong", "correct it", "all.yml:2", "kubelet_api_url", ["fleet_api_address"])
-    told = [(problem.message, problem.hosts) for problem in findings.problems()]
-    assert told == [("the address is wrong", ("gpu-1",)), ("the URL is wrong", ("gpu-2",))]
+    reads = ["fleet_api_address"]
+    address = ("gpu-1", "the address is wrong", "correct it", "all.yml:1", "fleet_api_address", reads)
+    url = ("the URL is wrong", "correct it", "all.yml:2", "kubelet_api_url", reads)
+    for finding in [address, *((host, *url) for host in ("gpu-1", "gpu-2"))][::order]:
+        findings.add(*finding)
+    told = {problem.message: problem.hosts for problem in findings.problems()}
+    assert told == {"the address is wrong": ("gpu-1",), "the URL is wrong": ("gpu-2",)}
 
 
 def test_a_template_that_reads_a_secret_names_the_vault_s_options() -> None:

@@ -75,12 +75,15 @@ def test_the_example_fails_with_its_placeholders_and_nothing_else(check: Playboo
 
 @pytest.mark.slow
 def test_the_check_looks_at_the_example(check: Playbook, tmp_path: Path) -> None:
-    """The URLs that roles make of a wrong address fail too, and are not told again."""
-    wrong = ("-e", "fleet_planned_nodes=1", "-e", "fleet_api_address=10.9.0.41:6443")
-    done = check(filled_example(tmp_path / "site"), *wrong)
+    """What roles make of a wrong address or level is wrong too, and is not told again."""
+    wrong = ("fleet_planned_nodes=1", "fleet_api_address=10.9.0.41:6443", "gpu_burnin_level=fast")
+    done = check(filled_example(tmp_path / "site"), *(word for text in wrong for word in ("-e", text)))
     assert done.returncode == 2
     lines = problems(done)
-    assert len(lines) == 2, lines
+    assert len(lines) == 3, lines
+    assert any(
+        "value of gpu_burnin_level must be one of: quick, standard, extended, got: fast" in line for line in lines
+    )
     assert any("fleet_planned_nodes is 1, but the inventory has 6 nodes" in line for line in lines), lines
     assert any("fleet_api_address '10.9.0.41:6443' is neither an IP address" in line for line in lines), lines
 
@@ -91,16 +94,15 @@ def test_a_range_of_hosts_gets_addresses_and_pod_ranges_by_number(check: Playboo
     site = filled_example(tmp_path / "site")
     hosts = site / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("# gpu-[005:200]:", "gpu-[005:200]:"))
-    planned = ("-e", "fleet_planned_nodes=202")
-    lines = problems(check(site, *planned))
+    lines = problems(check(site))
     assert len(lines) == 2, lines
     assert all("gpu-005" in line and line.count("muster.fleet.nth_") == 1 for line in lines), lines
     assert not [line for line in lines if "defaults/main.yml" in line]
-    group = site / "group_vars/gpu_nodes.yml"
-    group.write_text(re.sub(r"^#   ((ansible_host|pod_network_range): )", r"\1", group.read_text(), flags=re.MULTILINE))
-    # The example's other nodes have ranges of the same numbers, in another half of a wider network.
-    hosts.write_text(hosts.read_text().replace("198.18.", "10.65."))
-    done = check(site, *planned, "-e", "fleet_pod_cidr=10.64.0.0/15")
+    hosts.write_text(re.sub(r", pod_network_range: 198.18.20[12].0/24", "", hosts.read_text()))
+    for group in (site / f"group_vars/{name}.yml" for name in ("gpu_nodes", "system_nodes")):
+        text = re.sub(r"^#   ((ansible_host|pod_network_range): )", r"\1", group.read_text(), flags=re.MULTILINE)
+        group.write_text(text)
+    done = check(site)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -13,17 +13,18 @@ class Findings:
     """Collects problems of hosts."""
 
     def __init__(self) -> None:
-        self._hosts: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        self._values: list[tuple[str, tuple[str, str, str], frozenset[str]]] = []
         self._unresolved: list[tuple[str, str, str, frozenset[str]]] = []
         self._at_fault: set[tuple[str, str]] = set()
 
     def add(
         self, host: str, message: str, fix: str, where: str = "", at_fault: str = "", reads: Iterable[str] = ()
     ) -> None:
-        """One problem of one host; `at_fault` is the variable that it is about, made of those that it `reads`."""
-        if any(read != at_fault and self.is_blamed(host, read) for read in reads):
-            return
-        self._hosts[(message, fix, where)][host] = None
+        """One problem of one host; `at_fault` is the variable that it is about, made of those that it `reads`.
+
+        It is told unless one of those is blamed too, sooner or later.
+        """
+        self._values.append((host, (message, fix, where), frozenset(reads) - {at_fault}))
         self.blame(host, at_fault)
 
     def blame(self, host: str, variable: str) -> None:
@@ -40,9 +41,11 @@ class Findings:
 
     def problems(self) -> list[Problem]:
         """All of them: those of values, then those of templates, where all that fail for one cause share a line."""
-        found = [
-            Problem(message, fix, tuple(hosts), where=where) for (message, fix, where), hosts in self._hosts.items()
-        ]
+        wrong: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        for host, what, reads in self._values:
+            if not any(self.is_blamed(host, read) for read in reads):
+                wrong[what][host] = None
+        found = [Problem(message, fix, tuple(hosts), where=where) for (message, fix, where), hosts in wrong.items()]
         hosts: dict[str, dict[str, None]] = defaultdict(dict)
         variables: dict[str, dict[str, None]] = defaultdict(dict)
         for host, shown, cause, reads in self._unresolved:
