@@ -338,7 +338,7 @@ def is_simulated(prepared: Prepared, seen: Seen) -> bool:
 def _notices(options: RunOptions, prepared: Prepared) -> tuple[Notice, ...]:
     """What the run knows beforehand: what it took the node for, and GPUs that should get an extended burn-in."""
     found = [absent(node_links_of(prepared.plan.options), prepared.found.gpus, load_skus())]
-    if not makes_known(prepared.plan) and not prepared.plan.inject:
+    if options.asks_for_extended and not makes_known(prepared.plan) and not prepared.plan.inject:
         found.append(wanted_notice(prepared.new_gpus, options.config.extended_for_new_s, prepared.record_problem))
     return tuple(notice for notice in found if notice is not None)
 

@@ -114,7 +114,7 @@ def _options(node: SimulatedNode, folder: Path, sick: bool) -> RunOptions:
         shapes=SHAPES,
     )
     inject = (f"gemm:{SILENT_FAULT}:gpu={SILENT}",) if sick else ()
-    return RunOptions(config=config, level="quick", inject=inject, seed=SEED, cpu_time_s=RUN_S)
+    return RunOptions(config=config, level="quick", inject=inject, seed=SEED, cpu_time_s=RUN_S, asks_for_extended=False)
 
 
 def _throwaway_key(folder: Path) -> Path:

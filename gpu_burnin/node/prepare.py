@@ -38,6 +38,7 @@ class RunOptions:
     before the configuration's; where the two differ there is no PASS. `allow_simulated` lets a run on simulated
     hardware PASS; the evidence stays marked as simulated. `waves` is always, granted or never, and `wave_wait_s`
     (seconds) how long to wait for the grant. `cpu_time_s` is the time of a run on the CPU, in place of its level's.
+    `asks_for_extended`: warn of GPUs that have not been through an extended burn-in.
     """
 
     config: Config = field(default_factory=Config)
@@ -54,6 +55,7 @@ class RunOptions:
     waves: str | None = None
     wave_wait_s: float | None = None
     cpu_time_s: float | None = None
+    asks_for_extended: bool = True
 
 
 @dataclass(frozen=True)
