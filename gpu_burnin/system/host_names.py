@@ -34,7 +34,7 @@ def name_hosts(hosts: Iterable[str], most: int = SHOWN) -> str:
     words, count, left = fold(hosts, most)
     if left:
         return f"{', '.join(words)} and {left:,} more hosts"
-    return ", ".join([*words, f"{count:,} hosts"] if count > most else words)
+    return ", ".join([*words, f"{count:,} hosts"] if any(" to " in word for word in words) else words)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -29,11 +29,13 @@ MISTAKES = (
     ),
     (
         "group_vars/all.yml", "fleet_name: ", "etcd_quota_byts: 8589934592\nfleet_name: ",
-        r"group_vars/all.yml:\d+, .*: etcd_quota_byts is not a variable of role etcd; did you mean etcd_quota_bytes\?",
+        r"group_vars/all.yml:\d+, all hosts: etcd_quota_byts is not a variable of role etcd; "
+        r"did you mean etcd_quota_bytes\?",
     ),
     (  # misspelt, and therefore missing too, which is not said twice
         "group_vars/all.yml", "fleet_pod_cidr: ", "fleet_pod_cdir: ",
-        r"group_vars/all.yml:\d+, .*: fleet_pod_cdir is not a variable of role fleet; did you mean fleet_pod_cidr\?",
+        r"group_vars/all.yml:\d+, all hosts: fleet_pod_cdir is not a variable of role fleet; "
+        r"did you mean fleet_pod_cidr\?",
     ),
     (
         "group_vars/all.yml", "pki_leaf_days: 365", "pki_leaf_days: a year",
@@ -47,16 +49,18 @@ MISTAKES = (
     ),
     (
         "group_vars/all.yml", "time_sync_servers: .*", "time_sync_servers: [10.9.0.2, 198.51.100.3]",
-        r"group_vars/all.yml:\d+, .*: time_sync_servers still has a placeholder, an address reserved for documentation "
-        r"\(RFC 5737\): 198.51.100.3; give the time servers of your site, or leave it out",
+        r"group_vars/all.yml:\d+, all hosts: time_sync_servers still has a placeholder, an address reserved for "
+        r"documentation \(RFC 5737\): 198.51.100.3; give the time servers of your site, or leave it out",
     ),
     (
         "SHA256SUMS.txt", "[0-9a-f]{64}  etcdctl\n", "",
-        rf"group_vars/all.yml:\d+, .*: {NO_SUM} etcdctl; add its SHA-256 \(`sha256sum etcdctl`\)",
+        rf"group_vars/all.yml:\d+, all hosts of etcd, etcd_events: {NO_SUM} etcdctl; "
+        r"add its SHA-256 \(`sha256sum etcdctl`\)",
     ),
     (  # roles' defaults read this one, and none of them is said
         "SHA256SUMS.txt", "[0-9a-f]{64}  kubelet\n", "",
-        rf"group_vars/all.yml:\d+, .*: {NO_SUM} kubelet; add its SHA-256 \(`sha256sum kubelet`\)",
+        rf"group_vars/all.yml:\d+, all hosts of gpu_nodes, system_nodes: {NO_SUM} kubelet; "
+        r"add its SHA-256 \(`sha256sum kubelet`\)",
     ),
 )  # fmt: skip
 

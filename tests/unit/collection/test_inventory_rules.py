@@ -253,6 +253,20 @@ def test_the_same_problem_at_many_places_is_one_line() -> None:
     ]
 
 
+def test_whole_groups_of_many_hosts_are_named_by_their_names() -> None:
+    groups = {"etcd": ["e-1", "e-2"], "monitoring": [], "gpu_nodes": [f"gpu-{n}" for n in range(9)], "ungrouped": ["x"]}
+    etcd, gpus = groups["etcd"], groups["gpu_nodes"]
+    for hosts, said in (
+        ([*etcd, *gpus, "x"], "all hosts"),
+        (["localhost", *etcd, *gpus, "x"], "all hosts"),
+        ([*gpus, *etcd], "all hosts of etcd, gpu_nodes"),
+        (gpus[1:], "gpu-1 to gpu-8, 8 hosts"),
+        ([*gpus, "e-1"], "e-1, gpu-0 to gpu-8, 10 hosts"),
+        (etcd, "e-1, e-2"),
+    ):
+        assert Problem("is wrong", "do right", tuple(hosts)).line(groups) == f"{said}: is wrong; do right"
+
+
 def test_it_is_known_whether_each_host_is_named() -> None:
     assert is_named_in_full([f"gpu-{n}" for n in range(100)])
     assert not is_named_in_full([f"gpu-{n}" for n in range(0, 100, 2)])

@@ -14,7 +14,7 @@ from gpu_burnin.system.host_names import fold, name_hosts
         (["etcd-2", "etcd-1"], "etcd-1, etcd-2"),
         (["n9", "n10", "n11"], "n9, n10, n11"),
         (["n8", "n9", "n10", "n11", "x"], "n8 to n11, x, 5 hosts"),
-        (["n08", "n09", "n10", "n9", "n8"], "n08, n8, n09, n9, n10, 5 hosts"),
+        (["n08", "n09", "n10", "n9", "n8"], "n08, n8, n09, n9, n10"),
         ([f"gpu-{n:04d}" for n in range(1, 7476)], "gpu-0001 to gpu-7475, 7,475 hosts"),
         ([f"gpu-{n}" for n in (1, 2, 3, 5, 8, 9, 10)], "gpu-1 to gpu-3, gpu-5, gpu-8 to gpu-10, 7 hosts"),
         ([f"n{n}.dc1.example.com" for n in range(1, 9)], "n1.dc1.example.com to n8.dc1.example.com, 8 hosts"),

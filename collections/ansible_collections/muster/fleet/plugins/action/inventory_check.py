@@ -12,7 +12,7 @@ from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import KNOWN_GROUPS, check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,
@@ -80,7 +80,9 @@ class ActionModule(ActionBase):
         if self._display.verbosity:
             result["foreign_variables"] = self._foreign
         if problems:
-            raise failure(title, problems, self._list_file, **result)
+            known = [name for name in ("all", *KNOWN_GROUPS) if name in self._inventory.groups]
+            groups = {name: [host.name for host in self._inventory.groups[name].get_hosts()] for name in known}
+            raise failure(title, problems, self._list_file, groups=groups, **result)
         result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result
 

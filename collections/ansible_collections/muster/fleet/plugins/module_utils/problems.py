@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_burnin.system.host_names import fold, name_hosts
+from gpu_burnin.system.host_names import SHOWN, fold, name_hosts
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,23 @@ class Problem:
     variable: str = ""
     where: str = ""
 
-    def line(self) -> str:
-        """The problem as one line."""
-        place = ", ".join(part for part in (self.where, name_hosts(self.hosts)) if part)
+    def line(self, groups: Mapping[str, Sequence[str]] | None = None) -> str:
+        """The problem as one line; many hosts that are whole `groups` are named by these."""
+        hosts = name_groups(self.hosts, groups or {}) or name_hosts(self.hosts)
+        place = ", ".join(part for part in (self.where, hosts) if part)
         return f"{place}: {self.message}; {self.fix}" if place else f"{self.message}; {self.fix}"
+
+
+def name_groups(hosts: Iterable[str], groups: Mapping[str, Sequence[str]]) -> str:
+    """Words for more hosts than are named one by one that are all of the inventory's, or all of some groups."""
+    wanted = set(hosts)
+    if len(wanted) <= SHOWN:
+        return ""
+    if wanted - {"localhost"} == {host for members in groups.values() for host in members}:
+        return "all hosts"
+    found = {group: members for group, members in groups.items() if members and wanted.issuperset(members)}
+    is_whole = wanted == {host for members in found.values() for host in members}
+    return f"all hosts of {', '.join(found)}" if is_whole else ""
 
 
 def is_named_in_full(hosts: Iterable[str]) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleAction, AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.files import replacing
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, together
+from ansible_collections.muster.fleet.plugins.module_utils.problems import (
+    Problem,
+    is_named_in_full,
+    name_groups,
+    together,
+)
 
 # More problems than one reads: of each kind so many are shown then, and the rest is in the file.
 LINES_SHOWN = 40
@@ -40,28 +45,34 @@ def _shows_results_to_read() -> bool:
 
 
 def failure(
-    title: str, problems: Sequence[Problem], list_file: Path | None, every: Sequence[str] = (), **result: Any
+    title: str,
+    problems: Sequence[Problem],
+    list_file: Path | None,
+    every: Sequence[str] = (),
+    groups: Mapping[str, Sequence[str]] | None = None,
+    **result: Any,
 ) -> ProblemsFound:
     """The failure with all problems, those of many hosts folded.
 
     What is left out, because there are many problems or hosts without runs of names, is in `list_file`, a line each:
     `every`, or else the problems with all their hosts. Without a file that can be written nothing is left out.
-    `result` is what else the task returns.
+    Many hosts that are whole `groups` of the inventory are named by these. `result` is what else the task returns.
     """
     found = together(problems)
-    lines = [f"- {problem.line()}" for problem in found]
-    unnamed = [problem for problem in found if not is_named_in_full(problem.hosts)]
+    groups = groups or {}
+    lines = [f"- {problem.line(groups)}" for problem in found]
+    unnamed = [p for p in found if not name_groups(p.hosts, groups) and not is_named_in_full(p.hosts)]
     if len(lines) > LINES_SHOWN or every or any(len(problem.hosts) > HOSTS_UNLISTED for problem in unnamed):
         written = list_file and _write(list_file, every or [_in_full(problem) for problem in found])
         if written and len(lines) > LINES_SHOWN:
-            lines = _some_of_each(found)
+            lines = _some_of_each(found, groups)
         if written:
             lines.append(f"All of them: {list_file}")
     noun = "problem" if len(found) == 1 else "problems"
     return ProblemsFound("\n".join([f"{title}: {len(found):,} {noun}.", *lines]), **result)
 
 
-def _some_of_each(problems: Sequence[Problem]) -> list[str]:
+def _some_of_each(problems: Sequence[Problem], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """The first problems of each kind (what is mended in the same way), and how many more there are."""
     kinds: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -71,7 +82,7 @@ def _some_of_each(problems: Sequence[Problem]) -> list[str]:
     for alike in kinds.values():
         if len(lines) >= LINES_SHOWN:
             break
-        lines += [f"- {problem.line()}" for problem in alike[:OF_A_KIND]]
+        lines += [f"- {problem.line(groups)}" for problem in alike[:OF_A_KIND]]
         if len(alike) > OF_A_KIND:
             lines.append(f"- and {len(alike) - OF_A_KIND:,} more like these")
         told += len(alike)
