@@ -117,7 +117,8 @@ ALL = "group_vars/all.yml"
         ),
         pytest.param(
             "hosts.yml", "^( +)(gpu-1: .*\n)", r"\1\2\1api-2: {pod_network_range: 198.19.64.0/24}\n",
-            r".*hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and gpu_nodes; keep it in one of them",
+            r".*hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and gpu_nodes; "
+            r"a host may be in one of them only: take it out of the others",
             id="a host has two exclusive jobs",
         ),
         pytest.param(

@@ -25,7 +25,8 @@ MISTAKES = (
     ),
     (
         "hosts.yml", r"( +)system-2: .*\n", r"\1api-2: {pod_network_range: 198.18.202.0/24}\n",
-        r"hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and system_nodes; keep it in one of them",
+        r"hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and system_nodes; "
+        r"a host may be in one of them only: take it out of the others",
     ),
     (
         "group_vars/all.yml", "fleet_name: ", "etcd_quota_byts: 8589934592\nfleet_name: ",

@@ -116,7 +116,10 @@ def test_all_problems_at_once_with_place_and_fix(tmp_path: Path, ansible_playboo
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("- ")]
     expected = [
         ("", "etcd-1, etcd-2: the group etcd has 2 hosts"),
-        ("inv/hosts.yml:", "etcd-1: is in the exclusive groups etcd and gpu_nodes; keep it in one of them"),
+        (
+            "inv/hosts.yml:",
+            "etcd-1: is in the exclusive groups etcd and gpu_nodes; a host may be in one of them only: take it",
+        ),
         ("inv/hosts.yml:", "etcd-2: fleet_planned_nodes differs from its value on "),
         ("inv/group_vars/all.yml:", "fleet_naem is not a variable of role fleet; did you mean fleet_name?"),
         ("inv/group_vars/all.yml:", "kubelet_never_heard is not a variable of role kubelet"),

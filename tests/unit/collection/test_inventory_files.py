@@ -12,7 +12,7 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, locked, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, unreadable
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
@@ -86,9 +86,11 @@ def test_the_files_of_groups(tmp_path: Path) -> None:
         (tmp_path / "group_vars" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "group_vars" / name).write_text("a: 1\n")
     (tmp_path / "hosts.yml").write_text("all: {}\n")
-    found = group_files([str(tmp_path / "hosts.yml"), "gpu-1,"], str(tmp_path / "plays"))
+    found = files_of("group_vars", [str(tmp_path / "hosts.yml"), "gpu-1,"], str(tmp_path / "plays"))
     names = {"all.yml": "all", "etcd": "etcd", "gpu_node.yaml": "gpu_node"}
     assert found == {str(tmp_path / "group_vars" / name): group for name, group in names.items()}
+    (tmp_path / "group_vars").rename(tmp_path / "host_vars")
+    assert list(files_of("host_vars", [str(tmp_path)], str(tmp_path)).values()) == list(names.values())
 
 
 @pytest.mark.parametrize(

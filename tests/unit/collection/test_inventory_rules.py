@@ -50,6 +50,7 @@ class Data:
         }
         self.ansible_hosts: dict[str, Any] = {}
         self.group_files = {"group_vars/all.yml": "all", "group_vars/rack1.yml": "rack1", "group_vars/etcd2": "etcd2"}
+        self.host_files = {f"host_vars/{name}.yml": name for name in ("gpu-1", "gpu-99", "localhost")}
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self) -> list[Problem]:
@@ -62,6 +63,7 @@ class Data:
                 self.patterns,
                 self.ansible_hosts,
                 self.group_files,
+                self.host_files,
             )
         )
 
@@ -100,6 +102,11 @@ CASES: list[tuple[str, Spoil, str]] = [
         "misspelt group of a file",
         lambda d: d.group_files.update({"inv/group_vars/gpu_node.yml": "gpu_node"}),
         "inv/group_vars/gpu_node.yml: there is no group gpu_node, so nobody reads this file; did you mean gpu_nodes",
+    ),
+    (
+        "file of a host's misspelt name",
+        lambda d: d.host_files.update({"inv/host_vars/gpu-0001.yml": "gpu-0001"}),
+        "inv/host_vars/gpu-0001.yml: there is no host gpu-0001, so nobody reads this file; did you mean gpu-1",
     ),
     ("etcd of two", lambda d: drop(d, "etcd", "etcd-3"), "etcd has 2 hosts, but an etcd cluster has 1, 3, 5 or 7"),
     ("events of two", lambda d: add(d, "events-2", "etcd_events"), "etcd_events has 2 hosts"),

@@ -14,9 +14,13 @@ DIGEST = "0123456789abcdef" * 4
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("kube_binaries_checksums", {"etcd": "0" * 64, "coredns": DIGEST}, "a checksum of one digit: etcd"),
-        ("kube_binaries_checksums", dict.fromkeys("abcde", "f" * 64), "a checksum of one digit: a, b, c and 2 more"),
-        ("kubelet_binary_sha256", "A" * 64, "a checksum of one digit"),
+        ("kube_binaries_checksums", {"etcd": "0" * 64, "coredns": DIGEST}, "a checksum of one repeated digit: etcd"),
+        (
+            "kube_binaries_checksums",
+            dict.fromkeys("abcde", "f" * 64),
+            "a checksum of one repeated digit: a, b, c and 2 more",
+        ),
+        ("kubelet_binary_sha256", "A" * 64, "a checksum of one repeated digit"),
         ("fleet_host_key_fingerprint", f"SHA256:{'A' * 43}", "a fingerprint of one letter"),
         ("kube_binaries_url", "http://mirror.example.com/muster", "a name reserved for examples"),
         ("kube_binaries_url", "mirror.example.com/muster", "a name reserved for examples"),

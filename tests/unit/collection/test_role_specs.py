@@ -58,7 +58,7 @@ def test_misspelt_names(variable: str, suggestion: str) -> None:
     assert found is not None
     assert found.message == f"{variable} is not a variable of role {owner_of(variable, SPECS)}"
     assert found.suggestion == suggestion
-    assert found.fix == (f"did you mean {suggestion}?" if suggestion else "see the variables of role etcd")
+    assert found.fix == (f"did you mean {suggestion}?" if suggestion else "see its variables in roles/etcd/README.md")
 
 
 @pytest.mark.parametrize("variable", ["etcd_data_dir", "etcd_backup_from", "ansible_host", "lab_subnet"])
@@ -67,14 +67,17 @@ def test_known_and_foreign_names_pass(variable: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "owner", "suggestion"),
-    [("ectd_data_dir", "role etcd", "etcd_data_dir"), ("ansible_hots", "Ansible", "ansible_host")],
+    ("variable", "owner", "suggestion", "whose"),
+    [
+        ("ectd_data_dir", "role etcd", "etcd_data_dir", "Muster"),
+        ("ansible_hots", "Ansible", "ansible_host", "Ansible"),
+    ],
 )
-def test_a_misspelt_prefix(variable: str, owner: str, suggestion: str) -> None:
+def test_a_misspelt_prefix(variable: str, owner: str, suggestion: str, whose: str) -> None:
     found = unknown_variable(variable, SPECS, NAMES)
     assert found is not None
     assert found.message == f"{variable} is not a variable of {owner}"
-    assert found.fix == f"did you mean {suggestion}? If it is your own, give it another name"
+    assert found.fix == f"did you mean {suggestion}? If it is your own, rename it: it is too close to one of {whose}'s"
 
 
 @pytest.mark.parametrize(

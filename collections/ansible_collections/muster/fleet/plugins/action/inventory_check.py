@@ -27,7 +27,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import 
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import group_files, locked, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, unreadable
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs, RoleCheck, roles_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
@@ -146,7 +146,8 @@ class ActionModule(ActionBase):
             pod_ranges=values["pod_network_range"],
             fleet=fleet,
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
-            group_files=group_files(self._inventory._sources, self._loader.get_basedir()),
+            group_files=files_of("group_vars", self._inventory._sources, self._loader.get_basedir()),
+            host_files=files_of("host_vars", self._inventory._sources, self._loader.get_basedir()),
         )
         located = []
         for problem in check(inventory):

@@ -30,6 +30,8 @@ class Inventory:
     ansible_hosts: Mapping[str, Any] = field(default_factory=dict)
     # Files and folders under group_vars, as shown, with the group that each is for.
     group_files: Mapping[str, str] = field(default_factory=dict)
+    # The same of host_vars and hosts.
+    host_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hosts(self) -> list[str]:

@@ -44,6 +44,7 @@ def check(inventory: Inventory) -> list[Problem]:
     rules = (
         group_names,
         group_files,
+        host_files,
         group_sizes,
         exclusive_groups,
         homeless_hosts,
@@ -87,6 +88,30 @@ def group_files(inventory: Inventory) -> Iterable[Problem]:
         if group not in inventory.groups and (meant := _meant_by(group)):
             message = f"there is no group {group}, so nobody reads this file"
             yield Problem(message, f"did you mean {meant}?", where=place)
+
+
+def host_files(inventory: Inventory) -> Iterable[Problem]:
+    """Files of variables that Ansible never reads, since their host's name is misspelt.
+
+    The numbers of both names are the same: the file of a host that is gone is no slip of its neighbour's.
+    """
+    known = set(inventory.hosts)
+    alike: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for host in inventory.hosts:
+        letters, numbers = _parts(host)
+        alike[numbers][letters] = host
+    for place, host in inventory.host_files.items():
+        letters, numbers = _parts(host)
+        near = difflib.get_close_matches(letters, alike[numbers], n=1, cutoff=SIMILAR)
+        if near and host not in known:
+            message = f"there is no host {host}, so nobody reads this file"
+            yield Problem(message, f"did you mean {alike[numbers][near[0]]}?", where=place)
+
+
+def _parts(host: str) -> tuple[str, tuple[str, ...]]:
+    """A host's name with 0 for each of its numbers, and these without leading zeros."""
+    numbers = re.findall("[0-9]+", host)
+    return re.sub("[0-9]+", "0", host), tuple(number.lstrip("0") for number in numbers)
 
 
 def group_sizes(inventory: Inventory) -> Iterable[Problem]:
@@ -141,7 +166,8 @@ def exclusive_groups(inventory: Inventory) -> Iterable[Problem]:
         if groups:
             found[("monitoring", *groups)].append(host)
     for groups, hosts in found.items():
-        yield Problem(f"is in the exclusive groups {' and '.join(groups)}", "keep it in one of them", tuple(hosts))
+        fix = "a host may be in one of them only: take it out of the others"
+        yield Problem(f"is in the exclusive groups {' and '.join(groups)}", fix, tuple(hosts))
 
 
 def homeless_hosts(inventory: Inventory) -> Iterable[Problem]:

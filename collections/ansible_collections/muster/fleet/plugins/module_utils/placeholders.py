@@ -60,7 +60,7 @@ def placeholders(name: str, value: Any) -> list[Finding]:
 def _kind(name: str, text: str) -> str:
     """Which kind of placeholder the text is; empty when it is none."""
     if ONE_DIGIT.match(text):
-        return "a placeholder, a checksum of one digit"
+        return "a placeholder, a checksum of one repeated digit"
     if ONE_LETTER.match(text):
         return "a placeholder, a fingerprint of one letter"
     if EXAMPLE.search(text) or (name == "fleet_name" and text == "example"):

@@ -94,8 +94,9 @@ class UnknownVariable:
     def fix(self) -> str:
         """What to do about it."""
         if not self.suggestion:
-            return f"see the variables of {self.owner}"
-        own = "" if self.is_claimed else " If it is your own, give it another name"
+            return f"see its variables in {self.owner.replace('role ', 'roles/')}/README.md"
+        whose = "Muster" if self.owner.startswith("role ") else self.owner
+        own = "" if self.is_claimed else f" If it is your own, rename it: it is too close to one of {whose}'s"
         return f"did you mean {self.suggestion}?{own}"
 
 

@@ -82,9 +82,9 @@ def locked(
     return found
 
 
-def group_files(sources: Iterable[str], basedir: str) -> dict[str, str]:
-    """Each file or folder under group_vars, as shown, and the group that it is for."""
-    paths = [folder / "group_vars" for folder in _folders(sources, basedir)]
+def files_of(kind: str, sources: Iterable[str], basedir: str) -> dict[str, str]:
+    """Each file or folder under group_vars or host_vars, as shown, and the group or host that it is for."""
+    paths = [folder / kind for folder in _folders(sources, basedir)]
     return {place_of(str(file)): file.stem for path in paths for file in _visible(path) if file.suffix in SUFFIXES}
 
 
