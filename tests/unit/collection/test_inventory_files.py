@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
+from ansible_collections.muster.fleet.plugins.callback.inventory_files import limit_warning
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, missing, unreadable
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
@@ -151,6 +152,57 @@ def test_a_damaged_vault(tmp_path: Path) -> None:
     (found,) = lines(tmp_path, RIGHT)
     assert found.startswith("group_vars/all.yml: the file is not what Ansible Vault encrypts (")
     assert found.endswith("; encrypt it anew")
+
+
+def test_an_inventory_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("example", "lab"):
+        (tmp_path / "inventory" / name).mkdir(parents=True)
+        (tmp_path / "inventory" / name / "hosts.yml").write_text("all: {}\n")
+    monkeypatch.chdir(tmp_path)
+
+    def said(*sources: str, is_given: bool = True, has_hosts: bool = False, needs_hosts: bool = True) -> str:
+        told = missing(sources, is_given=is_given, has_hosts=has_hosts, needs_hosts=needs_hosts)
+        return told.replace(f"{tmp_path}/", "")
+
+    known = "; inventories here: inventory/example, inventory/lab"
+    absent, lab = str(tmp_path / "inventory/prd"), str(tmp_path / "inventory/lab")
+    assert said(absent) == said(lab, absent, has_hosts=True) == f"inventory/prd does not exist{known}"
+    assert said(str(tmp_path / "elsewhere/prd")) == "elsewhere/prd does not exist"
+    assert said(lab) == said("gpu-1,gpu-2") == said("localhost,") == ""
+    assert said("/etc/hosts-of-none", is_given=False) == f"no inventory was given; add -i inventory/NAME{known}"
+    assert said("/etc/hosts-of-none", is_given=False, has_hosts=True) == ""
+    assert said("/etc/hosts-of-none", is_given=False, needs_hosts=False) == ""
+
+
+def test_what_a_limit_without_localhost_leaves_out() -> None:
+    assert limit_warning("gpu-1", ["Admit"]) == (
+        "-l leaves out localhost, and with it 1 play (Admit); add localhost to have them: -l gpu-1,localhost"
+    )
+    assert limit_warning("all:!gpu-1", ["A", "B"]).endswith(
+        "2 plays (A; B); add localhost to have them: -l 'all:!gpu-1,localhost'"
+    )
+
+
+@pytest.mark.slow
+def test_a_limit_or_an_inventory_that_leaves_the_run_without_its_hosts(
+    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
+    (tmp_path / "play.yml").write_text(
+        "- {name: Check, hosts: localhost, gather_facts: false, tasks: []}\n"
+        "- {name: Work, hosts: all, gather_facts: false, tasks: []}\n"
+    )
+
+    def said(*arguments: str, inventory: str = "hosts.yml") -> tuple[int, str]:
+        done = ansible_playbook("play.yml", *arguments, inventory=inventory)
+        return done.returncode, " ".join(done.stderr.split())
+
+    code, text = said("-l", "gpu-1")
+    assert (code, limit_warning("gpu-1", ["Check"]) in text) == (0, True)
+    assert all("leaves out" not in said(*limit)[1] for limit in ((), ("-l", "gpu-1,localhost")))
+    code, text = said(inventory="absent")
+    assert (code, text.endswith("absent does not exist")) == (4, True)
 
 
 @pytest.mark.slow

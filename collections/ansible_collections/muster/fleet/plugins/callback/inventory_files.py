@@ -1,14 +1,16 @@
-"""Callback: tells every file of variables that cannot be read before the first play begins, and ends the run."""
+"""Callback: tells before the first play what is wrong with the run's inventory or its files, and ends the run."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from ansible import constants, context
 from ansible.cli import ExitCode
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.muster.fleet.plugins.module_utils.problems import report
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import missing, unreadable
 
 DOCUMENTATION = r"""
 name: inventory_files
@@ -18,7 +20,8 @@ version_added: "0.2.0"
 description:
   - Reads the inventory's YAML files, C(group_vars) and C(host_vars) before the first play begins. When some are not
     YAML, or no password opens C(group_vars/all), each is told in one line with its place and what to do, and the run
-    ends.
+    ends. So it does when an inventory does not exist, or none was given to plays that need hosts.
+  - Warns when C(--limit) leaves out C(localhost), on which plays of the run have their work.
   - Ansible itself ends at the first and says neither file nor line.
 requirements:
   - C(callbacks_enabled = muster.fleet.inventory_files) in C(ansible.cfg).
@@ -38,8 +41,36 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """End the run with Ansible's code for files that it cannot parse."""
         sources = context.CLIARGS.get("inventory") or constants.DEFAULT_HOST_LIST
+        plays = playbook.get_plays()
+        inventory = plays[0].get_variable_manager()._inventory if plays else None
+        if message := missing(
+            sources,
+            is_given=list(sources) != list(constants.DEFAULT_HOST_LIST),
+            has_hosts=inventory is None or bool(inventory.hosts),
+            needs_hosts=any(not _is_of_localhost(play) for play in plays),
+        ):
+            self._display.error(message)
+            raise SystemExit(ExitCode.PARSER_ERROR)
         problems = unreadable(sources, playbook._basedir, playbook._loader)
         if problems:
             self._display.error(report("Files of the inventory cannot be read, nothing was touched", problems))
             # An exception of another kind is a warning, and the plays go on.
             raise SystemExit(ExitCode.PARSER_ERROR)
+        if inventory and (limit := context.CLIARGS.get("subset")) and not inventory.get_hosts("localhost"):
+            left_out = [play.get_name() for play in plays if _is_of_localhost(play)]
+            if left_out:
+                self._display.warning(limit_warning(limit, left_out))
+
+
+def limit_warning(limit: str, plays: Sequence[str]) -> str:
+    """What a limit without localhost leaves out, and how to have it."""
+    noun = "play" if len(plays) == 1 else "plays"
+    names = "; ".join(plays)
+    return (
+        f"-l leaves out localhost, and with it {len(plays)} {noun} ({names}); "
+        f"add localhost to have them: -l {shlex.quote(f'{limit},localhost')}"
+    )
+
+
+def _is_of_localhost(play: Any) -> bool:
+    return play.hosts in ("localhost", ["localhost"])

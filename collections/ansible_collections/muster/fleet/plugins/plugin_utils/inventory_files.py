@@ -63,6 +63,18 @@ def unreadable(sources: Iterable[str], basedir: str, loader: Any) -> list[Proble
     return found
 
 
+def missing(sources: Iterable[str], *, is_given: bool, has_hosts: bool, needs_hosts: bool) -> str:
+    """The sentence for the inventory that does not exist, or was not given to plays that need hosts; else nothing."""
+    if not is_given:
+        known = _known_inventories(Path("inventory"))
+        return f"no inventory was given; add -i inventory/NAME{known}" if needs_hosts and not has_hosts else ""
+    for source in sources:
+        path = Path(source)
+        if "," not in source and not path.exists():
+            return f"{place_of(source)} does not exist{_known_inventories(path.parent)}"
+    return ""
+
+
 def locked(
     sources: Iterable[str], basedir: str, loader: Any, is_used: Callable[[str], bool] = lambda name: True
 ) -> list[Problem]:
@@ -86,6 +98,12 @@ def files_of(kind: str, sources: Iterable[str], basedir: str) -> dict[str, str]:
     """Each file or folder under group_vars or host_vars, as shown, and the group or host that it is for."""
     paths = [folder / kind for folder in _folders(sources, basedir)]
     return {place_of(str(file)): file.stem for path in paths for file in _visible(path) if file.suffix in SUFFIXES}
+
+
+def _known_inventories(folder: Path) -> str:
+    """The inventories of a folder, as the end of a sentence."""
+    folders = sorted({place_of(str(file.parent)) for file in folder.glob("*/hosts*") if file.is_file()})
+    return f"; inventories here: {', '.join(folders)}" if folders else ""
 
 
 def _read(file: str, loader: Any) -> Any:
