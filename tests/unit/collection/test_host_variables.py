@@ -142,6 +142,12 @@ def test_progress_speaks_only_of_long_work() -> None:
         "checked 5,500 of 7,500 hosts, about 4 s left",
     ]
     said.clear()
+    slow = Progress("probed", 7515, said.append, clock=lambda: now[0])
+    for second, hosts in ((30.0, 1), (40.0, 999)):
+        now[0] = second
+        slow.advance(hosts)
+    assert said == ["probed 1 of 7,515 hosts", "probed 1,000 of 7,515 hosts, about 3 min left"]
+    said.clear()
     quick = Progress("checked", 12, said.append, clock=lambda: EVERY_S / 2)
     quick.advance(6)
     quick.advance(6)

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, OF_A_KIND, ProblemsFound, failure
-from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import meet, told_once
+from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import LIST_NAME, meet, told_once
 
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
 from gpu_burnin.fleet.model import Problem as HostProblem
@@ -47,8 +47,10 @@ def test_keys_are_pinned_once_and_check_mode_writes_nothing(
     assert (would["changed"], would["pinned"], known.exists()) == (True, ["node-1"], False)
     done = run(known, hosts, trust=True)
     assert (done["changed"], done["hosts"][0]["ok"]) == (True, True)
+    (tmp_path / LIST_NAME).write_text("what was wrong with an earlier run\n")
     again = run(known, hosts)
     assert (again["changed"], again["pinned"]) == (False, [])
+    assert not (tmp_path / LIST_NAME).exists()
 
 
 def test_all_problems_of_all_hosts_come_in_one_failure_once(
@@ -116,6 +118,7 @@ def test_many_different_problems_fill_no_screen_and_hide_no_other_kind(tmp_path:
     kinds = [Problem("is wrong", f"mend {n}", (f"gpu-{n}",)) for n in range(1000)]
     found = message(kinds, listed)
     assert len(found) == LINES_SHOWN + 3 and found[-2] == f"- and {1000 - LINES_SHOWN} more problems"
+    assert message(kinds[:1], listed) == ["Bad: 1 problem.", "- gpu-0: is wrong; mend 0"] and not listed.exists()
 
 
 def test_nothing_is_left_out_where_no_list_can_be_written(tmp_path: Path) -> None:

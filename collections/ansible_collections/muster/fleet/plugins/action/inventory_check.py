@@ -24,7 +24,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
 )
 from ansible_collections.muster.fleet.plugins.modules.inventory_check import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import ansible_names
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, unreadable
@@ -83,6 +83,7 @@ class ActionModule(ActionBase):
             known = [name for name in ("all", *KNOWN_GROUPS) if name in self._inventory.groups]
             groups = {name: [host.name for host in self._inventory.groups[name].get_hosts()] for name in known}
             raise failure(title, problems, self._list_file, groups=groups, **result)
+        forget(self._list_file)
         result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result
 

@@ -10,7 +10,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check
 from ansible_collections.muster.fleet.plugins.modules.preflight_report import ARGUMENT_SPEC
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 
 LIST_NAME = "preflight-problems.txt"
 
@@ -41,9 +41,11 @@ class ActionModule(ActionBase):
         hosts = {name: host_of(hostvars.raw_get(name).get(arguments["facts"])) for name in arguments["hosts"]}
         problems = check(hosts)
         result.update(changed=False, msg=f"{len(hosts)} hosts are fit")
+        list_file = self._list_file(task_vars or {})
         if problems:
             title = f"{len(hosts)} hosts were looked at and nothing was touched"
-            raise failure(title, problems, self._list_file(task_vars or {}))
+            raise failure(title, problems, list_file)
+        forget(list_file)
         return result
 
     def _list_file(self, task_vars: dict[str, Any]) -> Path | None:

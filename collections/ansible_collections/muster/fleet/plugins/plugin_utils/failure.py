@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def failure(
     `every`, or else the problems with all their hosts. Without a file that can be written nothing is left out.
     Many hosts that are whole `groups` of the inventory are named by these. `result` is what else the task returns.
     """
+    forget(list_file)
     found = together(problems)
     groups = groups or {}
     lines = [f"- {problem.line(groups)}" for problem in found]
@@ -70,6 +72,13 @@ def failure(
             lines.append(f"All of them: {list_file}")
     noun = "problem" if len(found) == 1 else "problems"
     return ProblemsFound("\n".join([f"{title}: {len(found):,} {noun}.", *lines]), **result)
+
+
+def forget(list_file: Path | None) -> None:
+    """Remove the list of an earlier run, whose problems may be mended by now."""
+    if list_file is not None:
+        with contextlib.suppress(OSError):
+            list_file.unlink(missing_ok=True)
 
 
 def _some_of_each(problems: Sequence[Problem], groups: Mapping[str, Sequence[str]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.model import ProbeResult, Target, as_json
@@ -48,10 +48,12 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
     bad = [result for result in results if not result.ok]
+    list_file = known_hosts.with_name(LIST_NAME)
     if bad:
         problems, each = told_once(bad)
         title = f"{len(bad):,} of {len(results):,} hosts cannot be used over SSH"
-        raise failure(title, problems, known_hosts.with_name(LIST_NAME), each)
+        raise failure(title, problems, list_file, each)
+    forget(list_file)
     pinned = [result.target.name for result in results if result.new_key]
     return {"changed": bool(pinned), "hosts": [as_json(result) for result in results], "pinned": pinned}
 

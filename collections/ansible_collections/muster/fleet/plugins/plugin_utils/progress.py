@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 # A task that is done sooner says nothing; a longer one speaks up this often.
 EVERY_S = 5.0
+# Of a smaller share the time left would be a guess: the first host may be one that is waited for.
+LEAST_SHARE = 0.05
 
 
 @dataclass
@@ -33,7 +35,8 @@ class Progress:
             return
         self._said_s = now_s
         left_s = (now_s - self._started_s) / self.done * (self.total - self.done)
-        self.show(f"{self.what} {self.done:,} of {self.total:,} hosts, about {_duration(left_s)} left")
+        left = f", about {_duration(left_s)} left" if self.done >= LEAST_SHARE * self.total else ""
+        self.show(f"{self.what} {self.done:,} of {self.total:,} hosts{left}")
 
 
 def _duration(seconds: float) -> str:
