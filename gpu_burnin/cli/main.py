@@ -147,8 +147,8 @@ def report(
 
     FILE is a report; DIR a run's directory, a node's state directory, or a folder with a folder for each host, as
     site.yml (fleet_state_dir/reports) and gpu-burnin host (--reports) keep them. Of one report: exit code 1, and no
-    report, when it is not the one that its run signed. Of many hosts: 0 when each has a PASS, 1 when one has a FAIL,
-    3 when one is INCONCLUSIVE or its report cannot be read, 2 when there is no report.
+    report, when it is not the one that its run signed. Of many hosts: 0 when each has a PASS on real hardware, 1 when
+    one has a FAIL, 3 when one is INCONCLUSIVE, simulated, or its report cannot be read, 2 when there is no report.
     """
     from gpu_burnin.cli import held, terminal
     from gpu_burnin.fleet.held import is_fleet

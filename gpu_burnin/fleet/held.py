@@ -116,11 +116,11 @@ class Fleet:
 
     @property
     def exit_code(self) -> int:
-        """0: every host has a PASS. 1: one has a FAIL. 3: neither."""
+        """0: every host has a PASS on real hardware. 1: one has a FAIL. 3: neither."""
         verdicts = self.verdicts
         if Verdict.FAIL in verdicts:
             return EXIT_FAIL
-        return EXIT_PASS if [*verdicts] == [Verdict.PASS] else EXIT_INCONCLUSIVE
+        return EXIT_PASS if [*verdicts] == [Verdict.PASS] and not self.simulated else EXIT_INCONCLUSIVE
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -93,6 +93,14 @@ def test_the_exit_code_is_that_of_the_worst(verdicts: list[str], exit_code: int,
     assert call(folder).exit_code == exit_code
 
 
+def test_passes_on_simulated_hardware_are_no_fleet_that_passed(put: Put, folder: Path) -> None:
+    report = put("gpu-1")
+    data = report.read_bytes()
+    assert b'"simulated": false' in data
+    report.write_bytes(data.replace(b'"simulated": false', b'"simulated": true'))
+    assert call(folder).exit_code == 3
+
+
 def test_a_fleet_that_passed_has_nobody_to_name(put: Put, folder: Path) -> None:
     put("gpu-1")
     assert call(folder).stdout.splitlines()[1:] == []
