@@ -19,8 +19,6 @@ from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.node.report_head import read_parts
-from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
 
 KEEP_RUNS = 50
@@ -186,7 +184,7 @@ class Store:
             raise NoResult(lost if runs else "no burn-in has been completed here", 0)
         found = next((run for run in runs if run.sequence == number), None)
         if found is None or not os.path.lexists(found.path / EVIDENCE):
-            unsigned = _unsigned(found.path / REPORT) if found else ""
+            unsigned = _unsigned(found.path) if found else ""
             left = "has begun and left no evidence (yet, if it is under way)"
             raise NoResult(f"run {number} {unsigned or left}", number)
         return found
@@ -217,10 +215,14 @@ class Store:
             (self.root / "revoked").unlink()
 
 
-def _unsigned(report: Path) -> str:
-    """How a run ended that said why it could not sign; "" where no report says so."""
+def _unsigned(run: Path) -> str:
+    """How a run (its directory) ended that said why it could not sign; "" where no report says so."""
+    # A gate that opens loads nothing of reports.
+    from gpu_burnin.node.report_head import read_parts
+    from gpu_burnin.report.file_names import REPORT
+
     try:
-        head = read_parts(report, ("warnings",))
+        head = read_parts(run / REPORT, ("warnings",))
         told = [str(warning["message"]) for warning in head["warnings"] if warning["code"] == "NO_EVIDENCE"]
         return f"ended {head['verdict']}, but {told[0]}" if told else ""
     except (GpuBurninError, OSError, KeyError, TypeError):
