@@ -1,0 +1,88 @@
+"""The names of the design's section 5 and 5b: taints, labels, annotations, identities. They all hang on one domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_DOMAIN = "muster.dev"
+LABEL_PREFIX = "muster.node-restriction.kubernetes.io/"
+READY_LABEL = f"{LABEL_PREFIX}ready"
+VERDICT_LABEL = f"{LABEL_PREFIX}verdict"
+SIMULATED_LABEL = f"{LABEL_PREFIX}simulated"
+CONDITION = "GPUVerified"
+NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
+ADMITTER_USER = "muster:admitter"
+PROVISIONER_USER = "muster:provisioner"
+NODE_USER = "system:node:"
+# Where the admitter's Lease and the pause switch are.
+SYSTEM_NAMESPACE = "muster-system"
+LEASE = "muster-admitter"
+PAUSE = "muster-pause"
+KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Keys below one domain, which is the CRD's group too."""
+
+    domain: str = DEFAULT_DOMAIN
+
+    @property
+    def preflight(self) -> str:
+        """Taint: not proven in this boot (with NoExecute), or in doubt (NoSchedule alone)."""
+        return f"{self.domain}/preflight"
+
+    @property
+    def quarantine(self) -> str:
+        """Taint: a fault was found; its value is the reason code. NoExecute for a lost GPU or a fatal XID alone."""
+        return f"{self.domain}/quarantine"
+
+    @property
+    def testing(self) -> str:
+        """Taint: an admitted, idle node is tested."""
+        return f"{self.domain}/testing"
+
+    @property
+    def maintenance(self) -> str:
+        """Taint: a maintenance window is near or open."""
+        return f"{self.domain}/maintenance"
+
+    @property
+    def evidence(self) -> str:
+        """Annotation on a Node, the node's own: the signed statement on its newest run, or its revocation."""
+        return f"{self.domain}/evidence"
+
+    @property
+    def agent(self) -> str:
+        """Annotation on a Node, the node's own: what its agent says of boot, request, warnings and maintenance."""
+        return f"{self.domain}/agent"
+
+    @property
+    def request(self) -> str:
+        """Annotation on a Node, the admitter's own: the burn-in that the agent is asked for."""
+        return f"{self.domain}/request"
+
+    @property
+    def leave(self) -> str:
+        """Annotation on a Node, the admitter's own: by when, and why, the work on it is asked to leave."""
+        return f"{self.domain}/leave"
+
+    @property
+    def admitted(self) -> str:
+        """Annotation on a Node, the admitter's own: what it was admitted with, for people."""
+        return f"{self.domain}/admitted"
+
+    @property
+    def hold_until(self) -> str:
+        """Annotation on a Pod: RFC 3339, or "checkpoint": until then it is not asked to leave by eviction."""
+        return f"{self.domain}/hold-until"
+
+    @property
+    def api_version(self) -> str:
+        """apiVersion of a NodeAdmission."""
+        return f"{self.domain}/{VERSION}"
+
+    @property
+    def crd(self) -> str:
+        """Name of the CustomResourceDefinition."""
+        return f"{PLURAL}.{self.domain}"

@@ -1,0 +1,107 @@
+"""What a decision is made of, and what it consists of: values between the service, which does all I/O, and decide()."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.record import NodeAdmission, Status
+from gpu_burnin.node.agent_note import AgentNote, Maintenance
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.types import JSON
+
+# A Node as the API server sends it (the service keeps only what decide() reads), and a JSON Patch (RFC 6902).
+Node: TypeAlias = Mapping[str, Any]
+Patch: TypeAlias = list[dict[str, Any]]
+
+
+class Brake(StrEnum):
+    """What a decision needs leave for, since too much of it at once would harm the fleet."""
+
+    JOIN = "join"  # lets a node in: a token bucket
+    GATE = "gate"  # keeps a working node from work, without a boot or a person asking: a share of the fleet
+    EXPIRE = "expire"  # the same for old evidence: at most 5 % of the fleet
+    TEST = "test"  # tests an admitted node: nodes at a time, share, hours
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The annotation after signature, node and machine were checked.
+
+    `statement` is what the host signed (also when it is refused for another reason); `hardware` its identity in words
+    (GPU UUIDs, serials, VBIOS, driver, kernel), whose hash the statement holds; `code` and `message` are the refusal.
+    """
+
+    statement: Statement | None = None
+    hardware: Mapping[str, JSON] = field(default_factory=dict)
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod on a node. `gpus` is what it requests; `daemon`: a DaemonSet's or a mirror pod, which is never evicted."""
+
+    namespace: str
+    name: str
+    uid: str
+    gpus: int = 0
+    daemon: bool = False
+    ended: bool = False
+    leaving: bool = False
+    hold_until: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
+
+    names: Names = field(default_factory=Names)
+    # The longest that a pod's hold is respected.
+    hold_deadline_s: float = 7 * 86400.0
+    maintenance_before_s: float = 3600.0
+    # How long a request may wait for evidence before the node is in doubt, above the level's own time.
+    request_timeout_s: float = 3600.0
+    # After the testing taint: pods that a scheduler has placed without seeing it are there by then.
+    settle_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class View:
+    """All that is known of one node. `test` is the level that the schedule wants tested now, "" for none.
+
+    `evidence` is judged against the record's host key; `agent` is None for a node without (readable) note.
+    `calendar` are the windows that the inventory names for it. `paused` is why the fleet is paused, "" when it is not.
+    """
+
+    name: str
+    record: NodeAdmission | None
+    node: Node | None
+    evidence: Evidence = Evidence()
+    agent: AgentNote | None = None
+    pods: tuple[Pod, ...] = ()
+    calendar: tuple[Maintenance, ...] = ()
+    test: str = ""
+    test_why: str = ""
+    paused: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
+
+    `needs` is the brake that has to give leave: without it the service writes `withheld(decision, why)` instead.
+    `evict` are the pods to be asked to leave now, by the eviction API. `wake_at` is when time alone changes something.
+    """
+
+    status: Status
+    node_patch: Patch | None = None
+    node_status_patch: Patch | None = None
+    needs: Brake | None = None
+    evict: tuple[Pod, ...] = ()
+    wake_at: datetime | None = None
