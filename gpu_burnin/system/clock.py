@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +14,22 @@ CODE = "CLOCK_STEPPED"
 # ntpd slews by 500 parts in a million at the most. What is beyond both bounds was a step, or as good as one.
 _LEAST_STEP_S = 1.0
 _SLEWED_SHARE = 0.001
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def rfc3339(moment: datetime) -> str:
     """An aware UTC time as RFC 3339 with milliseconds, ending in Z."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """The time of an RFC 3339 text, in UTC. Raises ValueError, also for a time without an offset."""
+    if not _RFC3339.fullmatch(text):
+        raise ValueError("it is no time such as 2026-11-22T18:00:00Z")
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except OverflowError as error:  # the first and the last day that there are, east or west of here
+        raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True)

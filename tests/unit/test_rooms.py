@@ -11,8 +11,8 @@ from pathlib import Path
 import gpu_burnin
 
 ROOT = Path(gpu_burnin.__file__).parent
-# What anybody may know; `run` is one burn-in, above everything but those who ask for it.
-HALL = {"__init__", "__main__", "types", "errors", "run"}
+# What anybody may know; `run` is one burn-in, above everything but those who ask for it; jobs copy `job`.
+HALL = {"__init__", "__main__", "types", "errors", "job", "run"}
 # From the top. Rooms of one floor do not know each other.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
@@ -32,7 +32,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"hardware"}),
     frozenset({"settings"}),
     frozenset({"system"}),
-    frozenset({"types", "errors"}),
+    frozenset({"types", "errors", "job"}),
 )
 FLOOR_OF: Mapping[str, int] = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 # What the folder of a check takes from those of others: ports alone. Power copies as they do, and copies are copies.
