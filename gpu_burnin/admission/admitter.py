@@ -157,7 +157,7 @@ class Admitter:
             return Evidence(
                 code="HOST_KEY_UNKNOWN",
                 message=f"{spec.name}: {self.settings.known_hosts} has not exactly one ssh-ed25519 key of {pattern}; "
-                "probe the host (gpu-burnin fleet probe)",
+                "probe the host (muster probe)",
             )
         cached = self._verified.get((spec.name, key, annotation))
         if cached is None:

@@ -42,7 +42,7 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "HOST_KEY_UNKNOWN": (
         "The host key that evidence is verified with is not pinned",
-        "Probe the host with gpu-burnin fleet probe and its fingerprint, then run playbooks/admit.yml.",
+        "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml.",
     ),
     "GATE_CLOSED": (
         "The node's own gate is closed, whatever evidence it has published",

@@ -1,4 +1,4 @@
-"""The command line: options in, one call, exit code out.
+"""The command line of `gpu-burnin`: options in, one call, exit code out.
 
 Imports only click and the settings at the top, so that help is quick.
 """
@@ -6,13 +6,10 @@ Imports only click and the settings at the top, so that help is quick.
 from __future__ import annotations
 
 import contextlib
-import errno
-import importlib
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,26 +22,19 @@ from gpu_burnin.cli.options import (
     selection_options,
     setting_flags,
 )
-from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError, install_hint
-from gpu_burnin.system.streams import OutputLost, drop_output, readers_may_leave
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from gpu_burnin.cli.program import LazyGroup, Row
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.streams import readers_may_leave
 
 NAME = "gpu-burnin"
-# The environment variable in which the shell asks for completions.
-COMPLETE = "_GPU_BURNIN_COMPLETE"
-# Modules that only an extra of this distribution brings, and which one.
-_EXTRA_OF: Mapping[str, str] = {"paramiko": "controller"}
-# Commands that are imported on use: name, where it is, one line of help.
-_LAZY: Mapping[str, tuple[str, str, str]] = {
+# Commands that are imported on use.
+TABLE: Mapping[str, Row] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "demo": ("gpu_burnin.cli.demo", "demo", "Show a whole burn-in on simulated GPUs."),
     "explain": ("gpu_burnin.cli.explain", "explain", "Say what a reason code or an XID means, and what to do."),
-    "fleet": ("gpu_burnin.cli.fleet", "fleet", "Look at many hosts from the controller."),
     "gate": ("gpu_burnin.cli.gate", "gate", "Say whether kubelet may start on this node."),
-    "host": ("gpu_burnin.cli.fleet", "host", "Run a burn-in on HOST and bring its report back."),
+    "host": ("gpu_burnin.cli.host", "host", "Run a burn-in on HOST and bring its report back."),
     "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),
     "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
     "scan": ("gpu_burnin.cli.scan", "scan", "Look at this node's GPUs for some seconds; test nothing."),
@@ -54,37 +44,8 @@ _LAZY: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-class _LazyGroup(click.Group):
-    """A group that imports the commands in _LAZY only when one is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_LAZY})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _LAZY:
-            return super().get_command(ctx, cmd_name)
-        module, attribute, _ = _LAZY[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        helps = {name: _LAZY[name][2] if name in _LAZY else "" for name in self.list_commands(ctx)}
-        commands = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
-        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [
-            (name, _LAZY[name][2] if name in _LAZY else self.commands[name].get_short_help_str(60))
-            for name in self.list_commands(ctx)
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", prog_name="gpu-burnin")
+@click.group(NAME, cls=LazyGroup, table=TABLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name=NAME)
 def cli() -> None:
     """Burn-in of GPU nodes. Exit codes: 0 PASS, 1 FAIL, 2 usage or configuration error, 3 INCONCLUSIVE."""
 
@@ -217,51 +178,3 @@ def schema() -> None:
 def version() -> None:
     """Print the version."""
     click.echo(__version__)
-
-
-def call() -> int:
-    """Run the command of the process' own arguments; its exit code. An error is one sentence on standard error.
-
-    An unexpected error is a fault of this program: 3, because 1 would mean FAIL. A reader that stops
-    (head, less) has what it wanted: 0, but for the commands whose exit code is their answer. Raises KeyboardInterrupt.
-    """
-    try:
-        if COMPLETE in os.environ:
-            from gpu_burnin.cli.bash import use_own_bash
-
-            use_own_bash()
-            cli.main(prog_name=NAME, complete_var=COMPLETE)
-        # Not cli.main(), which ends with 1 when a reader went away.
-        with cli.make_context(NAME, sys.argv[1:]) as context:
-            cli.invoke(context)
-        sys.stdout.flush()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.Abort:
-        raise KeyboardInterrupt from None
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except GpuBurninError as error:
-        click.echo(f"{NAME}: {error}", err=True)
-        return error.exit_code
-    except OutputLost as lost:
-        drop_output()
-        if lost.errno == errno.EPIPE:
-            return 0
-        click.echo(f"{NAME}: standard output cannot be written ({lost.strerror}); make room", err=True)
-        return EXIT_USAGE
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRA_OF.get(error.name or "")):
-            click.echo(f"{NAME}: {error.name} is not installed; {install_hint(extra)} brings it", err=True)
-            return EXIT_USAGE
-        import traceback
-
-        traceback.print_exc()
-        click.echo(
-            f"{NAME}: this is a fault of gpu-burnin itself ({error!r}); report it with the lines above", err=True
-        )
-        return EXIT_INCONCLUSIVE
-    return 0

@@ -17,6 +17,7 @@ import yaml
 
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.cli import main as cli
+from gpu_burnin.cli import program
 from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.options import complete_injections
 from gpu_burnin.engine.plan import faults_of, parse_injection
@@ -55,14 +56,15 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
     done = call("--help")
     assert done.returncode == 0
     for name in (
-        "run", "gate", "report", "publish", "explain", "schema", "version", "host", "fleet", "compare", "selftest",
+        "run", "gate", "report", "publish", "explain", "schema", "version", "host", "compare", "selftest",
         "completion", "plan", "start", "status", "power-grant", "scan",
     ):  # fmt: skip
         assert f"\n  {name} " in done.stdout
     own = {
         f"gpu_burnin{name}"
         for name in (
-            "", ".__main__", ".cli", ".cli.main", ".cli.options", ".errors", ".system", ".system.streams",
+            "", ".__main__", ".cli", ".cli.main", ".cli.options", ".cli.program", ".errors", ".system",
+            ".system.streams",
             # The flags are made of the settings, which import nothing but the standard library.
             ".settings", ".settings.config", ".settings.durations", ".settings.expectations", ".settings.options",
             ".settings.state_dir",
@@ -95,9 +97,9 @@ def test_gate_says_open_and_loads_little(config: Config, statement: Statement, t
     assert not loaded_by("gate", "--config", path) & heavy
 
 
-@pytest.mark.parametrize("name", sorted(cli._LAZY))
+@pytest.mark.parametrize("name", sorted(cli.TABLE))
 def test_lazy_commands_are_there_with_their_help(name: str) -> None:
-    module, attribute, help_line = cli._LAZY[name]
+    module, attribute, help_line = cli.TABLE[name]
     command = getattr(importlib.import_module(module), attribute)
     assert command.name == name
     assert help_line
@@ -167,7 +169,7 @@ def test_completion_script_asks_this_program(shell: str) -> None:
     ("words", "expected"),
     [
         ("gpu-burnin se", {"selftest"}),
-        ("gpu-burnin fl", {"fleet"}),
+        ("gpu-burnin pl", {"plan"}),
         ("gpu-burnin run --le", {"--level"}),
         ("gpu-burnin run --level s", {"standard"}),
         ("gpu-burnin completion f", {"fish"}),
@@ -192,7 +194,7 @@ def completed(words: Sequence[str], current: int, monkeypatch: pytest.MonkeyPatc
     """What bash gets for these words, of which it asks for the one numbered `current`."""
     monkeypatch.setenv("COMP_WORDS", "\n".join(words))
     monkeypatch.setenv("COMP_CWORD", str(current))
-    answer = Bash(cli.cli, {}, cli.NAME, cli.COMPLETE).complete()
+    answer = Bash(cli.cli, {}, cli.NAME, program.complete_variable(cli.NAME)).complete()
     return [line.partition(",")[2] for line in answer.splitlines()]
 
 
@@ -222,8 +224,8 @@ def test_words_with_colons_are_put_together_again(
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
 def test_bash_itself_completes_behind_a_colon() -> None:
     asked = "COMP_WORDS=(gpu-burnin run --inject gemm : bitf); COMP_CWORD=5"
-    program, reply = Path(sys.executable).with_name("gpu-burnin"), 'printf "%s\n" "${COMPREPLY[@]}"'
-    script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {program}; {reply}"
+    burnin, reply = Path(sys.executable).with_name("gpu-burnin"), 'printf "%s\n" "${COMPREPLY[@]}"'
+    script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {burnin}; {reply}"
     done = subprocess.run(
         ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
@@ -238,7 +240,7 @@ def test_a_fault_of_the_program_is_no_verdict(
 
     monkeypatch.setattr("gpu_burnin.report.model.schema_text", broken)
     monkeypatch.setattr(sys, "argv", ["gpu-burnin", "schema"])
-    assert cli.call() == 3, "1 would say FAIL"
+    assert program.call(cli.cli) == 3, "1 would say FAIL"
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "a fault of gpu-burnin itself (RuntimeError('not thought of'))" in err.splitlines()[-1]

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from gpu_burnin.admission import node
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
+from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
 from gpu_burnin.node import evidence
 from tests.support.clocks import PATIENCE_S
@@ -30,11 +31,12 @@ EXPECTATIONS = ROOT / "docs/reference/expectations.md"
 # Environment variables that the pages name.
 ENVIRONMENT = {"ANSIBLE_CONFIG", "GPU_BURNIN_SIMULATED_NVML", "LD_LIBRARY_PATH", "MUSTER_CACHE", "MUSTER_LAB_STATE"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r'^(?:eval "\$\()?(gpu-burnin [^)#>]*)')
+COMMAND = re.compile(r'^(?:eval "\$\()?((?:gpu-burnin|muster) [^)#>]*)')
+PROGRAMS: dict[str, click.Group] = {"gpu-burnin": cli, "muster": muster.cli}
 
 
 def commands(page: str) -> list[str]:
-    """Lines of a page's plain code blocks that run gpu-burnin, without comments and redirections."""
+    """Lines of a page's plain code blocks that run one of the programs, without comments and redirections."""
     blocks = [text for kind, text in BLOCK.findall((ROOT / page).read_text()) if kind == ""]
     return [found[1].strip() for text in blocks for line in text.splitlines() if (found := COMMAND.match(line))]
 
@@ -44,8 +46,9 @@ ALL = [(page, command) for page in PAGES for command in commands(page)]
 
 def resolved(words: list[str]) -> click.Context:
     """What click makes of the words, without running anything; a wrong option or argument raises."""
-    command: click.Command = cli
-    context = click.Context(cli, info_name="gpu-burnin")
+    program, *words = words
+    command: click.Command = PROGRAMS[program]
+    context = click.Context(command, info_name=program)
     while isinstance(command, click.Group) and (words or not command.invoke_without_command):
         name, *words = words
         found = command.get_command(context, name)
@@ -58,12 +61,12 @@ def test_pages_have_commands() -> None:
     assert {page for page, _ in ALL} >= {"README.md", "docs/operations/burnin.md"}
     assert len([command for page, command in ALL if page == "docs/operations/burnin.md"]) >= 12
     with pytest.raises(click.UsageError):
-        resolved(["run", "--no-such-option"])
+        resolved(["gpu-burnin", "run", "--no-such-option"])
 
 
 @pytest.mark.parametrize(("page", "command"), ALL)
 def test_command_is_one_that_the_program_has(page: str, command: str, tmp_path: Path) -> None:
-    words = shlex.split(command)[1:]
+    words = shlex.split(command)
     # Files that a command checks for while it reads its options.
     for number, word in enumerate(words):
         if word.endswith(".json"):
@@ -95,9 +98,11 @@ def test_checks_of_the_page_are_those_of_the_program() -> None:
 
 
 def test_the_page_of_exit_codes_has_every_command() -> None:
-    rows = re.findall(r"^\| (`gpu-burnin [^|]*) \|", (ROOT / "docs/reference/exit-codes.md").read_text(), re.MULTILINE)
-    named = {words.removeprefix("gpu-burnin ").split()[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
-    assert named == set(cli.list_commands(click.Context(cli)))
+    page = (ROOT / "docs/reference/exit-codes.md").read_text()
+    for name, program in PROGRAMS.items():
+        rows = re.findall(rf"^\| (`{name} [^|]*) \|", page, re.MULTILINE)
+        named = {words.removeprefix(f"{name} ").split()[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
+        assert named == set(program.list_commands(click.Context(program))), name
 
 
 @pytest.mark.parametrize("page", PAGES)

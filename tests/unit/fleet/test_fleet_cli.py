@@ -1,4 +1,4 @@
-"""The commands `fleet probe` and `host`: arguments, output, exit codes."""
+"""The commands `muster probe` and `gpu-burnin host`: arguments, output, exit codes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.cli import fleet as cli
-from gpu_burnin.cli.main import _EXTRA_OF
-from gpu_burnin.cli.main import call as command
+from gpu_burnin.cli import host as cli
+from gpu_burnin.cli import main as burnin
+from gpu_burnin.cli.muster import main as muster
+from gpu_burnin.cli.program import EXTRA_OF
+from gpu_burnin.cli.program import call as command
+from gpu_burnin.cli.ssh_hosts import parse_host
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.model import Target
 from gpu_burnin.fleet.remote import RemoteRun
@@ -36,8 +39,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Runs the program as the shell does."""
 
     def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["gpu-burnin", *map(str, arguments)])
-        code = command()
+        program = muster.cli if arguments[0] == "probe" else burnin.cli
+        monkeypatch.setattr(sys, "argv", [program.name, *map(str, arguments)])
+        code = command(program)
         out, err = capsys.readouterr()
         return Done(code, out, err)
 
@@ -47,7 +51,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_probe_prints_json_and_exits_0(call: Call, start_server: StartServer, identity: Path, tmp_path: Path) -> None:
     known, server = tmp_path / "known_hosts", start_server()
     options = ["--identity", identity, "--known-hosts", known, "--trust-new", "--json"]
-    done = call("fleet", "probe", f"127.0.0.1:{server.port}", *options)
+    done = call("probe", f"127.0.0.1:{server.port}", *options)
     assert done.exit_code == 0, done.stderr
     [result] = json.loads(done.stdout)
     assert result["ok"] and result["new_key"] and result["port"] == server.port
@@ -58,19 +62,19 @@ def test_probe_exits_1_and_says_what_to_do(
 ) -> None:
     server = start_server(allowed=new_key())
     options = ["--identity", identity, "--known-hosts", tmp_path / "k", "--trust-new"]
-    done = call("fleet", "probe", f"127.0.0.1:{server.port}", *options)
+    done = call("probe", f"127.0.0.1:{server.port}", *options)
     assert done.exit_code == 1
     assert "LOGIN_FAILED" in done.stdout and "authorized_keys" in done.stdout
 
 
 def test_probe_with_a_broken_known_hosts_exits_2(call: Call, tmp_path: Path) -> None:
     (tmp_path / "k").write_text("nonsense\n")
-    done = call("fleet", "probe", "127.0.0.1", "--known-hosts", tmp_path / "k")
+    done = call("probe", "127.0.0.1", "--known-hosts", tmp_path / "k")
     assert done.exit_code == 2 and "k line 1" in done.stderr
 
 
 def test_one_fingerprint_for_two_hosts_is_refused(call: Call) -> None:
-    done = call("fleet", "probe", "a", "b", "--fingerprint", "SHA256:x")
+    done = call("probe", "a", "b", "--fingerprint", "SHA256:x")
     assert done.exit_code == 2 and "single host" in done.stderr
 
 
@@ -84,7 +88,7 @@ def test_one_fingerprint_for_two_hosts_is_refused(call: Call) -> None:
     ],
 )
 def test_host_forms(text: str, user: str, address: str, port: int) -> None:
-    assert cli._target(text, "root", 22, None) == Target(address, address, port, user, None)
+    assert parse_host(text, "root", 22, None) == Target(address, address, port, user, None)
 
 
 @pytest.mark.parametrize("text", ["", "a b", "[fd00::1", "node:x"])
@@ -125,7 +129,7 @@ def test_a_refused_key_or_login_is_no_verdict(
     assert done.exit_code == 2 and "authorized_keys" in done.stderr
 
 
-@pytest.mark.parametrize("command", [("host", "node42"), ("fleet", "probe", "node42")])
+@pytest.mark.parametrize("command", [("host", "node42"), ("probe", "node42")])
 def test_without_paramiko_the_extra_is_named(call: Call, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     for name in ("login", "ssh", "remote"):
         monkeypatch.delitem(sys.modules, f"gpu_burnin.fleet.{name}", raising=False)
@@ -133,14 +137,14 @@ def test_without_paramiko_the_extra_is_named(call: Call, monkeypatch: pytest.Mon
     done = call(*command)
     assert done.exit_code == 2
     assert done.stderr == (
-        "gpu-burnin: paramiko is not installed; "
+        f"{'gpu-burnin' if command[0] == 'host' else 'muster'}: paramiko is not installed; "
         "pip install 'gpu-burnin[controller]' (in a checkout: pip install '.[controller]') brings it\n"
     )
 
 
 def test_the_extras_bring_what_is_said_of_them() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for module, extra in _EXTRA_OF.items():
+    for module, extra in EXTRA_OF.items():
         assert any(re.match(rf"{module}\b", wanted) for wanted in extras[extra])
 
 

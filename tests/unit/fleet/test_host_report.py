@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.cli import fleet as cli
-from gpu_burnin.cli.fleet import _show
-from gpu_burnin.cli.main import call
+from gpu_burnin.cli import host as cli
+from gpu_burnin.cli import main as burnin
+from gpu_burnin.cli.host import _show
+from gpu_burnin.cli.program import call
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpu_burnin.fleet.remote import RemoteRun
 from gpu_burnin.report import outputs
@@ -74,7 +75,7 @@ def test_a_fail_is_a_fail_whatever_comes_back_of_its_report(
         for report in (b"{}", b"[" * 100_000, b'{"schema": ' + b"9" * 5000 + b"}"):
             run = RemoteRun(exit_code, report)
             monkeypatch.setattr(cli, "_run", lambda *_, run=run: run)
-            assert call() == wanted
+            assert call(burnin.cli) == wanted
             err = capsys.readouterr().err
             assert "what the host sent" in err
             assert ("FAIL" in err) == (exit_code == EXIT_FAIL)

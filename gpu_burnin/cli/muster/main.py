@@ -1,0 +1,27 @@
+"""The command line of `muster`, the fleet's command: a table of what is imported on use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from gpu_burnin import __version__
+from gpu_burnin.cli.program import LazyGroup, Row
+
+NAME = "muster"
+_ROOM = "gpu_burnin.cli.muster"
+# Adding a command is adding its row.
+TABLE: Mapping[str, Row] = {
+    "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
+    "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
+}
+
+
+@click.group(NAME, cls=LazyGroup, table=TABLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name=NAME)
+def cli() -> None:
+    """The fleet's command.
+
+    Exit codes: 0 yes or done, 1 a negative answer, 2 usage or configuration error, 3 it could not be told.
+    """

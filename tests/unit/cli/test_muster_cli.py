@@ -1,0 +1,65 @@
+"""The command line of `muster`: its table, its exit codes, its completion, and that it starts quickly."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from gpu_burnin import __main__
+from gpu_burnin.cli import program
+from gpu_burnin.cli.bash import Bash
+from gpu_burnin.cli.muster import main as muster
+from tests.support.clocks import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from gpu_burnin.__main__ import muster; muster()"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+
+def test_help_names_every_command() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: muster ")
+    assert all(f"\n  {name} " in done.stdout for name in muster.TABLE)
+    assert call("--version").stdout.split()[0] == "muster,"
+
+
+@pytest.mark.parametrize("name", sorted(muster.TABLE))
+def test_each_row_leads_to_its_command(name: str) -> None:
+    module, attribute, help_line = muster.TABLE[name]
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command) and command.name == name
+    assert help_line.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(("nonsense",), "No such command"), (("probe",), "Missing argument 'HOST...'")]
+)
+def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
+    done = call(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_completion_is_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_MUSTER_COMPLETE=bash_complete" in call("completion", "bash").stdout
+    monkeypatch.setenv("COMP_WORDS", "muster pro")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    answer = Bash(muster.cli, {}, muster.NAME, program.complete_variable(muster.NAME)).complete()
+    assert answer == "plain,probe"
+
+
+def test_the_package_installs_both_programs() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"gpu-burnin": "gpu_burnin.__main__:main", "muster": "gpu_burnin.__main__:muster"}
+    assert callable(__main__.muster)
