@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpu_burnin.admission.record import NodeAdmission, State, Use
 from gpu_burnin.admission.schedule.rules import LEVELS, TestRules
@@ -55,8 +56,7 @@ class Overdue:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """The test that a node should have: `at` and `since` (its last proof, or its first sight) are epoch seconds."""
 
     level: str
@@ -134,32 +134,37 @@ def choose(oldest_first: Sequence[_T], free: int, random_share: float, rng: rand
 
 def due_of(row: Row, rules: TestRules, now_s: float) -> Due | None:
     """The deepest test that is due; None for none."""
-    return next((due for due in reversed(dues(row, rules)) if due.at <= now_s), None)
+    return next((due for due in dues(row, rules) if due.at <= now_s), None)
 
 
-def dues(row: Row, rules: TestRules, *, early: bool = True) -> list[Due]:
-    """The next test of each level, the shallowest first.
+def dues(row: Row, rules: TestRules, *, early: bool = True) -> Iterator[Due]:
+    """The next test of each level, the deepest first.
 
-    A level that the node never had comes within one period of its first sight.
-    `early`: a random share comes before its period is over. By the node's name and its proof, so that every admitter
-    makes the same timetable and none has to be kept.
+    A level that the node never had comes within one period of its first sight. `early`: a random share comes before
+    its period is over, by the node's name and its proof, so that every admitter makes the same timetable and none has
+    to be kept.
     """
-    times = {level: epoch_s(row.proofs[level]) for level in LEVELS if level in row.proofs}
-    seen = epoch_s(row.use.observed_since) if row.use else _NEVER
-    found = []
-    for index, (level, period) in enumerate(zip(LEVELS, rules.periods_s, strict=True)):
+    proof = _NEVER
+    for level, period in _deepest_first(rules):
+        if text := row.proofs.get(level):
+            proof = max(proof, epoch_s(text))
         if period == math.inf:
             continue
-        proof = max((times[deeper] for deeper in LEVELS[index:] if deeper in times), default=None)
-        since = seen if proof is None else proof
-        share = rules.random_share if proof is not None else 1.0
-        at = since + period * (_moment(row.name, level, since, share) if early else 1.0)
+        known = proof > _NEVER
+        since = proof if known or row.use is None else epoch_s(row.use.observed_since)
+        at = since + period * (_moment(row.name, level, since, rules.random_share if known else 1.0) if early else 1.0)
         if level == LEVELS[-1] and row.repaired_at and (repaired := epoch_s(row.repaired_at)) > since:
             at = min(at, repaired)
-        found.append(Due(level, at, since, period))
-    return found
+        yield Due(level, at, since, period)
 
 
+@functools.lru_cache(maxsize=16)
+def _deepest_first(rules: TestRules) -> tuple[tuple[str, float], ...]:
+    return tuple(reversed(list(zip(LEVELS, rules.periods_s, strict=True))))
+
+
+# The same texts come with each pass over the fleet.
+@functools.lru_cache(maxsize=2**17)
 def epoch_s(text: str) -> float:
     """Seconds of an RFC 3339 time; long ago for one that cannot be read, which has its node tested."""
     try:
