@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from gpu_burnin.admission.record import NodeAdmission, State, Use
@@ -100,8 +101,8 @@ def pick(rows: Sequence[Row], rules: TestRules, now: datetime, rng: random.Rando
         due = due_of(row, rules, now_s)
         if due is not None:
             waiting.append((-due.age(now_s), row.name, due))
-    chosen = choose(sorted(waiting, key=lambda item: item[:2]), free, rules.random_share, rng)
-    return [Choice(name, due.level, _why(due, now_s, drawn)) for (_, name, due), drawn in chosen]
+    chosen = choose(sorted(waiting, key=lambda item: item[:2]), rules.random_share, rng)
+    return [Choice(name, due.level, _why(due, now_s, drawn)) for (_, name, due), drawn in islice(chosen, free)]
 
 
 def overdue(rows: Iterable[Row], rules: TestRules, now: datetime) -> list[Overdue]:
@@ -114,22 +115,17 @@ def overdue(rows: Iterable[Row], rules: TestRules, now: datetime) -> list[Overdu
         late = [due for due in dues(row, rules, early=False) if epoch_s(row.use.since) <= due.at <= now_s]
         if late:
             first = min(late, key=lambda due: due.at)
-            why = (
-                f"busy since {row.use.since}, its {first.level} test is due for {duration(now_s - first.at)}: "
-                "no idle moment to test it in"
-            )
+            why = f"busy since {row.use.since}; its {first.level} test is due for {duration(now_s - first.at)}"
             found.append(Overdue(row.name, first.level, datetime.fromtimestamp(first.at, UTC), why))
     return sorted(found, key=lambda item: (item.due_at, item.name))
 
 
-def choose(oldest_first: Sequence[_T], free: int, random_share: float, rng: random.Random) -> list[tuple[_T, bool]]:
-    """Of what waits that which gets a free place, and whether it was drawn."""
+def choose(oldest_first: Sequence[_T], random_share: float, rng: random.Random) -> Iterator[tuple[_T, bool]]:
+    """What waits in the order in which it gets the free places, and whether it was drawn."""
     queue = list(oldest_first)
-    chosen = []
-    for _ in range(min(free, len(queue))):
+    while queue:
         drawn = rng.random() < random_share
-        chosen.append((queue.pop(rng.randrange(len(queue)) if drawn else 0), drawn))
-    return chosen
+        yield queue.pop(rng.randrange(len(queue)) if drawn else 0), drawn
 
 
 def due_of(row: Row, rules: TestRules, now_s: float) -> Due | None:
