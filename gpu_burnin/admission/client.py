@@ -1,128 +1,271 @@
-"""The Kubernetes API as the admitter and the CSR approver use it: raw JSON, explicit patches, bounded retries."""
+"""The Kubernetes API as the admitter, the CSR approver and the fleet's command use it: raw JSON, explicit patches.
+
+The kubernetes package reads the kubeconfig (certificates, tokens, plugins) and makes the connections; the requests are
+plain, since its models of a whole Node cost ten times the memory and time of the JSON.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode
 
 import urllib3
 import yaml
 from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
 
-from gpu_burnin.admission.node import Node, Patch
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.errors import GpuBurninError
 
+Object: TypeAlias = Mapping[str, Any]
+JSON_TYPE = "application/json"
 JSON_PATCH = "application/json-patch+json"
 PAGE = 500
 CONNECTIONS = 16
 REQUEST_TIMEOUT_S = (5.0, 30.0)
 # 429 and 503 carry Retry-After (API priority and fairness); a request so answered was not carried out.
 _RETRIES = 5
+# Bookmarks come every minute or so: a watch that is silent for longer is dead.
+WATCH_SILENCE_S = 150.0
+NODES = "/api/v1/nodes"
+CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
 
 class ApiError(GpuBurninError):
-    """The API server refused, or does not answer; the sentence holds its own words."""
+    """The API server refused, or does not answer (`status` 0); the sentence holds its own words."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such resource."""
+
+
+class Gone(ApiError):
+    """The version to go on from is too old: list again."""
 
 
 class Conflict(Exception):
     """The object has changed since it was read: read it again and decide again."""
 
 
-class KubeApi:
-    """Nodes and CertificateSigningRequests as plain JSON, as the user that a kubeconfig names."""
+def admissions_path(names: Names, name: str = "") -> str:
+    """Where the NodeAdmissions are, or one of them."""
+    base = f"/apis/{names.api_version}/nodeadmissions"
+    return f"{base}/{quote(name, safe='')}" if name else base
 
-    def __init__(self, kubeconfig: Path) -> None:
+
+def node_path(name: str) -> str:
+    """Where one Node is."""
+    return f"{NODES}/{quote(name, safe='')}"
+
+
+class KubeApi:
+    """The API as plain JSON, as the user that a kubeconfig names.
+
+    `timeout_s` is for a connection, and for an answer. `before_write` is called last before each request that changes
+    something, and may raise. `retries`: how often a request is sent again that an overloaded server did not carry out;
+    0 where the caller has its own back-off.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        *,
+        retries: int = _RETRIES,
+        timeout_s: tuple[float, float] = REQUEST_TIMEOUT_S,
+        before_write: Callable[[], None] = lambda: None,
+    ) -> None:
         """Raises ApiError when the kubeconfig cannot be used."""
         configuration = client.Configuration()
         configuration.connection_pool_maxsize = CONNECTIONS
         configuration.retries = urllib3.Retry(
-            total=_RETRIES,
-            connect=_RETRIES,
+            total=retries,
+            connect=retries,
             read=0,
-            status_forcelist=(429, 503),
+            status_forcelist=(429, 503) if retries else (),
             allowed_methods=None,
             backoff_factor=0.2,
             raise_on_status=False,
         )
         try:
             load: Any = config.new_client_from_config
-            api_client = load(str(kubeconfig), persist_config=False, client_configuration=configuration)
+            self._api: Any = load(str(kubeconfig), persist_config=False, client_configuration=configuration)
         except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
             raise ApiError(
                 f"cannot use the kubeconfig {kubeconfig} ({error}); run site.yml, which writes it, or correct its path"
             ) from error
-        self.server = str(configuration.host)
-        self._core: Any = client.CoreV1Api(api_client)
-        self._certificates: Any = client.CertificatesV1Api(api_client)
+        self.server = str(configuration.host).rstrip("/")
+        self._timeout = urllib3.Timeout(*timeout_s)
+        self._before_write = before_write
+
+    # What all resources have.
+
+    def get(self, path: str, what: str = "") -> Object:
+        """One object. Raises NotFound and ApiError."""
+        return self._json("GET", path, what or f"read {path}")
+
+    def find(self, path: str, what: str = "") -> Object | None:
+        """One object, or None when there is none."""
+        try:
+            return self.get(path, what)
+        except NotFound:
+            return None
+
+    def items(self, path: str, what: str = "", **selectors: str) -> Iterator[Object]:
+        """All objects, page by page. `selectors` are fieldSelector and labelSelector."""
+        for page, _ in self.pages(path, what, **selectors):
+            yield from page
+
+    def pages(self, path: str, what: str = "", **selectors: str) -> Iterator[tuple[list[Object], str]]:
+        """Pages of objects, as the cluster is now, each with the version from which a watch goes on after the last."""
+        options = {**selectors, "limit": str(PAGE)}
+        while True:
+            document = self._json("GET", f"{path}?{urlencode(options)}", what or f"list {path}")
+            metadata = document.get("metadata") or {}
+            yield document.get("items") or [], str(metadata.get("resourceVersion", ""))
+            token = metadata.get("continue")
+            if not token:
+                return
+            options["continue"] = token
+
+    def watch(
+        self, path: str, version: str, timeout_s: int, what: str = "", **selectors: str
+    ) -> Iterator[tuple[str, Object]]:
+        """Changes since `version` as (ADDED, MODIFIED, DELETED or BOOKMARK; object), until the server ends the stream.
+
+        Raises Gone when that version is too old, ApiError when the stream breaks.
+        """
+        what = what or f"watch {path}"
+        options = {**selectors, "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
+        options["timeoutSeconds"] = str(timeout_s)
+        timeout = urllib3.Timeout(connect=REQUEST_TIMEOUT_S[0], read=WATCH_SILENCE_S)
+        response = self._send("GET", f"{path}?{urlencode(options)}", what, timeout=timeout, preload_content=False)
+        try:
+            for line in _lines(response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise self._refused(event["object"].get("code", 0), event["object"].get("message", ""), what)
+                yield event["type"], event["object"]
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError) as error:
+            raise self._silent(what, error) from error
+        finally:
+            _hang_up(response)
+
+    def patch(self, path: str, patch: Patch, what: str = "") -> Object:
+        """Apply a JSON Patch; raises Conflict when its `test` does not hold."""
+        return self._json("PATCH", path, what or f"patch {path}", patch, JSON_PATCH)
+
+    def create(self, path: str, document: Object, what: str = "") -> Object:
+        """Create an object, or do what a subresource does. Raises Conflict when it is there."""
+        return self._json("POST", path, what or f"create in {path}", document)
+
+    def replace(self, path: str, document: Object, what: str = "") -> Object:
+        """Replace an object of the version that `document` has; raises Conflict when it has changed since."""
+        return self._json("PUT", path, what or f"replace {path}", document)
+
+    def delete(self, path: str, what: str = "") -> Object:
+        """Delete an object."""
+        return self._json("DELETE", path, what or f"delete {path}")
+
+    # Nodes and certificate signing requests.
 
     def nodes(self) -> dict[str, Node]:
         """All nodes by name."""
-        return {node["metadata"]["name"]: node for node in self._list(self._core.list_node, "list the nodes")}
+        return {node["metadata"]["name"]: node for node in self.items(NODES, "list the nodes")}
 
     def node(self, name: str) -> Node | None:
         """One node, or None when there is none of that name."""
-        try:
-            return self._call(self._core.read_node, f"read node {name}", name)
-        except _NotFound:
-            return None
+        return self.find(node_path(name), f"read node {name}")
 
     def patch_node(self, name: str, patch: Patch, *, status: bool = False) -> Node:
         """Apply a JSON Patch to a node or to its status; raises Conflict when its `test` does not hold."""
-        method = self._core.patch_node_status if status else self._core.patch_node
-        what = f"patch {'the status of ' if status else ''}node {name}"
-        return self._call(method, what, name, patch, _content_type=JSON_PATCH)
+        path, of = (f"{node_path(name)}/status", "the status of ") if status else (node_path(name), "")
+        return self.patch(path, patch, f"patch {of}node {name}")
 
-    def csrs(self) -> list[Mapping[str, Any]]:
+    def csrs(self) -> list[Object]:
         """All certificate signing requests, issued ones included."""
-        return list(self._list(self._certificates.list_certificate_signing_request, "list the CSRs"))
+        return list(self.items(CSRS, "list the CSRs"))
 
-    def put_csr_approval(self, csr: Mapping[str, Any]) -> Mapping[str, Any]:
+    def put_csr_approval(self, csr: Object) -> Object:
         """Write the conditions of a CSR; raises Conflict when it has changed since it was read."""
         name = csr["metadata"]["name"]
-        method = self._certificates.replace_certificate_signing_request_approval
-        return self._call(method, f"approve CSR {name}", name, csr)
+        return self.replace(f"{CSRS}/{quote(name, safe='')}/approval", csr, f"approve CSR {name}")
 
-    def _list(self, method: Any, what: str) -> Iterator[Mapping[str, Any]]:
-        options: dict[str, Any] = {"limit": PAGE}
-        while True:
-            page = self._call(method, what, **options)
-            yield from page.get("items") or []
-            token = page.get("metadata", {}).get("continue")
-            if not token:
-                return
-            options = {"limit": PAGE, "_continue": token}
-
-    def _call(self, method: Any, what: str, *arguments: Any, **options: Any) -> Mapping[str, Any]:
+    def _json(self, method: str, path: str, what: str, body: object = None, content_type: str = JSON_TYPE) -> Object:
+        response = self._send(method, path, what, body, content_type, timeout=self._timeout)
         try:
-            response = method(*arguments, _preload_content=False, _request_timeout=REQUEST_TIMEOUT_S, **options)
-            document: Mapping[str, Any] = json.loads(response.data)
-        except ApiException as error:
-            message = _message(error)
-            if error.status == 404:
-                raise _NotFound(f"{self.server}: cannot {what}: {message}") from error
-            # The API server answers a `test` that does not hold with 422, a lost race with 409.
-            if error.status in (409, 422):
-                raise Conflict(f"{self.server}: cannot {what}: {message}") from error
-            raise ApiError(f"{self.server}: cannot {what}: {message}; {_fix(error.status)}") from error
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise ApiError(
-                f"{self.server}: cannot {what}: {error}; check that the API servers and their balancer answer"
-            ) from error
+            document: Object = json.loads(response.data)
+        except ValueError as error:
+            raise self._silent(what, error) from error
         return document
 
+    def _send(
+        self, method: str, path: str, what: str, body: object = None, content_type: str = JSON_TYPE, **options: Any
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": JSON_TYPE}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+        try:
+            if method != "GET":
+                self._before_write()
+            pool = self._api.rest_client.pool_manager
+            response: urllib3.BaseHTTPResponse = pool.request(
+                method, self.server + path, body=data, headers=headers, **options
+            )
+            if response.status < 300:
+                return response
+            message = _message(response)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._silent(what, error) from error
+        raise self._refused(response.status, message, what)
 
-class _NotFound(ApiError):
-    pass
+    def _refused(self, status: int, message: str, what: str) -> Exception:
+        sentence = f"{self.server}: cannot {what}: {message}"
+        # The API server answers a `test` that does not hold with 422, a lost race with 409.
+        if status in (409, 422):
+            return Conflict(sentence)
+        if status == 404:
+            return NotFound(sentence, status)
+        if status == 410:
+            return Gone(sentence, status)
+        return ApiError(f"{sentence}; {_fix(status)}", status)
+
+    def _silent(self, what: str, error: Exception) -> ApiError:
+        return ApiError(f"{self.server}: cannot {what}: {error}; check that the API servers and their balancer answer")
 
 
-def _message(error: ApiException) -> str:
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Lines of a stream, each when it has come."""
+    rest = b""
+    for chunk in response.stream():
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, whole)
+
+
+def _hang_up(response: urllib3.BaseHTTPResponse) -> None:
+    # Not release_conn, which would read on to the end of an endless stream.
+    connection = getattr(response, "connection", None)
+    if connection is not None and connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    response.close()
+
+
+def _message(response: urllib3.BaseHTTPResponse) -> str:
     try:
-        return str(json.loads(error.body or "")["message"])
+        return str(json.loads(response.data)["message"])
     except (ValueError, KeyError, TypeError):
-        return f"{error.status} {error.reason}"
+        return f"{response.status} {response.reason}"
 
 
 def _fix(status: int) -> str:

@@ -1,11 +1,13 @@
-"""A small Kubernetes API server in this process: nodes, their status, CSRs; JSON Patch with `test`, conflicts."""
+"""A small Kubernetes API server in this process: objects of any kind with their status, JSON Patch with `test`,
+conflicts, lists in pages, and watches that go on from a version, with bookmarks, until they are cut."""
 
 from __future__ import annotations
 
 import copy
 import json
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -42,17 +44,32 @@ def apply_patch(document: Any, patch: list[dict[str, Any]]) -> Any:
     return document
 
 
+# What has a status that a write to the object itself leaves alone, and the other way round.
+_SUBRESOURCES = ("status",)
+
+
 class FakeApi:
-    """The state of the cluster. `before_write` is called before each write, with its path, and may raise Refused."""
+    """The state of the cluster. `before_write` is called before each write, with its path, and may raise Refused.
+
+    `objects` are by resource (nodes, pods, leases ...) and then by name, or NAMESPACE/NAME. `oldest` is the oldest
+    version that a watch can go on from.
+    """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, dict[str, Any]] = {}
-        self.csrs: dict[str, dict[str, Any]] = {}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {"nodes": {}, "certificatesigningrequests": {}}
         self.requests: list[tuple[str, str, str]] = []
+        self.bodies: list[tuple[str, Any]] = []
         self.before_write: Callable[[str], None] = lambda path: None
+        self.before_read: Callable[[str], None] = lambda path: None
         self.on_approval: Callable[[dict[str, Any]], None] = lambda csr: None
+        self.unknown: set[str] = set()
         self.page = 1000
         self.version = 100
+        self.oldest = 0
+        self.bookmark_s = 3600.0
+        self._changes: list[tuple[int, str, str, dict[str, Any]]] = []
+        self._changed = threading.Condition()
+        self._cut = 0
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -66,12 +83,18 @@ class FakeApi:
                 size = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(size)) if size else None
                 parts = urlsplit(self.path)
+                query = parse_qs(parts.query)
                 api.requests.append((self.command, parts.path, self.headers.get("Content-Type") or ""))
+                if self.command != "GET":
+                    api.bodies.append((parts.path, body))
                 headers: dict[str, str] = {}
                 try:
-                    status, answer = 200, api.answer(self.command, parts.path, parse_qs(parts.query), body)
+                    if "watch" in query:
+                        self._stream(api.watch(parts.path, query))
+                        return
+                    status, answer = 200, api.answer(self.command, parts.path, query, body)
                 except Refused as error:
-                    status, answer = error.status, {"kind": "Status", "message": str(error)}
+                    status, answer = error.status, {"kind": "Status", "code": error.status, "message": str(error)}
                     headers = error.headers
                 data = json.dumps(answer).encode()
                 self.send_response(status)
@@ -81,13 +104,36 @@ class FakeApi:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_PATCH = do_PUT = _serve
+            def _stream(self, events: Iterator[dict[str, Any]]) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                try:
+                    for event in events:
+                        data = json.dumps(event).encode() + b"\n"
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                    self.wfile.write(b"0\r\n\r\n")
+                except OSError:
+                    self.close_connection = True
+
+            do_GET = do_PATCH = do_PUT = do_POST = do_DELETE = _serve
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
+    @property
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The nodes by name."""
+        return self.objects["nodes"]
+
+    @property
+    def csrs(self) -> dict[str, dict[str, Any]]:
+        """The certificate signing requests by name."""
+        return self.objects["certificatesigningrequests"]
+
     def close(self) -> None:
+        self.cut_watches()
         self.server.shutdown()
         self.server.server_close()
 
@@ -106,55 +152,166 @@ class FakeApi:
 
     def put_node(self, node: dict[str, Any]) -> None:
         """Add or change a node as somebody else would."""
-        self.version += 1
-        node["metadata"]["resourceVersion"] = str(self.version)
-        self.nodes[node["metadata"]["name"]] = node
+        self.put("nodes", node)
+
+    def put(self, resource: str, item: dict[str, Any]) -> None:
+        """Add or change an object as somebody else would."""
+        with self._changed:
+            objects = self.objects.setdefault(resource, {})
+            key = _key(item)
+            self.version += 1
+            item["metadata"]["resourceVersion"] = str(self.version)
+            kind = "MODIFIED" if key in objects else "ADDED"
+            objects[key] = item
+            self._changes.append((self.version, resource, kind, copy.deepcopy(item)))
+            self._changed.notify_all()
+
+    def remove(self, resource: str, key: str) -> None:
+        """Delete an object as somebody else would."""
+        with self._changed:
+            item = self.objects[resource].pop(key)
+            self.version += 1
+            gone = copy.deepcopy(item)
+            gone["metadata"]["resourceVersion"] = str(self.version)
+            self._changes.append((self.version, resource, "DELETED", gone))
+            self._changed.notify_all()
+
+    def cut_watches(self) -> None:
+        """End all watches."""
+        with self._changed:
+            self._cut += 1
+            self._changed.notify_all()
 
     def writes(self) -> list[str]:
         """Paths of the writes asked for so far."""
         return [path for method, path, _ in self.requests if method != "GET"]
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> Any:
-        words = path.strip("/").split("/")
         if method != "GET":
             self.before_write(path)
-        if words[:3] == ["api", "v1", "nodes"]:
-            return self._nodes(method, words[3:], query, body)
-        if words[:4] == ["apis", "certificates.k8s.io", "v1", "certificatesigningrequests"]:
-            return self._csrs(method, words[4:], query, body)
-        raise Refused(404, f"{path} not found")
+        else:
+            self.before_read(path)
+        resource, namespace, name, subresource = self._place(path)
+        objects = self.objects.setdefault(resource, {})
+        if method == "POST" and not name:
+            return self._create(resource, namespace, body)
+        if not name:
+            return self._list(resource, namespace, query)
+        key = f"{namespace}/{name}" if namespace else name
+        if key not in objects:
+            raise Refused(404, f'{resource} "{name}" not found')
+        if method == "DELETE" or (method == "POST" and subresource == "eviction"):
+            self.remove(resource, key)
+            return {"kind": "Status", "status": "Success"}
+        if method == "PUT" and subresource == "approval":
+            return self._approve(objects[key], body)
+        if method in ("PATCH", "PUT"):
+            return self._write(method, resource, objects[key], subresource, body)
+        return objects[key]
 
-    def _list(self, objects: dict[str, dict[str, Any]], query: dict[str, list[str]]) -> dict[str, Any]:
+    def watch(self, path: str, query: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+        """What changes after a version, until the time is over or the watches are cut."""
+        self.before_read(path)
+        resource, namespace, _, _ = self._place(path)
+        version, until = int(query["resourceVersion"][0]), time.monotonic() + float(query["timeoutSeconds"][0])
+        return self._watched(resource, namespace, query, version, until)
+
+    def _watched(
+        self, resource: str, namespace: str, query: dict[str, list[str]], version: int, until: float
+    ) -> Iterator[dict[str, Any]]:
+        cut = self._cut
+        if version < self.oldest:
+            yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
+            return
+        position = 0
+        while time.monotonic() < until:
+            news, bookmark = self._news(position, cut)
+            if self._cut != cut:
+                return
+            if bookmark:
+                yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": bookmark}}}
+            position += len(news)
+            for changed, of, kind, item in news:
+                if changed > version and of == resource and _selected(item, namespace, query):
+                    yield {"type": kind, "object": item}
+
+    def _news(self, position: int, cut: int) -> tuple[list[tuple[int, str, str, dict[str, Any]]], str]:
+        """The changes from this one on, once there are any; or the version for a bookmark."""
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: position < len(self._changes) or self._cut != cut, min(self.bookmark_s, 5.0)
+            )
+            return self._changes[position:], "" if came else str(self.version)
+
+    def _place(self, path: str) -> tuple[str, str, str, str]:
+        """Resource, namespace, name and subresource of a path."""
+        words = path.strip("/").split("/")
+        words = words[2:] if words[0] == "api" else words[3:]
+        namespace = ""
+        if words[0] == "namespaces" and len(words) > 2:
+            namespace, words = words[1], words[2:]
+        resource, name, subresource, *_ = [*words, "", ""]
+        if resource in self.unknown:
+            raise Refused(404, "the server could not find the requested resource")
+        return resource, namespace, name, subresource
+
+    def _list(self, resource: str, namespace: str, query: dict[str, list[str]]) -> dict[str, Any]:
         start = int(query.get("continue", ["0"])[0])
-        items = list(objects.values())
+        with self._changed:
+            items = [item for item in self.objects[resource].values() if _selected(item, namespace, query)]
+            version = str(self.version)
         end = start + min(self.page, int(query["limit"][0]))
         token = str(end) if end < len(items) else ""
-        return {"items": items[start:end], "metadata": {"continue": token}}
+        return {"items": items[start:end], "metadata": {"continue": token, "resourceVersion": version}}
 
-    def _nodes(self, method: str, words: list[str], query: dict[str, list[str]], body: Any) -> Any:
-        if not words:
-            return self._list(self.nodes, query)
-        name, status = words[0], words[1:] == ["status"]
-        if name not in self.nodes:
-            raise Refused(404, f'nodes "{name}" not found')
-        if method == "PATCH":
-            old = self.nodes[name]
-            new = apply_patch(old, body)
+    def _create(self, resource: str, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        metadata = body["metadata"]
+        metadata.setdefault("name", f"{metadata.get('generateName', '')}{self.version}")
+        if namespace:
+            metadata["namespace"] = namespace
+        if _key(body) in self.objects[resource]:
+            raise Refused(409, "already exists")
+        self.put(resource, body)
+        return body
+
+    def _write(self, method: str, resource: str, old: dict[str, Any], subresource: str, body: Any) -> dict[str, Any]:
+        with self._changed:
+            if method == "PATCH":
+                new = apply_patch(old, body)
+            else:
+                if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+                    raise Refused(409, "the object has been modified")
+                new = copy.deepcopy(body)
             # As the API server: a request to one subresource changes nothing of the other.
-            kept = {"status": new["status"]} if status else {"status": old["status"]}
-            self.put_node({**(old if status else new), **kept, "metadata": dict(new["metadata"])})
-        return self.nodes[name]
+            if subresource in _SUBRESOURCES:
+                new = {**old, "status": new["status"], "metadata": dict(new["metadata"])}
+            elif "status" in old:
+                new = {**new, "status": old["status"], "metadata": dict(new["metadata"])}
+            self.put(resource, new)
+            return new
 
-    def _csrs(self, method: str, words: list[str], query: dict[str, list[str]], body: Any) -> Any:
-        if not words:
-            return self._list(self.csrs, query)
-        old = self.csrs[words[0]]
-        if method != "PUT" or words[1:] != ["approval"]:
-            raise Refused(405, "only PUT of approval")
+    def _approve(self, old: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         if body["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"]:
             raise Refused(409, "the object has been modified")
-        self.version += 1
         old["status"] = {**old.get("status", {}), "conditions": body["status"]["conditions"]}
-        old["metadata"]["resourceVersion"] = str(self.version)
+        self.put("certificatesigningrequests", old)
         self.on_approval(old)
         return old
+
+
+def _key(item: dict[str, Any]) -> str:
+    metadata = item["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
+
+
+def _selected(item: dict[str, Any], namespace: str, query: dict[str, list[str]]) -> bool:
+    if namespace and item["metadata"].get("namespace") != namespace:
+        return False
+    for term in filter(None, query.get("fieldSelector", [""])[0].split(",")):
+        field, wanted, value = term.partition("!=" if "!=" in term else "=")
+        place: Any = item
+        for part in field.split("."):
+            place = (place or {}).get(part)
+        if ((place or "") == value) == (wanted == "!="):
+            return False
+    return True

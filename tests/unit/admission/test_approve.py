@@ -162,7 +162,7 @@ def test_a_request_that_differs_stays_pending_and_is_said(api: FakeApi, kube: Ku
 def test_other_requests_and_decided_ones_are_left_alone(api: FakeApi, kube: KubeApi) -> None:
     denied = client_csr("denied")
     denied["status"] = {"conditions": [{"type": "Denied", "status": "True"}]}
-    api.csrs = {"denied": denied, "other": client_csr("other", signerName="example.org/x")}
+    api.csrs.update({"denied": denied, "other": client_csr("other", signerName="example.org/x")})
     outcome = run(kube, [])
     assert outcome == Outcome((), (), {}) and api.writes() == []
 

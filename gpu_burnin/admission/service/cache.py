@@ -1,0 +1,351 @@
+"""What the service knows of the cluster: only what decisions read, as small as it goes, changed by the watches alone.
+
+Nodes and NodeAdmissions are kept as canonical JSON: as objects, 7,500 of them with their transitions would take three
+times the memory, and most are looked at once in a while.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpu_burnin.admission.client import Object
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
+from gpu_burnin.admission.view import Pod
+from gpu_burnin.system.codec import from_json
+
+# Of a GPU resource: the vendors' plugins (nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/i915).
+_GPU_RESOURCE = re.compile(r"nvidia\.com/.+|gpu\..+/.+|.+/(gpu|mig)([.\-].+)?")
+_ENDED = ("Succeeded", "Failed")
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of a NodeAdmission what is asked of all of them at once. `asked`: a person has a standing ask on the node."""
+
+    state: State
+    code: str
+    asked: bool
+    running: bool
+    proofs: Mapping[str, str]
+    use: Use | None
+    repaired_at: str
+    admitted: bool
+
+
+class Store(Protocol):
+    """What a kind of object is kept in."""
+
+    def put(self, item: Object, *, listed: bool = False) -> str:
+        """Keep it; the name to look at again, "" when nothing has changed that matters.
+
+        What is older than what is kept is passed over, but for what is `listed`: an etcd that was restored counts
+        its versions from an older one.
+        """
+
+    def drop(self, name: str) -> str:
+        """Forget it; the name to look at again, or ""."""
+
+    def known(self) -> set[str]:
+        """All keys."""
+
+
+def key_of(item: Object) -> str:
+    """Namespace and name."""
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace", "")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+class Feed:
+    """The sink of a reflector in front of a store: says which names are to be looked at."""
+
+    def __init__(self, store: Store, look: Callable[[str], None]) -> None:
+        self._store, self._look = store, look
+        self._unseen: set[str] = set()
+        self._listing = False
+
+    def begin(self) -> None:
+        """See reflector.Sink."""
+        self._unseen, self._listing = self._store.known(), True
+
+    def put(self, item: Object) -> None:
+        """See reflector.Sink."""
+        self._unseen.discard(key_of(item))
+        self._tell(self._store.put(item, listed=self._listing))
+
+    def drop(self, item: Object) -> None:
+        """See reflector.Sink."""
+        self._tell(self._store.drop(key_of(item)))
+
+    def end(self) -> None:
+        """See reflector.Sink."""
+        for key in self._unseen:
+            self._tell(self._store.drop(key))
+        self._unseen, self._listing = set(), False
+
+    def _tell(self, name: str) -> None:
+        if name:
+            self._look(name)
+
+
+def newer(version: str, than: str) -> bool:
+    """Whether one resourceVersion follows another: they are integers that count up (KEP-5504)."""
+    return int(version or 0) > int(than or 0)
+
+
+class _Packed:
+    """Objects as compressed JSON with their version; our own writes are kept before the watch brings them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[str, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, name: str, version: str, document: object, listed: bool) -> tuple[bool, bool]:
+        """Whether it is newer than what was kept, and whether it differs but for its version."""
+        data = zlib.compress(json.dumps(document, separators=(",", ":"), sort_keys=True).encode(), 1)
+        with self._lock:
+            old = self._kept.get(name)
+            if old is not None and (version == old[0] if listed else not newer(version, old[0])):
+                return False, False
+            self._kept[name] = (version, data)
+            return True, old is None or old[1] != data
+
+    def get(self, name: str) -> tuple[str, Any] | None:
+        kept = self._kept.get(name)
+        return None if kept is None else (kept[0], json.loads(zlib.decompress(kept[1])))
+
+    def drop(self, name: str) -> bool:
+        with self._lock:
+            return self._kept.pop(name, None) is not None
+
+    def names(self) -> set[str]:
+        with self._lock:
+            return set(self._kept)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class Nodes:
+    """Nodes, trimmed by `trim`, which keeps what decide() reads."""
+
+    def __init__(self, trim: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        self._trim = trim
+        self._packed = _Packed()
+
+    def put(self, item: Object, *, listed: bool = False) -> str:
+        """See Store."""
+        name, version = str(item["metadata"]["name"]), str(item["metadata"]["resourceVersion"])
+        trimmed = dict(self._trim(item))
+        trimmed["metadata"] = {k: v for k, v in trimmed["metadata"].items() if k != "resourceVersion"}
+        _, changed = self._packed.keep(name, version, trimmed, listed)
+        return name if changed else ""
+
+    def drop(self, name: str) -> str:
+        """See Store."""
+        return name if self._packed.drop(name) else ""
+
+    def known(self) -> set[str]:
+        """See Store."""
+        return self._packed.names()
+
+    def get(self, name: str) -> Mapping[str, Any] | None:
+        """The trimmed Node, with its version."""
+        found = self._packed.get(name)
+        if found is None:
+            return None
+        version, node = found
+        node["metadata"]["resourceVersion"] = version
+        made: Mapping[str, Any] = node
+        return made
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+class Records:
+    """NodeAdmissions, with a summary of each."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._packed = _Packed()
+        self.summaries: dict[str, Summary] = {}
+        self.addresses: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def put(self, item: Object, *, listed: bool = False) -> str:
+        """See Store."""
+        metadata = item["metadata"]
+        name, version = str(metadata["name"]), str(metadata["resourceVersion"])
+        spec, status = item.get("spec") or {}, item.get("status") or {}
+        document = {"metadata": {"name": name, "uid": metadata.get("uid", "")}, "spec": spec, "status": status}
+        fresh, changed = self._packed.keep(name, version, document, listed)
+        if fresh:
+            self.summaries[name] = _summary(spec, status)
+            identity = spec.get("identity") or {}
+            self.addresses[name] = tuple(identity.get("addresses") or ()), tuple(identity.get("dnsNames") or ())
+        return name if changed else ""
+
+    def drop(self, name: str) -> str:
+        """See Store."""
+        self.summaries.pop(name, None)
+        self.addresses.pop(name, None)
+        return name if self._packed.drop(name) else ""
+
+    def known(self) -> set[str]:
+        """See Store."""
+        return self._packed.names()
+
+    def get(self, name: str) -> NodeAdmission | None:
+        """One record. Raises RecordError when it cannot be read."""
+        found = self._packed.get(name)
+        if found is None:
+            return None
+        version, document = found
+        document["metadata"]["resourceVersion"] = version
+        return parse(document)
+
+    def all_summaries(self) -> list[tuple[str, Summary]]:
+        """Name and summary of each, as they are now."""
+        return list(self.summaries.items())
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
+    try:
+        state = State(status.get("state") or State.NEW)
+    except ValueError:
+        state = State.NEW
+    asked = any(spec.get(ask) for ask in ("hold", "quarantine", "repair"))
+    use, changes = status.get("use"), status.get("transitions") or []
+    repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
+    return Summary(
+        state=state,
+        code=sys.intern(str(status.get("code") or "")),
+        asked=asked,
+        running=bool(status.get("request")),
+        proofs={sys.intern(str(k)): str(v) for k, v in (status.get("proofs") or {}).items()},
+        use=_use(use),
+        repaired_at=max(repaired, default=""),
+        admitted=bool(status.get("accepted")),
+    )
+
+
+def _use(document: object) -> Use | None:
+    try:
+        return from_json(Use, document, tolerant=True) if document else None
+    except ValueError:
+        return None
+
+
+class Pods:
+    """Pods that have a node, but for those of DaemonSets without GPUs, which no decision asks for."""
+
+    def __init__(self, hold_until: str) -> None:
+        self._hold_until = hold_until
+        self._by_key: dict[str, tuple[str, Pod]] = {}
+        self._by_node: dict[str, dict[str, Pod]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, item: Object, *, listed: bool = False) -> str:
+        """See Store. The name is the node's."""
+        key, pod = key_of(item), pod_of(item, self._hold_until)
+        node = sys.intern(str(item["spec"].get("nodeName") or ""))
+        if not node or (pod.daemon and not pod.gpus):
+            return self.drop(key)
+        with self._lock:
+            old = self._by_key.get(key)
+            if old == (node, pod):
+                return ""
+            if old is not None and old[0] != node:
+                self._forget(key, old[0])
+            self._by_key[key] = (node, pod)
+            self._by_node.setdefault(node, {})[key] = pod
+        return node
+
+    def drop(self, name: str) -> str:
+        """See Store."""
+        with self._lock:
+            old = self._by_key.pop(name, None)
+            if old is None:
+                return ""
+            self._forget(name, old[0])
+            return old[0]
+
+    def known(self) -> set[str]:
+        """See Store."""
+        with self._lock:
+            return set(self._by_key)
+
+    def on(self, node: str) -> tuple[Pod, ...]:
+        """The pods of one node."""
+        with self._lock:
+            return tuple(self._by_node.get(node, {}).values())
+
+    def idle(self, node: str) -> bool:
+        """Whether no pod on it that has not ended has GPUs."""
+        return not any(pod.gpus and not pod.ended for pod in self.on(node))
+
+    def _forget(self, key: str, node: str) -> None:
+        pods = self._by_node.get(node, {})
+        pods.pop(key, None)
+        if not pods:
+            self._by_node.pop(node, None)
+
+
+def pod_of(item: Object, hold_until: str) -> Pod:
+    """What decisions read of a pod."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    owners = metadata.get("ownerReferences") or []
+    owner = next((o for o in owners if o.get("controller")), owners[0] if owners else {})
+    annotations = metadata.get("annotations") or {}
+    return Pod(
+        namespace=sys.intern(str(metadata.get("namespace", ""))),
+        name=str(metadata["name"]),
+        uid=str(metadata.get("uid", "")),
+        gpus=_gpus(spec),
+        daemon=owner.get("kind") == "DaemonSet" or _MIRROR in annotations,
+        ended=status.get("phase") in _ENDED,
+        leaving="deletionTimestamp" in metadata,
+        hold_until=str(annotations.get(hold_until, "")),
+        owner=sys.intern(f"{owner['kind']}/{owner['name']}") if owner.get("kind") and owner.get("name") else "",
+    )
+
+
+def _gpus(spec: Mapping[str, Any]) -> int:
+    """GPUs (or shares of one) that the pod has; a resource claim, whose device is not named here, counts as one."""
+    containers = _requested(spec.get("containers") or [])
+    # Init containers run before the others, one after the other; those that restart stay.
+    most = max((_requested([c]) for c in spec.get("initContainers") or []), default=0)
+    return max(containers, most, 1 if spec.get("resourceClaims") else 0)
+
+
+def _requested(containers: Iterable[Mapping[str, Any]]) -> int:
+    return sum(_quantities(container.get("resources") or {}) for container in containers)
+
+
+def _quantities(resources: Mapping[str, Any]) -> int:
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return sum(_count(value) for name, value in asked.items() if _GPU_RESOURCE.fullmatch(name))
+
+
+def _count(quantity: object) -> int:
+    # Extended resources are whole; what is not a plain number is at least one.
+    text = str(quantity)
+    return int(text) if text.isdigit() else 1
