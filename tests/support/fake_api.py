@@ -63,6 +63,8 @@ class FakeApi:
         self.before_read: Callable[[str], None] = lambda path: None
         self.on_approval: Callable[[dict[str, Any]], None] = lambda csr: None
         self.unknown: set[str] = set()
+        # Who asks, as a SelfSubjectReview has it.
+        self.user = "muster:admin"
         self.page = 1000
         self.version = 100
         self.oldest = 0
@@ -192,6 +194,8 @@ class FakeApi:
         else:
             self.before_read(path)
         resource, namespace, name, subresource = self._place(path)
+        if resource == "selfsubjectreviews":
+            return {"status": {"userInfo": {"username": self.user}}}
         objects = self.objects.setdefault(resource, {})
         if method == "POST" and not name:
             return self._create(resource, namespace, body)
@@ -314,4 +318,6 @@ def _selected(item: dict[str, Any], namespace: str, query: dict[str, list[str]])
             place = (place or {}).get(part)
         if ((place or "") == value) == (wanted == "!="):
             return False
-    return True
+    labels = item["metadata"].get("labels") or {}
+    terms = [term.partition("=") for term in filter(None, query.get("labelSelector", [""])[0].split(","))]
+    return all(labels.get(key) == value for key, _, value in terms)

@@ -15,6 +15,7 @@ _ROOM = "gpu_burnin.cli.muster"
 TABLE: Mapping[str, Row] = {
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
+    "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
 }
 
 

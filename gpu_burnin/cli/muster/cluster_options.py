@@ -1,0 +1,66 @@
+"""What the commands on the cluster share: which cluster, as whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpu_burnin.admission.names import DEFAULT_DOMAIN
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.files import write_atomic
+
+if TYPE_CHECKING:
+    from gpu_burnin.admission.client import KubeApi
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def cluster_options(function: _Function) -> _Function:
+    """--kubeconfig and --domain."""
+    options = (
+        click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path, dir_okay=False),
+            default=Path("~/.kube/config"),
+            envvar="KUBECONFIG",
+            show_default=True,
+            show_envvar=True,
+            help="Kubeconfig of an admin, such as fleet_state_dir/kubeconfig/admin.kubeconfig.",
+        ),
+        click.option(
+            "--domain", default=DEFAULT_DOMAIN, show_default=True, help="Domain of the fleet's labels and taints."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def page_option(function: _Function) -> _Function:
+    """--html FILE."""
+    return click.option(
+        "--html",
+        "page",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Also write it as a page that opens anywhere.",
+    )(function)
+
+
+def connect(kubeconfig: Path) -> KubeApi:
+    """The API that a kubeconfig names. Raises ApiError."""
+    from gpu_burnin.admission.client import KubeApi
+
+    return KubeApi(kubeconfig.expanduser())
+
+
+def write_page(page: Path, text: str) -> None:
+    """Write a page, and say where it is. Raises GpuBurninError."""
+    try:
+        write_atomic(page, text.encode(), mode=0o644)
+    except OSError as error:
+        raise GpuBurninError(f"cannot write {page} ({error.strerror}); give --html another place") from error
+    click.echo(f"page: {page}", err=True)

@@ -1,0 +1,53 @@
+"""`muster status`: the fleet by state and reason, those first that need a person."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_burnin.admission.names import Names
+from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
+from gpu_burnin.system.streams import readers_may_leave
+
+if TYPE_CHECKING:
+    from gpu_burnin.fleet.cluster.admissions import Snapshot
+
+
+@click.command()
+@click.option("--watch", "watches", is_flag=True, help="Show it again whenever something changes, until Ctrl-C.")
+@page_option
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@cluster_options
+def status(watches: bool, page: Path | None, as_json: bool, kubeconfig: Path, domain: str) -> None:
+    """Say how the fleet's nodes stand: by state and reason, and which need a person.
+
+    Exit code 0 whatever it says.
+    """
+    if watches and as_json:
+        raise click.UsageError("--watch shows text; with --json, call it again")
+    from gpu_burnin.fleet.cluster import admissions
+
+    api, names = connect(kubeconfig), Names(domain)
+    if watches:
+        for fleet in admissions.followed(api, names, lambda: datetime.now(UTC)):
+            click.clear()
+            _show(fleet, page, as_json=False)
+    else:
+        _show(admissions.read(api, names, datetime.now(UTC)), page, as_json=as_json)
+
+
+def _show(fleet: Snapshot, page: Path | None, *, as_json: bool) -> None:
+    from gpu_burnin.fleet.cluster import status_page, status_text
+
+    with readers_may_leave("the nodes"):
+        if as_json:
+            click.echo(json.dumps(fleet.to_json(), indent=1, ensure_ascii=False))
+        else:
+            terminal.show(status_text.render(fleet, terminal.width()))
+    if page is not None:
+        write_page(page, status_page.render(fleet))

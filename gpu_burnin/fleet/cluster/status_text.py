@@ -1,0 +1,94 @@
+"""The state of a fleet as text: the counts, why nodes are not ready, then each of them as far as there is room."""
+
+from __future__ import annotations
+
+from gpu_burnin.fleet.cluster.admissions import NEEDS_PERSON, Row, Snapshot
+from gpu_burnin.fleet.cluster.times import ago, told
+from gpu_burnin.system.host_names import fold
+from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
+
+# More nodes than these are told in groups alone.
+_MOST_ROWS = 30
+_MOST_NAMES = 4
+_LEAST_REASON = 40
+
+
+def render(fleet: Snapshot, width: int = STANDARD_WIDTH) -> str:
+    """Lines of at most `width` characters, but for longer words."""
+    lines = [line for text in (summary(fleet), *notes(fleet)) for line in wrap(text, width, rest="  ")]
+    if not fleet.rows:
+        lines += wrap(
+            "There is no NodeAdmission: site.yml writes one for each GPU node of the inventory.", width, rest="  "
+        )
+    if fleet.waiting:
+        lines += ["", *_reasons(fleet, width)]
+        person = [row for row in fleet.waiting if row.needs_person]
+        for title, rows in (
+            ("A person is needed:", person),
+            ("Comes by itself:", [row for row in fleet.waiting if not row.needs_person]),
+        ):
+            if rows:
+                lines += ["", title, *_rows(rows[:_MOST_ROWS], width)]
+            if len(rows) > _MOST_ROWS:
+                lines += wrap(f"and {len(rows) - _MOST_ROWS:,} more: --json or --html has all", width, "  ", "  ")
+        first = (person or fleet.waiting)[0]
+        lines += ["", f"All of one node: `muster why {first.name}`"]
+    return "\n".join(lines) + "\n"
+
+
+def summary(fleet: Snapshot) -> str:
+    """How many nodes there are, in which states."""
+    count = len(fleet.rows)
+    states = ", ".join(f"{number:,} {state}" for state, number in fleet.states.items())
+    return f"{count:,} node{'s' * (count != 1)}{': ' if states else ''}{states}"
+
+
+def notes(fleet: Snapshot) -> tuple[str, ...]:
+    """The pause, the leader and the oldest proof, each in a sentence; what keeps nodes out comes first."""
+    found = []
+    if fleet.pause is not None:
+        until = f" until {fleet.pause['until']}" if fleet.pause.get("until") else ""
+        found.append(
+            f"PAUSED by {fleet.pause.get('who') or 'somebody'}{until}: {fleet.pause.get('why') or 'no reason given'}; "
+            "no node is let in, tested or taken out until `muster resume`"
+        )
+    leader = fleet.leader
+    if leader.alive:
+        found.append(f"leader: {leader.name}, renewed {ago(leader.renewed_s or 0.0)} ago")
+    else:
+        last = f"; the last was {leader.name}, {ago(leader.renewed_s)} ago" if leader.renewed_s is not None else ""
+        found.append(
+            f"NO LEADER: no admitter works on this fleet{last}; look at `systemctl status muster-admitter` on the "
+            "API servers' hosts"
+        )
+    oldest = fleet.oldest_proof
+    if oldest is not None:
+        found.append(f"oldest proof of a ready node: {oldest.name}, {told(oldest.proven) or 'none'}")
+    return tuple(found)
+
+
+def reason(row: Row) -> str:
+    """Why a node is as it is, and what comes next."""
+    said = short_uuids(": ".join(part for part in (row.code, row.message) if part)) or "-"
+    coming = f"; next: {short_uuids(row.next)}" if row.next else ""
+    return f"{said}{coming}"
+
+
+def names_of(nodes: tuple[str, ...], most: int) -> str:
+    """Names of nodes in few words."""
+    words, _, left = fold(nodes, most)
+    return ", ".join([*words, f"{left:,} more"] if left else words)
+
+
+def _reasons(fleet: Snapshot, width: int) -> list[str]:
+    rows = [("state", "reason", "nodes", "")]
+    for (state, code), nodes in fleet.reasons.items():
+        marked = f"{state} *" if state in NEEDS_PERSON else state
+        rows.append((marked, code or "-", f"{len(nodes):,}", names_of(nodes, _MOST_NAMES)))
+    return ["Not ready (* a person is needed):", *table_with_text(rows, width)]
+
+
+def _rows(rows: list[Row], width: int) -> list[str]:
+    shown = [("node", "state", "since", "why")]
+    shown += [(row.name, row.state, told(row.since) or "-", reason(row)) for row in rows]
+    return table_with_text(shown, width, least=_LEAST_REASON)

@@ -1,0 +1,40 @@
+"""NodeAdmissions as the API server sends them, for the tests of `muster`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_burnin.admission.names import Names
+
+NAMES = Names()
+
+
+def admission(name: str, state: str = "ready", *, code: str = "", message: str = "", **status: Any) -> dict[str, Any]:
+    """One, proven at 2026-11-20T10:00:00Z."""
+    found = {
+        "state": state,
+        "since": "2026-11-21T10:00:00Z",
+        "code": code,
+        "message": message,
+        "proofs": {"standard": "2026-11-20T10:00:00Z"},
+    }
+    return {
+        "apiVersion": NAMES.api_version,
+        "kind": "NodeAdmission",
+        "metadata": {"name": name},
+        "spec": {"identity": {"hostKey": "", "machineID": ""}},
+        "status": {**found, **status},
+    }
+
+
+def lease(holder: str, renewed: str) -> dict[str, Any]:
+    """The admitter's."""
+    return {
+        "metadata": {"name": "muster-admitter", "namespace": "muster-system"},
+        "spec": {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15},
+    }
+
+
+def pause(**data: str) -> dict[str, Any]:
+    """The pause switch."""
+    return {"metadata": {"name": "muster-pause", "namespace": "muster-system"}, "data": data}

@@ -1,0 +1,142 @@
+"""`muster status`: counts, order, what is told of leader and pause, the page, and following the cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.cli.muster import main as muster
+from gpu_burnin.fleet.cluster import admissions, status_text
+from tests.support.fake_api import FakeApi
+from tests.support.fleet_samples import NAMES, admission, lease, pause
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    server = FakeApi()
+    server.page = 3  # several pages
+    for number in range(4):
+        server.put("nodeadmissions", admission(f"gpu-{number}"))
+    server.put("nodeadmissions", admission("gpu-10", "testing", next={"what": "test", "why": "new boot", "at": ""}))
+    server.put("nodeadmissions", admission("gpu-11", "quarantined", code="XID_FATAL", message="XID 79 on GPU 3"))
+    server.put("nodeadmissions", admission("gpu-12", "held", message="by muster:admin: spare"))
+    server.put("nodeadmissions", admission("gpu-2", proofs={"quick": "2026-11-01T00:00:00Z"}))
+    server.put("leases", lease("api-1", "2026-11-22T11:59:58.000000Z"))
+    yield server
+    server.close()
+
+
+def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
+    return CliRunner().invoke(muster.cli, ["status", "--kubeconfig", str(kubeconfig), *arguments])
+
+
+def read(api: FakeApi, folder: Path) -> admissions.Snapshot:
+    return admissions.read(KubeApi(api.kubeconfig(folder / "kubeconfig")), NAMES, NOW)
+
+
+def test_nodes_are_counted_by_state_and_those_that_need_a_person_come_first(api: FakeApi, tmp_path: Path) -> None:
+    fleet = read(api, tmp_path)
+    assert fleet.states == {"quarantined": 1, "held": 1, "testing": 1, "ready": 4}
+    assert [row.name for row in fleet.waiting] == ["gpu-11", "gpu-12", "gpu-10"]
+    assert [row.needs_person for row in fleet.waiting] == [True, True, False]
+    assert fleet.oldest_proof is not None and fleet.oldest_proof.name == "gpu-2"
+    assert fleet.leader.alive and fleet.leader.name == "api-1"
+
+
+def test_text_has_80_columns_and_says_what_is_next(api: FakeApi, tmp_path: Path) -> None:
+    text = status_text.render(read(api, tmp_path), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("7 nodes: 1 quarantined, 1 held, 1 testing, 4 ready\n")
+    told = " ".join(text.split())
+    assert "XID_FATAL: XID 79 on GPU 3" in told and "next: test: new boot" in told
+    assert "oldest proof of a ready node: gpu-2, 2026-11-01 00:00" in told
+    assert "All of one node: `muster why gpu-11`" in told
+
+
+@pytest.mark.parametrize(
+    ("renewed", "says"),
+    [
+        ("2026-11-22T11:59:58Z", "leader: api-1, renewed 2 s ago"),
+        ("2026-11-22T11:50:00Z", "NO LEADER: no admitter works on this fleet; the last was api-1, 10 min ago"),
+        ("soon", "NO LEADER: no admitter works on this fleet; look"),
+    ],
+)
+def test_a_leader_that_does_not_renew_is_none(renewed: str, says: str, api: FakeApi, tmp_path: Path) -> None:
+    api.put("leases", lease("api-1", renewed))
+    assert says in " ".join(status_text.render(read(api, tmp_path)).split())
+
+
+def test_a_pause_is_told_with_who_and_why(api: FakeApi, tmp_path: Path) -> None:
+    assert "PAUSED" not in status_text.render(read(api, tmp_path))
+    api.put("configmaps", pause(who="ann", why="power works", until="2026-11-23T00:00:00Z"))
+    told = " ".join(status_text.render(read(api, tmp_path)).split())
+    assert "PAUSED by ann until 2026-11-23T00:00:00Z: power works;" in told
+
+
+def test_a_state_of_a_newer_version_and_no_status_are_told(api: FakeApi, tmp_path: Path) -> None:
+    api.put("nodeadmissions", admission("gpu-20", "resting"))
+    api.put("nodeadmissions", {"metadata": {"name": "gpu-21"}, "spec": {}})
+    found = {row.name: row for row in read(api, tmp_path).rows}
+    assert found["gpu-20"].state == "unknown" and "resting" in found["gpu-20"].message
+    assert found["gpu-20"].needs_person
+    assert found["gpu-21"].state == "new" and found["gpu-21"].proven == ""
+
+
+def test_many_are_cut_in_text_and_whole_in_json(api: FakeApi, tmp_path: Path) -> None:
+    for number in range(100, 200):
+        api.put("nodeadmissions", admission(f"gpu-{number}", "suspect", code="GPU_COUNT"))
+    api.page = 1000
+    done = run(api, tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "gpu-100 to gpu-199" in done.stdout and "and 72 more" in done.stdout
+    told = json.loads(run(api, tmp_path, "--json").stdout)
+    assert len(told["waiting"]) == 103 and told["states"]["suspect"] == 100 and told["nodes"] == 107
+
+
+def test_no_admissions_say_what_writes_them(api: FakeApi, tmp_path: Path) -> None:
+    api.objects["nodeadmissions"].clear()
+    assert "site.yml" in run(api, tmp_path).stdout
+    api.unknown = {"nodeadmissions"}
+    done = run(api, tmp_path)
+    assert done.exit_code != 0 and "list the NodeAdmissions" in str(done.exception)
+
+
+def test_the_page_loads_nothing_and_escapes(api: FakeApi, tmp_path: Path) -> None:
+    api.put("nodeadmissions", admission("gpu-30", "suspect", code="X_Y", message="<script>alert(1)</script>"))
+    done = run(api, tmp_path, "--html", str(tmp_path / "page.html"))
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "page.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert all(row.name in page for row in read(api, tmp_path).rows)
+
+
+def test_following_shows_each_change_once(api: FakeApi, tmp_path: Path) -> None:
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
+    shown = admissions.followed(kube, NAMES, lambda: NOW, round_s=1)
+    assert next(shown).states["ready"] == 4
+    api.put("nodeadmissions", admission("gpu-0", "suspect"))
+    assert next(shown).states["ready"] == 3
+    api.remove("nodeadmissions", "gpu-0")
+    assert len(next(shown).rows) == 6
+    api.put("configmaps", pause(who="ann", why="works"))
+    assert next(shown).pause == {"who": "ann", "why": "works"}
+
+
+def test_a_watch_that_is_too_old_lists_again(api: FakeApi, tmp_path: Path) -> None:
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
+    shown = admissions.followed(kube, NAMES, lambda: NOW, round_s=1)
+    next(shown)
+    api.put("nodeadmissions", admission("gpu-0", "suspect"))
+    api.oldest = api.version
+    assert next(shown).states["suspect"] == 1
