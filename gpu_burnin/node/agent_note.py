@@ -28,7 +28,8 @@ class NoteError(GpuBurninError):
 class Maintenance:
     """A maintenance window, from whatever source, in one form. Times are RFC 3339 UTC, "" for not known.
 
-    `state` is none, scheduled, started or unknown; `impact_s` is None where the provider does not say.
+    `state` is none, scheduled, started or unknown; `impact_s` is None where the provider does not say. `fetched_at` is
+    when the provider was first heard to say this: it stays while the answers do.
     """
 
     provider: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -31,11 +32,14 @@ LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
 # When a node's power waves may run: at once, when they are granted, not at all.
 POWER_WAVES = (ALWAYS, GRANTED, NEVER) = ("always", "granted", "never")
+# Whose notices of maintenance the agent reads. A machine that guesses would ask a stranger at a well-known address.
+MAINTENANCE_PROVIDERS = ("none", "azure", "gcp", "aws")
 # An extended run that is shorter has hardly looped and makes no GPU known: our own figure. A shorter one that new GPUs
 # ask for would come again with each run.
 LEAST_EXTENDED_S = 1800.0
 _MOST_EXTENDED_S = 30 * 86400.0
 _COUNT = whole(1)
+_HTTP = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d{1,5})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,19 @@ class Config:
         PATH,
         "File on the host into which each run writes its metrics too, for the textfile collector of node_exporter; "
         "ends in C(.prom). Its folder must exist. When empty, no file is written.",
+        role=Role(""),
+    )
+    maintenance_provider: str = option(
+        choice(MAINTENANCE_PROVIDERS),
+        "The cloud whose metadata service announces the host's maintenance; C(gpu-burnin watch) reads it. C(none) for "
+        "machines of your own.",
+        "none",
+        role=Role("none"),
+    )
+    maintenance_url: str = option(
+        text("an address such as http://198.51.100.1:8080", lambda value: bool(_HTTP.fullmatch(value))),
+        "Address of that metadata service. When empty, the provider's own.",
+        "",
         role=Role(""),
     )
     shapes: Mapping[str, int] = section(
