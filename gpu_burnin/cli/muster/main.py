@@ -14,7 +14,10 @@ _ROOM = "gpu_burnin.cli.muster"
 # Adding a command is adding its row.
 TABLE: Mapping[str, Row] = {
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
+    "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
+    "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in, tested or taken out."),
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
+    "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
 }
 

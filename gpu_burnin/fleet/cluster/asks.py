@@ -1,0 +1,196 @@
+"""What people ask of nodes: `hold`, `quarantine` and `retest` in a NodeAdmission's spec, and the fleet's pause switch.
+
+Each ask is one JSON Patch that names the version it was decided on, and the API user as `who`, which the API servers'
+policy compares. An ask that stands already is not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
+from gpu_burnin.admission.names import PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
+from gpu_burnin.admission.view import Patch
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH
+from gpu_burnin.system.codec import to_json
+
+_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
+# The admitter writes the same object: a write that comes second is decided again.
+_MOST_TRIES = 10
+# Events of what has no namespace are in this one; their message has 1,024 bytes at most.
+_EVENTS = "/api/v1/namespaces/default/events"
+_MOST_MESSAGE = 1000
+
+
+class Verb(StrEnum):
+    """What a person can ask of a node; release takes back a hold and a quarantine."""
+
+    HOLD = "hold"
+    QUARANTINE = "quarantine"
+    RETEST = "retest"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What became of an ask. `told` is what was done, `follows` what comes of it; `failed` instead of both."""
+
+    node: str
+    changed: bool = False
+    told: str = ""
+    follows: str = ""
+    failed: str = ""
+
+
+def change(record: NodeAdmission, verb: Verb, ask: Ask) -> tuple[Patch | None, str]:
+    """The patch that makes a node's asks as they should be, None where they are so, and what that is. Pure."""
+    if verb is Verb.RELEASE:
+        standing = {name: found for name in (Verb.HOLD, Verb.QUARANTINE) if (found := getattr(record.spec, name))}
+        if not standing:
+            return None, "nobody holds it: there is nothing to release"
+        told = ", ".join(f"the {name} of {found.who} ({found.why})" for name, found in standing.items())
+        operations = [{"op": "remove", "path": f"/spec/{name}"} for name in standing]
+        return [_version(record), *operations], f"released: {told}"
+    before: Ask | None = getattr(record.spec, verb)
+    done = verb is Verb.RETEST and before is not None and record.status.retested == before.since
+    if before is not None and not done and replace(before, since=ask.since) == ask:
+        return None, f"{verb} stands already, asked for by {before.who} at {before.since}"
+    instead = f", in place of that of {before.who} ({before.why})" if before is not None and not done else ""
+    return [
+        _version(record),
+        {"op": "add", "path": f"/spec/{verb}", "value": to_json(ask)},
+    ], f"{verb} asked for{instead}"
+
+
+def follows(record: NodeAdmission, verb: Verb, paused: bool) -> str:
+    """What comes of an ask, as the admitter decides (design, section 5b). Pure."""
+    if paused:
+        return "the fleet is paused: nothing follows until `muster resume`"
+    state, ready = record.status.state, record.status.state in (State.READY, State.EXPIRING)
+    if verb is Verb.HOLD:
+        return "new work stays away; work that is on it goes on" if ready else f"it is {state} and is not let in"
+    if verb is Verb.QUARANTINE:
+        return "new work stays away; work on it is asked to leave, pods with a hold at its end or the deadline"
+    other = record.spec.quarantine if verb is not Verb.RELEASE else None
+    if other is not None:
+        return f"it stays in the quarantine that {other.who} asked for until that is released"
+    if verb is Verb.RETEST:
+        return "it is tested when no pod with GPUs runs on it, and comes back with a PASS"
+    return "it comes back when its proof holds; else it is tested first"
+
+
+def _version(record: NodeAdmission) -> dict[str, Any]:
+    return {"op": "test", "path": "/metadata/resourceVersion", "value": record.version}
+
+
+def user(api: KubeApi) -> str:
+    """The API user that the kubeconfig is of. Raises ApiError."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = api.create(_REVIEWS, review, "ask who this is (SelfSubjectReview)")
+    name = ((answer.get("status") or {}).get("userInfo") or {}).get("username")
+    if not name:
+        raise ApiError(f"{api.server}: does not say whose kubeconfig this is (SelfSubjectReview); use another user's")
+    return str(name)
+
+
+def ask_all(api: KubeApi, names: Names, nodes: Iterable[str], verb: Verb, ask: Ask) -> Iterator[Asked]:
+    """Ask it of each node; one that cannot be asked keeps no other from it. Raises ApiError without an API."""
+    paused = api.find(PAUSE_PATH, "read the pause switch") is not None
+    for node in dict.fromkeys(nodes):
+        try:
+            yield _ask(api, names, node, verb, ask, paused)
+        except NotFound:
+            yield Asked(node, failed="has no NodeAdmission; give the name in `muster status`, or add it with site.yml")
+        except (GpuBurninError, Conflict) as error:
+            yield Asked(node, failed=str(error))
+
+
+def _ask(api: KubeApi, names: Names, node: str, verb: Verb, ask: Ask, paused: bool) -> Asked:
+    path, tries = admissions_path(names, node), 0
+    while True:
+        record = parse(api.get(path, f"read the NodeAdmission of {node}"))
+        patch, told = change(record, verb, ask)
+        if patch is None:
+            return Asked(node, False, told, _standing(record, verb, paused))
+        tries += 1
+        try:
+            api.patch(path, patch, f"ask {verb} of {node}")
+        except Conflict:
+            if tries == _MOST_TRIES:
+                raise
+            continue
+        if verb is Verb.RELEASE:
+            told += _noted(api, record, ask, told)
+        return Asked(node, True, told, follows(record, verb, paused))
+
+
+def _noted(api: KubeApi, record: NodeAdmission, ask: Ask, told: str) -> str:
+    """Keep who released a node, and why, as an event of it: the ask that would say so is gone. "" when that is done."""
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{record.name}.", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": record.name},
+        "type": "Normal",
+        "reason": "Released",
+        "message": f"{ask.who}: {ask.why}; {told}"[:_MOST_MESSAGE],
+        "source": {"component": "muster"},
+        "firstTimestamp": ask.since,
+        "lastTimestamp": ask.since,
+        "count": 1,
+    }
+    try:
+        api.create(_EVENTS, event, f"note the release of {record.name} as an event")
+    except (ApiError, Conflict) as error:
+        return f" (the reason could not be kept as an event: {error})"
+    return ""
+
+
+def _standing(record: NodeAdmission, verb: Verb, paused: bool) -> str:
+    """What the admitter itself says of an ask that it has seen."""
+    coming = record.status.next
+    return f"next: {coming.what}: {coming.why}" if coming and not paused else follows(record, verb, paused)
+
+
+def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]:
+    """Throw the pause switch; whether that changed anything, and what there is now. Raises ApiError and Conflict."""
+    data = {"who": who, "why": why, "until": until}
+    standing = api.find(PAUSE_PATH, "read the pause switch")
+    document: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": PAUSE, "namespace": SYSTEM_NAMESPACE},
+        "data": data,
+    }
+    if standing is None:
+        api.create(_CONFIG_MAPS, document, "pause the fleet")
+        return True, "paused: the admitter lets no node in, tests none and takes none out until `muster resume`"
+    before: Mapping[str, str] = standing.get("data") or {}
+    said = f"{before.get('who') or 'somebody'} ({before.get('why') or 'no reason given'})"
+    if before == data:
+        return False, f"paused already by {said}"
+    document["metadata"]["resourceVersion"] = standing["metadata"]["resourceVersion"]
+    api.replace(PAUSE_PATH, document, "pause the fleet")
+    return True, f"paused, in place of the pause of {said}"
+
+
+def resume(api: KubeApi) -> tuple[bool, str]:
+    """Take the pause away; whether there was one, and whose. Raises ApiError."""
+    standing = api.find(PAUSE_PATH, "read the pause switch")
+    if standing is None:
+        return False, "the fleet is not paused"
+    try:
+        api.delete(PAUSE_PATH, "resume the fleet")
+    except NotFound:
+        return False, "the fleet is not paused"
+    data = standing.get("data") or {}
+    return (
+        True,
+        f"resumed: the pause of {data.get('who') or 'somebody'} ({data.get('why') or 'no reason given'}) is over",
+    )

@@ -1,0 +1,167 @@
+"""`muster node`, `muster pause` and `muster resume`: what is written, what is said, and that twice is once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_burnin.cli.muster import main as muster
+from tests.support.fake_api import FakeApi, Refused
+from tests.support.fleet_samples import admission, pause
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    server = FakeApi()
+    server.put("nodeadmissions", admission("gpu-1"))
+    server.put("nodeadmissions", admission("gpu-2", "quarantined", code="XID_FATAL"))
+    server.objects |= {"configmaps": {}, "events": {}}
+    yield server
+    server.close()
+
+
+def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
+    return CliRunner().invoke(muster.cli, [*arguments, "--kubeconfig", str(kubeconfig)])
+
+
+def spec(api: FakeApi, node: str) -> dict[str, dict[str, str]]:
+    return dict(api.objects["nodeadmissions"][node]["spec"])
+
+
+def writes(api: FakeApi) -> list[str]:
+    return [path for path in api.writes() if "selfsubjectreviews" not in path]
+
+
+def test_a_hold_names_the_user_of_the_api_and_its_end(api: FakeApi, tmp_path: Path) -> None:
+    api.user = "ann@example.com"
+    done = run(
+        api, tmp_path, "node", "hold", "gpu-1", "--reason", "spare for ops", "--until", "2031-01-01T01:00:00+01:00"
+    )
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "gpu-1: hold asked for; new work stays away; work that is on it goes on\n"
+    written = spec(api, "gpu-1")["hold"]
+    assert written["who"] == "ann@example.com" and written["why"] == "spare for ops"
+    assert written["until"] == "2031-01-01T00:00:00Z" and written["since"].endswith("Z")
+    # One patch, which names the version it was decided on.
+    [(_, patch)] = [(path, body) for path, body in api.bodies if path.endswith("/gpu-1")]
+    assert patch[0]["op"] == "test" and patch[0]["path"] == "/metadata/resourceVersion"
+
+
+@pytest.mark.parametrize("verb", ["hold", "quarantine", "retest"])
+def test_twice_is_once(verb: str, api: FakeApi, tmp_path: Path) -> None:
+    arguments = ("node", verb, "gpu-1", "--reason", "looks odd")
+    assert run(api, tmp_path, *arguments).exit_code == 0
+    before = len(writes(api))
+    done = run(api, tmp_path, *arguments)
+    assert done.exit_code == 0 and "stands already, asked for by muster:admin" in done.stdout
+    assert len(writes(api)) == before
+    other = run(api, tmp_path, "node", verb, "gpu-1", "--reason", "another")
+    assert "in place of that of muster:admin (looks odd)" in other.stdout
+    assert len(writes(api)) == before + 1
+
+
+def test_a_retest_that_was_done_can_be_asked_again(api: FakeApi, tmp_path: Path) -> None:
+    arguments = ("node", "retest", "gpu-1", "--level", "extended", "--reason", "new fan")
+    run(api, tmp_path, *arguments)
+    assert spec(api, "gpu-1")["retest"]["level"] == "extended"
+    api.objects["nodeadmissions"]["gpu-1"]["status"]["retested"] = spec(api, "gpu-1")["retest"]["since"]
+    done = run(api, tmp_path, *arguments)
+    assert "retest asked for; it is tested when no pod with GPUs runs on it" in done.stdout
+
+
+def test_release_takes_both_back_and_keeps_the_reason(api: FakeApi, tmp_path: Path) -> None:
+    run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "one")
+    run(api, tmp_path, "node", "quarantine", "gpu-1", "--reason", "two")
+    done = run(api, tmp_path, "node", "release", "gpu-1", "--reason", "fixed")
+    assert done.exit_code == 0
+    assert "released: the hold of muster:admin (one), the quarantine of muster:admin (two)" in done.stdout
+    assert set(spec(api, "gpu-1")) == {"identity"}
+    [event] = api.objects["events"].values()
+    assert event["involvedObject"]["name"] == "gpu-1" and event["message"].startswith("muster:admin: fixed;")
+    again = run(api, tmp_path, "node", "release", "gpu-1", "--reason", "fixed")
+    assert again.exit_code == 0 and "there is nothing to release" in again.stdout
+
+
+def test_one_node_that_cannot_be_asked_keeps_no_other_from_it(api: FakeApi, tmp_path: Path) -> None:
+    done = run(api, tmp_path, "node", "hold", "gpu-9", "gpu-1", "gpu-1", "--reason", "x")
+    assert done.exit_code == 2
+    assert (
+        done.stderr
+        == "muster: gpu-9: has no NodeAdmission; give the name in `muster status`, or add it with site.yml\n"
+    )
+    assert done.stdout.count("gpu-1: hold asked for") == 1 and "hold" in spec(api, "gpu-1")
+
+
+def test_what_the_policy_refuses_is_told_in_its_words(api: FakeApi, tmp_path: Path) -> None:
+    def refuse(path: str) -> None:
+        if "nodeadmissions" in path:
+            raise Refused(403, "who must be the user")
+
+    api.before_write = refuse
+    done = run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x")
+    assert done.exit_code == 2 and "gpu-1" in done.stderr and "who must be the user" in done.stderr
+
+
+def test_a_write_of_the_admitter_in_between_is_decided_again(api: FakeApi, tmp_path: Path) -> None:
+    left = [3]
+
+    def meanwhile(path: str) -> None:
+        if "nodeadmissions" in path and left[0]:
+            left[0] -= 1
+            api.put("nodeadmissions", dict(api.objects["nodeadmissions"]["gpu-1"]))
+
+    api.before_write = meanwhile
+    assert run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x").exit_code == 0
+    assert left == [0] and "hold" in spec(api, "gpu-1")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--until", "yesterday", "--reason", "x"], "neither a time"),
+        (["--until", "2020-01-01T00:00:00Z", "--reason", "x"], "is over"),
+        (["--until", "0s", "--reason", "x"], "is over"),
+        (["--until", "99999999999999d", "--reason", "x"], "neither a time"),
+        (["--reason", "  "], "it is empty"),
+        ([], "Missing option '--reason'"),
+    ],
+)
+def test_mistakes_touch_nothing(options: list[str], says: str, api: FakeApi, tmp_path: Path) -> None:
+    done = run(api, tmp_path, "node", "hold", "gpu-1", *options)
+    assert done.exit_code == 2 and says in done.stderr
+    assert not api.requests
+
+
+def test_what_follows_depends_on_the_node_and_on_the_pause(api: FakeApi, tmp_path: Path) -> None:
+    held = run(api, tmp_path, "node", "hold", "gpu-2", "--reason", "x").stdout
+    assert "it is quarantined and is not let in" in held
+    run(api, tmp_path, "node", "quarantine", "gpu-1", "--reason", "two")
+    assert (
+        "it stays in the quarantine that muster:admin"
+        in run(api, tmp_path, "node", "retest", "gpu-1", "--reason", "x").stdout
+    )
+    api.put("configmaps", pause(who="ann", why="works"))
+    told = json.loads(run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "y", "--json").stdout)
+    assert told[0]["changed"] and told[0]["follows"].startswith("the fleet is paused")
+
+
+def test_pause_and_resume_are_safe_to_run_twice(api: FakeApi, tmp_path: Path) -> None:
+    assert run(api, tmp_path, "resume").stdout == "the fleet is not paused\n"
+    first = run(api, tmp_path, "pause", "--reason", "power works")
+    assert first.exit_code == 0 and first.stdout.startswith("paused: the admitter lets no node in")
+    assert api.objects["configmaps"]["muster-system/muster-pause"]["data"] == {
+        "who": "muster:admin", "why": "power works", "until": "",
+    }  # fmt: skip
+    before = len(writes(api))
+    assert (
+        "paused already by muster:admin (power works)" in run(api, tmp_path, "pause", "--reason", "power works").stdout
+    )
+    assert len(writes(api)) == before
+    assert "in place of the pause of" in run(api, tmp_path, "pause", "--reason", "cooling").stdout
+    assert "the pause of muster:admin (cooling) is over" in run(api, tmp_path, "resume").stdout
+    assert api.objects["configmaps"] == {}
