@@ -1,0 +1,93 @@
+"""The callback `muster.fleet.history` in real runs of ansible-playbook."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.fleet import history
+
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+ALWAYS = ("2000-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z")
+INVENTORY = """
+all:
+  vars: {fleet_name: prod, fleet_state_dir: "{{ inventory_dir }}/{{ fleet_name }}"}
+  hosts: {localhost: , gpu-1: , gpu-2: }
+"""
+PLAYS = """
+- name: First
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Say so
+      ansible.builtin.debug: {msg: hello}
+    - name: Change it
+      ansible.builtin.command: "true"
+      when: inventory_hostname == "gpu-1"
+    - name: Fail where it counts
+      ansible.builtin.fail: {msg: "no room  on the disk"}
+      when: inventory_hostname == "gpu-2"
+    - name: Fail and be passed over
+      ansible.builtin.command: "false"
+      ignore_errors: true
+- name: Second
+  hosts: gpu-1
+  gather_facts: false
+  tasks:
+    - name: Keep a secret
+      ansible.builtin.fail: {msg: hunter2}
+      no_log: true
+"""
+
+
+@pytest.fixture
+def enabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of fleet_state_dir, for runs that have the callback."""
+    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.history")
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    (tmp_path / "plays.yml").write_text(PLAYS)
+    (tmp_path / "prod").mkdir()
+    return tmp_path / "prod"
+
+
+def test_each_play_keeps_what_it_did_to_each_host(enabled: Path, ansible_playbook: Playbook) -> None:
+    done = ansible_playbook("plays.yml", "-l", "all", inventory="hosts.yml")
+    assert done.returncode == 2, done.stdout
+    path = enabled / history.FILE
+    (first, one), (second, two) = history.of_host(path, "gpu-1", *ALWAYS)
+    assert (first.name, first.playbook, first.only_hosts, first.check_mode) == ("First", "plays.yml", "all", False)
+    assert (one.ok, one.changed, one.failed, one.skipped) == (3, 2, 0, 1)
+    assert second.name == "Second" and second.run == first.run and second.started_at >= first.ended_at
+    assert (two.failed, two.task) == (1, "Keep a secret") and b"hunter2" not in path.read_bytes()
+    [(_, failed)] = history.of_host(path, "gpu-2", *ALWAYS)
+    assert (failed.failed, failed.task, failed.message) == (1, "Fail where it counts", "no room on the disk")
+
+
+def test_a_damaged_or_forbidden_history_is_one_warning_and_breaks_no_run(
+    enabled: Path, ansible_playbook: Playbook, tmp_path: Path
+) -> None:
+    (tmp_path / "fine.yml").write_text("- {hosts: gpu-1, gather_facts: false, tasks: [{debug: {msg: hi}}]}\n")
+    (enabled / history.FILE).write_bytes(b"no database at all" * 100)
+    done = ansible_playbook("fine.yml", "--check", inventory="hosts.yml")
+    assert done.returncode == 0
+    assert " ".join(done.stderr.split()).count("it is kept as history.sqlite3.damaged-1, and a new one began") == 1
+    [(kept, _)] = history.of_host(enabled / history.FILE, "gpu-1", *ALWAYS)
+    assert kept.check_mode
+    (enabled / history.FILE).unlink()
+    (enabled / history.FILE).mkdir()
+    done = ansible_playbook("fine.yml", inventory="hosts.yml")
+    assert done.returncode == 0 and "is not in the history" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("state", ["", "fleet_state_dir: /none/here", 'fleet_state_dir: "{{ not_there }}"'])
+def test_without_a_place_to_write_nothing_is_said(
+    state: str, enabled: Path, ansible_playbook: Playbook, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts.yml").write_text(f"all: {{vars: {{{state}}}, hosts: {{gpu-1: }}}}\n")
+    (tmp_path / "fine.yml").write_text("- {hosts: gpu-1, gather_facts: false, tasks: [{debug: {msg: hi}}]}\n")
+    done = ansible_playbook("fine.yml", inventory="hosts.yml")
+    assert done.returncode == 0 and "history" not in done.stderr
+    assert not [*tmp_path.rglob(history.FILE)]
