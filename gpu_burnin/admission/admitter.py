@@ -11,20 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu_burnin.admission.client import ApiError, Conflict
+from gpu_burnin.admission.decide.nodes import DELETED, boot_id, condition, machine_id
 from gpu_burnin.admission.ledger import Entry, Ledger
-from gpu_burnin.admission.node import (
-    DELETED,
-    Act,
-    Decision,
-    Evidence,
-    Node,
-    Patch,
-    Policy,
-    boot_id,
-    condition,
-    decide,
-    machine_id,
-)
+from gpu_burnin.admission.node import Act, Decision, Evidence, Policy, decide
+from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.node.evidence import DEFAULT_TTL_S, EvidenceError, Expectation, parse_statement, verify
 from gpu_burnin.node.evidence import decode_annotation as decode
 from gpu_burnin.system import known_hosts as kh

@@ -20,7 +20,8 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from gpu_burnin.admission.client import Conflict
-from gpu_burnin.admission.node import DELETED, Node, condition
+from gpu_burnin.admission.decide.nodes import DELETED, condition
+from gpu_burnin.admission.view import Node
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.evidence import parse_time
 

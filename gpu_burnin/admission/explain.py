@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.admission import node
+from gpu_burnin.admission.decide import CODES
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_xids
 from gpu_burnin.judge.xid_explained import ExplainedXid, Outcome, all_explained, explained
@@ -42,7 +42,7 @@ def codes() -> dict[str, Code]:
         name: Code(name, info.summary, info.what_to_do, info.severity, info.action)
         for name, info in load_reasons().items()
     }
-    found |= {name: Code(name, *texts) for name, texts in {**evidence.CODES, **node.CODES}.items()}
+    found |= {name: Code(name, *texts) for name, texts in {**evidence.CODES, **CODES}.items()}
     return dict(sorted(found.items()))
 
 

@@ -12,56 +12,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
+from gpu_burnin.admission.decide.nodes import boot_id, condition
 from gpu_burnin.admission.ledger import Admission, Entry
+from gpu_burnin.admission.names import (
+    CONDITION,
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    READY_LABEL,
+    SIMULATED_LABEL,
+    VERDICT_LABEL,
+)
+from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.node.evidence import DEFAULT_TTL_S, Expectation, Statement, refusal
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.types import Verdict
 
-# A Node as the API server sends it, and a JSON Patch (RFC 6902).
-Node: TypeAlias = Mapping[str, Any]
-Patch: TypeAlias = list[dict[str, Any]]
-
-LABEL_PREFIX = "muster.node-restriction.kubernetes.io/"
-READY_LABEL = f"{LABEL_PREFIX}ready"
-VERDICT_LABEL = f"{LABEL_PREFIX}verdict"
-SIMULATED_LABEL = f"{LABEL_PREFIX}simulated"
-CONDITION = "GPUVerified"
-NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 # Evidence of nodes tested together must not expire together.
 TTL_JITTER = 0.1
-# Of a node without Node object: a running kubelet does not register again.
-DELETED = "If somebody deleted its Node, run site.yml, which restarts its kubelet"
-
-# Reasons of the condition that are the admitter's own, with what to do; the others are evidence.CODES.
-CODES: Mapping[str, tuple[str, str]] = {
-    "EVIDENCE_MISSING": (
-        "The node has published no evidence of a burn-in",
-        "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
-    ),
-    "HOST_KEY_UNKNOWN": (
-        "The host key that evidence is verified with is not pinned",
-        "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml.",
-    ),
-    "GATE_CLOSED": (
-        "The node's own gate is closed, whatever evidence it has published",
-        "Read the message: a newer run is under way or has left no evidence, or somebody holds the node.",
-    ),
-    "NODE_ABSENT": (
-        "kubelet has not registered the node",
-        "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass. "
-        f"{DELETED}.",
-    ),
-    "NODE_UNKNOWN": (
-        "kubelet has stopped reporting, so the node may have booted again",
-        "Nothing, if it is booting: it is tested and admitted again; else look at its console.",
-    ),
-    "NODE_UNREPORTED": (
-        "kubelet has registered the node but not reported its status yet",
-        "Wait a moment; if it stays, look at kubelet's log on the node.",
-    ),
-}
 
 
 class Act(StrEnum):
@@ -145,22 +114,6 @@ class Decision:
     patch: Patch | None
     status_patch: Patch | None
     entry: Entry
-
-
-def boot_id(node: Node) -> str:
-    """The boot that kubelet last reported, or ""."""
-    return str(node.get("status", {}).get("nodeInfo", {}).get("bootID", ""))
-
-
-def machine_id(node: Node) -> str:
-    """The machine id that kubelet last reported, or ""."""
-    return str(node.get("status", {}).get("nodeInfo", {}).get("machineID", ""))
-
-
-def condition(node: Node, kind: str) -> Mapping[str, Any] | None:
-    """A condition of the node by its type."""
-    found = (c for c in node.get("status", {}).get("conditions") or [] if c.get("type") == kind)
-    return next(found, None)
 
 
 def gated(node: Node, policy: Policy) -> bool:

@@ -69,6 +69,10 @@ class Rules:
     request_timeout_s: float = 3600.0
     # After the testing taint: pods that a scheduler has placed without seeing it are there by then.
     settle_s: float = 5.0
+    # A test that could not be had, since the node was busy, is asked for again after this.
+    retry_s: float = 900.0
+    # For how long kubelet may offer too few GPUs: a device plugin that starts again offers none for a moment.
+    gpus_grace_s: float = 120.0
 
 
 @dataclass(frozen=True)

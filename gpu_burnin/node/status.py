@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import EXIT_PASS, GpuBurninError
 from gpu_burnin.node import authentic, evidence, reports, unit
+from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, read_known
+from gpu_burnin.node.maintenance import reader, window
 from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.report.order import Order, order_of
@@ -87,6 +90,18 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Upkeep:
+    """What is known of the cloud's maintenance; `notice` is None where there is no provider to ask.
+
+    `near` is the window that keeps us from starting anything, `unknown` why nobody knows whether one is near.
+    """
+
+    notice: Maintenance | None = None
+    near: str = ""
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
 class Status:
     """The state of one node. `revoked` is why the gate was closed by hand or by the cluster, None when it was not."""
 
@@ -98,6 +113,7 @@ class Status:
     revoked: str | None
     power_grant: power_grant.Request
     known_gpus: tuple[KnownGpu, ...]
+    maintenance: Upkeep = Upkeep()
     problems: tuple[str, ...] = ()
     schema: str = SCHEMA
 
@@ -129,8 +145,14 @@ def read_status(config: Config, root: Path = Path("/")) -> Status:
         revoked=store.revoked(),
         power_grant=told(lambda: power_grant.state(store.root / POWER_GRANT_DIR), power_grant.NO_REQUEST),
         known_gpus=told(lambda: read_known(config.state_dir), ()),
+        maintenance=_upkeep(config, datetime.now(UTC)),
         problems=tuple(problems),
     )
+
+
+def _upkeep(config: Config, now: datetime) -> Upkeep:
+    notice = reader.kept(config, now)
+    return Upkeep(notice, window.active(notice, now, config.maintenance_before_s), window.unknown(notice))
 
 
 def _newest_run(store: Store) -> Run | None:
@@ -220,10 +242,18 @@ def render(status: Status, width: int = STANDARD_WIDTH) -> str:
         ("gate", "open" if status.gate.open else status.gate.message.removeprefix(f"{status.node}: ")),
         ("power waves", _POWER[status.power_grant.state].format(**asdict(status.power_grant))),
         ("known GPUs", ", ".join(gpu.serial or gpu.uuid for gpu in status.known_gpus) or "none"),
+        *((("maintenance", _maintenance_text(status.maintenance)),) if status.maintenance.notice else ()),
         *(("problem", problem) for problem in status.problems),
     ]
     wrapped = (wrap(text, width, f"{name + ':':13}", " " * 13) for name, text in lines)
     return "".join(f"{line}\n" for found_lines in wrapped for line in found_lines)
+
+
+def _maintenance_text(found: Upkeep) -> str:
+    notice = found.notice
+    later = notice is not None and notice.state == window.SCHEDULED
+    otherwise = f"announced from {notice.not_before}" if notice and later else "none is announced"
+    return found.near or found.unknown or otherwise
 
 
 def _evidence_text(found: Evidence) -> str:

@@ -209,6 +209,14 @@ class Config:
         "",
         role=Role(""),
     )
+    maintenance_before_s: float = option(
+        duration(),
+        "How long before a maintenance window no burn-in is started any more.",
+        3600.0,
+        key="maintenance_before",
+        default_text="1h",
+        role=Role(variable=None, value="{{ fleet_maintenance_before_s }}s"),
+    )
     shapes: Mapping[str, int] = section(
         Shapes, "Reduced sizes of the checks. For simulated hardware only.", convert=Shapes.by_name, role=Role({})
     )

@@ -33,6 +33,9 @@ def apply_patch(document: Any, patch: list[dict[str, Any]]) -> Any:
         place = document
         for part in parents:
             place = place[part]
+        if isinstance(place, list):
+            _patch_list(place, operation["op"], last, operation.get("value"))
+            continue
         if operation["op"] == "test" and place.get(last) != operation["value"]:
             raise Refused(422, "the server rejected our request due to an error in our request")
         if operation["op"] == "add":
@@ -42,6 +45,15 @@ def apply_patch(document: Any, patch: list[dict[str, Any]]) -> Any:
                 raise Refused(422, "remove operation does not apply")
             del place[last]
     return document
+
+
+def _patch_list(place: list[Any], op: str, last: str, value: Any) -> None:
+    if op == "add" and last == "-":
+        place.append(value)
+    elif op == "replace" and last.isdigit() and int(last) < len(place):
+        place[int(last)] = value
+    else:
+        raise Refused(422, f"{op} operation does not apply")
 
 
 # What has a status that a write to the object itself leaves alone, and the other way round.

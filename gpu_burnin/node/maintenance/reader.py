@@ -119,13 +119,14 @@ def reader(config: Config) -> Reader | None:
     return Reader(config.maintenance_provider, config.maintenance_url)
 
 
-def kept(config: Config, now: datetime, path: Path = KEPT) -> Maintenance | None:
+def kept(config: Config, now: datetime, path: Path | None = None) -> Maintenance | None:
     """What the reader of another process last heard; None where there is no provider to ask."""
     if config.maintenance_provider == "none":
         return None
     try:
-        found = from_json(Maintenance, parse_json(read_bytes(path)), tolerant=True)
-        age_s = now.timestamp() - path.stat().st_mtime
+        file = path or KEPT
+        found = from_json(Maintenance, parse_json(read_bytes(file)), tolerant=True)
+        age_s = now.timestamp() - file.stat().st_mtime
     except (OSError, Misfit, ValueError):
         return unknown(config.maintenance_provider, "its notices are not read; is gpu-burnin-watch.service running?")
     if found.provider != config.maintenance_provider:

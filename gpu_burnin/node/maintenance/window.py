@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.system.clock import parse_rfc3339
@@ -23,7 +23,7 @@ def active(maintenance: Maintenance | None, now: datetime, before_s: float) -> s
     start, end = _time(maintenance.not_before), _time(maintenance.not_after)
     if maintenance.state == SCHEDULED:
         # A start that cannot be read, or that the source does not tell, may be now.
-        due = start is None or now >= start - _before(before_s)
+        due = start is None or (start - now).total_seconds() <= before_s
         over = end is not None and now >= end
         return _words(maintenance, "is announced") if due and not over else ""
     return _words(maintenance, "is under way") if maintenance.state == STARTED else ""
@@ -41,7 +41,7 @@ def changes_at(maintenance: Maintenance | None, now: datetime, before_s: float) 
     if maintenance is None or maintenance.state != SCHEDULED:
         return None
     start, end = _time(maintenance.not_before), _time(maintenance.not_after)
-    moments = (start - _before(before_s) if start else None, end)
+    moments = (_opens(start, before_s) if start else None, end)
     return min((moment for moment in moments if moment and moment > now), default=None)
 
 
@@ -55,8 +55,11 @@ def first(windows: Iterable[Maintenance]) -> Maintenance | None:
     return min(windows, key=rank, default=None)
 
 
-def _before(before_s: float) -> timedelta:
-    return timedelta(seconds=before_s)
+def _opens(start: datetime, before_s: float) -> datetime:
+    try:
+        return start - timedelta(seconds=before_s)
+    except OverflowError:  # before the first day that there is
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _time(text: str) -> datetime | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from gpu_burnin.admission import node
+from gpu_burnin.admission.decide import CODES
 from gpu_burnin.admission.explain import Code, codes, completions, document, find, render
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
@@ -90,7 +90,7 @@ def test_refinements_of_the_policy_are_told() -> None:
 def test_all_codes_are_there_as_json_and_as_lines() -> None:
     told = json.loads(CliRunner().invoke(cli, ["explain", "--json"]).output)
     assert told["schema"] == "muster-explain/v1"
-    assert {one["code"] for one in told["codes"]} == {*load_reasons(), *evidence.CODES, *node.CODES}
+    assert {one["code"] for one in told["codes"]} == {*load_reasons(), *evidence.CODES, *CODES}
     assert len(told["xids"]) == len(load_xids().xids) + len(load_xids().sxids)
     assert all(one["what_to_do"] for one in told["codes"])
     (one,) = json.loads(CliRunner().invoke(cli, ["explain", "gemm_mismatch", "--json"]).output)["codes"]

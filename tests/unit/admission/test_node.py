@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.admission.decide import CODES
 from gpu_burnin.admission.ledger import Admission, Entry
-from gpu_burnin.admission.node import CODES, Act, Evidence, Policy, decide, node_ttl_s
+from gpu_burnin.admission.node import Act, Evidence, Policy, decide, node_ttl_s
 from gpu_burnin.node.evidence import CODES as EVIDENCE_CODES
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gpu_burnin.admission import node
+from gpu_burnin.admission.decide import CODES
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
 from gpu_burnin.cli.muster import main as muster
@@ -107,7 +107,7 @@ def test_the_page_of_exit_codes_has_every_command() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_codes_of_a_page_are_those_of_the_program(page: str) -> None:
-    known = {*load_reasons(), *evidence.CODES, *node.CODES}
+    known = {*load_reasons(), *evidence.CODES, *CODES}
     named = set(CODE.findall((ROOT / page).read_text())) - ENVIRONMENT
     assert named <= known, "codes are stable: a page must not name one that is not there"
 

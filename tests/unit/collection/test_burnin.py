@@ -33,7 +33,7 @@ def status(
 ) -> dict[str, Any]:
     """The status of a host with this evidence."""
     gate = {"open": gate_open, "exit_code": 0 if gate_open else 1, "message": "" if gate_open else "closed"}
-    return {"evidence": found, "gate": gate, "revoked": revoked}
+    return {"evidence": found, "gate": gate, "revoked": revoked, "maintenance": {"near": "", "unknown": ""}}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ class Script:
         self.params = {
             "program": str(path), "config": None, "timeout_s": 1800, "phase": "all", "level": "standard",
             "retest": False, "extended_s": 7200, "extended_for_new": "", "waves": "granted", "wave_wait_s": None,
-            "after_sequence": 0, **params,
+            "after_sequence": 0, "maintenance": "", "despite_maintenance": False, **params,
         }  # fmt: skip
         self.commands: list[str] = []
 
@@ -209,6 +209,50 @@ def test_a_run_under_way_is_joined_and_its_result_is_as_good_as_a_retest(tmp_pat
     assert (done["verdict"], done["changed"], done["ran"]) == ("PASS", True, True)
     assert done["why"] == "joined the run in gpu-burnin-run.service; a pass of this boot exists"
     assert "start" not in host.commands
+
+
+WINDOW = "aws: maintenance (system-reboot) is announced from 2026-12-01T22:00:00Z"
+NOTICED = {**IDLE, "maintenance": {"near": WINDOW, "unknown": ""}}
+
+
+@pytest.mark.parametrize(("found", "params"), [(IDLE, {"maintenance": WINDOW}), (NOTICED, {})])
+def test_no_run_begins_in_a_maintenance_window(found: dict[str, Any], params: dict[str, Any], tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", found, **params)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert host.commands == ["status"]
+    assert (done["changed"], done["ran"], done["postponed"], done["waves"]) == (False, False, True, "none")
+    assert "verdict" not in done
+    assert done["why"] == (
+        "no burn-in has been completed on this host, but nothing begins in a maintenance window "
+        f"({WINDOW}); run it again when that is over"
+    )
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_retest_that_is_postponed_leaves_the_result_of_this_boot(check_mode: bool, tmp_path: Path) -> None:
+    for this_boot in (True, False):
+        found = of_host(evidence(this_boot=this_boot), running=False)
+        host = Script(tmp_path / "p", found, check_mode=check_mode, retest=True, maintenance=WINDOW)
+        done = module.run(host)  # type: ignore[arg-type]
+        assert (done["postponed"], done["changed"]) == (True, False)
+        assert done.get("verdict") == ("PASS" if this_boot else None)
+
+
+def test_a_person_may_begin_a_run_in_a_window(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", NOTICED, PASSED, maintenance=WINDOW, despite_maintenance=True)
+    assert module.run(host)["ran"]  # type: ignore[arg-type]
+
+
+def test_a_window_keeps_nothing_that_is_not_needed_and_ends_no_run(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", PASSED, maintenance=WINDOW)
+    assert module.run(host)["why"] == "a pass of this boot exists"  # type: ignore[arg-type]
+    host = Script(tmp_path / "p", of_host(None, running=True), PASSED, maintenance=WINDOW)
+    assert module.run(host)["ran"]  # type: ignore[arg-type]
+
+
+def test_where_nobody_knows_of_maintenance_the_run_of_a_play_begins(tmp_path: Path) -> None:
+    found = {**IDLE, "maintenance": {"near": "", "unknown": "aws: no answer"}}
+    assert module.run(Script(tmp_path / "p", found, PASSED))["ran"]  # type: ignore[arg-type]
 
 
 def test_the_last_phase_waits_for_the_end_and_gives_the_result(tmp_path: Path) -> None:

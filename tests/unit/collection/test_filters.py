@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.filter.addresses import addresses
+from ansible_collections.muster.fleet.plugins.filter.calendar import calendar
 from ansible_collections.muster.fleet.plugins.filter.kubeconfig import kubeconfig
+from ansible_collections.muster.fleet.plugins.filter.maintenance_near import maintenance_near
 from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
 from ansible_collections.muster.fleet.plugins.filter.wave_wait import wave_wait
 
@@ -85,3 +90,65 @@ def test_a_node_waits_for_its_waves_until_all_others_had_theirs(
     found = wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s)
     assert found == expected_s
     assert wave_wait(10**6, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s) == 10**6
+
+
+# --- the calendar of maintenance ---
+
+GROUPS = {
+    "all": ["gpu-1", "gpu-2", "gpu-3", "etcd-1"],
+    "rack7": ["gpu-1", "gpu-2"],
+    "gpu_nodes": ["gpu-1", "gpu-2", "gpu-3"],
+}
+
+
+def planned(nodes: Any, hours: float = 0.5, **more: Any) -> dict[str, Any]:
+    """A window that begins in so many hours and lasts two."""
+    begin = datetime.now(UTC) + timedelta(hours=hours)
+    return {
+        "nodes": nodes,
+        "not_before": begin.isoformat(),
+        "not_after": (begin + timedelta(hours=2)).isoformat(),
+        **more,
+    }
+
+
+def test_the_calendar_names_hosts_in_the_place_of_groups() -> None:
+    times = {"not_before": "2026-12-01T23:00:00+01:00", "not_after": "2026-12-02T02:00:00Z"}
+    given = [{"nodes": ["rack7", "gpu-3"], **times, "kind": "power"}, {"nodes": "all", **times, "message": "m"}]
+    utc = {"not_before": "2026-12-01T22:00:00.000Z", "not_after": "2026-12-02T02:00:00.000Z"}
+    assert calendar(given, GROUPS) == [
+        {"nodes": ["gpu-1", "gpu-2", "gpu-3"], **utc, "kind": "power", "message": ""},
+        {"nodes": "all", **utc, "kind": "maintenance", "message": "m"},
+    ]
+    assert calendar(calendar(given, GROUPS), GROUPS) == calendar(given, GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hours", "before_s", "near"),
+    [
+        (["rack7"], 0.5, 3600, True),
+        (["gpu-1"], -1, 3600, True),  # it is open
+        ("all", 0.5, 3600, True),
+        (["gpu_nodes"], 0.5, "3600", True),
+        (["rack7"], 0.5, 60, False),
+        (["rack7"], 1.5, 3600, False),
+        (["rack7"], -3, 3600, False),  # it is over
+        (["gpu-3", "etcd-1"], 0.5, 3600, False),
+    ],
+)
+def test_nothing_begins_near_or_in_a_window(nodes: Any, hours: float, before_s: Any, near: bool) -> None:
+    found = maintenance_near([planned(["etcd-1"]), planned(nodes, hours, kind="power")], "gpu-1", GROUPS, before_s)
+    assert found.startswith("calendar: maintenance (power) is ") if near else found == ""
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        (planned(["rack8"]), r"fleet_maintenance\[0\]: rack8 is neither a host nor a group of the inventory; correct"),
+        (planned(["gpu-1"], not_after="later"), r"fleet_maintenance\[0\]: not_after is 'later'; it must be a time"),
+    ],
+)
+def test_a_wrong_calendar_is_refused_by_name(window: dict[str, Any], message: str) -> None:
+    for ask in (lambda: calendar([window], GROUPS), lambda: maintenance_near([window], "gpu-3", GROUPS)):
+        with pytest.raises(AnsibleFilterError, match=message):
+            ask()

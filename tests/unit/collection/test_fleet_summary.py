@@ -168,3 +168,12 @@ def test_the_screen_in_the_readme_is_what_the_lab_shows() -> None:
     (sample,) = re.findall(r"It ends with one screen:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     places = [shown.index(line) for line in sample.splitlines() if line]
     assert places == sorted(places)
+
+
+def test_a_node_whose_burn_in_was_postponed_says_why() -> None:
+    why = "no burn-in has been completed on this host, but nothing begins in a maintenance window (calendar: power)"
+    changed = variables()
+    changed["gpu-2"]["__gpu_burnin_result"] = {"postponed": True, "why": why}
+    text = fleet_summary(HOSTS, changed, GROUPS, HOSTS)
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node held NO VERDICT"
+    assert f"gpu-2 is held not tested: {why}" in " ".join(text.split())

@@ -181,6 +181,20 @@ CASES: list[tuple[str, Spoil, str]] = [
         lambda d: d.ansible_hosts.update({"gpu-1": "192.0.2.7", "gpu-2": "192.0.2.8", "mon-1": "10.20.0.9"}),
         "gpu-1, gpu-2: ansible_host still has a placeholder, an address reserved for documentation",
     ),
+    (
+        "maintenance of a group that is none",
+        lambda d: d.fleet.update(
+            fleet_maintenance=[
+                {"nodes": ["gpu_node"], "not_before": "2026-12-01T22:00:00Z", "not_after": "2026-12-02T00:00:00Z"}
+            ]
+        ),
+        r"fleet_maintenance\[0\]: gpu_node is neither a host nor a group of the inventory",
+    ),
+    (
+        "maintenance at a time without offset",
+        lambda d: d.fleet.update(fleet_maintenance=[{"nodes": "all", "not_before": "2026-12-01T22:00:00"}]),
+        r"fleet_maintenance\[0\]: not_before is '2026-12-01T22:00:00'; it must be a time with its offset",
+    ),
     ("too many nodes", lambda d: d.fleet.update(fleet_planned_nodes=2), "is 2, but the inventory has 3 nodes"),
     ("unknown play group", lambda d: d.patterns.append("gpu_nodes:!gpus"), "a play is for 'gpus'"),
 ]

@@ -13,8 +13,10 @@ import pytest
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import status, unit
+from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, remember
+from gpu_burnin.node.maintenance import reader
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
@@ -210,3 +212,22 @@ def test_a_state_that_may_not_be_read_is_one_error(config: Config, root: Path, m
     monkeypatch.setattr(status.os, "access", lambda path, mode: False)
     with pytest.raises(GpuBurninError, match="cannot be read; run as root"):
         read_status(config, root)
+
+
+def test_maintenance_that_is_announced_and_that_nobody_knows_of(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "KEPT", tmp_path / "kept.json")
+    assert read_status(config, root).maintenance == status.Upkeep()
+    assert "maintenance" not in render(read_status(config, root))
+    cloudy = replace(config, maintenance_provider="aws")
+    found = read_status(cloudy, root)
+    assert found.maintenance.unknown and not found.maintenance.near
+    assert "maintenance: aws: its notices are not read; is" in render(found)
+    reader.keep(Maintenance("aws", "none"), tmp_path / "kept.json")
+    assert "maintenance: none is announced" in render(read_status(cloudy, root))
+    reader.keep(Maintenance("aws", "scheduled", "2999-01-01T00:00:00Z"), tmp_path / "kept.json")
+    assert "maintenance: announced from 2999-01-01T00:00:00Z" in render(read_status(cloudy, root))
+    found = read_status(replace(cloudy, maintenance_before_s=1e11), root)
+    assert found.maintenance.near in render(found, width=100)
+    assert to_json(found)["maintenance"]["near"] == "aws: maintenance is announced from 2999-01-01T00:00:00Z"

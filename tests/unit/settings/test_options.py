@@ -130,7 +130,7 @@ def rendered(value: Any, variables: dict[str, Any]) -> Any:
     return environment.from_string(value).render(variables)
 
 
-FLEET = {"inventory_hostname": "gpu-1", "fleet_domain": "example.org"}
+FLEET = {"inventory_hostname": "gpu-1", "fleet_domain": "example.org", "fleet_maintenance_before_s": 5400}
 
 
 def host_file(tmp_path: Path, **variables: Any) -> Config:
@@ -146,7 +146,17 @@ def host_file(tmp_path: Path, **variables: Any) -> Config:
 def test_the_defaults_of_the_role_are_those_of_the_program(tmp_path: Path) -> None:
     found, default = host_file(tmp_path), Config()
     assert (found.level, found.power_waves, found.checks, found.metrics_file) == ("standard", None, None, None)
-    for name in ("dcgm", "extended_for_new_s", "expect", "backend", "allow_simulated", "kernel_log", "shapes"):
+    for name in (
+        "dcgm",
+        "extended_for_new_s",
+        "expect",
+        "backend",
+        "allow_simulated",
+        "kernel_log",
+        "shapes",
+        "maintenance_provider",
+        "maintenance_url",
+    ):
         assert getattr(found, name) == getattr(default, name), name
     assert (found.node_name, found.require_evidence) == ("gpu-1", True)
     assert (found.publish.server, found.publish.domain) == ("https://198.18.0.1:6443", "example.org")
@@ -166,8 +176,12 @@ def test_each_variable_of_the_role_comes_to_the_host(tmp_path: Path) -> None:
         gpu_burnin_allow_simulated=True,
         gpu_burnin_kernel_log="/dev/kmsg",
         gpu_burnin_metrics_file="/srv/x.prom",
+        gpu_burnin_maintenance_provider="gcp",
+        gpu_burnin_maintenance_url="http://198.51.100.7:8080",
         gpu_burnin_shapes={"gemm_m": 64},
     )
+    assert (found.maintenance_provider, found.maintenance_url) == ("gcp", "http://198.51.100.7:8080")
+    assert found.maintenance_before_s == 5400.0
     assert (found.level, found.checks, found.dcgm, found.power_waves) == ("quick", ("sm",), True, "never")
     assert (found.extended_for_new_s, found.expect.gpus, found.expect.nccl) == (7200.0, 8, "2.28.3")
     assert (found.backend, found.allow_simulated, found.kernel_log) == ("cpu", True, "/dev/kmsg")

@@ -30,6 +30,7 @@ def at(hours: float) -> datetime:
         ("scheduled", START, "", 400, True),  # the source takes it away when it is over
         ("scheduled", "", END, -400, True),  # it may be at any moment
         ("scheduled", "", "", 0, True),
+        ("scheduled", "0001-01-01T00:00:00Z", "", 0, True),
         ("scheduled", "garbage", "", 0, True),
         ("started", START, END, 0, True),
         ("started", START, END, 400, True),  # longer than planned: the source says that it goes on
@@ -57,6 +58,10 @@ def test_unknown_is_not_none() -> None:
     assert unknown(Maintenance("azure", "unknown")) == "azure: it is not known whether maintenance is near"
     assert unknown(Maintenance("azure", "another version's"))
     assert active(None, T0, HOUR_S) == ""
+
+
+def test_the_first_day_that_there_is_is_no_error() -> None:
+    assert changes_at(Maintenance("azure", "scheduled", "0001-01-01T00:00:00Z"), T0, HOUR_S) is None
 
 
 def test_time_alone_changes_it_before_the_start_and_at_the_end() -> None:

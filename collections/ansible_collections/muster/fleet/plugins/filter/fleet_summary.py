@@ -140,6 +140,8 @@ def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[
     burnin = _burnin(host, hostvars)
     reasons = _reasons(burnin, admitted.get(host, {}))
     lines = [f"{host} is held{_order(burnin)}"]
+    if burnin.get("postponed"):
+        lines += wrap(f"not tested: {burnin['why']}", STANDARD_WIDTH, "  ", "    ")
     for reason in reasons:
         lines += wrap(f"{reason['code']}: {short_uuids(reason['message'])}", STANDARD_WIDTH, "  ", "    ")
     return [*lines, ""]

@@ -26,10 +26,11 @@ _EXIT_INCONCLUSIVE = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to run, and why, as one clause without a full stop."""
+    """Whether to run, and why, as one clause without a full stop. `postponed`: a run is needed and must wait."""
 
     run: bool
     why: str
+    postponed: bool = False
 
 
 class Program:
@@ -78,12 +79,22 @@ def timeout(seconds: float) -> list[str]:
     return ["--timeout", f"{max(1, round(seconds))}s"]
 
 
-def decide(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
-    """Whether the host of this status (`gpu-burnin status --json`) needs a burn-in now.
+def decide(status: Mapping[str, Any], *, level: str, retest: bool, maintenance: str = "") -> Decision:
+    """Whether the host of this status (`gpu-burnin status --json`) needs a burn-in, and whether it may begin now.
 
     A FAIL or INCONCLUSIVE of this boot stands until somebody asks for a retest, and so does a revocation. A PASS
-    stands when it was at least of the wanted `level` and the host's own gate accepts it.
+    stands when it was at least of the wanted `level` and the host's own gate accepts it. `maintenance` says which
+    window is near or open, "" for none.
     """
+    needed = _needed(status, level=level, retest=retest)
+    if not needed.run or not maintenance:
+        return needed
+    # A test that the maintenance interrupts would look like a fault of the host.
+    why = f"{needed.why}, but nothing begins in a maintenance window ({maintenance}); run it again when that is over"
+    return Decision(False, why, postponed=True)
+
+
+def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
     evidence = status["evidence"]
     if retest:
         return Decision(True, "a retest was asked for")

@@ -7,6 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+from ansible_collections.muster.fleet.plugins.module_utils.calendar import VARIABLE as CALENDAR
+from ansible_collections.muster.fleet.plugins.module_utils.calendar import calendar
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
     CONTROL_GROUPS,
     NODE_GROUPS,
@@ -24,6 +26,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.network_rules import 
     pod_ranges,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+
+from gpu_burnin.admission.calendar import CalendarError
 
 KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
 REQUIRED_GROUPS = ("etcd", "etcd_events", "kube_apiserver")
@@ -57,6 +61,7 @@ def check(inventory: Inventory) -> list[Problem]:
         pod_ranges,
         planned_ranges,
         planned_nodes,
+        maintenance_windows,
         play_patterns,
     )
     return [problem for rule in rules for problem in rule(inventory)]
@@ -203,6 +208,14 @@ def planned_nodes(inventory: Inventory) -> Iterable[Problem]:
             f"set it to {nodes} or more",
             variable="fleet_planned_nodes",
         )
+
+
+def maintenance_windows(inventory: Inventory) -> Iterable[Problem]:
+    """A calendar of maintenance that cannot be read, or that names what is not in the inventory."""
+    try:
+        calendar(inventory.fleet.get(CALENDAR), inventory.groups)
+    except CalendarError as error:
+        yield Problem(str(error), "nothing knows of that window otherwise", variable=CALENDAR)
 
 
 def play_patterns(inventory: Inventory) -> Iterable[Problem]:

@@ -36,6 +36,9 @@ description:
     nodes swing at once, a play has three tasks, this module with O(phase) run, M(muster.fleet.power_grant) with
     C(throttle), and this module with O(phase) end. A run that is granted nothing goes on without waves after
     O(wave_wait_s).
+  - No run is started while a maintenance window of the host is near or open, by O(maintenance) or by what the host
+    knows of its cloud's notices, but with O(despite_maintenance). Where nobody knows whether a window is near, the run
+    starts.
   - In check mode nothing is started; C(changed) says whether a run would be.
 options:
   phase:
@@ -86,6 +89,16 @@ options:
     type: int
     version_added: "0.2.0"
     default: 0
+  maintenance:
+    description: Which maintenance window of the host is near or open, as one sentence; empty for none.
+    type: str
+    version_added: "0.2.0"
+    default: ""
+  despite_maintenance:
+    description: Start a run in a maintenance window too.
+    type: bool
+    version_added: "0.2.0"
+    default: false
 extends_documentation_fragment:
   - muster.fleet.check_mode
   - muster.fleet.program
@@ -118,6 +131,10 @@ why:
   description: Why it ran, or why it did not, as one clause.
   returned: success
   type: str
+postponed:
+  description: True when a run is needed and was not started, for a maintenance window.
+  returned: when that is so
+  type: bool
 ran:
   description: Whether a burn-in ended during this task, whoever started it.
   returned: success
@@ -178,6 +195,12 @@ class Host:
         """How long may still be waited."""
         return self._deadline - time.monotonic()
 
+    def maintenance(self, status: dict[str, Any]) -> str:
+        """Which maintenance window keeps a run from starting, "" for none."""
+        if self.params["despite_maintenance"]:
+            return ""
+        return str(self.params["maintenance"] or status["maintenance"]["near"])
+
     def start(self) -> None:
         """Start a run, unless one is under way."""
         level = None if self.new_s else self.params["level"]
@@ -232,8 +255,12 @@ def bring_to_result(host: Host) -> dict[str, Any]:
             return asked_for_waves(f"joined the run in {unit}", before)
         # What just ended is as fresh as any retest.
         retest = False
-    decision = decide(status, level=host.params["level"], retest=retest)
+    decision = decide(status, level=host.params["level"], retest=retest, maintenance=host.maintenance(status))
     why = f"joined the run in {unit}; {decision.why}" if busy else decision.why
+    if decision.postponed:
+        # What another boot has left is no result of this one.
+        found = believed(status) if status["evidence"] and status["evidence"]["this_boot"] else {}
+        return {"changed": busy, "ran": busy, "why": why, "postponed": True, "waves": "none"} | found
     if host.check_mode:
         return {"changed": decision.run, "ran": False, "why": why} | believed(status)
     if not decision.run:
@@ -272,6 +299,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "waves": {"type": "str", "choices": ["", *WAVES], "default": ""},
     "wave_wait_s": {"type": "int"},
     "after_sequence": {"type": "int", "default": 0},
+    "maintenance": {"type": "str", "default": ""},
+    "despite_maintenance": {"type": "bool", "default": False},
 }
 
 

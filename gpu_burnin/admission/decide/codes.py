@@ -1,0 +1,104 @@
+"""The admission's own reason codes, with what to do; the others are evidence.CODES and the burn-in's reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_burnin.admission.decide.nodes import DELETED
+
+CODES: Mapping[str, tuple[str, str]] = {
+    "AGENT_BOOT": (
+        "The node's agent has not spoken in this boot",
+        "Nothing, if the node has just booted; else look at `systemctl status gpu-burnin-watch` on it.",
+    ),
+    "AGENT_SILENT": (
+        "The node's agent has said nothing that can be read, so nobody watches its GPUs",
+        "Look at `systemctl status gpu-burnin-watch` on the node.",
+    ),
+    "AGENT_WARNED": (
+        "The node's agent saw something that is no fault yet",
+        "Nothing: the node is tested when it is idle. The message says what was seen.",
+    ),
+    "EVIDENCE_LEVEL": (
+        "The node passed at a lower level than its NodeAdmission asks for",
+        "Nothing, if the agent runs: the admitter asks for the level; else run gpu-burnin run with it on the node.",
+    ),
+    "EVIDENCE_MISSING": (
+        "The node has published no evidence of a burn-in",
+        "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
+    ),
+    "GATE_CLOSED": (
+        "The node's own gate is closed, whatever evidence it has published",
+        "Read the message: a newer run is under way or has left no evidence, or somebody holds the node.",
+    ),
+    "GPUS_MISSING": (
+        "kubelet offers fewer GPUs than the node should have",
+        "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "
+        "there is wrong.",
+    ),
+    "HARDWARE_CHANGED": (
+        "GPUs, VBIOS, driver or kernel have changed within a boot since the node was admitted",
+        "Nothing, if the change was meant: the node is tested as it is now; else find out who changed it.",
+    ),
+    "HELD_BY_PERSON": (
+        "A person holds the node: no new work, what runs goes on",
+        "Read who and why in the message; it ends at its time or when the hold is taken away.",
+    ),
+    "HOST_KEY_UNKNOWN": (
+        "The host key that evidence is verified with is not pinned",
+        "Probe the host with gpu-burnin fleet probe and its fingerprint, then run playbooks/admit.yml.",
+    ),
+    "MAINTENANCE": (
+        "A maintenance window of the node is near or open",
+        "Nothing: no new pods start until it is over, then the node is tested when it is idle.",
+    ),
+    "MAINTENANCE_OVER": (
+        "The node has been through a maintenance window and was not tested since",
+        "Nothing: it works on, and is tested when it is idle.",
+    ),
+    "NODE_ABSENT": (
+        "kubelet has not registered the node",
+        "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass. "
+        f"{DELETED}.",
+    ),
+    "NODE_UNKNOWN": (
+        "kubelet has stopped reporting, so the node may have booted again",
+        "Nothing, if it is booting: it is tested and admitted again; else look at its console.",
+    ),
+    "NODE_UNREPORTED": (
+        "kubelet has registered the node but not reported its status yet",
+        "Wait a moment; if it stays, look at kubelet's log on the node.",
+    ),
+    "NOT_PROVISIONED": (
+        "The node is in the cluster but has no NodeAdmission, so nobody says which machine it is",
+        "Add it to the inventory and run site.yml, or delete its Node.",
+    ),
+    "QUARANTINED_BY_PERSON": (
+        "A person has put the node in quarantine: its work is asked to leave",
+        "Read who and why in the message; it ends at its time or when the quarantine is taken away.",
+    ),
+    "REBOOTED": (
+        "The node has booted again since it was admitted",
+        "Nothing: its burn-in runs by itself, and it is admitted again after a pass.",
+    ),
+    "REPAIRED": (
+        "The node was in repair and has not been tested since",
+        "Nothing: the admitter asks for a test.",
+    ),
+    "REPAIRING": (
+        "The node is in the hands of the repair ladder",
+        "Wait for playbooks/repair.yml; it is tested after it.",
+    ),
+    "REQUEST_UNANSWERED": (
+        "The node was asked for a test and no result came in time",
+        "Look at `systemctl status gpu-burnin-watch` and `gpu-burnin status` on the node.",
+    ),
+    "RETEST_ASKED": (
+        "A person has asked for a test",
+        "Nothing: the node is tested when it is idle.",
+    ),
+    "TEST_DUE": (
+        "It is the node's turn to be tested",
+        "Nothing: it is idle, and back when it has passed.",
+    ),
+}

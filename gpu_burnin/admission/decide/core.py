@@ -1,0 +1,191 @@
+"""From all that is known of a node to what has to change. Pure: no I/O, no clock of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch, said, shut
+from gpu_burnin.admission.decide.course import Course, course_of
+from gpu_burnin.admission.decide.draining import draining
+from gpu_burnin.admission.decide.hardware import bounded
+from gpu_burnin.admission.decide.judge import Facts, Judged, judge
+from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
+from gpu_burnin.admission.decide.nodes import gated, labelled_ready
+from gpu_burnin.admission.decide.outlook import next_of
+from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
+from gpu_burnin.admission.decide.remember import examined, remembered
+from gpu_burnin.admission.decide.retest import flight_of, retest_asked, why_asked
+from gpu_burnin.admission.decide.stand import Stand, without_node
+from gpu_burnin.admission.decide.times import earliest, stamp, when
+from gpu_burnin.admission.names import ADMITTER_USER
+from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
+from gpu_burnin.admission.view import Brake, Decision, Rules, View
+
+# What a brake's leave is for.
+_LEAVE = {
+    Brake.JOIN: "let in",
+    Brake.GATE: "taken from work",
+    Brake.EXPIRE: "kept from new work and tested, since its proof is old",
+    Brake.TEST: "tested",
+}
+
+
+def decide(view: View, rules: Rules, now: datetime) -> Decision:
+    """Everything that has to change for one node. Deciding again on the result changes nothing."""
+    decision = _decide(view, rules, now, None)
+    if view.paused and view.record is not None and _acts(decision, view.record.status):
+        return withheld(view, decision, f"the fleet is paused: {view.paused}", None, rules, now)
+    return decision
+
+
+def withheld(view: View, decision: Decision, why: str, until: datetime | None, rules: Rules, now: datetime) -> Decision:
+    """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
+
+    What needs no leave, such as the taint of a maintenance window, is still done, unless the fleet is paused. Said
+    again, nothing changes, though `until` moves.
+    """
+    record = view.record
+    if record is None:
+        return Decision(decision.status)
+    if view.paused or decision.needs is None:
+        rest = _stay(view, record.spec, record.status, rules, now)
+        rest = Decision(rest.status, wake_at=rest.wake_at)
+    else:
+        rest = _decide(view, rules, now, decision.needs)
+    what = _LEAVE[decision.needs] if decision.needs else f"{decision.status.state} ({decision.status.code})"
+    planned, old = Next(what, why, stamp(until) if until is not None else ""), record.status.next
+    if old is not None and until is not None and (old.what, old.why) == (what, why):
+        at = when(old.at)
+        planned = old if at is not None and at > now else planned
+    status = replace(rest.status, next=planned)
+    return replace(rest, status=status, needs=None, wake_at=earliest(until, rest.wake_at))
+
+
+def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> Decision:
+    if view.record is None:
+        return _unprovisioned(view, rules, now)
+    spec, before = view.record.spec, view.record.status
+    if denied in (Brake.JOIN, Brake.GATE):
+        return _stay(view, spec, before, rules, now)
+    evidence, calendar = examined(view, spec, before), windows(view, rules, now)
+    status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
+    if view.node is None:
+        stand = without_node(view, spec, status, now)
+        status = replace(status, request=None, leave=None)
+        return Decision(_moved(status, stand, next_of(stand, None), now))
+    facts = Facts(view, view.node, spec, status, evidence, rules, now)
+    flight = flight_of(facts)
+    facts = replace(facts, unanswered=flight.unanswered)
+    judged = judge(facts)
+    return _carried_out(facts, judged, calendar, course_of(facts, judged, flight, calendar, denied))
+
+
+def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:
+    """The status and the patches of a course."""
+    names, now, stand = facts.rules.names, facts.now, course.stand
+    done = retest_asked(facts) if course.flight.answered else None
+    asked = facts.status.request
+    status = replace(facts.status, request=course.flight.request)
+    if done is not None and asked is not None and asked.why == why_asked(done):
+        status = replace(status, retested=done.since)
+    if course.open and judged.fit and not judged.due:
+        status = replace(status, accepted=_accepted(facts, judged))
+    leaving = draining(facts, judged, calendar)
+    status = replace(_moved(status, stand, course.next, now), leave=leaving.leave)
+    look = appearance(facts, judged, course, calendar, leaving, status)
+    verified, reason, message = said(judged, course)
+    return Decision(
+        status=status,
+        node_patch=node_patch(facts.node, look, our_taints(names)),
+        node_status_patch=condition_patch(facts.node, verified, reason, message, now),
+        needs=course.needs,
+        evict=leaving.evict,
+        wake_at=_wake(facts, judged, calendar, course, leaving.wake_at),
+    )
+
+
+def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -> Decision:
+    """The node stays as it is, but for what was seen and for the taint of a maintenance window."""
+    evidence = examined(view, spec, before)
+    calendar = windows(view, rules, now)
+    status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
+    patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None else None
+    return Decision(status, patch, wake_at=calendar.changes_at)
+
+
+def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
+    """A Node without NodeAdmission: left gated, never admitted; gated if it was let in. Control planes are neither."""
+    message = f"{view.name}: it has no NodeAdmission; add it to the inventory and run site.yml, or delete its Node"
+    status = Status(code="NOT_PROVISIONED", message=message)
+    node, names = view.node, rules.names
+    if node is None or view.paused or not (gated(node, names) or labelled_ready(node)):
+        return Decision(status)
+    was_open = not gated(node, names)
+    patch = node_patch(node, shut(node, names), (names.preflight,))
+    said_patch = condition_patch(node, "Unknown", status.code, message, now)
+    return Decision(status, patch, said_patch, Brake.GATE if was_open else None)
+
+
+def _moved(status: Status, stand: Stand, planned: Next, now: datetime) -> Status:
+    """The status at another place, with the transition where there is one."""
+    moved = replace(status, message=stand.message, next=planned)
+    if (status.state, status.code) == (stand.state, stand.code) and status.since:
+        return moved
+    time = stamp(now)
+    step = Transition(time, str(status.state), str(stand.state), stand.code, stand.message, stand.who or ADMITTER_USER)
+    moved = replace(moved, state=stand.state, code=stand.code, since=time)
+    newest = status.transitions[-1] if status.transitions else None
+    if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
+        return moved  # the begin of a maintenance window, which is told already
+    return _told(moved, step)
+
+
+def _told(status: Status, step: Transition) -> Status:
+    return replace(status, transitions=(*status.transitions, step)[-MOST_TRANSITIONS:])
+
+
+def _maintenance_told(status: Status, calendar: Windows, now: datetime) -> Status:
+    """The begin and the end of a window stand among the transitions, whatever state the node is in."""
+    here = str(status.state)
+    if calendar.why and not began(status):
+        return _told(status, Transition(stamp(now), here, here, BEGUN, calendar.why, ADMITTER_USER))
+    if not calendar.why and not calendar.unknown and began(status):
+        return _told(status, Transition(stamp(now), here, here, OVER, "the window is over", ADMITTER_USER))
+    return status
+
+
+def _accepted(facts: Facts, judged: Judged) -> Accepted:
+    statement, old = facts.statement, facts.status.accepted
+    assert statement is not None
+    expires = stamp(judged.expires) if judged.expires is not None else ""
+    new = Accepted(
+        sequence=statement.sequence,
+        boot_id=statement.boot_id,
+        report_sha256=statement.report_sha256,
+        hardware_sha256=statement.hardware_sha256,
+        level=statement.level,
+        finished_at=statement.finished_at,
+        admitted_at=stamp(facts.now),
+        expires_at=expires,
+        simulated=statement.simulated,
+        hardware=bounded(facts.evidence.hardware),
+    )
+    if old is None or (old.boot_id, old.sequence, old.report_sha256) != (new.boot_id, new.sequence, new.report_sha256):
+        return new
+    return replace(old, expires_at=expires)
+
+
+def _wake(facts: Facts, judged: Judged, calendar: Windows, course: Course, leaving: datetime | None) -> datetime | None:
+    spec = facts.spec
+    asks = (when(ask.until) for ask in (spec.hold, spec.quarantine, spec.retest, spec.repair) if ask is not None)
+    planned = when(course.next.at)
+    times = (judged.expires, calendar.changes_at, course.flight.wake_at, leaving, planned, *asks)
+    return earliest(*(time for time in times if time is not None and time > facts.now))
+
+
+def _acts(decision: Decision, old: Status) -> bool:
+    """Whether it does something to the Node, its pods, or where the node stands."""
+    moved = (decision.status.state, decision.status.code) != (old.state, old.code)
+    acts = decision.node_patch or decision.node_status_patch or decision.evict
+    return bool(moved or acts or decision.status.request != old.request)

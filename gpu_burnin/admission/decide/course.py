@@ -1,0 +1,94 @@
+"""Which way a node goes: a person's word, then its own facts, then a test where one is wanted. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpu_burnin.admission.decide import retest
+from gpu_burnin.admission.decide.judge import Facts, Judged
+from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
+from gpu_burnin.admission.decide.nodes import gated
+from gpu_burnin.admission.decide.outlook import next_of
+from gpu_burnin.admission.decide.stand import Stand, stand_of
+from gpu_burnin.admission.decide.times import later, stamp
+from gpu_burnin.admission.record import Next, State
+from gpu_burnin.admission.view import Brake
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where the node stands, whether it may take work (`open`), its request, what leave is needed, what comes next."""
+
+    stand: Stand
+    open: bool
+    flight: retest.Flight
+    next: Next
+    needs: Brake | None = None
+
+
+def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Windows, denied: Brake | None) -> Course:
+    """The course, without tests of our own where `denied` says that they have no leave."""
+    was_open = not gated(facts.node, facts.rules.names)
+    flight, begun, planned = _with_test(facts, judged, flight, calendar, denied)
+    stand = stand_of(facts.view.name, facts.spec, judged, facts.now)
+    if not judged.fit or stand.who:
+        free = not was_open or stand.who or judged.rebooted
+        return _course(judged, stand, False, flight, planned, None if free else Brake.GATE)
+    if flight.request is None:
+        return _course(judged, _ready(facts, judged, calendar), True, flight, planned, None if was_open else Brake.JOIN)
+    if judged.due and (begun is None or begun.mine):
+        # Old proof of an idle node: it is kept from new work, as one that was never tested.
+        return _course(judged, stand, False, flight, planned, Brake.EXPIRE if was_open else None)
+    if begun is not None:
+        stand = Stand(State.TESTING, begun.code, f"{facts.view.name}: {begun.why}")
+    elif facts.status.state is State.TESTING:
+        stand = Stand(State.TESTING, facts.status.code, facts.status.message)
+    else:
+        stand = Stand(State.TESTING, "TEST_DUE", f"{facts.view.name}: {flight.request.why}")
+    leave = Brake.TEST if was_open and begun is not None and begun.mine else None
+    return _course(judged, stand, was_open, flight, planned, leave)
+
+
+def _course(
+    judged: Judged, stand: Stand, is_open: bool, flight: retest.Flight, planned: Next | None, needs: Brake | None
+) -> Course:
+    return Course(stand, is_open, flight, planned or next_of(stand, flight.request, judged), needs)
+
+
+def _with_test(
+    facts: Facts, judged: Judged, flight: retest.Flight, calendar: Windows, denied: Brake | None
+) -> tuple[retest.Flight, retest.Wish | None, Next | None]:
+    """The request that is under way or is begun now, the wish that begins it, and what comes next where one waits."""
+    if flight.gave_up:
+        again = stamp(later(facts.now, facts.rules.retry_s))
+        return replace(flight, request=None), None, Next(retest.AGAIN, flight.gave_up, again)
+    wanted = retest.wish(facts, judged, calendar)
+    if wanted is None or (flight.request is not None and (wanted.mine or not flight.unanswered)):
+        return flight, None, judged.next
+    if retest.kept(facts, wanted):
+        return flight, None, None
+    why, until = retest.obstacle(facts, judged, wanted, calendar)
+    if not why and judged.fit and wanted.mine and denied is not None:
+        why = "there is no leave for a test now"
+    if why:
+        old = facts.status.next
+        if old is not None and (old.what, old.why) == (retest.AGAIN, why):
+            return flight, None, old
+        return flight, None, Next("tested", why, stamp(until) if until is not None else "")
+    request = retest.request_of(facts, wanted)
+    begun = retest.flight_of(replace(facts, status=replace(facts.status, request=request)))
+    return begun, wanted, None
+
+
+def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
+    """A node that may take work, with what is known to come: the first of these is what people ask about."""
+    name = facts.view.name
+    if calendar.why:
+        return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")
+    if judged.due:
+        return Stand(State.READY, judged.code, f"{judged.message}; it is tested when it is idle")
+    if warned := retest.warning(facts):
+        return Stand(State.READY, "AGENT_WARNED", f"{name}: {warned}")
+    if retest.after_maintenance(facts):
+        return Stand(State.READY, OVER, f"{name}: it was not tested since its maintenance")
+    return Stand(State.READY, judged.code, judged.message)

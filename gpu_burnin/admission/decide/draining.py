@@ -1,0 +1,45 @@
+"""Whether the work on a node is asked to leave, who goes now and who is waited for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpu_burnin.admission.decide.judge import FATAL, Facts, Judged
+from gpu_burnin.admission.decide.maintenance import Windows
+from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.words import active, asked, sentence
+from gpu_burnin.admission.drain import who_leaves
+from gpu_burnin.admission.record import Leave
+from gpu_burnin.admission.view import Pod
+
+
+@dataclass(frozen=True)
+class Draining:
+    """`code` is why the node is in quarantine, "" where it is not; `lost`: its work is, and no pod holds."""
+
+    code: str = ""
+    leave: Leave | None = None
+    evict: tuple[Pod, ...] = ()
+    lost: bool = False
+    wake_at: datetime | None = None
+
+
+def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
+    """No drain begins in a maintenance window; one that has begun goes on."""
+    quarantine = active(facts.spec.quarantine, facts.now)
+    if not judged.fault and quarantine is None:
+        return Draining()
+    code = judged.fault or "QUARANTINED_BY_PERSON"
+    why = judged.message if judged.fault or quarantine is None else asked("quarantine", quarantine)
+    begun = facts.status.leave
+    if begun is not None and when(begun.deadline) is None:
+        begun = None
+    deadline = later(facts.now, facts.rules.hold_deadline_s)
+    leave = begun or Leave(stamp(facts.now), stamp(deadline), sentence(f"{code}: {why}"))
+    leaving = who_leaves(facts.view.pods, leave, facts.now, facts.rules)
+    lost = code in FATAL and not leaving.waiting
+    nobody = not leaving.evict and not leaving.waiting
+    if begun is None and (nobody or calendar.why):
+        return Draining(code, lost=lost)
+    return Draining(code, leave, leaving.evict, lost, leaving.wake_at)

@@ -1,0 +1,305 @@
+"""What a node's own facts say of it: boots, evidence, hardware. Every doubt holds it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpu_burnin.admission.decide.hardware import change
+from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
+from gpu_burnin.admission.decide.remember import proof_of, rank
+from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.words import active, fault, sentence, told
+from gpu_burnin.admission.record import Next, Spec, State, Status
+from gpu_burnin.admission.view import Evidence, Node, Rules, View
+from gpu_burnin.node.evidence import Expectation, Statement, refusal
+from gpu_burnin.types import Verdict
+
+# Evidence of nodes tested together must not expire together.
+TTL_JITTER = 0.1
+# The work on these is lost: nothing is won by letting it end.
+FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
+GPUS_LATER = "its GPUs are counted again"
+# What ends by itself in a burn-in that the node starts at its boot.
+_AWAITED = frozenset({"EVIDENCE_MISSING", "EVIDENCE_BOOT", "REBOOTED"})
+
+
+class VerdictLabel(StrEnum):
+    """Values of the verdict label."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is true of a node: may it take work, and why (not).
+
+    `rebooted`: nothing on it can still be running. `fault` is the code of a FAIL. `due`: fit, but its proof is old or
+    of a lower level than asked for. `retest`: a test may clear it; `awaited`: it comes by itself. `expires`: when the
+    proof ends. `next` is what comes next where that is remembered there.
+    """
+
+    state: State
+    code: str
+    message: str
+    verdict: VerdictLabel = VerdictLabel.INCONCLUSIVE
+    fit: bool = False
+    rebooted: bool = False
+    fault: str = ""
+    due: bool = False
+    retest: bool = False
+    awaited: bool = False
+    expires: datetime | None = None
+    next: Next | None = None
+
+
+def node_ttl_s(name: str, ttl_s: float) -> float:
+    """The node's own time to live: up to 10 % shorter than `ttl_s`, the same at every call."""
+    share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
+    return ttl_s * (1 - TTL_JITTER * share)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One look at a node: the record's status already knows the evidence. `unanswered` is a request without answer."""
+
+    view: View
+    node: Node
+    spec: Spec
+    status: Status
+    evidence: Evidence
+    rules: Rules
+    now: datetime
+    unanswered: str = ""
+
+    @property
+    def boot(self) -> str:
+        """The boot that kubelet reports."""
+        return boot_id(self.node)
+
+    @property
+    def statement(self) -> Statement | None:
+        """What the node proved to have said, or None."""
+        return self.evidence.statement if self.evidence.code is None else None
+
+    @property
+    def agent_boot(self) -> str:
+        """The boot that the agent names, "" where it says nothing."""
+        return self.view.agent.boot_id if self.view.agent is not None else ""
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether one of the voices is of another boot than kubelet's.
+
+        The gate keeps a new boot's status out until the node is tainted, so evidence or agent may know of it first.
+        """
+        accepted = self.status.accepted
+        voices = (
+            self.agent_boot,
+            self.statement.boot_id if self.statement is not None else "",
+            accepted.boot_id if accepted is not None else "",
+        )
+        return bool(self.boot) and any(voice and voice != self.boot for voice in voices)
+
+    @property
+    def admitted_in_this_boot(self) -> bool:
+        """Whether its evidence was accepted in the boot that kubelet reports."""
+        return self.status.accepted is not None and self.status.accepted.boot_id == self.boot
+
+
+def judge(facts: Facts) -> Judged:
+    """Judge a node. A FAIL is named first, since it says most."""
+    return _failed(facts) or _not_here(facts) or _not_proven(facts) or _proven(facts)
+
+
+def repaired_at(status: Status) -> datetime | None:
+    """When the node last went into repair, as far as the record goes back."""
+    found = next((t for t in reversed(status.transitions) if t.after == State.REPAIRING), None)
+    return when(found.at) if found is not None else None
+
+
+def _failed(facts: Facts) -> Judged | None:
+    statement, name = facts.statement, facts.view.name
+    if statement is None or statement.verdict is not Verdict.FAIL or _before_repair(facts, statement):
+        return None
+    boots = {facts.boot, facts.agent_boot} - {""}
+    if boots and statement.boot_id not in boots:
+        return None
+    code = fault(statement)
+    said = told(statement) or f"burn-in run {statement.sequence} failed"
+    if code == "HARDWARE_CHANGED" and rank(statement.level) < 0:
+        return _held(facts, State.SUSPECT, code, f"{name}: {said}", retest=True)
+    return Judged(
+        State.QUARANTINED,
+        code,
+        f"{name}: {said}",
+        VerdictLabel.FAIL,
+        rebooted=facts.rebooted,
+        fault=code,
+    )
+
+
+def _not_here(facts: Facts) -> Judged | None:
+    """kubelet does not say how the node is."""
+    reported, name = condition(facts.node, "Ready"), facts.view.name
+    if not facts.boot or reported is None:
+        state = State.SUSPECT if facts.admitted_in_this_boot else _waiting(facts)
+        return _held(facts, state, "NODE_UNREPORTED", f"{name}: kubelet has not reported the node's status yet")
+    if reported.get("status") == "Unknown":
+        state = State.SUSPECT if facts.admitted_in_this_boot and not facts.rebooted else State.TESTING
+        message = f"{name}: kubelet has stopped reporting, it may have booted again"
+        return _held(facts, state, "NODE_UNKNOWN", message)
+    return None
+
+
+def _not_proven(facts: Facts) -> Judged | None:
+    """There is no evidence that can be judged: none, refused, or not of this boot."""
+    name, statement, boot = facts.view.name, facts.statement, facts.boot
+    if not facts.spec.identity.host_key:
+        message = f"{name}: its NodeAdmission names no host key; probe the host and run site.yml"
+        return _held(facts, _doubt(facts), "HOST_KEY_UNKNOWN", message)
+    if facts.agent_boot and facts.agent_boot != boot and facts.admitted_in_this_boot:
+        message = f"{name}: it has booted again (boot {sentence(facts.agent_boot)}), its status is of boot {boot}"
+        return _held(facts, State.TESTING, "REBOOTED", message)
+    if statement is None:
+        if facts.evidence.code is not None:
+            message = sentence(facts.evidence.message or f"{name}: its evidence is refused")
+            return _held(facts, State.SUSPECT, facts.evidence.code, message)
+        state = State.SUSPECT if facts.admitted_in_this_boot else _waiting(facts)
+        return _held(facts, state, "EVIDENCE_MISSING", f"{name}: no evidence of a burn-in was published")
+    if statement.boot_id != boot:
+        message = f"{name}: evidence is of boot {statement.boot_id}, its status of boot {boot}"
+        return _held(facts, State.TESTING, "EVIDENCE_BOOT", message)
+    if not facts.agent_boot:
+        message = f"{name}: its agent has said nothing that can be read, so nobody watches its GPUs"
+        return _held(facts, _doubt(facts), "AGENT_SILENT", message)
+    if facts.agent_boot != boot:
+        message = f"{name}: its agent speaks of boot {sentence(facts.agent_boot)}, its status is of boot {boot}"
+        return _held(facts, State.TESTING, "AGENT_BOOT", message)
+    return None
+
+
+def _proven(facts: Facts) -> Judged:
+    """There is evidence of this boot: what it is worth."""
+    name, statement, spec = facts.view.name, facts.statement, facts.spec
+    assert statement is not None
+    if _before_repair(facts, statement):
+        return _held(facts, State.TESTING, "REPAIRED", f"{name}: not tested since it was in repair", retest=True)
+    if facts.unanswered:
+        return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
+    if statement.verdict is not Verdict.PASS:
+        said = told(statement) or f"burn-in run {statement.sequence} was inconclusive"
+        return _held(facts, State.SUSPECT, fault(statement), f"{name}: {said}", retest=True)
+    expect = Expectation(ttl_s=None, allow_simulated=spec.identity.allow_simulated)
+    refused = refusal(statement, expect, facts.now)
+    if refused is not None:
+        code, message = refused
+        if code == "EVIDENCE_SKEW":
+            # Without the seconds, which would make another message, and a write, at every pass.
+            message = f"{name}: the evidence is of {statement.finished_at}, in the future; check the clocks"
+        return _held(facts, State.SUSPECT, code, message)
+    if changed := _changed(facts, statement):
+        return _held(facts, State.SUSPECT, "HARDWARE_CHANGED", f"{name}: {changed}", retest=True)
+    return _missing(facts) or _due(facts, statement)
+
+
+def _due(facts: Facts, statement: Statement) -> Judged:
+    """It passed: recently, and at the level that is asked for?"""
+    name, asked = facts.view.name, facts.spec.evidence
+    proof = proof_of(facts.status, asked.level)
+    message = f"{name}: burn-in run {statement.sequence} ({statement.level}) passed in boot {facts.boot}"
+    if proof is None:
+        low = f"{name}: burn-in run {statement.sequence} passed at level {statement.level}, not at {asked.level}"
+        return Judged(
+            State.TESTING,
+            "EVIDENCE_LEVEL",
+            low,
+            fit=not gated(facts.node, facts.rules.names),
+            rebooted=facts.rebooted,
+            due=True,
+            retest=True,
+        )
+    expires = later(proof, node_ttl_s(name, asked.max_age_s))
+    if facts.now > expires:
+        old = f"{name}: the proof of level {asked.level} is of {stamp(proof)}, too old since {stamp(expires)}"
+        return Judged(
+            State.EXPIRING,
+            "EVIDENCE_EXPIRED",
+            old,
+            VerdictLabel.EXPIRED,
+            fit=not gated(facts.node, facts.rules.names),
+            rebooted=facts.rebooted,
+            due=True,
+            retest=True,
+            expires=expires,
+        )
+    again = _gpus_later(facts)
+    return Judged(State.READY, "PASS", message, VerdictLabel.PASS, True, facts.rebooted, expires=expires, next=again)
+
+
+def _changed(facts: Facts, statement: Statement) -> str:
+    """What of the hardware is not as it was admitted in this boot, unless it was tested since that was told."""
+    status = facts.status
+    old = status.accepted
+    if old is None or old.boot_id != facts.boot or old.hardware_sha256 == statement.hardware_sha256:
+        return ""
+    asked = status.request
+    told = status.code == "HARDWARE_CHANGED" and asked is not None and statement.sequence > asked.after_sequence
+    return "" if told else change(old.hardware, facts.evidence.hardware)
+
+
+def _short(facts: Facts) -> str:
+    """Which GPUs kubelet does not offer, in words; "" where it names none at all, or offers all."""
+    wanted, resource = facts.spec.hardware.gpus, facts.spec.hardware.resource
+    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource)
+    if wanted <= 0 or capacity is None or (offered or 0) >= wanted:
+        return ""
+    return f"kubelet offers {offered or 0} of {wanted} {resource}"
+
+
+def _gpus_later(facts: Facts) -> Next | None:
+    short = _short(facts)
+    if not short:
+        return None
+    planned = facts.status.next
+    if planned is not None and planned.what == GPUS_LATER and when(planned.at) is not None:
+        return Next(GPUS_LATER, short, planned.at)
+    return Next(GPUS_LATER, short, stamp(later(facts.now, facts.rules.gpus_grace_s)))
+
+
+def _missing(facts: Facts) -> Judged | None:
+    """GPUs that are not there for longer than a device plugin takes to start again."""
+    short, planned = _short(facts), facts.status.next
+    if not short:
+        return None
+    told = facts.status.code == "GPUS_MISSING" or gated(facts.node, facts.rules.names)
+    if not told:
+        at = when(planned.at) if planned is not None and planned.what == GPUS_LATER else None
+        if at is None or facts.now < at:
+            return None
+    return _held(facts, State.SUSPECT, "GPUS_MISSING", f"{facts.view.name}: {short}", retest=True)
+
+
+def _before_repair(facts: Facts, statement: Statement) -> bool:
+    """Whether the statement is of the time before the newest repair, one that begins now included."""
+    begins = active(facts.spec.repair, facts.now) is not None and facts.status.state is not State.REPAIRING
+    repaired = facts.now if begins else repaired_at(facts.status)
+    return repaired is not None and repaired > statement.finished
+
+
+def _doubt(facts: Facts) -> State:
+    return State.SUSPECT if facts.statement is not None or facts.admitted_in_this_boot else _waiting(facts)
+
+
+def _waiting(facts: Facts) -> State:
+    return State.NEW if facts.status.last_test is None and facts.statement is None else State.TESTING
+
+
+def _held(facts: Facts, state: State, code: str, message: str, *, retest: bool = False) -> Judged:
+    awaited = code in _AWAITED
+    return Judged(state, code, message, rebooted=facts.rebooted, retest=retest or awaited, awaited=awaited)

@@ -1,0 +1,57 @@
+"""What maintenance means for a decision: the cloud's notice and the inventory's calendar together. Pure.
+
+Unknown is not none: while the cloud's answer is unknown nothing of ours that could wait is started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpu_burnin.admission.decide.times import earliest, when
+from gpu_burnin.admission.decide.words import sentence
+from gpu_burnin.admission.record import Status
+from gpu_burnin.admission.view import Rules, View
+from gpu_burnin.node.maintenance.window import active, changes_at, unknown
+
+BEGUN, OVER = "MAINTENANCE", "MAINTENANCE_OVER"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """`why` is the window that is near or open, "" for none; `unknown` why nobody can say whether there is one.
+
+    `changes_at` is when time alone changes it.
+    """
+
+    why: str = ""
+    unknown: str = ""
+    changes_at: datetime | None = None
+
+
+def windows(view: View, rules: Rules, now: datetime) -> Windows:
+    """The node's windows as they are now."""
+    told = () if view.agent is None else (view.agent.maintenance,)
+    why, unclear, changes = "", "", None
+    for one in (*told, *view.calendar):
+        if one is None:
+            continue
+        why = why or active(one, now, rules.maintenance_before_s)
+        unclear = unclear or unknown(one)
+        end = when(one.not_after)
+        changes = earliest(
+            changes, changes_at(one, now, rules.maintenance_before_s), end if end is not None and end > now else None
+        )
+    return Windows(sentence(why), sentence(unclear), changes)
+
+
+def began(status: Status) -> bool:
+    """Whether the record's newest word on maintenance is that it has begun."""
+    found = next((t.code for t in reversed(status.transitions) if t.code in (BEGUN, OVER)), OVER)
+    return found == BEGUN
+
+
+def ended_at(status: Status) -> datetime | None:
+    """When the record's newest window was over; None where none was."""
+    found = next((t for t in reversed(status.transitions) if t.code in (BEGUN, OVER)), None)
+    return when(found.at) if found is not None and found.code == OVER else None

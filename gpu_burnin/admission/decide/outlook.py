@@ -1,0 +1,40 @@
+"""What comes next for a node, why and when: always something. Pure."""
+
+from __future__ import annotations
+
+from gpu_burnin.admission.decide.judge import Judged
+from gpu_burnin.admission.decide.stand import Stand
+from gpu_burnin.admission.decide.times import stamp
+from gpu_burnin.admission.record import Next, Request, State
+
+_AWAITED = {
+    "AGENT_BOOT": "its agent has to speak in this boot",
+    "AGENT_SILENT": "its agent has to say in which boot it is",
+    "EVIDENCE_BOOT": "the burn-in of this boot has to pass; it starts by itself",
+    "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
+    "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
+    "HOST_KEY_UNKNOWN": "its host key has to be pinned",
+    "NODE_ABSENT": "kubelet has to register the node",
+    "NODE_UNKNOWN": "kubelet has to report again",
+    "NODE_UNREPORTED": "kubelet has to report the node's status",
+    "REBOOTED": "kubelet has to report the new boot, and its burn-in has to pass; both come by themselves",
+}
+
+
+def next_of(stand: Stand, request: Request | None, judged: Judged | None = None) -> Next:
+    """What comes next at this place, where nothing more is known than the place."""
+    if request is not None:
+        return Next("judged by its test", f"level {request.level}, asked for at {request.since}: {request.why}")
+    if stand.state is State.READY:
+        expires = stamp(judged.expires) if judged is not None and judged.expires is not None else ""
+        return Next("tested again", "its proof ends then, or earlier by the schedule", expires)
+    if stand.state is State.REPAIRING:
+        return Next("tested", "when it comes back from repair", stand.until)
+    if stand.state is State.HELD:
+        return Next("judged again", f"when {stand.who} lets it go", stand.until)
+    if stand.state is State.QUARANTINED and stand.who:
+        return Next("judged again", f"its work is asked to leave, until {stand.who} lets it go", stand.until)
+    if stand.state is State.QUARANTINED:
+        return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what its report asks for")
+    why = _AWAITED.get(stand.code, "it needs a pass of a new burn-in, or what the code asks for")
+    return Next("judged again", why)

@@ -1,0 +1,48 @@
+"""Where a node stands once people's asks are laid over its own facts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpu_burnin.admission.decide.judge import Judged
+from gpu_burnin.admission.decide.words import active, asked, sentence
+from gpu_burnin.admission.record import Spec, State, Status
+from gpu_burnin.admission.view import View
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A state with its reason. `who` is the person who asked for it, "" for nobody; `until` the end of the ask."""
+
+    state: State
+    code: str
+    message: str
+    who: str = ""
+    until: str = ""
+
+
+def stand_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Stand:
+    """A repair comes first, since it is what is done about a fault; then the fault; then quarantine and hold."""
+    repair, quarantine, hold = (active(ask, now) for ask in (spec.repair, spec.quarantine, spec.hold))
+    if repair is not None:
+        message = sentence(f"{name}: {asked('in repair', repair)}")
+        return Stand(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
+    if judged.fault:
+        return Stand(judged.state, judged.code, judged.message)
+    if quarantine is not None:
+        message = sentence(f"{name}: {asked('put in quarantine', quarantine)}")
+        return Stand(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)
+    if hold is not None:
+        message = sentence(f"{name}: {asked('held', hold)}")
+        return Stand(State.HELD, "HELD_BY_PERSON", message, hold.who, hold.until)
+    return Stand(judged.state, judged.code, sentence(judged.message))
+
+
+def without_node(view: View, spec: Spec, status: Status, now: datetime) -> Stand:
+    """A node that kubelet has not registered: what was found faulty stays it until it is seen again."""
+    message = f"{view.name}: no Node object: kubelet has not registered it"
+    found = Judged(State.NEW, "NODE_ABSENT", message)
+    if status.state is State.QUARANTINED and status.code != "QUARANTINED_BY_PERSON":
+        found = Judged(State.QUARANTINED, status.code, status.message, fault=status.code)
+    return stand_of(view.name, spec, found, now)

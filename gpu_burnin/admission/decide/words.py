@@ -1,0 +1,49 @@
+"""Words that a node or a person wrote, as they may stand in taints, conditions and events. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from gpu_burnin.admission.decide.times import when
+from gpu_burnin.admission.record import Ask
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.types import Verdict
+
+MOST_CHARS = 300
+# The value of a taint is a label's: at most 63 of these.
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,61}[A-Z0-9]")
+
+
+def sentence(text: str) -> str:
+    """One line of bounded length, whatever was in it."""
+    line = "".join(char if char.isprintable() else " " for char in text[: 2 * MOST_CHARS])
+    line = " ".join(line.split())
+    return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
+
+
+def fault(statement: Statement) -> str:
+    """The code of what a run found, its verdict where it names none that can be one: "" for a PASS."""
+    if statement.verdict is Verdict.PASS:
+        return ""
+    code = str(getattr(statement, "code", ""))
+    return code if _CODE.fullmatch(code) else str(statement.verdict)
+
+
+def told(statement: Statement) -> str:
+    """What a run says of what it found, in a sentence, or ""."""
+    return sentence(str(getattr(statement, "message", "")))
+
+
+def active(ask: Ask | None, now: datetime) -> Ask | None:
+    """An ask of a person, unless its time is over. One whose end cannot be read has none."""
+    if ask is None:
+        return None
+    until = when(ask.until)
+    return ask if until is None or now < until else None
+
+
+def asked(what: str, ask: Ask) -> str:
+    """What a person asks for, in a sentence."""
+    until = f" until {ask.until}" if ask.until else ""
+    return f"{what} by {ask.who}{until}: {ask.why}"
