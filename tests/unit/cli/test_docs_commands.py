@@ -29,7 +29,14 @@ BURNIN = ROOT / "docs/operations/burnin.md"
 CHECKS = ROOT / "docs/reference/checks.md"
 EXPECTATIONS = ROOT / "docs/reference/expectations.md"
 # Environment variables that the pages name.
-ENVIRONMENT = {"ANSIBLE_CONFIG", "GPU_BURNIN_SIMULATED_NVML", "LD_LIBRARY_PATH", "MUSTER_CACHE", "MUSTER_LAB_STATE"}
+ENVIRONMENT = {
+    "ANSIBLE_CONFIG",
+    "GPU_BURNIN_SIMULATED_NVML",
+    "LD_LIBRARY_PATH",
+    "MUSTER_CACHE",
+    "MUSTER_LAB_STATE",
+    "MUSTER_LEAVE_FILE",
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r'^(?:eval "\$\()?((?:gpu-burnin|muster) [^)#>]*)')
 PROGRAMS: dict[str, click.Group] = {"gpu-burnin": cli, "muster": muster.cli}
