@@ -19,7 +19,7 @@ from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT
 _T = TypeVar("_T")
 # The newest transitions are kept in the object; all of them are in the journal and in events.
 MOST_TRANSITIONS = 20
-_ABSENT = {OMIT_DEFAULT: True}
+_ABSENT: dict[str, object] = {OMIT_DEFAULT: True}
 
 
 class RecordError(GpuBurninError):
@@ -193,7 +193,7 @@ class Status:
     highest_sequence: int = _named("highestSequence", 0)
     highest_report_sha256: str = _named("highestReportSHA256", "")
     accepted: Accepted | None = field(default=None, metadata=_ABSENT)
-    last_test: Tested | None = field(default=None, metadata=_ABSENT)
+    last_test: Tested | None = field(default=None, metadata={JSON_NAME: "lastTest", **_ABSENT})
     proofs: Mapping[str, str] = field(default_factory=dict)
     next: Next | None = field(default=None, metadata=_ABSENT)
     request: Request | None = field(default=None, metadata=_ABSENT)

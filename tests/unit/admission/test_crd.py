@@ -1,0 +1,112 @@
+"""The definition of NodeAdmission and the types that read it are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gpu_burnin.admission import crd, record
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.record import (
+    Accepted,
+    Ask,
+    Leave,
+    Next,
+    NodeAdmission,
+    Request,
+    Spec,
+    State,
+    Status,
+    Transition,
+    Use,
+    document,
+    status_document,
+)
+
+TIME = "2026-11-22T12:00:00Z"
+ASK = Ask("admin", "loud fan", TIME)
+FULL = NodeAdmission(
+    "gpu-1",
+    Spec(hold=ASK, quarantine=ASK, retest=ASK, repair=ASK),
+    Status(
+        State.READY,
+        accepted=Accepted(1, "b", "r", "h", "quick", TIME, TIME, TIME, hardware={"driver": "1"}),
+        last_test=record.Tested(1, "quick", "PASS", TIME),
+        proofs={"quick": TIME},
+        next=Next("tested", "age"),
+        request=Request("id", "quick", TIME, "age"),
+        leave=Leave(TIME, TIME, "fault"),
+        use=Use(TIME, TIME, busy=True),
+        transitions=(Transition(TIME, "new", "ready", "PASS", "passed"),),
+    ),
+)
+
+
+def version(domain: str = "muster.dev") -> dict[str, Any]:
+    (found,) = crd.crd(Names(domain))["spec"]["versions"]
+    assert isinstance(found, dict)
+    return found
+
+
+def unknown(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of `value` that a structural schema would prune."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            inner = schema.get("additionalProperties") or schema.get("properties", {}).get(key)
+            if inner is None:
+                yield f"{path}.{key}"
+            else:
+                yield from unknown(item, inner, f"{path}.{key}")
+    if isinstance(value, list):
+        for item in value:
+            yield from unknown(item, schema["items"], f"{path}[]")
+
+
+def leaves(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    below = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
+    for one in below:
+        if one:
+            yield from leaves(one)
+
+
+def test_everything_that_a_record_says_is_kept() -> None:
+    whole = {**document(FULL, Names()), "status": status_document(FULL.status)}
+    schema = version()["schema"]["openAPIV3Schema"]
+    assert list(unknown({"spec": whole["spec"], "status": whole["status"]}, schema)) == []
+    assert list(unknown({"spec": {"made_up": 1}}, schema)) == [".spec.made_up"]
+
+
+def test_every_text_list_and_number_is_bounded() -> None:
+    bounds = {"string": ("maxLength", "enum"), "array": ("maxItems",), "integer": ("maximum",)}
+    for schema in leaves(version()["schema"]["openAPIV3Schema"]):
+        wanted = bounds.get(schema["type"])
+        assert wanted is None or any(bound in schema for bound in wanted), schema
+
+
+def test_the_columns_of_kubectl_name_fields_that_there_are() -> None:
+    whole = version()["schema"]["openAPIV3Schema"]
+    for column in version()["additionalPrinterColumns"]:
+        schema = whole
+        for step in column["jsonPath"].strip(".").split("."):
+            schema = schema["properties"][step]
+        assert schema["type"] == ("string" if column["type"] == "date" else column["type"])
+
+
+def test_the_group_is_the_domain() -> None:
+    made = crd.crd(Names("fleet.example"))
+    assert (made["metadata"]["name"], made["spec"]["group"]) == ("nodeadmissions.fleet.example", "fleet.example")
+
+
+def test_a_type_without_rule_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        value: complex
+
+    with pytest.raises(TypeError, match="no schema for <class 'complex'>"):
+        crd._schema(Odd)
