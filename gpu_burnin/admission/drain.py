@@ -24,12 +24,13 @@ CHECKPOINT = "checkpoint"
 class Leaving:
     """`evict` are asked now. `waiting` are left, each with until when: a time, or "checkpoint".
 
-    `unreadable` are sentences on holds that are none. `wake_at` is when time alone lets the next one go.
+    `told` are those who are told more than that they are evicted: until when they are left, or why their hold is none.
+    `wake_at` is when time alone lets the next one go.
     """
 
     evict: tuple[Pod, ...] = ()
     waiting: tuple[tuple[Pod, str], ...] = ()
-    unreadable: tuple[str, ...] = ()
+    told: tuple[tuple[Pod, str], ...] = ()
     wake_at: datetime | None = None
 
 
@@ -49,7 +50,7 @@ def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -
         raise RecordError(f"the deadline {leave.deadline!r} by which the work should leave cannot be read") from error
     evict: list[Pod] = []
     waiting: list[tuple[Pod, str]] = []
-    unreadable: list[str] = []
+    told: list[tuple[Pod, str]] = []
     ends: list[datetime] = []
     for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)):
         if pod.daemon or pod.ended or pod.leaving:
@@ -58,14 +59,18 @@ def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -
         try:
             end = deadline if hold == CHECKPOINT else parse_rfc3339(hold) if hold else now
         except ValueError as error:
-            unreadable.append(
-                f"pod {pod.namespace}/{pod.name} is not held: its annotation {rules.names.hold_until} is "
-                f'{hold[:64]!r} ({error}); write a time such as 2026-11-22T18:00:00Z, or "{CHECKPOINT}"'
+            why = (
+                f"it is not held, since its annotation {rules.names.hold_until} is {hold[:64]!r} ({error}); write a "
+                f'time such as 2026-11-22T18:00:00Z, or "{CHECKPOINT}"'
             )
+            told.append((pod, why))
             end = now
         if min(end, deadline) <= now:
             evict.append(pod)
         else:
-            waiting.append((pod, leave.deadline if end > deadline else hold))
+            until = leave.deadline if end > deadline else hold
+            waiting.append((pod, until))
+            end_in_words = f"its {CHECKPOINT}, at most to {leave.deadline}" if hold == CHECKPOINT else until
+            told.append((pod, f"it is asked to leave, and is left until {end_in_words}"))
             ends.append(min(end, deadline))
-    return Leaving(tuple(evict), tuple(waiting), tuple(unreadable), min(ends, default=None))
+    return Leaving(tuple(evict), tuple(waiting), tuple(told), min(ends, default=None))

@@ -100,7 +100,8 @@ class Decision:
     """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
 
     `needs` is the brake that has to give leave: without it the service writes `withheld(decision, why)` instead.
-    `evict` are the pods to be asked to leave now, by the eviction API. `wake_at` is when time alone changes something.
+    `evict` are the pods to be asked to leave now, by the eviction API; `told` are those to be told once, in an event,
+    what is in the sentence. `wake_at` is when time alone changes something.
     """
 
     status: Status
@@ -108,4 +109,5 @@ class Decision:
     node_status_patch: Patch | None = None
     needs: Brake | None = None
     evict: tuple[Pod, ...] = ()
+    told: tuple[tuple[Pod, str], ...] = ()
     wake_at: datetime | None = None

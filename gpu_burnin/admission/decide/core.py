@@ -101,6 +101,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         node_status_patch=condition_patch(facts.node, verified, reason, message, now),
         needs=course.needs,
         evict=leaving.evict,
+        told=leaving.told,
         wake_at=_wake(facts, judged, calendar, course, leaving.wake_at),
     )
 

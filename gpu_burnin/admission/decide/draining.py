@@ -21,6 +21,7 @@ class Draining:
     code: str = ""
     leave: Leave | None = None
     evict: tuple[Pod, ...] = ()
+    told: tuple[tuple[Pod, str], ...] = ()
     lost: bool = False
     wake_at: datetime | None = None
 
@@ -42,4 +43,4 @@ def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
     nobody = not leaving.evict and not leaving.waiting
     if begun is None and (nobody or calendar.why):
         return Draining(code, lost=lost)
-    return Draining(code, leave, leaving.evict, lost, leaving.wake_at)
+    return Draining(code, leave, leaving.evict, leaving.told, lost, leaving.wake_at)

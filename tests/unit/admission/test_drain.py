@@ -41,7 +41,20 @@ def test_a_hold_is_kept_until_it_ends(hold: str, until: str | None) -> None:
     one = pod(hold_until=hold)
     found = who_leaves([one], LEAVE, NOW, RULES)
     assert (found.evict, found.waiting) == (((one,), ()) if until is None else ((), ((one, until),)))
-    assert found.unreadable == ()
+    assert [one for one, _ in found.told] == [one for one, _ in found.waiting]
+
+
+@pytest.mark.parametrize(
+    ("hold", "sentence"),
+    [
+        ("checkpoint", "it is asked to leave, and is left until its checkpoint, at most to 2026-11-29T12:00:00Z"),
+        ("2026-11-23T00:00:00Z", "it is asked to leave, and is left until 2026-11-23T00:00:00Z"),
+        ("2027-01-01T00:00:00Z", "it is asked to leave, and is left until 2026-11-29T12:00:00Z"),
+    ],
+)
+def test_a_pod_that_holds_is_told_until_when(hold: str, sentence: str) -> None:
+    one = pod(hold_until=hold)
+    assert who_leaves([one, pod("b")], LEAVE, NOW, RULES).told == ((one, sentence),)
 
 
 @pytest.mark.parametrize("hold", ["", "2026-11-28T00:00:00Z", "9999-12-31T23:59:59Z", "checkpoint", "garbage"])
@@ -58,20 +71,21 @@ def test_a_hold_that_cannot_be_read_is_none_and_is_told(hold: str) -> None:
     one = pod(hold_until=hold)
     found = who_leaves([one], LEAVE, NOW, Rules(names=Names("fleet.example")))
     assert found.evict == (one,)
-    (sentence,) = found.unreadable
-    assert sentence.startswith("pod jobs/a is not held: its annotation fleet.example/hold-until is ")
+    ((told, sentence),) = found.told
+    assert told == one
+    assert sentence.startswith("it is not held, since its annotation fleet.example/hold-until is ")
     assert repr(hold) in sentence and "checkpoint" in sentence
 
 
 def test_the_end_of_time_is_no_error() -> None:
     found = who_leaves([pod(hold_until="9999-12-31T23:59:59-14:00")], LEAVE, NOW, RULES)
-    assert "is not held" in found.unreadable[0]
+    assert "is not held" in found.told[0][1]
 
 
 @pytest.mark.parametrize("who", [{"daemon": True}, {"ended": True}, {"leaving": True}])
 def test_some_are_never_asked(who: dict[str, bool]) -> None:
     found = who_leaves([pod(**who), pod(hold_until="garbage", **who)], LEAVE, NOW, RULES)
-    assert (found.evict, found.waiting, found.unreadable) == ((), (), ())
+    assert (found.evict, found.waiting, found.told) == ((), (), ())
 
 
 def test_the_answer_does_not_depend_on_the_order_and_wakes_at_the_first_end() -> None:

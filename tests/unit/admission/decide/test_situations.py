@@ -316,3 +316,11 @@ def test_deciding_again_on_the_result_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_code_is_explained(name: str) -> None:
     assert CASES[name].code in {*CODES, *EVIDENCE_CODES, *load_reasons(), *Verdict}
+
+
+def test_a_pod_that_holds_is_left_and_told() -> None:
+    pod = replace(GPU_POD, hold_until="checkpoint")
+    found = seen(changed(asks(quarantine=ASK), pods=(pod,)))
+    assert (found.evict, found.leave) == ((), True)
+    ((told, sentence),) = found.decision.told
+    assert told == pod and sentence.startswith("it is asked to leave, and is left until its checkpoint, at most to 20")
