@@ -156,6 +156,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
                     signed=not planted and all(notice.code != NO_EVIDENCE for notice in observed.notices),
                     unjournaled=seen.unjournaled,
                     revoked=revoked,
+                    hardware=facts.hardware,
                 )
                 recorded = record(finished, store, config)
             return Outcome(

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from gpu_burnin.admission.decide import CODES
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence_codes
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.settings.options import Option, Role, options_of
@@ -60,7 +60,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
     yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
-    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence.CODES, **CODES})
+    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence_codes.CODES, **CODES})
 
 
 def role_page(name: str, specs: Mapping[str, Any]) -> str:

@@ -234,7 +234,7 @@ def _missing(name: str, node: Node | None, domain: str) -> str:
     if annotation is None:
         return f"{name} has not published evidence; look at `systemctl status gpu-burnin-publish` on it"
     try:
-        evidence_boot = parse_statement(decode(annotation)[0]).boot_id
+        evidence_boot = parse_statement(decode(annotation).statement).boot_id
     except EvidenceError:
         # Published, and refused: that is an answer, not something to wait for.
         return ""
@@ -257,7 +257,7 @@ def _authentic(annotation: str, key: str, name: str, machine: str, now: datetime
         node=name, machine_id=machine or None, ttl_s=None, skew_s=_ANY_SKEW_S, verdict=None, allow_simulated=True
     )
     try:
-        return Evidence(verify(annotation, key, expect, now))
+        return Evidence(verify(annotation, key, expect, now).statement)
     except EvidenceError as error:
         return Evidence(error.statement, error.code, str(error))
 

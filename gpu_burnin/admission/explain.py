@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide import CODES
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_xids
 from gpu_burnin.judge.xid_explained import ExplainedXid, Outcome, all_explained, explained
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence_codes
 from gpu_burnin.report.order import order_for
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, table_with_text, wrap
@@ -42,7 +42,7 @@ def codes() -> dict[str, Code]:
         name: Code(name, info.summary, info.what_to_do, info.severity, info.action)
         for name, info in load_reasons().items()
     }
-    found |= {name: Code(name, *texts) for name, texts in {**evidence.CODES, **CODES}.items()}
+    found |= {name: Code(name, *texts) for name, texts in {**evidence_codes.CODES, **CODES}.items()}
     return dict(sorted(found.items()))
 
 

@@ -13,14 +13,15 @@ import re
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-from gpu_burnin.node.store import EVIDENCE, SIGNATURE
+from gpu_burnin.node.store import EVIDENCE, HARDWARE, MAX_SEQUENCE, SIGNATURE
+from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
 from gpu_burnin.types import JSON, Verdict
@@ -29,7 +30,8 @@ SCHEMA = "muster-evidence/v1"
 NAMESPACE = "gpu-burnin"
 DEFAULT_TTL_S = 7 * 86400.0
 MAX_SKEW_S = 60.0
-# Statement and signature take about 1 KiB; Kubernetes holds all annotations of a Node to 256 KiB.
+# Statement, signature and the identity of 8 GPUs take about 2 KiB; Kubernetes holds all annotations of a Node to
+# 256 KiB.
 MAX_ANNOTATION_BYTES = 16384
 _SSH_KEYGEN_TIMEOUT_S = 20.0
 # The name under which the one key is listed for ssh-keygen; who the key belongs to is the caller's knowledge.
@@ -37,66 +39,45 @@ _PRINCIPAL = "host"
 _KEY_ADVICE = {"No such file or directory": "make it with `ssh-keygen -A`", "Permission denied": "run as root"}
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-# Why evidence is refused: what the code means, and what to do about it.
-CODES: Mapping[str, tuple[str, str]] = {
-    "EVIDENCE_MALFORMED": (
-        "The evidence cannot be read",
-        "Publish it again with gpu-burnin publish on the node; if it stays, run gpu-burnin run there.",
-    ),
-    "EVIDENCE_SIGNATURE": (
-        "The signature is not that of the pinned host key over these bytes",
-        "Find out who wrote the annotation; if the host was reinstalled, pin its new host key and test it again.",
-    ),
-    "EVIDENCE_NODE": (
-        "The evidence is of another node or machine",
-        "Find out who wrote the annotation; if the machine was replaced, test the new one with gpu-burnin run.",
-    ),
-    "EVIDENCE_BOOT": (
-        "The evidence is of another boot",
-        "Nothing, if the node has just booted: its burn-in runs by itself; else run gpu-burnin run on it.",
-    ),
-    "EVIDENCE_REPLAYED": (
-        "Newer evidence of this node has been seen",
-        "Publish the newest with gpu-burnin publish on the node; if its state directory was lost, raise the number in "
-        "its file sequence above the one seen and test again.",
-    ),
-    "EVIDENCE_SKEW": (
-        "The evidence is from the future",
-        "Set the clocks of node and controller right (time_sync), then test again.",
-    ),
-    "EVIDENCE_EXPIRED": ("The evidence is too old", "Test the node again when it is idle."),
-    "EVIDENCE_HARDWARE": (
-        "GPUs, VBIOS, driver or kernel are not those that were tested",
-        "Test the node again as it is now.",
-    ),
-    "EVIDENCE_REPORT": (
-        "The report is not the one the evidence is about",
-        "Fetch the report from the node again.",
-    ),
-    "EVIDENCE_SIMULATED": (
-        "The run was on simulated hardware",
-        "Run on real GPUs; only a lab may allow simulated hardware.",
-    ),
-    "EVIDENCE_VERDICT": (
-        "The verdict is not PASS",
-        "Read the report (gpu-burnin report on the node), do what its reasons say and test again.",
-    ),
+_CODE = re.compile(r"[A-Z0-9_]*")
+# The longest that a statement's texts may be, in characters; a Node's name is a DNS subdomain.
+_MOST_CHARS: Mapping[str, int] = {
+    "schema": 32,
+    "node": 253,
+    "machine_id": 32,
+    "boot_id": 36,
+    "verdict": 16,
+    "level": 32,
+    "finished_at": 40,
+    "code": 64,
+    "message": 300,
 }
 
 
 class EvidenceError(GpuBurninError):
-    """Evidence that is refused. `code` is one of CODES; `statement` is set once the signature held."""
+    """Evidence that is refused. `code` is one of evidence_codes.CODES; `statement` and `hardware` are set once the
+    signature held."""
 
-    def __init__(self, code: str, message: str, statement: Statement | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        statement: Statement | None = None,
+        hardware: Mapping[str, JSON] | None = None,
+    ) -> None:
         super().__init__(message, EXIT_FAIL)
         self.code = code
         self.statement = statement
+        self.hardware = hardware or {}
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a host says about one run of its own. `finished_at` is RFC 3339 UTC, the hashes SHA-256 in hex."""
+    """What a host says about one run of its own, or about a finding of its agent (level "watch").
+
+    `finished_at` is RFC 3339 UTC, the hashes SHA-256 in hex. `code` and `message` are the first reason's, "" for a
+    PASS.
+    """
 
     node: str
     machine_id: str
@@ -109,6 +90,8 @@ class Statement:
     simulated: bool
     sequence: int
     finished_at: str
+    code: str = ""
+    message: str = ""
     schema: str = SCHEMA
 
     def canonical(self) -> bytes:
@@ -119,6 +102,23 @@ class Statement:
     def finished(self) -> datetime:
         """`finished_at` as an aware datetime."""
         return parse_time(self.finished_at)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The annotation's three members. `hardware` is what the hash in the statement is of; nothing is checked yet."""
+
+    statement: bytes
+    signature: str
+    hardware: Mapping[str, JSON]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a host has signed: the statement, and its hardware identity in words."""
+
+    statement: Statement
+    hardware: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -222,25 +222,35 @@ def own_public_key(host_key: Path) -> str:
     return public_key(done.stdout.decode("utf-8", "replace"))
 
 
-def write_evidence(directory: Path, statement: Statement, host_key: Path) -> None:
-    """Sign, place evidence.json.sig, then evidence.json: no statement without its signature."""
+def one_line(message: str) -> str:
+    """A message as a statement can carry it: one line, cut to its length."""
+    text, most = " ".join(message.split()), _MOST_CHARS["message"]
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def write_evidence(directory: Path, statement: Statement, hardware: Mapping[str, JSON], host_key: Path) -> None:
+    """Sign, place hardware.json and evidence.json.sig, then evidence.json: no statement without what it needs."""
     data = statement.canonical()
     signature = sign(data, host_key)
+    write_atomic(directory / HARDWARE, canonical_json(dict(hardware)))
     write_atomic(directory / SIGNATURE, signature.encode("ascii"))
     write_atomic(directory / EVIDENCE, data)
 
 
-def encode_annotation(statement: bytes, signature: str) -> str:
+def encode_annotation(statement: bytes, signature: str, hardware: Mapping[str, JSON]) -> str:
     """The value of the Node's annotation."""
-    return canonical_json({"statement": statement.decode("ascii"), "signature": signature}).decode("ascii")
+    document = {"statement": statement.decode("ascii"), "signature": signature, "hardware": dict(hardware)}
+    return canonical_json(document).decode("ascii")
 
 
 def annotation_of(directory: Path) -> str:
     """The annotation made of the evidence files in a run's directory; raises EvidenceError."""
     try:
         statement = read_bytes(directory / EVIDENCE, follow=False)
-        return encode_annotation(statement, read_text(directory / SIGNATURE, follow=False))
-    except (OSError, UnicodeDecodeError) as error:
+        signature = read_text(directory / SIGNATURE, follow=False)
+        hardware = parse_json(read_bytes(directory / HARDWARE, follow=False), _strict_object)
+        return encode_annotation(statement, signature, hardware_identity.checked(hardware))
+    except (OSError, ValueError) as error:
         raise EvidenceError("EVIDENCE_MALFORMED", f"{directory}: cannot read the evidence ({error})") from error
 
 
@@ -250,20 +260,33 @@ def _strict_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     return dict(pairs)
 
 
-def decode_annotation(annotation: str) -> tuple[bytes, str]:
-    """The signed bytes and the signature; raises EvidenceError (EVIDENCE_MALFORMED)."""
+def decode_annotation(annotation: str) -> Envelope:
+    """The members of the annotation, unchecked; raises EvidenceError (EVIDENCE_MALFORMED)."""
     try:
         if len(annotation) > MAX_ANNOTATION_BYTES:
             raise ValueError(f"longer than {MAX_ANNOTATION_BYTES} bytes")
         document = parse_json(annotation, _strict_object)
-        if not isinstance(document, dict) or set(document) != {"statement", "signature"}:
-            raise ValueError("not exactly a statement and a signature")
+        if not isinstance(document, dict) or set(document) != {"statement", "signature", "hardware"}:
+            raise ValueError("not exactly a statement, a signature and the hardware")
         statement, signature = document["statement"], document["signature"]
         if not isinstance(statement, str) or not isinstance(signature, str):
             raise ValueError("statement and signature must be texts")
-        return statement.encode("ascii"), signature
+        return Envelope(statement.encode("ascii"), signature, hardware_identity.checked(document["hardware"]))
     except ValueError as error:
         raise EvidenceError("EVIDENCE_MALFORMED", f"the evidence annotation cannot be read: {error}") from error
+
+
+def read_envelope(envelope: Envelope) -> Verified:
+    """What an envelope says whose signature held: the hardware is that of the statement.
+
+    Raises EvidenceError (EVIDENCE_MALFORMED).
+    """
+    statement = parse_statement(envelope.statement)
+    if hardware_identity.digest(envelope.hardware) != statement.hardware_sha256:
+        raise EvidenceError(
+            "EVIDENCE_MALFORMED", "the hardware beside the evidence statement is not that of its hash", statement
+        )
+    return Verified(statement, envelope.hardware)
 
 
 def parse_statement(data: bytes) -> Statement:
@@ -281,10 +304,14 @@ def parse_statement(data: bytes) -> Statement:
                 raise ValueError(f"{key} must be a {expected.__name__}")
             if key.endswith("_sha256") and not _SHA256.fullmatch(str(value)):
                 raise ValueError(f"{key} is not a SHA-256 in hex")
+            if (most := _MOST_CHARS.get(key)) is not None and len(str(value)) > most:
+                raise ValueError(f"{key} is longer than {most} characters")
         statement = Statement(**{**document, "verdict": Verdict(document["verdict"])})
         parse_time(statement.finished_at)
-        if statement.sequence < 1:
-            raise ValueError("sequence must be 1 or more")
+        if not 1 <= statement.sequence <= MAX_SEQUENCE:
+            raise ValueError(f"sequence must be from 1 to {MAX_SEQUENCE}")
+        if not _CODE.fullmatch(statement.code) or not statement.message.isprintable():
+            raise ValueError("code or message has other characters than they may")
         if statement.canonical() != data:
             raise ValueError("not in canonical form")
         return statement
@@ -292,21 +319,28 @@ def parse_statement(data: bytes) -> Statement:
         raise EvidenceError("EVIDENCE_MALFORMED", f"the evidence statement cannot be read: {error}") from error
 
 
-def verify(annotation: str, public_key_line: str, expect: Expectation, now: datetime | None = None) -> Statement:
-    """The statement in `annotation` when it is the host's and all that is expected holds.
+def verify(
+    annotation: str,
+    public_key_line: str,
+    expect: Expectation,
+    now: datetime | None = None,
+    holds: Callable[[bytes, str, str], bool] = signature_holds,
+) -> Verified:
+    """What `annotation` says when it is the host's and all that is expected holds.
 
-    `public_key_line` is the host's pinned public key. Raises EvidenceError with the code of the first thing
-    that does not hold: the signature first, the verdict last, so that a refused verdict is a true statement.
+    `public_key_line` is the host's pinned public key, `holds` what checks the signature. Raises EvidenceError with the
+    code of the first thing that does not hold: the signature first, the verdict last, so that a refused verdict is a
+    true statement.
     """
-    data, signature = decode_annotation(annotation)
-    if not signature_holds(data, signature, public_key_line):
+    envelope = decode_annotation(annotation)
+    if not holds(envelope.statement, envelope.signature, public_key_line):
         who = f"node {expect.node}" if expect.node else "the host"
         raise EvidenceError("EVIDENCE_SIGNATURE", f"the evidence is not signed by the pinned host key of {who}")
-    statement = parse_statement(data)
-    refused = refusal(statement, expect, now or datetime.now(UTC))
+    found = read_envelope(envelope)
+    refused = refusal(found.statement, expect, now or datetime.now(UTC))
     if refused:
-        raise EvidenceError(*refused, statement)
-    return statement
+        raise EvidenceError(*refused, found.statement, found.hardware)
+    return found
 
 
 def refusal(statement: Statement, expect: Expectation, now: datetime) -> tuple[str, str] | None:

@@ -20,8 +20,8 @@ SCHEMA = "muster-gate/v1"
 class GateClosed(GpuBurninError):
     """The gate stays closed; exit code 3 when the last run was inconclusive or simulated, else 1.
 
-    `code` is why evidence was refused (evidence.CODES), "" where there was none to refuse; `statement` is what the
-    evidence says, None unless its signature held.
+    `code` is why evidence was refused (evidence_codes.CODES), "" where there was none to refuse; `statement` is what
+    the evidence says, None unless its signature held.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = No
     )
     key = evidence.own_public_key(config.host_key)
     try:
-        return evidence.verify(evidence.annotation_of(newest.path), key, expect, now or datetime.now(UTC))
+        return evidence.verify(evidence.annotation_of(newest.path), key, expect, now or datetime.now(UTC)).statement
     except evidence.EvidenceError as error:
         why = str(error).removeprefix(f"{node}: ")
         message = f"{node}: closed: {why} ({error.code}); {_advice(error, newest.path)}"

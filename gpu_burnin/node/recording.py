@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_burnin.engine.plan import Plan
@@ -23,7 +23,7 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.system.host import Host
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import JSON, Verdict
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Finished:
 
     `planted`: it was asked to inject faults. `signed`: evidence of it is due. `unjournaled` is what kept the journal
     from being written to its end, None for nothing; `revoked` why the gate was closed by hand or by the cluster when
-    the run began.
+    the run began. `hardware` is the identity whose hash the report has.
     """
 
     run: RunDirectory
@@ -44,6 +44,7 @@ class Finished:
     signed: bool
     unjournaled: OSError | None = None
     revoked: str | None = None
+    hardware: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -123,9 +124,10 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
             simulated=report["simulated"],
             sequence=run.sequence,
             finished_at=report["finished_at"],
+            **_first_reason(report),
         )
         try:
-            evidence.write_evidence(run.path, statement, config.host_key)
+            evidence.write_evidence(run.path, statement, finished.hardware, config.host_key)
         except GpuBurninError as error:
             problem = str(error)
         except OSError as error:
@@ -135,6 +137,12 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
     with contextlib.suppress(OSError):  # perhaps there, but not for certain on the disk
         (run.path / EVIDENCE).unlink(missing_ok=True)
     return f"{socket.gethostname()}: there is no evidence of this run ({problem}): {means}"
+
+
+def _first_reason(report: model.Report) -> dict[str, str]:
+    """Code and message of the reason that a report names first; none for a PASS."""
+    first = next(iter(report["reasons"]), None)
+    return {} if first is None else {"code": first["code"], "message": evidence.one_line(first["message"])}
 
 
 def _opened(finished: Finished, store: Store) -> list[str]:

@@ -187,10 +187,10 @@ def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | Non
 def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
     """Raises GpuBurninError, ValueError, KeyError or TypeError for what cannot be believed."""
     annotation = evidence.annotation_of(run.path)
-    signed, signature = evidence.decode_annotation(annotation)
-    if not evidence.signature_holds(signed, signature, evidence.own_public_key(config.host_key)):
+    envelope = evidence.decode_annotation(annotation)
+    if not evidence.signature_holds(envelope.statement, envelope.signature, evidence.own_public_key(config.host_key)):
         raise GpuBurninError(f"{run.path / EVIDENCE} is not signed by this host's key {config.host_key}")
-    statement = evidence.parse_statement(signed)
+    statement = evidence.read_envelope(envelope).statement
     data = reports.read(run.path / REPORT)
     authentic.refuse_changed(run.path / REPORT, data)
     report = parse_json(data)

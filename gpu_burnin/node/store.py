@@ -25,13 +25,15 @@ KEEP_RUNS = 50
 JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"
+HARDWARE = "hardware.json"
 # Where the workers of a run share compiled kernels while it lasts.
 KERNEL_DIR = "kernels"
 # Where a run asks for a grant of its power waves.
 POWER_GRANT_DIR = "power_grant"
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
-_MOST_DIGITS = 18
+# What JSON readers everywhere hold exactly.
+MAX_SEQUENCE = 1 << 53
 
 
 def is_run_id(name: str) -> bool:
@@ -125,7 +127,7 @@ class Store:
             raise GpuBurninError(
                 f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or repair it"
             ) from error
-        if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) >= MAX_SEQUENCE:
             raise GpuBurninError(
                 f"{socket.gethostname()}: {path} does not hold a number; write one into it, at least the highest "
                 "sequence that the cluster has seen of this node"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from gpu_burnin.judge.xid import is_own
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import SERIES
 from gpu_burnin.report.formatting import covered
-from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.types import JSON, Gpu, Verdict, worst
@@ -36,6 +35,11 @@ class RunFacts:
     host: Host
     found: Found
     facts: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def hardware(self) -> dict[str, JSON]:
+        """The identity of what was tested."""
+        return hardware_identity.identity(self.found.gpus, self.found.driver, self.host.kernel)
 
 
 def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
@@ -59,7 +63,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         "software": _software(run, judged),
         "plan": model.plain(plan),
         "plan_sha256": plan.digest(),
-        "hardware_sha256": hardware_sha256(run.found.gpus, run.found.driver, run.host.kernel),
+        "hardware_sha256": hardware_identity.digest(run.hardware),
         "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],
         "checks": [model.reported(result) for result in judged.results],
         "telemetry": _telemetry(seen, run.found.gpus),
@@ -164,13 +168,3 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
     for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
             yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else unasked}
-
-
-def hardware_sha256(gpus: Iterable[Gpu], driver: str, kernel: str) -> str:
-    """Hash of what was tested: GPU UUIDs, serials and VBIOS (in UUID order), driver and kernel release."""
-    identity = {
-        "gpus": sorted([gpu.uuid, gpu.serial, gpu.vbios] for gpu in gpus),
-        "driver": driver,
-        "kernel": kernel,
-    }
-    return hashlib.sha256(canonical_json(identity)).hexdigest()

@@ -93,7 +93,8 @@ path.write_bytes(canonical_json(statement))
 path.with_suffix(".json.sig").unlink(missing_ok=True)
 sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "gpu-burnin", "-f", {key!r}, str(path)]
 subprocess.run(sign, check=True, capture_output=True)
-print(evidence.encode_annotation(path.read_bytes(), path.with_suffix(".json.sig").read_text()))
+hardware = json.loads((directory / "hardware.json").read_text())
+print(evidence.encode_annotation(path.read_bytes(), path.with_suffix(".json.sig").read_text(), hardware))
 """
     done = fleet.ssh(node, "/opt/gpu-burnin/current/bin/python -", stdin=program)
     assert done.rc == 0, done.err

@@ -11,6 +11,7 @@ from typing import Any
 from gpu_burnin.node.evidence import Statement, encode_annotation, sign
 from gpu_burnin.types import Verdict
 from tests.support.fake_api import FakeApi
+from tests.support.report_helpers import HARDWARE, HARDWARE_SHA256
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 BOOT = "0b1c2d3e-0000-4000-8000-000000000001"
@@ -24,7 +25,7 @@ STATEMENT = Statement(
     verdict=Verdict.PASS,
     level="quick",
     plan_sha256="2" * 64,
-    hardware_sha256="3" * 64,
+    hardware_sha256=HARDWARE_SHA256,
     simulated=False,
     sequence=5,
     finished_at="2026-11-21T11:00:00Z",
@@ -62,7 +63,7 @@ class Signer:
     def annotation(self, **changes: Any) -> str:
         """The annotation of a statement signed by the host."""
         data = replace(STATEMENT, **changes).canonical()
-        return encode_annotation(data, sign(data, self.key))
+        return encode_annotation(data, sign(data, self.key), HARDWARE)
 
     def publish(self, api: FakeApi, name: str = "gpu-1", **changes: Any) -> None:
         """What `gpu-burnin publish` does on the node."""

@@ -10,7 +10,7 @@ from gpu_burnin.node.evidence import Statement
 from gpu_burnin.settings.config import Config
 from gpu_burnin.types import Verdict
 from tests.support.node_runs import Node
-from tests.support.report_helpers import BOOT, MACHINE, make_key
+from tests.support.report_helpers import BOOT, HARDWARE_SHA256, MACHINE, make_key
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def statement() -> Statement:
         verdict=Verdict.PASS,
         level="quick",
         plan_sha256="b" * 64,
-        hardware_sha256="c" * 64,
+        hardware_sha256=HARDWARE_SHA256,
         simulated=False,
         sequence=7,
         finished_at="2026-01-02T03:04:05Z",

@@ -10,10 +10,14 @@ from pathlib import Path
 from gpu_burnin.node.evidence import Statement, write_evidence
 from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system.hardware_identity import digest
+from gpu_burnin.types import JSON
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 BOOT = "11111111-2222-3333-4444-555555555555"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HARDWARE: dict[str, JSON] = {"gpus": [["GPU-a", "1650", "96.00.D0.00.03"]], "driver": "580.95.05", "kernel": "6.12"}
+HARDWARE_SHA256 = digest(HARDWARE)
 
 
 def make_key(path: Path) -> Path:
@@ -28,6 +32,6 @@ def leave_run(config: Config, statement: Statement) -> RunDirectory:
     with store.locked():
         run = store.new_run(NOW)
         store.begin(run)
-        write_evidence(run.path, replace(statement, sequence=run.sequence), config.host_key)
+        write_evidence(run.path, replace(statement, sequence=run.sequence), HARDWARE, config.host_key)
         store.finish(run)
     return run

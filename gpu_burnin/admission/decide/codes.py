@@ -1,4 +1,4 @@
-"""The admission's own reason codes, with what to do; the others are evidence.CODES and the burn-in's reasons."""
+"""The admission's own reason codes, with what to do; the others are evidence_codes.CODES and the burn-in's reasons."""
 
 from __future__ import annotations
 

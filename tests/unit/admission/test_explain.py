@@ -16,7 +16,7 @@ from gpu_burnin.hardware import NVLINK5_CODES, load_reasons, load_xids
 from gpu_burnin.judge.observations import KernelLogFindings
 from gpu_burnin.judge.xid import judge_xids
 from gpu_burnin.judge.xid_explained import ExplainedXid, Outcome, all_explained, explained
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence_codes
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.types import Verdict
 from tests.support.run_helpers import GPUS, healthy
@@ -90,7 +90,7 @@ def test_refinements_of_the_policy_are_told() -> None:
 def test_all_codes_are_there_as_json_and_as_lines() -> None:
     told = json.loads(CliRunner().invoke(cli, ["explain", "--json"]).output)
     assert told["schema"] == "muster-explain/v1"
-    assert {one["code"] for one in told["codes"]} == {*load_reasons(), *evidence.CODES, *CODES}
+    assert {one["code"] for one in told["codes"]} == {*load_reasons(), *evidence_codes.CODES, *CODES}
     assert len(told["xids"]) == len(load_xids().xids) + len(load_xids().sxids)
     assert all(one["what_to_do"] for one in told["codes"])
     (one,) = json.loads(CliRunner().invoke(cli, ["explain", "gemm_mismatch", "--json"]).output)["codes"]

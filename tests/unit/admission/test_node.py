@@ -11,16 +11,17 @@ import pytest
 from gpu_burnin.admission.decide import CODES
 from gpu_burnin.admission.ledger import Admission, Entry
 from gpu_burnin.admission.node import Act, Evidence, Policy, decide, node_ttl_s
-from gpu_burnin.node.evidence import CODES as EVIDENCE_CODES
 from gpu_burnin.node.evidence import Statement
+from gpu_burnin.node.evidence_codes import CODES as EVIDENCE_CODES
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW, STATEMENT, make_node
 from tests.support.fake_api import apply_patch
+from tests.support.report_helpers import HARDWARE_SHA256
 
 POLICY = Policy()
 PREFIX = "muster.node-restriction.kubernetes.io/"
 ENTRY = Entry("ssh-ed25519 AAAA")
-ADMITTED = Entry("k", 5, "1" * 64, Admission(BOOT, 5, "1" * 64, "3" * 64, "2026-11-21T12:00:00Z"))
+ADMITTED = Entry("k", 5, "1" * 64, Admission(BOOT, 5, "1" * 64, HARDWARE_SHA256, "2026-11-21T12:00:00Z"))
 
 
 def preflight(node: Any) -> set[str]:
@@ -57,7 +58,7 @@ def test_a_pass_of_this_boot_is_admitted_with_one_patch_that_tests_the_version()
     }
     assert f'"boot_id":"{BOOT}"' in after["metadata"]["annotations"]["muster.dev/admitted"]
     entry = decision.entry
-    assert entry.admitted == Admission(BOOT, 5, "1" * 64, "3" * 64, "2026-11-21T12:00:00Z")
+    assert entry.admitted == Admission(BOOT, 5, "1" * 64, HARDWARE_SHA256, "2026-11-21T12:00:00Z")
     assert entry.highest_sequence == 5
 
 

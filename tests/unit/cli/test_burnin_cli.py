@@ -22,7 +22,7 @@ from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.options import complete_injections
 from gpu_burnin.engine.plan import faults_of, parse_injection
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence_codes
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
@@ -148,7 +148,7 @@ def test_version_schema_and_explain() -> None:
     assert call("version").stdout.strip() == call("--version").stdout.split()[-1]
     assert json.loads(call("schema").stdout)["title"]
     listed = call("explain").stdout
-    assert all(code in listed for code in (*load_reasons(), *evidence.CODES))
+    assert all(code in listed for code in (*load_reasons(), *evidence_codes.CODES))
     told = " ".join(call("explain", "gemm_mismatch").stdout.split())
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told

@@ -19,7 +19,7 @@ from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence_codes
 from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,7 +114,7 @@ def test_the_page_of_exit_codes_has_every_command() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_codes_of_a_page_are_those_of_the_program(page: str) -> None:
-    known = {*load_reasons(), *evidence.CODES, *CODES}
+    known = {*load_reasons(), *evidence_codes.CODES, *CODES}
     named = set(CODE.findall((ROOT / page).read_text())) - ENVIRONMENT
     assert named <= known, "codes are stable: a page must not name one that is not there"
 

@@ -21,6 +21,7 @@ from gpu_burnin.node.evidence import Statement, write_evidence
 from gpu_burnin.node.store import Store
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
+from tests.support.report_helpers import HARDWARE
 from tests.support.sample_reports import doubtful_8, faulty_8, healthy_1
 
 Put = Callable[..., Path]
@@ -108,7 +109,7 @@ def test_a_fleet_that_passed_has_nobody_to_name(put: Put, folder: Path) -> None:
 
 def changed(path: Path, statement: Statement, host_key: Path) -> str:
     signed = replace(statement, report_sha256=hashlib.sha256(b"another").hexdigest())
-    write_evidence(path.parent, signed, host_key)
+    write_evidence(path.parent, signed, HARDWARE, host_key)
     return "this is not the report that was signed"
 
 
@@ -164,7 +165,7 @@ def test_a_signed_report_of_a_host_is_believed(
 ) -> None:
     path = put("gpu-1")
     signed = replace(statement, report_sha256=hashlib.sha256(written["PASS"]).hexdigest())
-    write_evidence(path.parent, signed, host_key)
+    write_evidence(path.parent, signed, HARDWARE, host_key)
     assert read_fleet(folder).verdicts == {"PASS": 1}
 
 

@@ -17,7 +17,7 @@ from gpu_burnin.node.store import EVIDENCE, SIGNATURE
 from gpu_burnin.report import outputs
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system import host
-from tests.support.report_helpers import make_key
+from tests.support.report_helpers import HARDWARE, make_key
 from tests.support.sample_reports import healthy_1
 
 
@@ -28,7 +28,9 @@ def run_dir(tmp_path: Path, statement: Statement, host_key: Path) -> Path:
     directory.mkdir()
     outputs.write(directory, *healthy_1())
     digest = hashlib.sha256((directory / REPORT).read_bytes()).hexdigest()
-    write_evidence(directory, replace(statement, report_sha256=digest, machine_id=host.machine_id()), host_key)
+    write_evidence(
+        directory, replace(statement, report_sha256=digest, machine_id=host.machine_id()), HARDWARE, host_key
+    )
     return directory
 
 
@@ -70,13 +72,13 @@ def test_evidence_that_was_changed_with_it_has_another_signature(
     report.write_bytes(report.read_bytes().replace(b'"PASS"', b'"FAIL"', 1))
     digest = hashlib.sha256(report.read_bytes()).hexdigest()
     forged = replace(statement, report_sha256=digest, machine_id=host.machine_id())
-    write_evidence(run_dir, forged, make_key(tmp_path / "other"))
+    write_evidence(run_dir, forged, HARDWARE, make_key(tmp_path / "other"))
     assert refused(run_dir, host_key).code == "EVIDENCE_SIGNATURE"
     (run_dir / SIGNATURE).unlink()
     assert refused(run_dir, host_key).code == "EVIDENCE_SIGNATURE"
     # A key that is not at hand, or of another machine, proves nothing.
     hold(run_dir, tmp_path / "none")
-    write_evidence(run_dir, replace(forged, machine_id="f" * 32), tmp_path / "other")
+    write_evidence(run_dir, replace(forged, machine_id="f" * 32), HARDWARE, tmp_path / "other")
     hold(run_dir, host_key)
 
 

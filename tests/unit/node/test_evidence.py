@@ -13,17 +13,19 @@ import pytest
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.evidence import EvidenceError, Expectation, Statement
-from gpu_burnin.report.build import hardware_sha256
 from gpu_burnin.system.canonical import canonical_json
-from gpu_burnin.types import Gpu, Verdict
-from tests.support.report_helpers import BOOT, MACHINE, NOW, make_key
+from gpu_burnin.system.hardware_identity import difference, digest, identity
+from gpu_burnin.types import JSON, Gpu, Verdict
+from tests.support.report_helpers import BOOT, HARDWARE, HARDWARE_SHA256, MACHINE, NOW, make_key
 
-EXPECT = Expectation(node="gpu-1", machine_id=MACHINE, boot_id=BOOT, hardware_sha256="c" * 64, highest_sequence=7)
+EXPECT = Expectation(
+    node="gpu-1", machine_id=MACHINE, boot_id=BOOT, hardware_sha256=HARDWARE_SHA256, highest_sequence=7
+)
 
 
 def annotation(statement: Statement, key: Path) -> str:
     data = statement.canonical()
-    return evidence.encode_annotation(data, evidence.sign(data, key))
+    return evidence.encode_annotation(data, evidence.sign(data, key), HARDWARE)
 
 
 def refused(text: str, line: str, expect: Expectation = EXPECT, now: datetime = NOW) -> EvidenceError:
@@ -34,12 +36,13 @@ def refused(text: str, line: str, expect: Expectation = EXPECT, now: datetime = 
 
 
 def test_signed_evidence_verifies(statement: Statement, host_key: Path, public_line: str) -> None:
-    assert evidence.verify(annotation(statement, host_key), public_line, EXPECT, NOW) == statement
+    found = evidence.verify(annotation(statement, host_key), public_line, EXPECT, NOW)
+    assert (found.statement, found.hardware) == (statement, HARDWARE)
 
 
 def test_known_hosts_line_serves_as_key(statement: Statement, host_key: Path, public_line: str) -> None:
     line = f"[198.18.7.61]:22 {public_line}"
-    assert evidence.verify(annotation(statement, host_key), line, EXPECT, NOW) == statement
+    assert evidence.verify(annotation(statement, host_key), line, EXPECT, NOW).statement == statement
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_known_hosts_line_serves_as_key(statement: Statement, host_key: Path, pu
         ("EVIDENCE_REPLAYED", EXPECT, {"sequence": 6}, 0),
         ("EVIDENCE_SKEW", EXPECT, {}, -61),
         ("EVIDENCE_EXPIRED", EXPECT, {}, 7 * 86400 + 1),
-        ("EVIDENCE_HARDWARE", EXPECT, {"hardware_sha256": "d" * 64}, 0),
+        ("EVIDENCE_HARDWARE", replace(EXPECT, hardware_sha256="d" * 64), {}, 0),
         ("EVIDENCE_REPORT", replace(EXPECT, report_sha256="e" * 64), {}, 0),
         ("EVIDENCE_SIMULATED", EXPECT, {"simulated": True}, 0),
         ("EVIDENCE_VERDICT", EXPECT, {"verdict": Verdict.FAIL}, 0),
@@ -70,7 +73,7 @@ def test_each_refusal_has_its_code(
     wrong = Statement(**{**asdict(statement), **change})
     error = refused(annotation(wrong, host_key), public_line, expect, NOW + timedelta(seconds=late))
     assert error.code == code
-    assert error.statement == wrong
+    assert (error.statement, error.hardware) == (wrong, HARDWARE)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_signature_of_another_namespace(statement: Statement, host_key: Path, pu
     made = subprocess.run(
         ["ssh-keygen", "-Y", "sign", "-q", "-n", "file", "-f", host_key], input=data, capture_output=True, check=True
     )
-    text = evidence.encode_annotation(data, made.stdout.decode())
+    text = evidence.encode_annotation(data, made.stdout.decode(), HARDWARE)
     assert refused(text, public_line).code == "EVIDENCE_SIGNATURE"
 
 
@@ -127,6 +130,15 @@ def test_signature_of_another_namespace(statement: Statement, host_key: Path, pu
         "[]",
         "{",
         '{"statement":"x"}',
+        '{"statement":"x","signature":"x"}',
+        '{"statement":"x","signature":"x","hardware":[]}',
+        '{"statement":"x","signature":"x","hardware":{"gpus":[],"driver":"1"}}',
+        '{"statement":"x","signature":"x","hardware":{"gpus":[["a","b"]],"driver":"1","kernel":"6"}}',
+        '{"statement":"x","signature":"x","hardware":{"gpus":[["a","b",1]],"driver":"1","kernel":"6"}}',
+        '{"statement":"x","signature":"x","hardware":{"gpus":[],"driver":"' + "9" * 129 + '","kernel":"6"}}',
+        '{"statement":"x","signature":"x","hardware":{"gpus":['
+        + ",".join(['["","",""]'] * 129)
+        + '],"driver":"1","kernel":"6"}}',
         '{"statement":1,"signature":"x"}',
         '{"statement":"a","statement":"b","signature":"x"}',
         '{"statement":"é","signature":"x"}',
@@ -154,6 +166,19 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
         _with(schema="muster-evidence/v2"),
         _with(sequence=True),
         _with(sequence=0),
+        _with(sequence=-1),
+        _with(sequence=2**53 + 1),
+        _with(sequence=10**4000),
+        _with(node="n" * 254),
+        _with(machine_id="0" * 33),
+        _with(boot_id="1" * 37),
+        _with(level="l" * 33),
+        _with(code="C" * 65),
+        _with(code="xid fatal"),
+        _with(message="m" * 301),
+        _with(message="two\nlines"),
+        _with(message="\x1b[31m"),
+        _with(finished_at="2026-01-02T03:04:05." + "0" * 40 + "Z"),
         _with(simulated="no"),
         _with(verdict="GOOD"),
         _with(report_sha256="A" * 64),
@@ -167,7 +192,7 @@ def test_signed_but_malformed_statement(
     form: Callable[[dict[str, object]], bytes], statement: Statement, host_key: Path, public_line: str
 ) -> None:
     data = form(asdict(statement))
-    text = evidence.encode_annotation(data, evidence.sign(data, host_key))
+    text = evidence.encode_annotation(data, evidence.sign(data, host_key), HARDWARE)
     assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
 
 
@@ -192,22 +217,73 @@ def test_missing_host_key_is_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def sha256_of(gpus: list[Gpu], driver: str, kernel: str) -> str:
+    return digest(identity(gpus, driver, kernel))
+
+
 def test_hardware_hash_depends_on_identity_only() -> None:
     gpu = Gpu(0, "GPU-a", "1", "0000:01:00.0", "name", "h200", 1, "96.00")
     other = replace(gpu, index=1, uuid="GPU-b")
-    both = hardware_sha256([gpu, other], "580.1", "6.1")
-    assert both == hardware_sha256([other, replace(gpu, index=3)], "580.1", "6.1")
+    both = sha256_of([gpu, other], "580.1", "6.1")
+    assert both == sha256_of([other, replace(gpu, index=3)], "580.1", "6.1")
     changed = [replace(gpu, serial="2"), replace(gpu, vbios="97.00"), replace(gpu, uuid="GPU-c")]
-    assert len({both, *(hardware_sha256([one, other], "580.1", "6.1") for one in changed)}) == 4
-    assert both != hardware_sha256([gpu, other], "580.2", "6.1")
-    assert both != hardware_sha256([gpu, other], "580.1", "6.2")
+    assert len({both, *(sha256_of([one, other], "580.1", "6.1") for one in changed)}) == 4
+    assert both != sha256_of([gpu, other], "580.2", "6.1")
+    assert both != sha256_of([gpu, other], "580.1", "6.2")
 
 
 def test_files_carry_the_annotation(statement: Statement, host_key: Path, public_line: str, tmp_path: Path) -> None:
-    evidence.write_evidence(tmp_path, statement, host_key)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["evidence.json", "evidence.json.sig"]
-    assert evidence.verify(evidence.annotation_of(tmp_path), public_line, EXPECT, NOW) == statement
+    evidence.write_evidence(tmp_path, statement, HARDWARE, host_key)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evidence.json", "evidence.json.sig", "hardware.json"]
+    assert evidence.verify(evidence.annotation_of(tmp_path), public_line, EXPECT, NOW).statement == statement
     (tmp_path / "evidence.json.sig").unlink()
     with pytest.raises(EvidenceError) as caught:
         evidence.annotation_of(tmp_path)
     assert caught.value.code == "EVIDENCE_MALFORMED"
+
+
+@pytest.mark.parametrize("changed", [b"[]", b"{", b"{}", b'{"driver":"1","gpus":[],"gpus":[],"kernel":"6"}'])
+def test_hardware_file_that_cannot_be_read(
+    changed: bytes, statement: Statement, host_key: Path, tmp_path: Path
+) -> None:
+    evidence.write_evidence(tmp_path, statement, HARDWARE, host_key)
+    (tmp_path / "hardware.json").write_bytes(changed)
+    with pytest.raises(EvidenceError) as caught:
+        evidence.annotation_of(tmp_path)
+    assert caught.value.code == "EVIDENCE_MALFORMED"
+
+
+def test_other_hardware_than_was_signed_is_refused(statement: Statement, host_key: Path, public_line: str) -> None:
+    document = json.loads(annotation(statement, host_key))
+    document["hardware"]["driver"] = "580.105.08"
+    error = refused(json.dumps(document), public_line)
+    assert error.code == "EVIDENCE_MALFORMED"
+    assert "not that of its hash" in str(error)
+
+
+def test_a_signature_may_be_checked_in_another_way(statement: Statement, host_key: Path, public_line: str) -> None:
+    text = annotation(statement, host_key)
+    with pytest.raises(EvidenceError) as caught:
+        evidence.verify(text, public_line, EXPECT, NOW, lambda data, signature, key: False)
+    assert caught.value.code == "EVIDENCE_SIGNATURE"
+
+
+def test_message_is_cut_to_what_a_statement_carries() -> None:
+    assert evidence.one_line("XID 79:\n  gone") == "XID 79: gone"
+    assert len(evidence.one_line("x" * 400)) == 300
+    assert evidence.one_line("x" * 400).endswith("x...")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "driver", "says"),
+    [
+        ([["GPU-a", "1", "96"]], "580", ""),
+        ([["GPU-a", "1", "96"]], "590", "driver 580 -> 590"),
+        ([["GPU-b", "1", "96"]], "580", "GPU-a is gone; GPU-b is new"),
+        ([["GPU-a", "2", "97"]], "580", "serial of GPU-a 1 -> 2; VBIOS of GPU-a 96 -> 97"),
+        ([["GPU-a", "1", "96"], ["GPU-a", "1", "96"]], "580", "several GPUs of one UUID"),
+    ],
+)
+def test_difference_of_hardware_in_words(gpus: list[JSON], driver: str, says: str) -> None:
+    old: dict[str, JSON] = {"gpus": [["GPU-a", "1", "96"]], "driver": "580", "kernel": "6"}
+    assert difference(old, {"gpus": gpus, "driver": driver, "kernel": "6"}) == says

@@ -35,10 +35,10 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     names = {path.name for path in run.path.iterdir()}
     assert names == {
         "report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json", "journal.jsonl",
-        "evidence.json", "evidence.json.sig",
+        "evidence.json", "evidence.json.sig", "hardware.json",
     }  # fmt: skip
     assert model.document(reports.load(node.store.latest)) == report
-    statement = evidence.verify(
+    found = evidence.verify(
         evidence.annotation_of(run.path),
         public_line,
         evidence.Expectation(
@@ -49,6 +49,8 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
             allow_simulated=True,
         ),
     )
+    statement = found.statement
+    assert [gpu[0] for gpu in found.hardware["gpus"]] == sorted(gpu["uuid"] for gpu in report["gpus"])  # type: ignore[index, union-attr]
     assert statement.sequence == report["sequence"] == 1
     assert statement.simulated is True
     assert node.store.revoked() is None

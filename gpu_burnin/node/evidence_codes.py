@@ -1,0 +1,51 @@
+"""Why evidence is refused, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Why evidence is refused: what the code means, and what to do about it.
+CODES: Mapping[str, tuple[str, str]] = {
+    "EVIDENCE_MALFORMED": (
+        "The evidence cannot be read",
+        "Publish it again with gpu-burnin publish on the node; if it stays, run gpu-burnin run there.",
+    ),
+    "EVIDENCE_SIGNATURE": (
+        "The signature is not that of the pinned host key over these bytes",
+        "Find out who wrote the annotation; if the host was reinstalled, pin its new host key and test it again.",
+    ),
+    "EVIDENCE_NODE": (
+        "The evidence is of another node or machine",
+        "Find out who wrote the annotation; if the machine was replaced, test the new one with gpu-burnin run.",
+    ),
+    "EVIDENCE_BOOT": (
+        "The evidence is of another boot",
+        "Nothing, if the node has just booted: its burn-in runs by itself; else run gpu-burnin run on it.",
+    ),
+    "EVIDENCE_REPLAYED": (
+        "Newer evidence of this node has been seen",
+        "Publish the newest with gpu-burnin publish on the node; if its state directory was lost, raise the number in "
+        "its file sequence above the one seen and test again.",
+    ),
+    "EVIDENCE_SKEW": (
+        "The evidence is from the future",
+        "Set the clocks of node and controller right (time_sync), then test again.",
+    ),
+    "EVIDENCE_EXPIRED": ("The evidence is too old", "Test the node again when it is idle."),
+    "EVIDENCE_HARDWARE": (
+        "GPUs, VBIOS, driver or kernel are not those that were tested",
+        "Test the node again as it is now.",
+    ),
+    "EVIDENCE_REPORT": (
+        "The report is not the one the evidence is about",
+        "Fetch the report from the node again.",
+    ),
+    "EVIDENCE_SIMULATED": (
+        "The run was on simulated hardware",
+        "Run on real GPUs; only a lab may allow simulated hardware.",
+    ),
+    "EVIDENCE_VERDICT": (
+        "The verdict is not PASS",
+        "Read the report (gpu-burnin report on the node), do what its reasons say and test again.",
+    ),
+}
