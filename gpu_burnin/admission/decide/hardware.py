@@ -1,6 +1,6 @@
 """The hardware that evidence is of, in words, and what has changed between two. Pure.
 
-A node writes it: what has not the form of gpu_burnin.report.build.hardware_sha256 counts as nothing said.
+A node writes it: what has not the form of gpu_burnin.system.hardware_identity counts as nothing said.
 """
 
 from __future__ import annotations
