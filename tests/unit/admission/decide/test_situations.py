@@ -14,7 +14,7 @@ from gpu_burnin.admission.record import Ask, Hardware, Identity, Proof
 from gpu_burnin.admission.view import Brake, Evidence, View
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned
-from gpu_burnin.node.evidence import CODES as EVIDENCE_CODES
+from gpu_burnin.node.evidence_codes import CODES as EVIDENCE_CODES
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW, make_node
 from tests.support.decide_helpers import (
