@@ -8,16 +8,17 @@ from datetime import datetime
 from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch, said, shut
 from gpu_burnin.admission.decide.course import Course, course_of
 from gpu_burnin.admission.decide.draining import draining
-from gpu_burnin.admission.decide.hardware import bounded
+from gpu_burnin.admission.decide.hardware import bounded, change
 from gpu_burnin.admission.decide.judge import Facts, Judged, judge
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
 from gpu_burnin.admission.decide.remember import examined, remembered
-from gpu_burnin.admission.decide.retest import flight_of, retest_asked, why_asked
+from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, why_asked
 from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, stamp, when
+from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.names import ADMITTER_USER
 from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
@@ -68,31 +69,30 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     spec, before = view.record.spec, view.record.status
     if denied in (Brake.JOIN, Brake.GATE):
         return _stay(view, spec, before, rules, now)
-    evidence, calendar = examined(view, spec, before), windows(view, rules, now)
+    evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
     status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
     if view.node is None:
         stand = without_node(view, spec, status, now)
         status = replace(status, request=None, leave=None)
         return Decision(_moved(status, stand, next_of(stand, None), now))
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
-    flight = flight_of(facts)
-    facts = replace(facts, unanswered=flight.unanswered)
+    flight = flight_of(facts, calendar)
+    facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered)
     judged = judge(facts)
-    return _carried_out(facts, judged, calendar, course_of(facts, judged, flight, calendar, denied))
+    course = course_of(facts, judged, flight, calendar, denied)
+    if denied is not None and course.needs is not None:
+        return _stay(view, spec, before, rules, now)
+    return _carried_out(facts, judged, calendar, course)
 
 
 def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:
     """The status and the patches of a course."""
     names, now, stand = facts.rules.names, facts.now, course.stand
-    done = retest_asked(facts) if course.flight.answered else None
-    asked = facts.status.request
     status = replace(facts.status, request=course.flight.request)
-    if done is not None and asked is not None and asked.why == why_asked(done):
-        status = replace(status, retested=done.since)
+    leaving = draining(facts, judged, calendar)
+    status = replace(_moved(status, stand, course.next, now, _changed_since(facts, course)), leave=leaving.leave)
     if course.open and judged.fit and not judged.due:
         status = replace(status, accepted=_accepted(facts, judged))
-    leaving = draining(facts, judged, calendar)
-    status = replace(_moved(status, stand, course.next, now), leave=leaving.leave)
     look = appearance(facts, judged, course, calendar, leaving, status)
     verified, reason, message = said(judged, course)
     return Decision(
@@ -106,10 +106,18 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
     )
 
 
+def _asked_done(facts: Facts, flight: Flight) -> Status:
+    """The status that knows of a person's ask for a test that it was done."""
+    ask, request = retest_asked(facts), facts.status.request
+    if not flight.answered or ask is None or request is None or request.why != why_asked(ask):
+        return facts.status
+    return replace(facts.status, retested=ask.since)
+
+
 def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -> Decision:
     """The node stays as it is, but for what was seen and for the taint of a maintenance window."""
     evidence = examined(view, spec, before)
-    calendar = windows(view, rules, now)
+    calendar = windows(view, before, rules, now)
     status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
     patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None else None
     return Decision(status, patch, wake_at=calendar.changes_at)
@@ -128,13 +136,14 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     return Decision(status, patch, said_patch, Brake.GATE if was_open else None)
 
 
-def _moved(status: Status, stand: Stand, planned: Next, now: datetime) -> Status:
-    """The status at another place, with the transition where there is one."""
+def _moved(status: Status, stand: Stand, planned: Next, now: datetime, more: str = "") -> Status:
+    """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
     moved = replace(status, message=stand.message, next=planned)
     if (status.state, status.code) == (stand.state, stand.code) and status.since:
         return moved
     time = stamp(now)
-    step = Transition(time, str(status.state), str(stand.state), stand.code, stand.message, stand.who or ADMITTER_USER)
+    who, message = stand.who or ADMITTER_USER, sentence(f"{stand.message}; {more}" if more else stand.message)
+    step = Transition(time, str(status.state), str(stand.state), stand.code, message, who)
     moved = replace(moved, state=stand.state, code=stand.code, since=time)
     newest = status.transitions[-1] if status.transitions else None
     if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
@@ -154,6 +163,14 @@ def _maintenance_told(status: Status, calendar: Windows, now: datetime) -> Statu
     if not calendar.why and not calendar.unknown and began(status):
         return _told(status, Transition(stamp(now), here, here, OVER, "the window is over", ADMITTER_USER))
     return status
+
+
+def _changed_since(facts: Facts, course: Course) -> str:
+    """What of the hardware is not as it was when the node was last let in, at the moment it is let in again."""
+    old, statement = facts.status.accepted, facts.statement
+    if not course.open or old is None or statement is None or old.hardware_sha256 == statement.hardware_sha256:
+        return ""
+    return f"since it was let in last: {change(old.hardware, facts.evidence.hardware)}"
 
 
 def _accepted(facts: Facts, judged: Judged) -> Accepted:

@@ -36,9 +36,9 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
         return _course(judged, stand, False, flight, planned, None if free else Brake.GATE)
     if flight.request is None:
         return _course(judged, _ready(facts, judged, calendar), True, flight, planned, None if was_open else Brake.JOIN)
-    if judged.due and (begun is None or begun.mine):
+    if judged.due and _keeps_out(facts, judged, begun, denied):
         # Old proof of an idle node: it is kept from new work, as one that was never tested.
-        return _course(judged, stand, False, flight, planned, Brake.EXPIRE if was_open else None)
+        return _course(judged, stand, False, flight, planned, Brake.EXPIRE)
     if begun is not None:
         stand = Stand(State.TESTING, begun.code, f"{facts.view.name}: {begun.why}")
     elif facts.status.state is State.TESTING:
@@ -47,6 +47,11 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
         stand = Stand(State.TESTING, "TEST_DUE", f"{facts.view.name}: {flight.request.why}")
     leave = Brake.TEST if was_open and begun is not None and begun.mine else None
     return _course(judged, stand, was_open, flight, planned, leave)
+
+
+def _keeps_out(facts: Facts, judged: Judged, begun: retest.Wish | None, denied: Brake | None) -> bool:
+    """Whether the test under way is one for old proof: begun now, or in the record but not on the Node yet."""
+    return begun.mine if begun is not None else facts.status.state is judged.state and denied is None
 
 
 def _course(
@@ -63,6 +68,8 @@ def _with_test(
         again = stamp(later(facts.now, facts.rules.retry_s))
         return replace(flight, request=None), None, Next(retest.AGAIN, flight.gave_up, again)
     wanted = retest.wish(facts, judged, calendar)
+    if wanted is None and retest.needless(facts, judged):
+        return retest.Flight(), None, judged.next
     if wanted is None or (flight.request is not None and (wanted.mine or not flight.unanswered)):
         return flight, None, judged.next
     if retest.kept(facts, wanted):
@@ -76,7 +83,7 @@ def _with_test(
             return flight, None, old
         return flight, None, Next("tested", why, stamp(until) if until is not None else "")
     request = retest.request_of(facts, wanted)
-    begun = retest.flight_of(replace(facts, status=replace(facts.status, request=request)))
+    begun = retest.flight_of(replace(facts, status=replace(facts.status, request=request)), calendar)
     return begun, wanted, None
 
 

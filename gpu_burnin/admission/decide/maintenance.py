@@ -29,8 +29,8 @@ class Windows:
     changes_at: datetime | None = None
 
 
-def windows(view: View, rules: Rules, now: datetime) -> Windows:
-    """The node's windows as they are now."""
+def windows(view: View, status: Status, rules: Rules, now: datetime) -> Windows:
+    """The node's windows as they are now. One that has begun is not over because its source no longer answers."""
     told = () if view.agent is None else (view.agent.maintenance,)
     why, unclear, changes = "", "", None
     for one in (*told, *view.calendar):
@@ -42,6 +42,8 @@ def windows(view: View, rules: Rules, now: datetime) -> Windows:
         changes = earliest(
             changes, changes_at(one, now, rules.maintenance_before_s), end if end is not None and end > now else None
         )
+    if unclear and not why and began(status):
+        why = f"a window has begun, and now {unclear}"
     return Windows(sentence(why), sentence(unclear), changes)
 
 

@@ -52,7 +52,7 @@ class Wish:
     by_schedule: bool = False
 
 
-def flight_of(facts: Facts) -> Flight:
+def flight_of(facts: Facts, maintenance: Windows) -> Flight:
     """What has become of the record's request."""
     request, statement = facts.status.request, facts.statement
     if request is None:
@@ -60,7 +60,7 @@ def flight_of(facts: Facts) -> Flight:
     if statement is not None and _answers(statement, request):
         return Flight(answered=True)
     # The burn-in of the new boot comes by itself.
-    if facts.rebooted or active(facts.spec.repair, facts.now) is not None:
+    if facts.agent_boot not in ("", facts.boot) or active(facts.spec.repair, facts.now) is not None:
         return Flight()
     answer = facts.view.agent.request if facts.view.agent is not None else None
     if answer is not None and answer.id == request.id and answer.state == "refused":
@@ -70,6 +70,11 @@ def flight_of(facts: Facts) -> Flight:
     if not is_sent(facts, request):
         if busy(facts.view.pods):
             return Flight(gave_up="a pod with GPUs came before the test began")
+        if maintenance.why:
+            return Flight(gave_up=f"no test begins in a maintenance window ({maintenance.why})")
+        ask = retest_asked(facts)
+        if _person_has(facts) and (ask is None or request.why != why_asked(ask)):
+            return Flight()
         if facts.now < settled:
             return Flight(request, wake_at=settled)
     overdue = later(settled, level_s(request.level) + facts.rules.request_timeout_s)
@@ -101,12 +106,15 @@ def wish(facts: Facts, judged: Judged, maintenance: Windows) -> Wish | None:
     return None
 
 
+def needless(facts: Facts, judged: Judged) -> bool:
+    """Whether the request was for a doubt that is over, and is not on the Node yet."""
+    request, is_gated = facts.status.request, gated(facts.node, facts.rules.names)
+    return request is not None and judged.fit and is_gated and not is_sent(facts, request)
+
+
 def kept(facts: Facts, wanted: Wish) -> bool:
     """Whether a person has the node, so that nothing is tested: in repair no test at all, else none of ours."""
-    spec, now = facts.spec, facts.now
-    if active(spec.repair, now) is not None:
-        return True
-    return wanted.mine and any(active(ask, now) is not None for ask in (spec.quarantine, spec.hold))
+    return active(facts.spec.repair, facts.now) is not None or (wanted.mine and _person_has(facts))
 
 
 def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -> tuple[str, datetime | None]:
@@ -178,6 +186,10 @@ def after_maintenance(facts: Facts) -> bool:
 def level_s(level: str) -> float:
     """How long a run of this level takes."""
     return LEVELS[level].total_s if level in LEVELS else 0.0
+
+
+def _person_has(facts: Facts) -> bool:
+    return any(active(ask, facts.now) is not None for ask in (facts.spec.quarantine, facts.spec.hold))
 
 
 def _answers(statement: Statement, request: Request) -> bool:

@@ -29,7 +29,7 @@ def stand_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Stand:
         message = sentence(f"{name}: {asked('in repair', repair)}")
         return Stand(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
     if judged.fault:
-        return Stand(judged.state, judged.code, judged.message)
+        return Stand(judged.state, judged.code, sentence(judged.message))
     if quarantine is not None:
         message = sentence(f"{name}: {asked('put in quarantine', quarantine)}")
         return Stand(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)

@@ -1,0 +1,265 @@
+"""The way of a test that the admitter asks for: taint, settle, request, answer, back to work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from gpu_burnin.admission.decide import decide
+from gpu_burnin.admission.record import Ask, Hardware
+from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Warned, read_request
+from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import BOOT, BOOT2, NOW
+from tests.support.decide_helpers import GPU_POD, PASSED, RULES, Seen, changed, make_view, ready_view, seen, settled
+
+SETTLED = NOW + timedelta(seconds=RULES.settle_s)
+RESULT = replace(PASSED, level="quick", sequence=6, finished_at="2026-11-21T12:02:00Z")
+DONE = NOW + timedelta(minutes=3)
+OVERDUE = SETTLED + timedelta(seconds=60 + RULES.request_timeout_s + 1)
+ASK = Ask("ann", "new fan", "2026-11-21T11:59:00Z")
+
+
+def waiting() -> View:
+    """gpu-1 with the testing taint, before the request is sent."""
+    return seen(ready_view(test="quick", test_why="its proof is the oldest")).after
+
+
+def asked(**changes: Any) -> View:
+    """gpu-1 with the request on its Node."""
+    return changed(seen(waiting(), SETTLED).after, test="", **changes)
+
+
+def request_id(view: View) -> str:
+    assert view.record is not None and view.record.status.request is not None
+    return view.record.status.request.id
+
+
+def told(found: Seen) -> tuple[str, str, set[str], bool, Brake | None]:
+    return found.state, found.code, set(found.taints), found.ready, found.needs
+
+
+def test_the_taint_comes_first_and_the_request_after_pods_on_their_way_have_shown() -> None:
+    first = seen(ready_view(test="quick"))
+    assert told(first) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, Brake.TEST)
+    assert first.request == "" and first.decision.wake_at == SETTLED
+    assert seen(first.after, SETTLED - timedelta(seconds=1)).request == ""
+    second = seen(first.after, SETTLED)
+    assert told(second) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
+    ask = read_request(second.request)
+    assert (ask.level, ask.id) == ("quick", request_id(second.after))
+    assert "gpu-1" in second.decision.status.message
+    assert second.decision.status.next and second.decision.status.next.what == "judged by its test"
+
+
+def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
+    found = seen(asked(statement=RESULT), DONE)
+    assert told(found) == ("ready", "PASS", set(), True, None)
+    assert found.request == "" and found.decision.status.request is None
+    status = found.decision.status
+    assert status.accepted and status.accepted.sequence == 6
+    assert status.proofs == {"standard": PASSED.finished_at, "quick": RESULT.finished_at}
+    assert [(t.before, t.after) for t in status.transitions] == [
+        ("new", "ready"),
+        ("ready", "testing"),
+        ("testing", "ready"),
+    ]
+
+
+def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
+    found = seen(asked(statement=replace(RESULT, verdict=Verdict.FAIL)), DONE)
+    assert told(found) == (
+        "quarantined",
+        "FAIL",
+        {"preflight:NoSchedule", "quarantine=FAIL:NoSchedule"},
+        False,
+        Brake.GATE,
+    )
+    assert found.request == ""
+    # No lower level makes good what failed: the proof of the level asked for is gone.
+    better = changed(found.after, statement=replace(RESULT, sequence=7, finished_at="2026-11-21T12:02:30Z"))
+    assert told(seen(better, DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+    standard = replace(RESULT, sequence=7, level="standard", finished_at="2026-11-21T12:02:30Z")
+    assert told(seen(changed(found.after, statement=standard), DONE)) == ("ready", "PASS", set(), True, Brake.JOIN)
+
+
+def test_evidence_of_before_the_request_is_no_answer() -> None:
+    assert told(seen(asked(), DONE))[0] == "testing"
+
+
+def test_a_pass_of_a_lower_level_is_no_answer() -> None:
+    view = seen(seen(ready_view(test="standard")).after, SETTLED).after
+    assert told(seen(changed(view, statement=RESULT), DONE))[0] == "testing"
+
+
+def test_a_pod_that_came_before_the_request_ends_the_test() -> None:
+    found = seen(changed(waiting(), pods=(GPU_POD,)), SETTLED)
+    assert told(found) == ("ready", "PASS", set(), True, None)
+    assert found.request == "" and found.decision.status.request is None
+    after = found.decision.status.next
+    assert after and after.what == "asked for a test again" and "pod" in after.why
+
+
+def test_an_agent_that_is_busy_is_asked_again_later() -> None:
+    view = asked()
+    note = AgentNote(BOOT, request=Answer(request_id(view), "refused", "pid 12 computes on GPU 3"))
+    found = seen(changed(view, agent=note, test="quick"), DONE)
+    assert told(found) == ("ready", "PASS", set(), True, None) and found.request == ""
+    planned = found.decision.status.next
+    assert planned and "pid 12" in planned.why and planned.at == "2026-11-21T12:18:00Z"
+    assert told(seen(found.after, DONE + timedelta(minutes=10)))[0] == "ready"
+    assert told(seen(found.after, DONE + timedelta(minutes=16)))[0] == "testing"
+
+
+def test_an_answer_to_another_request_is_none() -> None:
+    note = AgentNote(BOOT, request=Answer("an older one", "refused", "busy"))
+    assert told(seen(asked(agent=note), DONE))[0] == "testing"
+
+
+def test_a_request_without_a_result_is_a_doubt_until_one_comes() -> None:
+    view = asked()
+    assert told(seen(view, OVERDUE - timedelta(seconds=2)))[0] == "testing"
+    found = seen(view, OVERDUE)
+    assert told(found) == ("suspect", "REQUEST_UNANSWERED", {"preflight:NoSchedule"}, False, Brake.GATE)
+    assert found.request != ""
+    late = changed(found.after, statement=replace(RESULT, finished_at="2026-11-21T13:02:00Z"))
+    assert told(seen(late, OVERDUE + timedelta(minutes=1))) == ("ready", "PASS", set(), True, Brake.JOIN)
+
+
+def test_a_person_can_ask_anew_for_what_was_not_answered() -> None:
+    doubted = settled(asked(), OVERDUE)
+    found = seen(changed(doubted, spec={"retest": ASK}), OVERDUE)
+    assert found.decision.status.request and "ann" in found.decision.status.request.why
+
+
+def test_a_reboot_ends_the_request() -> None:
+    found = seen(asked(agent=AgentNote(BOOT2)), DONE)
+    assert told(found)[:2] == ("testing", "REBOOTED") and found.request == "" and not found.ready
+    assert found.decision.status.request is None
+
+
+def test_what_a_person_asks_for_is_done_once() -> None:
+    view = settled(ready_view(spec={"retest": ASK}))
+    view = settled(changed(view), SETTLED)
+    assert view.record and view.record.status.state == "testing" and view.record.status.retested == ""
+    standard = replace(RESULT, level="standard")
+    found = seen(changed(view, statement=standard), DONE)
+    assert told(found) == ("ready", "PASS", set(), True, None)
+    assert found.decision.status.retested == ASK.since
+    assert told(seen(found.after, DONE + timedelta(hours=1)))[0] == "ready"
+    new = replace(ASK, since="2026-11-21T12:30:00Z")
+    assert told(seen(changed(found.after, spec={"retest": new}), DONE + timedelta(hours=1)))[0] == "testing"
+
+
+def test_what_the_agent_warned_of_is_over_after_a_test() -> None:
+    note = AgentNote(BOOT, warnings=(Warned("XID_SUSPECT", "xid 13", "2026-11-21T11:58:00Z"),))
+    view = settled(settled(ready_view(agent=note)), SETTLED)
+    assert view.record and view.record.status.state == "testing"
+    after = settled(changed(view, statement=replace(RESULT, level="standard")), DONE)
+    assert after.record and (after.record.status.state, after.record.status.code) == ("ready", "PASS")
+
+
+def test_after_maintenance_a_busy_node_works_on_and_is_tested_when_it_is_idle() -> None:
+    notice = Maintenance("azure", "scheduled", "2026-11-21T12:30:00Z", "2026-11-21T13:30:00Z", "Reboot")
+    view = settled(ready_view(agent=AgentNote(BOOT, maintenance=notice), pods=(GPU_POD,)))
+    over = changed(view, agent=AgentNote(BOOT))
+    found = seen(over, DONE)
+    assert told(found) == ("ready", "MAINTENANCE_OVER", set(), True, None)
+    idle = seen(changed(found.after, pods=()), DONE)
+    assert told(idle) == ("testing", "MAINTENANCE_OVER", {"testing:NoSchedule"}, True, Brake.TEST)
+    sent = settled(idle.after, DONE + timedelta(seconds=6))
+    result = replace(RESULT, level="standard", finished_at="2026-11-21T12:08:00Z")
+    back = seen(changed(sent, statement=result), DONE + timedelta(minutes=6))
+    assert told(back) == ("ready", "PASS", set(), True, None)
+    assert [t.code for t in back.decision.status.transitions].count("MAINTENANCE") == 1
+
+
+def test_a_window_that_has_begun_is_not_over_because_its_source_is_silent() -> None:
+    notice = Maintenance("azure", "started")
+    view = settled(ready_view(agent=AgentNote(BOOT, maintenance=notice)))
+    silent = changed(view, agent=AgentNote(BOOT, maintenance=Maintenance("azure", "unknown", message="no answer")))
+    assert told(seen(silent, DONE)) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None)
+
+
+def test_no_test_begins_in_a_window_that_opened_meanwhile() -> None:
+    note = AgentNote(BOOT, maintenance=Maintenance("azure", "started"))
+    found = seen(changed(waiting(), agent=note), SETTLED)
+    assert told(found) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None) and found.request == ""
+
+
+def test_an_inconclusive_node_is_tested_again_but_not_without_end() -> None:
+    unsure = replace(PASSED, verdict=Verdict.INCONCLUSIVE, sequence=6, finished_at="2026-11-21T11:30:00Z")
+    view = settled(settled(ready_view(statement=unsure)), SETTLED)
+    assert view.record and view.record.status.request
+    again = replace(unsure, sequence=7, finished_at="2026-11-21T12:02:00Z")
+    found = seen(changed(view, statement=again), DONE)
+    assert told(found)[:2] == ("suspect", "INCONCLUSIVE") and found.request == ""
+    assert found.decision.status.request is None
+    assert found.decision.wake_at and found.decision.wake_at > DONE + timedelta(minutes=30)
+    later = seen(found.after, DONE + timedelta(hours=1))
+    assert later.decision.status.request is not None
+
+
+def test_hardware_that_changed_in_a_boot_is_good_once_it_was_tested_after_that_was_told() -> None:
+    other = replace(PASSED, sequence=6, hardware_sha256="4" * 64)
+    hardware = {"gpus": [["GPU-a", "1", "96.0"], ["GPU-c", "3", "96.0"]], "driver": "581.2", "kernel": "6.8.0-45"}
+    found = seen(ready_view(statement=other, hardware=hardware))
+    assert told(found)[:2] == ("suspect", "HARDWARE_CHANGED")
+    for words in ("driver 580.1 -> 581.2", "GPU-b", "GPU-c"):
+        assert words in found.decision.status.message
+    sent = settled(found.after, SETTLED)
+    proof = replace(other, sequence=7, finished_at="2026-11-21T12:02:00Z")
+    back = seen(changed(sent, statement=proof, hardware=hardware), DONE)
+    assert told(back) == ("ready", "PASS", set(), True, Brake.JOIN)
+    assert back.decision.status.accepted and back.decision.status.accepted.hardware_sha256 == "4" * 64
+    # The join may have to wait: the doubt does not come back meanwhile.
+    assert told(seen(changed(sent, statement=proof, hardware=hardware), DONE + timedelta(minutes=5)))[0] == "ready"
+
+
+def test_hardware_that_changed_between_boots_is_named_when_the_node_is_let_in() -> None:
+    view = settled(ready_view(agent=AgentNote(BOOT2)))
+    proof = replace(PASSED, sequence=6, boot_id=BOOT2, hardware_sha256="4" * 64)
+    hardware = {"gpus": [["GPU-a", "1", "96.0"], ["GPU-c", "3", "96.0"]], "driver": "580.1", "kernel": "6.8.0-45"}
+    found = seen(changed(view, boot=BOOT2, statement=proof, hardware=hardware))
+    assert told(found) == ("ready", "PASS", set(), True, Brake.JOIN)
+    newest = found.decision.status.transitions[-1].message
+    assert "GPU-b" in newest and "GPU-c" in newest
+
+
+def test_a_node_comes_back_from_repair_with_a_test() -> None:
+    view = settled(ready_view(spec={"repair": ASK}))
+    repaired = seen(changed(view, spec={"repair": None}), DONE)
+    assert told(repaired)[:2] == ("testing", "REPAIRED") and not repaired.ready
+    sent = settled(repaired.after, DONE + timedelta(seconds=6))
+    result = replace(RESULT, level="standard", finished_at="2026-11-21T12:08:00Z")
+    back = seen(changed(sent, statement=result), DONE + timedelta(minutes=6))
+    assert told(back) == ("ready", "PASS", set(), True, Brake.JOIN)
+
+
+def test_a_node_that_publishes_nothing_in_its_boot_is_asked_after_its_own_burn_in_had_time() -> None:
+    view = settled(ready_view(boot=BOOT2, agent=AgentNote(BOOT2)))
+    assert view.record and view.record.status.request is None
+    hour = NOW + timedelta(seconds=RULES.request_timeout_s + 301)
+    found = seen(view, hour)
+    assert told(found)[:2] == ("testing", "EVIDENCE_BOOT")
+    assert found.decision.status.request is not None
+    assert seen(found.after, hour + timedelta(seconds=6)).request != ""
+
+
+def test_gpus_that_come_back_let_the_node_in_again() -> None:
+    view = ready_view(spec={"hardware": Hardware(8)}, capacity="8", allocatable="0")
+    waits = decide(view, RULES, NOW)
+    assert waits.wake_at == NOW + timedelta(seconds=RULES.gpus_grace_s)
+    out = settled(settled(view), NOW + timedelta(seconds=121))
+    assert out.record and out.record.status.code == "GPUS_MISSING"
+    back = seen(changed(out, allocatable="8"), NOW + timedelta(seconds=150))
+    assert told(back) == ("ready", "PASS", set(), True, Brake.JOIN)
+
+
+def test_the_first_pass_is_of_the_level_that_is_asked_for_and_others_keep_it() -> None:
+    view = make_view(replace(PASSED, level="quick"))
+    assert told(seen(view))[:2] == ("testing", "EVIDENCE_LEVEL")
+    admitted = settled(make_view(replace(PASSED, level="extended")))
+    assert admitted.record and admitted.record.status.state == "ready"
+    assert told(seen(changed(admitted, statement=RESULT), DONE))[:2] == ("ready", "PASS")
