@@ -64,4 +64,5 @@ lock: setup-dev ## Renew the lock files of the Python requirements
 	@$(LOCK) --allow-unsafe --extra controller -o requirements/controller.txt pyproject.toml
 	@$(LOCK) --allow-unsafe -c requirements/controller.txt --extra controller --extra dev -o requirements/dev.txt pyproject.toml
 	@$(LOCK) -o requirements/node.txt pyproject.toml
+	@$(LOCK) -c requirements/node.txt -c requirements/controller.txt --extra admitter -o requirements/admitter.txt pyproject.toml
 	@for cuda in 12 13; do $(LOCK) -c requirements/node.txt --extra cuda$$cuda -o requirements/node-cuda$$cuda.txt pyproject.toml || exit; done

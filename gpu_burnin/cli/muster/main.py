@@ -14,10 +14,12 @@ _ROOM = "gpu_burnin.cli.muster"
 # Adding a command is adding its row.
 TABLE: Mapping[str, Row] = {
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
+    "coverage": (f"{_ROOM}.coverage", "coverage", "Say how old each node's proof is, and how probable a test is."),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
     "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in, tested or taken out."),
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
+    "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
 }
 
