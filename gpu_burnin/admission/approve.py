@@ -208,20 +208,23 @@ def _missing(
     return ""
 
 
-def _approve(api: CsrApi, csr: Mapping[str, Any]) -> bool:
-    """Write the approval; false when somebody else has decided meanwhile (or the request is gone or changed)."""
-    status = csr.get("status", {})
-    time_text = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def approval_of(csr: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with the approval among its conditions."""
+    status = csr.get("status") or {}
     approval = {
         "type": "Approved",
         "status": "True",
         "reason": REASON,
         "message": "Names, addresses, usages and requestor match the inventory.",
-        "lastUpdateTime": time_text,
+        "lastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    conditions = [*status.get("conditions", []), approval]
+    return {**csr, "status": {**status, "conditions": [*status.get("conditions", []), approval]}}
+
+
+def _approve(api: CsrApi, csr: Mapping[str, Any]) -> bool:
+    """Write the approval; false when somebody else has decided meanwhile (or the request is gone or changed)."""
     try:
-        api.put_csr_approval({**csr, "status": {**status, "conditions": conditions}})
+        api.put_csr_approval(approval_of(csr))
     except Conflict:
         # The next pass reads and judges it again.
         return False

@@ -105,6 +105,7 @@ class KubeApi:
         self.server = str(configuration.host).rstrip("/")
         self._timeout = urllib3.Timeout(*timeout_s)
         self._before_write = before_write
+        self._streams: set[urllib3.BaseHTTPResponse] = set()
 
     # What all resources have.
 
@@ -148,6 +149,7 @@ class KubeApi:
         options["timeoutSeconds"] = str(timeout_s)
         timeout = urllib3.Timeout(connect=REQUEST_TIMEOUT_S[0], read=WATCH_SILENCE_S)
         response = self._send("GET", f"{path}?{urlencode(options)}", what, timeout=timeout, preload_content=False)
+        self._streams.add(response)
         try:
             for line in _lines(response):
                 event = json.loads(line)
@@ -157,6 +159,13 @@ class KubeApi:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError) as error:
             raise self._silent(what, error) from error
         finally:
+            self._streams.discard(response)
+            _hang_up(response)
+            response.close()
+
+    def hang_up(self) -> None:
+        """End all watches, from another thread: each raises ApiError there."""
+        for response in list(self._streams):
             _hang_up(response)
 
     def patch(self, path: str, patch: Patch, what: str = "") -> Object:
@@ -255,10 +264,10 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 def _hang_up(response: urllib3.BaseHTTPResponse) -> None:
     # Not release_conn, which would read on to the end of an endless stream.
     connection = getattr(response, "connection", None)
-    if connection is not None and connection.sock is not None:
+    sock = getattr(connection, "sock", None)
+    if sock is not None:
         with contextlib.suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
-    response.close()
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _message(response: urllib3.BaseHTTPResponse) -> str:

@@ -230,12 +230,11 @@ class FakeApi:
         self.before_read(path)
         resource, namespace, _, _ = self._place(path)
         version, until = int(query["resourceVersion"][0]), time.monotonic() + float(query["timeoutSeconds"][0])
-        return self._watched(resource, namespace, query, version, until)
+        return self._watched(resource, namespace, query, version, until, self._cut)
 
     def _watched(
-        self, resource: str, namespace: str, query: dict[str, list[str]], version: int, until: float
+        self, resource: str, namespace: str, query: dict[str, list[str]], version: int, until: float, cut: int
     ) -> Iterator[dict[str, Any]]:
-        cut = self._cut
         if version < self.oldest:
             yield {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
             return

@@ -25,6 +25,8 @@ from gpu_burnin.system.codec import from_json
 _GPU_RESOURCE = re.compile(r"nvidia\.com/.+|gpu\..+/.+|.+/(gpu|mig)([.\-].+)?")
 _ENDED = ("Succeeded", "Failed")
 _MIRROR = "kubernetes.io/config.mirror"
+# States in which the admitter's own judgement keeps a node from work; new boots and tests are not.
+HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,9 @@ class Records:
         self._names = names
         self._packed = _Packed()
         self.summaries: dict[str, Summary] = {}
+        self.running: set[str] = set()
+        self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
+        self._lock = threading.Lock()
         self.addresses: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     def put(self, item: Object, *, listed: bool = False) -> str:
@@ -193,18 +198,20 @@ class Records:
         name, version = str(metadata["name"]), str(metadata["resourceVersion"])
         spec, status = item.get("spec") or {}, item.get("status") or {}
         document = {"metadata": {"name": name, "uid": metadata.get("uid", "")}, "spec": spec, "status": status}
-        fresh, changed = self._packed.keep(name, version, document, listed)
-        if fresh:
-            self.summaries[name] = _summary(spec, status)
-            identity = spec.get("identity") or {}
-            self.addresses[name] = tuple(identity.get("addresses") or ()), tuple(identity.get("dnsNames") or ())
+        with self._lock:
+            fresh, changed = self._packed.keep(name, version, document, listed)
+            if fresh:
+                self._index(name, _summary(spec, status))
+                identity = spec.get("identity") or {}
+                self.addresses[name] = tuple(identity.get("addresses") or ()), tuple(identity.get("dnsNames") or ())
         return name if changed else ""
 
     def drop(self, name: str) -> str:
         """See Store."""
-        self.summaries.pop(name, None)
-        self.addresses.pop(name, None)
-        return name if self._packed.drop(name) else ""
+        with self._lock:
+            self._index(name, None)
+            self.addresses.pop(name, None)
+            return name if self._packed.drop(name) else ""
 
     def known(self) -> set[str]:
         """See Store."""
@@ -219,9 +226,28 @@ class Records:
         document["metadata"]["resourceVersion"] = version
         return parse(document)
 
+    def held_back(self, *states: State) -> set[str]:
+        """Nodes in these states that had been let in, and that no person asks for anything."""
+        return set().union(*(self._held_back[state] for state in states))
+
+    def _index(self, name: str, summary: Summary | None) -> None:
+        old = self.summaries.pop(name, None)
+        # Sets that others read are replaced, not changed.
+        if old is not None and old.state in HELD_BACK:
+            self._held_back[old.state] = self._held_back[old.state] - {name}
+        if (old is not None and old.running) != (summary is not None and summary.running):
+            self.running = self.running ^ {name}
+        if summary is not None:
+            self.summaries[name] = summary
+            if summary.state in HELD_BACK and summary.admitted and not summary.asked:
+                self._held_back[summary.state] = self._held_back[summary.state] | {name}
+
     def all_summaries(self) -> list[tuple[str, Summary]]:
         """Name and summary of each, as they are now."""
         return list(self.summaries.items())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._packed
 
     def __len__(self) -> int:
         return len(self._packed)
@@ -301,6 +327,9 @@ class Pods:
     def idle(self, node: str) -> bool:
         """Whether no pod on it that has not ended has GPUs."""
         return not any(pod.gpus and not pod.ended for pod in self.on(node))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
 
     def _forget(self, key: str, node: str) -> None:
         pods = self._by_node.get(node, {})

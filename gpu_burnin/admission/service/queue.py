@@ -27,9 +27,8 @@ class WorkQueue:
         self,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
-        most_delay_s: float = MOST_DELAY_S,
     ) -> None:
-        self._clock, self._jitter, self._most_delay_s = clock, jitter, most_delay_s
+        self._clock, self._jitter = clock, jitter
         self._changed = threading.Condition()
         self._ready: deque[str] = deque()
         self._queued: set[str] = set()
@@ -84,12 +83,12 @@ class WorkQueue:
                 self._again.discard(name)
                 self._add(name)
 
-    def fail(self, name: str, least_s: float = 0.0) -> float:
+    def fail(self, name: str, most_s: float = MOST_DELAY_S) -> float:
         """It was looked at in vain: again after a delay (returned, in seconds) that nothing cuts short."""
         with self._changed:
             count = self._failures.get(name, 0)
             self._failures[name] = count + 1
-            delay = max(least_s, min(self._most_delay_s, FIRST_DELAY_S * 2.0 ** min(count, 30)) * self._jitter())
+            delay = min(most_s, FIRST_DELAY_S * 2.0 ** min(count, 30)) * self._jitter()
             at = self._clock() + delay
             self._not_before[name] = at
             self._busy.discard(name)

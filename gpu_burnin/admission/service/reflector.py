@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_burnin.admission.client import ApiError, Gone, KubeApi, NotFound, Object
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.trouble import Trouble
 
 # How long one watch lasts: the server ends it, and the next goes on from the same version.
 WATCH_S = (300, 600)
@@ -45,17 +47,18 @@ class Reflector:
     what: str
     sink: Sink
     tell: Callable[[str], None]
+    metrics: Metrics
     selectors: Mapping[str, str] = field(default_factory=dict)
     missing: str = ""
     wait: Callable[[float], object] = time.sleep
     monotonic_s: Callable[[], float] = time.monotonic
     synced: threading.Event = field(default_factory=threading.Event)
-    restarts: int = 0
-    lists: int = 0
     last_heard_s: float = 0.0
     _version: str = ""
-    _trouble: tuple[type, int] | None = None
     _stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(self.tell)
 
     def run(self) -> None:
         """List and watch until stopped; trouble is told once and tried again with growing delays."""
@@ -69,7 +72,7 @@ class Reflector:
             except Exception as error:
                 if self._stopped:
                     return
-                self.restarts += 1
+                self.metrics.add("watch_restarts", {"resource": self.what})
                 self._say(error)
                 self.wait(delay_s * random.uniform(0.5, 1.0))
                 delay_s = min(MOST_DELAY_S, delay_s * 2)
@@ -104,23 +107,16 @@ class Reflector:
             for item in page:
                 self.sink.put(item)
         self.sink.end()
-        self.lists += 1
+        self.metrics.add("lists", {"resource": self.what})
         self._version = version
         self._well()
         self.synced.set()
 
     def _well(self) -> None:
         self.last_heard_s = self.monotonic_s()
-        if self._trouble is not None:
-            self._trouble = None
-            self.tell(f"{self.what}: the API server answers again")
+        self._trouble.end(f"{self.what}: the API server answers again")
 
     def _say(self, error: Exception) -> None:
-        """Once for each kind of trouble: the words of a refused connection differ each time."""
-        kind = (type(error), getattr(error, "status", 0))
-        if kind == self._trouble:
-            return
-        self._trouble = kind
         sentence = str(error)
         if isinstance(error, NotFound) and self.missing:
             sentence = self.missing
@@ -128,4 +124,4 @@ class Reflector:
             # An object that this program cannot take in: list again, since the next one may do.
             self._version = ""
             sentence = f"{self.what}: cannot be read ({error!r}); report it as a fault of muster"
-        self.tell(f"{sentence}; it is tried again until it works, and nothing is lost meanwhile")
+        self._trouble.begin((type(error), getattr(error, "status", 0)), sentence)

@@ -13,6 +13,11 @@ NAME = "muster"
 _ROOM = "gpu_burnin.cli.muster"
 # Adding a command is adding its row.
 TABLE: Mapping[str, Row] = {
+    "admitter": (
+        f"{_ROOM}.admitter",
+        "admitter",
+        "Admit nodes and watch over them: the service of the API-server hosts.",
+    ),
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "coverage": (f"{_ROOM}.coverage", "coverage", "Say how old each node's proof is, and how probable a test is."),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),

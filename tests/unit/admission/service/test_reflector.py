@@ -11,6 +11,7 @@ import pytest
 
 from gpu_burnin.admission.client import NODES, KubeApi
 from gpu_burnin.admission.service.cache import Feed, Nodes
+from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.reflector import Reflector
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi, Refused
@@ -39,7 +40,9 @@ def running(api: FakeApi, tmp_path: Path) -> Iterator[Running]:
     kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0)
     store, looked = Nodes(lambda node: node), []  # type: ignore[var-annotated]
     found = Running(
-        Reflector(kube, NODES, "nodes", Feed(store, lambda name: look(name)), lambda text: say(text)), store, looked
+        Reflector(kube, NODES, "nodes", Feed(store, lambda name: look(name)), lambda text: say(text), Metrics()),
+        store,
+        looked,
     )
     found.reflector.wait = lambda seconds: None
 
@@ -62,7 +65,7 @@ def running(api: FakeApi, tmp_path: Path) -> Iterator[Running]:
     assert found.reflector.synced.wait(10)
     yield found
     found.reflector.stop()
-    api.cut_watches()
+    kube.hang_up()
     thread.join(10)
     assert not thread.is_alive()
 
@@ -82,7 +85,7 @@ def test_a_cut_watch_goes_on_from_where_it_was(api: FakeApi, running: Running) -
     api.cut_watches()
     api.put_node(make_node("b", boot="other"))
     running.until("b")
-    assert running.reflector.lists == 1
+    assert running.reflector.metrics.value("lists", resource="nodes") == 1
 
 
 def test_a_version_that_is_too_old_has_it_list_again(api: FakeApi, running: Running) -> None:
@@ -92,7 +95,7 @@ def test_a_version_that_is_too_old_has_it_list_again(api: FakeApi, running: Runn
         api.oldest = api.version
     api.cut_watches()
     running.until("a")
-    assert running.reflector.lists == 2 and running.store.known() == {"b", "c"}
+    assert running.reflector.metrics.value("lists", resource="nodes") == 2 and running.store.known() == {"b", "c"}
 
 
 def test_an_outage_is_told_once_and_its_end(api: FakeApi, running: Running) -> None:
@@ -111,7 +114,7 @@ def test_an_outage_is_told_once_and_its_end(api: FakeApi, running: Running) -> N
     api.put_node(make_node("a", boot="other"))
     running.until("a")
     assert len(running.said) == 2 and "unavailable" in running.said[0] and running.said[1].endswith("answers again")
-    assert running.reflector.restarts >= 4
+    assert running.reflector.metrics.value("watch_restarts", resource="nodes") >= 4
 
 
 def test_an_object_that_cannot_be_taken_in_ends_nothing(api: FakeApi, running: Running) -> None:
@@ -131,6 +134,7 @@ def test_a_missing_resource_says_what_brings_it(api: FakeApi, kube: KubeApi) -> 
         "NodeAdmissions",
         Feed(Nodes(dict), lambda name: None),
         said.append,
+        Metrics(),
         missing="the CRD is missing; run site.yml",
     )
     reflector.wait = lambda seconds: reflector.stop()

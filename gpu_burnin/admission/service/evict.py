@@ -1,0 +1,77 @@
+"""Asking pods to leave by the eviction API, which keeps PodDisruptionBudgets and grace periods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
+from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.view import Pod
+
+# A budget that refuses an eviction is asked again; kubectl drain does so each 5 s, for one person that waits.
+AGAIN_S = 30.0
+TOO_MANY = 429
+
+
+@dataclass
+class Evictor:
+    """Asks, and remembers of each pod when it may be asked again."""
+
+    api: KubeApi
+    journal: Journal
+    herald: Herald
+    metrics: Metrics
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _asked: dict[str, datetime] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def ask(self, node: str, pods: Sequence[Pod], why: str) -> datetime | None:
+        """Ask these pods of a node; when to ask again those that are left. Raises ApiError when nobody can be asked."""
+        now, again_at = self.now(), []
+        for pod in pods:
+            due = self._asked.get(pod.uid, now)
+            if due > now:
+                again_at.append(due)
+                continue
+            if pod.uid not in self._told:
+                self._told.add(pod.uid)
+                self.herald.leave(node, pod, why)
+            again = now + timedelta(seconds=AGAIN_S)
+            self._asked[pod.uid] = again
+            answer = self._evict(pod)
+            self.metrics.add("evictions", {"result": answer})
+            if answer != "gone":
+                # An evicted pod may take its grace period; that its eviction is asked again does no harm.
+                again_at.append(again)
+        return min(again_at, default=None)
+
+    def prune(self, living: Callable[[str], bool]) -> None:
+        """Forget the pods that are gone."""
+        for uid in [uid for uid in self._asked if not living(uid)]:
+            self._asked.pop(uid, None)
+            self._told.discard(uid)
+
+    def _evict(self, pod: Pod) -> str:
+        path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/eviction"
+        document = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            # Not another pod of this name, which came to another node since.
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        where = f"{pod.namespace}/{pod.name}"
+        try:
+            self.api.create(path, document, f"evict pod {where}")
+        except (NotFound, Conflict):
+            return "gone"
+        except ApiError as error:
+            if error.status != TOO_MANY:
+                raise
+            self.journal.say(f"{where} is not evicted yet: {error}", pod=where)
+            return "refused"
+        return "granted"

@@ -1,0 +1,124 @@
+"""What the admitter tells: lines of JSON on standard output (the journal), and Kubernetes events, in the background."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+from gpu_burnin.admission.record import State, Transition
+from gpu_burnin.admission.service.leader import NotLeader
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.view import Pod
+from gpu_burnin.system.clock import rfc3339
+
+COMPONENT = "muster-admitter"
+# Events that wait for a slow API server; the journal and the record's transitions have them all.
+MOST_EVENTS = 2000
+_GOOD = (State.READY, State.TESTING)
+
+
+def node_reference(name: str) -> dict[str, str]:
+    """A Node as events name it: kubelet's own have the name in the place of the UID too."""
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
+
+
+@dataclass
+class Journal:
+    """Lines of JSON with time and kind, whole lines at a time."""
+
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def say(self, message: str, **more: object) -> None:
+        """One sentence on the service itself."""
+        self._write({"kind": "message", "message": message, **more})
+
+    def transition(self, node: str, change: Transition) -> None:
+        """One change of a node's state."""
+        line = {"kind": "transition", "node": node, "from": change.before, "to": change.after, "code": change.code}
+        self._write({**line, "message": change.message, "who": change.who})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        text = json.dumps({"at": rfc3339(self.now()), **line}, ensure_ascii=False)
+        with self._lock:
+            self.out.write(f"{text}\n")
+            self.out.flush()
+
+
+@dataclass
+class Herald:
+    """Writes events, one after the other, on a thread of its own: nobody waits for them."""
+
+    api: KubeApi
+    metrics: Metrics
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _waiting: deque[tuple[str, dict[str, Any]]] = field(default_factory=deque)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _closed: bool = False
+
+    def transition(self, node: str, change: Transition) -> None:
+        """Tell of a change of a node's state on the Node."""
+        good = change.after in _GOOD
+        reason = f"Muster{State(change.after).value.capitalize()}"
+        self._add("default", node_reference(node), reason, f"{change.code}: {change.message}", good)
+
+    def leave(self, node: str, pod: Pod, why: str) -> None:
+        """Tell a pod that it is asked to leave."""
+        reference = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        self._add(pod.namespace, reference, "MusterAskedToLeave", f"node {node}: {why}", False)
+
+    def alarm(self, namespace: str, kind: Mapping[str, str], reason: str, message: str) -> None:
+        """Tell of something that a person should look at."""
+        self._add(namespace, {**kind, "namespace": namespace}, reason, message, False)
+
+    def run(self) -> None:
+        """Write until closed."""
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                namespace, event = self._waiting.popleft()
+            try:
+                self.api.create(f"/api/v1/namespaces/{namespace}/events", event, "write an event")
+                self.metrics.add("events", {"result": "written"})
+            except (ApiError, Conflict, NotLeader):
+                self.metrics.add("events", {"result": "refused"})
+
+    def close(self) -> None:
+        """Write no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _add(self, namespace: str, reference: Mapping[str, str], reason: str, message: str, good: bool) -> None:
+        time_text = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{reference['name']}.", "namespace": namespace},
+            "involvedObject": dict(reference),
+            "reason": reason,
+            "message": message[:1024],
+            "type": "Normal" if good else "Warning",
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": time_text,
+            "lastTimestamp": time_text,
+            "count": 1,
+        }
+        with self._changed:
+            if len(self._waiting) >= MOST_EVENTS:
+                self.metrics.add("events", {"result": "dropped"})
+                return
+            self._waiting.append((namespace, event))
+            self._changed.notify()

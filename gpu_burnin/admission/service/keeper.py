@@ -1,0 +1,213 @@
+"""One look at one node: what is known of it, what decide() makes of that, and the writes, the ledger first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpu_burnin.admission.calendar import Window, windows
+from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
+from gpu_burnin.admission.client import KubeApi, Object, admissions_path, node_path
+from gpu_burnin.admission.decide import decide, gated, withheld
+from gpu_burnin.admission.names import KIND, LEASE, SYSTEM_NAMESPACE
+from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
+from gpu_burnin.admission.schedule.pick import Choice
+from gpu_burnin.admission.service.brakes import GRANTED, Brakes
+from gpu_burnin.admission.service.cache import Nodes, Pods, Records
+from gpu_burnin.admission.service.evict import Evictor
+from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.verify import Verifier
+from gpu_burnin.admission.view import Brake, Decision, Evidence, Patch, Rules, View
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.canonical import canonical_json
+
+# A wait that is shorter is not worth a line in the record.
+SHORT_WAIT_S = 5.0
+# A brake that denies is told at most once in this time; the metric counts each.
+ALARM_EVERY_S = 60.0
+_FENCED = "fenced"
+
+
+class Forgotten(GpuBurninError):
+    """The API server has not kept what was written to a record."""
+
+
+class Stale(Exception):
+    """What the cache has is older than the cluster: look again."""
+
+
+@dataclass
+class Keeper:
+    """Looks at nodes. Raises what the API client raises: a Conflict is a look in vain, to be done again."""
+
+    api: KubeApi
+    rules: Rules
+    nodes: Nodes
+    records: Records
+    pods: Pods
+    verifier: Verifier
+    brakes: Brakes
+    evictor: Evictor
+    journal: Journal
+    herald: Herald
+    metrics: Metrics
+    calendar: Sequence[Window] = ()
+    paused: Callable[[], str] = lambda: ""
+    choices: dict[str, Choice] = field(default_factory=dict)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    monotonic_s: Callable[[], float] = time.monotonic
+    _alarmed: dict[Brake, float] = field(default_factory=dict)
+
+    def look(self, name: str) -> datetime | None:
+        """Decide on one node and carry it out; when to look again though nothing changes."""
+        record, node, now = self.records.get(name), self.nodes.get(name), self.now()
+        if record is None and node is None:
+            self.verifier.forget(name)
+            self.brakes.settled(name)
+            return None
+        view = self.view(name, record, node, now)
+        decision = decide(view, self.rules, now)
+        self.metrics.add("decisions")
+        brake, wait_s = decision.needs, 0.0
+        if brake is not None and not view.paused:
+            leave = self.brakes.ask(brake, name)
+            if leave is not GRANTED:
+                self._denied(brake, name, leave.why)
+                wait_s = leave.after_s
+                until = now + timedelta(seconds=wait_s)
+                if wait_s < SHORT_WAIT_S:
+                    return until
+                decision = withheld(view, decision, leave.why, until, self.rules, now)
+        self._carry_out(view, decision)
+        if not wait_s and not (view.paused and brake is not None):
+            self.brakes.settled(name)
+        return _earliest(decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now))
+
+    def view(self, name: str, record: NodeAdmission | None, node: Mapping[str, Any] | None, now: datetime) -> View:
+        """All that is known of one node."""
+        choice = self.choices.get(name)
+        known = record is not None and node is not None
+        return View(
+            name=name,
+            record=record,
+            node=node,
+            evidence=self.verifier.evidence(record, node) if record is not None and node is not None else Evidence(),
+            agent=self.verifier.agent(node) if node is not None else None,
+            pods=self.pods.on(name) if known else (),
+            calendar=windows(self.calendar, name, now),
+            test=choice.level if choice else "",
+            test_why=choice.why if choice else "",
+            paused=self.paused(),
+        )
+
+    def _carry_out(self, view: View, decision: Decision) -> None:
+        """Ledger, Node, condition: each of the version that was decided on, so that a late write meets a conflict."""
+        name, record, node, written = view.name, view.record, view.node, False
+        version = str(node["metadata"]["resourceVersion"]) if node is not None else ""
+        if record is not None and decision.status != record.status:
+            if node is not None and decision.node_patch is None and self._in_flight(record, node, decision):
+                version = self._write_node(name, self._fence(node))
+            self._write_record(record, decision.status)
+            written = True
+        if decision.node_patch is not None:
+            if not written and record is not None:
+                self._confirm(record)
+            version = self._write_node(name, decision.node_patch)
+        if decision.node_status_patch is not None:
+            test, *rest = decision.node_status_patch
+            self._write_node(name, [{**test, "value": version}, *rest], status=True)
+
+    def _write_record(self, record: NodeAdmission, status: Status) -> None:
+        path = f"{admissions_path(self.rules.names, record.name)}/status"
+        patch: Patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": record.version},
+            {"op": "add", "path": "/status", "value": status_document(status)},
+        ]
+        item = self._patch(path, patch, f"write the status of {KIND} {record.name}")
+        kept = parse(item).status
+        if kept != status:
+            raise Forgotten(
+                f"{record.name}: the API server does not keep all of a {KIND}'s status, so its CRD is of another "
+                "version of muster: run site.yml, which brings this one's; until then its Node is left as it is"
+            )
+        self.records.put(item)
+        known = record.status.transitions
+        for change in status.transitions[_overlap(known, status.transitions) :]:
+            labels = {"from": str(change.before), "to": str(change.after), "code": change.code}
+            self.metrics.add("transitions", labels)
+            self.journal.transition(record.name, change)
+            self.herald.transition(record.name, change)
+
+    def _write_node(self, name: str, patch: Patch, *, status: bool = False) -> str:
+        """The version that the Node has after the patch."""
+        path = f"{node_path(name)}/status" if status else node_path(name)
+        item = self._patch(path, patch, f"patch {'the status of ' if status else ''}node {name}")
+        self.nodes.put(item)
+        return str(item["metadata"]["resourceVersion"])
+
+    def _patch(self, path: str, patch: Patch, what: str) -> Object:
+        began_s = self.monotonic_s()
+        try:
+            return self.api.patch(path, patch, what)
+        finally:
+            self.metrics.patched(self.monotonic_s() - began_s)
+
+    def _confirm(self, record: NodeAdmission) -> None:
+        """Before a Node is changed without a write to its record: no newer record (a hold) may exist."""
+        item = self.api.get(admissions_path(self.rules.names, record.name), f"read {KIND} {record.name}")
+        if str(item["metadata"]["resourceVersion"]) != record.version:
+            self.records.put(item)
+            raise Stale(record.name)
+
+    def _in_flight(self, record: NodeAdmission, node: Mapping[str, Any], decision: Decision) -> bool:
+        """Whether a leader that was stopped between its two writes may still open this Node, which must stay shut.
+
+        It wrote `ready` to the record and its patch of the Node is to come, which tests the Node's version alone.
+        """
+        opening = record.status.state is State.READY and decision.status.state is not State.READY
+        return opening and gated(node, self.rules.names)
+
+    def _fence(self, node: Mapping[str, Any]) -> Patch:
+        """A patch that changes nothing but the version (and one note), so that an older one meets a conflict."""
+        metadata, key = node["metadata"], self.rules.names.admitted
+        note = canonical_json({_FENCED: self.now().isoformat()}).decode("ascii")
+        path = f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+        add: dict[str, Any] = {"op": "add", "path": path, "value": note}
+        if metadata.get("annotations") is None:
+            add = {"op": "add", "path": "/metadata/annotations", "value": {key: note}}
+        return [{"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}, add]
+
+    def _evict(self, view: View, decision: Decision) -> datetime | None:
+        """Ask pods to leave; when to ask again those that could not."""
+        if not decision.evict or view.paused:
+            return None
+        leave = decision.status.leave
+        return self.evictor.ask(view.name, decision.evict, leave.why if leave else decision.status.message)
+
+    def _denied(self, brake: Brake, name: str, why: str) -> None:
+        self.metrics.add("brake_denials", {"brake": str(brake)})
+        now_s = self.monotonic_s()
+        # Nodes that wait for their turn to join, or for a test, are no alarm.
+        if brake in (Brake.JOIN, Brake.TEST) or now_s < self._alarmed.get(brake, -ALARM_EVERY_S) + ALARM_EVERY_S:
+            return
+        self._alarmed[brake] = now_s
+        message = (
+            f"{name} and maybe others should be kept from work and are not: {why}; look at `muster status`: a fault of "
+            "many nodes at once is often one of the software, and a person has to decide (muster node quarantine)"
+        )
+        self.journal.say(message, brake=str(brake), node=name)
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE}
+        self.herald.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
+
+
+def _overlap(old: Sequence[object], new: Sequence[object]) -> int:
+    """How many of the first of `new` are the last of `old`: only the newest are kept."""
+    return next((n for n in range(min(len(old), len(new)), 0, -1) if tuple(old[-n:]) == tuple(new[:n])), 0)
+
+
+def _earliest(*moments: datetime | None) -> datetime | None:
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,329 @@
+"""One leadership, from its first lists to its end: the watches, the caches, the queue, the workers, the timetable."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from gpu_burnin.admission.client import (
+    CSRS,
+    NODES,
+    ApiError,
+    Conflict,
+    KubeApi,
+    NotFound,
+    admissions_path,
+)
+from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.names import KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
+from gpu_burnin.admission.record import State
+from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
+from gpu_burnin.admission.service.brakes import Brakes
+from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
+from gpu_burnin.admission.service.certificates import Approver, Requests
+from gpu_burnin.admission.service.evict import Evictor
+from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.keeper import Keeper, Stale
+from gpu_burnin.admission.service.leader import NotLeader
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.pause import Pause
+from gpu_burnin.admission.service.queue import WorkQueue
+from gpu_burnin.admission.service.reflector import Reflector
+from gpu_burnin.admission.service.verify import Verifier
+from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.errors import GpuBurninError
+
+TICK_S = 5.0
+SCHEDULE_EVERY_S = 60.0
+# What an overloaded or lost API server refuses is tried again sooner than what it will go on refusing.
+_PASSING_DELAY_S = 30.0
+# So many conflicts in a row are a fight.
+_FIGHT = 5
+_JOIN_S = 5.0
+
+
+class Term:
+    """Works from `start` to `stop`. `api` refuses writes as soon as this process is not the leader."""
+
+    def __init__(self, config: AdmitterConfig, api: KubeApi, journal: Journal, metrics: Metrics) -> None:
+        names = config.names
+        self.config, self.api, self.journal, self.metrics = config, api, journal, metrics
+        self.nodes, self.records, self.pods = Nodes(trim_node), Records(names), Pods(names.hold_until)
+        self.requests, self.pause = Requests(), Pause()
+        self.queue, self._csr_queue = WorkQueue(), WorkQueue()
+        self.herald = Herald(api, metrics)
+        self.brakes = Brakes(
+            self.records,
+            config.joins_per_s,
+            config.join_burst,
+            config.max_unready_share,
+            config.expire_share,
+            config.tests.places,
+        )
+        self.keeper = Keeper(
+            api,
+            config.decision_rules,
+            self.nodes,
+            self.records,
+            self.pods,
+            Verifier(names, metrics),
+            self.brakes,
+            Evictor(api, journal, self.herald, metrics),
+            journal,
+            self.herald,
+            metrics,
+            config.calendar,
+            self.pause.why,
+        )
+        self._approver = Approver(api, self.requests, self.records, config.inventory_nodes(), journal, metrics)
+        self._system = frozenset(one.name for one in config.system_nodes)
+        missing = (
+            f"{api.server}: it does not know {PLURAL} ({config.names.crd}), so no node is admitted; "
+            "run site.yml, which brings the CustomResourceDefinition"
+        )
+        self.reflectors: Mapping[str, Reflector] = {
+            "nodes": self._reflector(NODES, "nodes", self.nodes),
+            "nodeadmissions": self._reflector(admissions_path(names), PLURAL, self.records, missing=missing),
+            "pods": self._reflector("/api/v1/pods", "pods", self.pods, fieldSelector="spec.nodeName!="),
+            "pause": self._reflector(
+                f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps",
+                "the pause switch",
+                self.pause,
+                fieldSelector=f"metadata.name={PAUSE}",
+            ),
+            "csrs": self._reflector(CSRS, "certificate requests", self.requests),
+        }
+        self.overdue = 0
+        self.steady_after_s = 0.0
+        self._asked_at: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._began_s = time.monotonic()
+        self._was_paused = ""
+
+    def start(self) -> None:
+        """Begin to watch; work begins when the caches are whole."""
+        for name, reflector in self.reflectors.items():
+            self._spawn(f"watch-{name}", reflector.run)
+        self._spawn("events", self.herald.run)
+        self._spawn("csrs", self._approve)
+        self._spawn("work", self._begin_work)
+
+    def stop(self) -> None:
+        """End: nothing is written from now on (the API client sees to that), and the threads go."""
+        self._over.set()
+        for reflector in self.reflectors.values():
+            reflector.stop()
+        for closing in (self.queue, self._csr_queue, self.herald):
+            closing.close()
+        self.api.hang_up()
+        for thread in list(self._threads):
+            thread.join(_JOIN_S)
+
+    def dead_threads(self) -> list[str]:
+        """Names of the threads that ended though the term goes on."""
+        if self._over.is_set():
+            return []
+        return [thread.name for thread in self._threads if not thread.is_alive() and thread.name != "work"]
+
+    def states(self) -> Counter[str]:
+        """How many nodes there are in each state."""
+        counts = Counter({str(state): 0 for state in State})
+        counts.update(str(summary.state) for _, summary in self.records.all_summaries())
+        return counts
+
+    def _reflector(self, path: str, what: str, store: Store, missing: str = "", **selectors: str) -> Reflector:
+        look = {id(self.pause): lambda _: self._pause_changed(), id(self.requests): self._csr_queue.add}
+        feed = Feed(store, look.get(id(store), self._look))
+
+        return Reflector(self.api, path, what, feed, self.journal.say, self.metrics, selectors, missing, self._wait)
+
+    def _wait(self, seconds: float) -> object:
+        return self._over.wait(seconds)
+
+    def _look(self, name: str) -> None:
+        if name not in self._system:
+            self.queue.add(name)
+
+    def _look_at_all(self) -> None:
+        self.queue.add_all((self.nodes.known() | self.records.known()) - self._system)
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Exception:
+                self.journal.say(f"the thread {name} ended: a fault of muster itself", traceback=traceback.format_exc())
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _begin_work(self) -> None:
+        for name, reflector in self.reflectors.items():
+            while name != "csrs" and not reflector.synced.wait(0.2):
+                if self._over.is_set():
+                    return
+        # What was read stays for long: the collector need not look at it each time.
+        gc.collect()
+        gc.freeze()
+        self._was_paused = self.pause.why()
+        self.steady_after_s = time.monotonic() - self._began_s
+        self.journal.say(
+            f"leads: {len(self.records)} {KIND}s, {len(self.nodes)} nodes and {len(self.pods)} pods read in "
+            f"{self.steady_after_s:.1f} s; all nodes are looked at now"
+        )
+        for number in range(self.config.workers):
+            self._spawn(f"worker-{number}", self._work)
+        self._spawn("timetable", self._timetable)
+
+    def _work(self) -> None:
+        while (name := self.queue.get()) is not None:
+            if self._look_once(name):
+                self.queue.done(name)
+
+    def _look_once(self, name: str) -> bool:
+        """Whether the look was not in vain."""
+        try:
+            wake_at = self.keeper.look(name)
+        except NotLeader:
+            self.queue.fail(name)
+        except (Conflict, Stale) as error:
+            self._in_vain(name, "conflict", _PASSING_DELAY_S)
+            if self.queue.failures(name) >= _FIGHT:
+                self._tell(
+                    name,
+                    f"{name}: it kept changing while it was written ({error}); find out who else writes it "
+                    "(kubectl get node -o yaml --show-managed-fields)",
+                )
+            self._refresh(name)
+        except ApiError as error:
+            passing = error.status in (0, 429) or error.status >= 500
+            self._in_vain(name, "api", _PASSING_DELAY_S if passing else None)
+            if not isinstance(error, NotFound):
+                self._tell(name, f"{name}: {error}")
+            self._refresh(name)
+        except GpuBurninError as error:
+            self._in_vain(name, "record", None)
+            self._tell(name, str(error))
+        except Exception as error:
+            self._in_vain(name, "fault", None)
+            self._tell(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
+        else:
+            self.queue.forgive(name)
+            self._told.pop(name, None)
+            if name not in self.nodes and name not in self.records:
+                self.queue.forget(name)
+            now = datetime.now(UTC)
+            at = None if wake_at is None else time.monotonic() + max(0.0, (wake_at - now).total_seconds())
+            self.queue.add_at(name, at)
+            return True
+        return False
+
+    def _in_vain(self, name: str, kind: str, most_s: float | None) -> None:
+        self.metrics.add("failed_looks", {"kind": kind})
+        if most_s is None:
+            self.queue.fail(name)
+        else:
+            self.queue.fail(name, most_s)
+
+    def _tell(self, name: str, sentence: str, **more: object) -> None:
+        """One line for each trouble of a node, until it went well once."""
+        if self._told.get(name) != sentence.partition("(")[0]:
+            self._told[name] = sentence.partition("(")[0]
+            self.journal.say(sentence, node=name, **more)
+
+    def _refresh(self, name: str) -> None:
+        """Read what the cache has too old; the watch may be late."""
+        with contextlib.suppress(ApiError):
+            node = self.api.node(name)
+            if node is not None:
+                self.nodes.put(node)
+            record = self.api.find(admissions_path(self.config.names, name))
+            if record is not None:
+                self.records.put(record)
+
+    def _approve(self) -> None:
+        while (name := self._csr_queue.get()) is not None:
+            try:
+                self._approver.look(name)
+            except NotLeader:
+                self._csr_queue.fail(name)
+            except (ApiError, ValueError, KeyError, TypeError) as error:
+                self._csr_queue.fail(name)
+                self._tell(f"csr/{name}", f"certificate request {name}: {error}")
+            else:
+                self._csr_queue.forgive(name)
+                self._csr_queue.done(name)
+
+    def _pause_changed(self) -> None:
+        if not self._over.is_set() and self.reflectors["pause"].synced.is_set():
+            self._tell_pause()
+
+    def _tell_pause(self) -> None:
+        why, before = self.pause.why(), self._was_paused
+        if why == before:
+            return
+        self._was_paused = why
+        self.journal.say(f"paused {why}: no Node is changed" if why else "the pause is over: all nodes are looked at")
+        self._look_at_all()
+
+    def _timetable(self) -> None:
+        """What time alone brings: the schedule of tests, the end of a pause, a look at each node once in a while."""
+        slices = self._slices()
+        next_schedule_s = 0.0
+        while not self._over.wait(TICK_S):
+            self._tell_pause()
+            self.queue.add_all(next(slices))
+            if time.monotonic() >= next_schedule_s:
+                next_schedule_s = time.monotonic() + SCHEDULE_EVERY_S
+                self.schedule(datetime.now(UTC))
+                # A request that was refused may match by now: the inventory grows.
+                for name in self.requests.known():
+                    self._csr_queue.add(name)
+
+    def _slices(self) -> Iterator[list[str]]:
+        while True:
+            names = sorted((self.nodes.known() | self.records.known()) - self._system)
+            ticks = max(1, round(self.config.resync_s / TICK_S))
+            for tick in range(ticks):
+                yield names[tick::ticks]
+
+    def schedule(self, now: datetime, rng: random.Random | None = None) -> None:
+        """Choose the nodes to test now."""
+        choices = self.keeper.choices
+        # They have begun (the record says so), or something stood in their way: they are chosen again later.
+        choices.clear()
+        forgotten = (now - timedelta(seconds=10 * self.config.tests.ask_again_s)).isoformat()
+        self._asked_at = {name: at for name, at in self._asked_at.items() if at > forgotten}
+        rows = [
+            Row(
+                name,
+                summary.state,
+                name in self.nodes and self.pods.idle(name),
+                summary.proofs,
+                summary.use,
+                self._asked_at.get(name, ""),
+                summary.repaired_at,
+                summary.running,
+            )
+            for name, summary in self.records.all_summaries()
+        ]
+        self.overdue = len(overdue(rows, self.config.tests, now))
+        if self.pause.why():
+            return
+        for choice in pick(rows, self.config.tests, now, rng or random.Random()):
+            self._choose(choice, now)
+
+    def _choose(self, choice: Choice, now: datetime) -> None:
+        self.keeper.choices[choice.name] = choice
+        self._asked_at[choice.name] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.queue.add(choice.name)

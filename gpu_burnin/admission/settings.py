@@ -1,0 +1,156 @@
+"""The admitter's own configuration, /etc/muster/admitter.yaml: read strictly, each mistake one sentence."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from gpu_burnin.admission.approve import InventoryNode
+from gpu_burnin.admission.calendar import Window, read_calendar
+from gpu_burnin.admission.names import DEFAULT_DOMAIN, Names
+from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
+from gpu_burnin.admission.view import Rules
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.codec import Misfit, from_json
+from gpu_burnin.system.files import read_text
+from gpu_burnin.system.yaml_text import load
+
+DEFAULT_CONFIG = Path("/etc/muster/admitter.yaml")
+DEFAULT_KUBECONFIG = Path("/etc/muster/kubeconfig")
+DEFAULT_LISTEN = "127.0.0.1:10270"
+_DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
+_LISTEN = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
+
+
+class SettingsError(GpuBurninError):
+    """A configuration that cannot be used; the message names file and key."""
+
+
+@dataclass(frozen=True)
+class RuleSeconds:
+    """The times of view.Rules that the configuration can set, in seconds."""
+
+    hold_deadline_s: float = Rules.hold_deadline_s
+    maintenance_before_s: float = Rules.maintenance_before_s
+    request_timeout_s: float = Rules.request_timeout_s
+    settle_s: float = Rules.settle_s
+    retry_s: float = Rules.retry_s
+    gpus_grace_s: float = Rules.gpus_grace_s
+
+
+@dataclass(frozen=True)
+class SystemNode:
+    """A node without GPUs that is no NodeAdmission's: its kubelet's certificates are approved, and nothing else."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    dns_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdmitterConfig:
+    """What the admitter is told. `identity` names this host in the Lease; shares are of the fleet's GPU nodes.
+
+    `joins_per_s` nodes are let in each second, `join_burst` at once; by itself the admitter keeps at most
+    `max_unready_share` of the nodes from work (new boots and people's asks are not counted), and `expire_share` of them
+    for old evidence. All nodes are looked at again each `resync_s`, spread over that time.
+    """
+
+    domain: str = DEFAULT_DOMAIN
+    kubeconfig: str = str(DEFAULT_KUBECONFIG)
+    listen: str = DEFAULT_LISTEN
+    identity: str = ""
+    rules: RuleSeconds = field(default_factory=RuleSeconds)
+    joins_per_s: float = 5.0
+    join_burst: int = 20
+    max_unready_share: float = 0.2
+    expire_share: float = 0.05
+    system_nodes: tuple[SystemNode, ...] = ()
+    workers: int = 8
+    resync_s: float = 900.0
+    tests: TestRules = field(default_factory=TestRules)
+    calendar: tuple[Window, ...] = ()
+
+    @property
+    def names(self) -> Names:
+        """Keys below the domain."""
+        return Names(self.domain)
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """Where the kubeconfig is."""
+        return Path(self.kubeconfig)
+
+    @property
+    def decision_rules(self) -> Rules:
+        """What decisions depend on."""
+        return Rules(self.names, **{f.name: getattr(self.rules, f.name) for f in fields(RuleSeconds)})
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where health and metrics are served."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def inventory_nodes(self) -> dict[str, InventoryNode]:
+        """The system nodes, for the certificates of their kubelets."""
+        return {one.name: InventoryNode.of(one.name, one.addresses, one.dns_names) for one in self.system_nodes}
+
+
+def read_settings(path: Path) -> AdmitterConfig:
+    """The configuration in a file. Raises SettingsError (and GpuBurninError for what is below a key)."""
+    try:
+        document = load(read_text(path), path) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read ({error}); run site.yml, which writes it") from error
+    if not isinstance(document, Mapping):
+        raise SettingsError(f"{path}: must be keys with values; see the role admitter")
+    plain = {key: value for key, value in document.items() if key not in ("tests", "calendar")}
+    try:
+        config = from_json(AdmitterConfig, plain)
+        tests = parse_tests(document["tests"]) if "tests" in document else config.tests
+        calendar = read_calendar(document.get("calendar"))
+    except Misfit as error:
+        raise SettingsError(f"{path}: {error}; correct the key, or leave it out for its default") from error
+    except GpuBurninError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    config = AdmitterConfig(
+        **{
+            **{f.name: getattr(config, f.name) for f in fields(AdmitterConfig)},
+            "identity": config.identity or socket.gethostname(),
+            "tests": tests,
+            "calendar": calendar,
+        }
+    )
+    if problem := _problem(config):
+        raise SettingsError(f"{path}: {problem}")
+    config.inventory_nodes()
+    return config
+
+
+def _problem(config: AdmitterConfig) -> str:
+    """What is wrong with a value, "" for nothing."""
+    if not _DOMAIN.fullmatch(config.domain):
+        return f"domain is {config.domain!r}; give a DNS name such as {DEFAULT_DOMAIN}"
+    match = _LISTEN.fullmatch(config.listen)
+    if match is None or not 0 <= int(match[2]) < 65536:
+        return f"listen is {config.listen!r}; give ADDRESS:PORT such as {DEFAULT_LISTEN}"
+    for key in ("max_unready_share", "expire_share"):
+        if not 0 < (share := getattr(config, key)) <= 1:
+            return f"{key} is {share:g}; give a share of the nodes above 0 and up to 1"
+    if not 0 < config.joins_per_s <= 10_000 or config.join_burst < 1:
+        return f"joins_per_s is {config.joins_per_s:g} and join_burst {config.join_burst}; give numbers above 0"
+    if not 1 <= config.workers <= 64:
+        return f"workers is {config.workers}; give 1 to 64"
+    if not 60 <= config.resync_s <= 86_400:
+        return f"resync_s is {config.resync_s:g}; give 60 to 86400 seconds"
+    for f in fields(RuleSeconds):
+        if not 0 <= (seconds := getattr(config.rules, f.name)) <= 366 * 86_400:
+            return f"rules.{f.name} is {seconds:g}; give seconds, 0 or more"
+    doubled = [one.name for one in config.system_nodes]
+    if len(set(doubled)) != len(doubled):
+        return "system_nodes names a node twice; name each once"
+    return ""
