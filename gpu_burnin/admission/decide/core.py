@@ -9,7 +9,7 @@ from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch
 from gpu_burnin.admission.decide.course import Course, course_of
 from gpu_burnin.admission.decide.draining import draining
 from gpu_burnin.admission.decide.hardware import bounded, change
-from gpu_burnin.admission.decide.judge import Facts, Judged, judge
+from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, judge
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
 from gpu_burnin.admission.decide.outlook import next_of
@@ -17,7 +17,7 @@ from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our
 from gpu_burnin.admission.decide.remember import examined, remembered
 from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, why_asked
 from gpu_burnin.admission.decide.stand import Stand, without_node
-from gpu_burnin.admission.decide.times import earliest, stamp, when
+from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.names import ADMITTER_USER
 from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
@@ -102,7 +102,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         needs=course.needs,
         evict=leaving.evict,
         told=leaving.told,
-        wake_at=_wake(facts, judged, calendar, course, leaving.wake_at),
+        wake_at=_wake(replace(facts, status=status), judged, calendar, course, leaving.wake_at),
     )
 
 
@@ -198,7 +198,9 @@ def _wake(facts: Facts, judged: Judged, calendar: Windows, course: Course, leavi
     spec = facts.spec
     asks = (when(ask.until) for ask in (spec.hold, spec.quarantine, spec.retest, spec.repair) if ask is not None)
     planned = when(course.next.at)
-    times = (judged.expires, calendar.changes_at, course.flight.wake_at, leaving, planned, *asks)
+    since = when(facts.status.since) if course.stand.code == GPUS_MISSING else None
+    grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
+    times = (judged.expires, calendar.changes_at, course.flight.wake_at, leaving, planned, grace, *asks)
     return earliest(*(time for time in times if time is not None and time > facts.now))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import Facts, Judged
+from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missing_gpus
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
@@ -69,9 +69,9 @@ def _with_test(
         return replace(flight, request=None), None, Next(retest.AGAIN, flight.gave_up, again)
     wanted = retest.wish(facts, judged, calendar)
     if wanted is None and retest.needless(facts, judged):
-        return retest.Flight(), None, judged.next
+        return retest.Flight(), None, None
     if wanted is None or (flight.request is not None and (wanted.mine or not flight.unanswered)):
-        return flight, None, judged.next
+        return flight, None, None
     if retest.kept(facts, wanted):
         return flight, None, None
     why, until = retest.obstacle(facts, judged, wanted, calendar)
@@ -90,6 +90,8 @@ def _with_test(
 def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
     """A node that may take work, with what is known to come: the first of these is what people ask about."""
     name = facts.view.name
+    if short := missing_gpus(facts):
+        return Stand(State.READY, GPUS_MISSING, f"{name}: {short}")
     if calendar.why:
         return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")
     if judged.due:

@@ -11,8 +11,8 @@ from gpu_burnin.admission.decide.hardware import change
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
 from gpu_burnin.admission.decide.remember import proof_of, rank
 from gpu_burnin.admission.decide.times import later, stamp, when
-from gpu_burnin.admission.decide.words import active, fault, sentence, told
-from gpu_burnin.admission.record import Next, Spec, State, Status
+from gpu_burnin.admission.decide.words import active, fault, sentence
+from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
 from gpu_burnin.node.evidence import Expectation, Statement, refusal
 from gpu_burnin.types import Verdict
@@ -21,7 +21,7 @@ from gpu_burnin.types import Verdict
 TTL_JITTER = 0.1
 # The work on these is lost: nothing is won by letting it end.
 FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
-GPUS_LATER = "its GPUs are counted again"
+GPUS_MISSING = "GPUS_MISSING"
 # What ends by itself in a burn-in that the node starts at its boot.
 _AWAITED = frozenset({"EVIDENCE_MISSING", "EVIDENCE_BOOT", "REBOOTED"})
 
@@ -41,7 +41,7 @@ class Judged:
 
     `rebooted`: nothing on it can still be running. `fault` is the code of a FAIL. `due`: fit, but its proof is old or
     of a lower level than asked for. `retest`: a test may clear it; `awaited`: it comes by itself. `expires`: when the
-    proof ends. `next` is what comes next where that is remembered there.
+    proof ends.
     """
 
     state: State
@@ -55,7 +55,6 @@ class Judged:
     retest: bool = False
     awaited: bool = False
     expires: datetime | None = None
-    next: Next | None = None
 
 
 def node_ttl_s(name: str, ttl_s: float) -> float:
@@ -131,7 +130,7 @@ def _failed(facts: Facts) -> Judged | None:
     if boots and statement.boot_id not in boots:
         return None
     code = fault(statement)
-    said = told(statement) or f"burn-in run {statement.sequence} failed"
+    said = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
     if code == "HARDWARE_CHANGED" and rank(statement.level) < 0:
         return _held(facts, State.SUSPECT, code, f"{name}: {said}", retest=True)
     return Judged(
@@ -193,7 +192,7 @@ def _proven(facts: Facts) -> Judged:
     if facts.unanswered:
         return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
     if statement.verdict is not Verdict.PASS:
-        said = told(statement) or f"burn-in run {statement.sequence} was inconclusive"
+        said = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
         return _held(facts, State.SUSPECT, fault(statement), f"{name}: {said}", retest=True)
     expect = Expectation(ttl_s=None, allow_simulated=spec.identity.allow_simulated)
     refused = refusal(statement, expect, facts.now)
@@ -238,8 +237,7 @@ def _due(facts: Facts, statement: Statement) -> Judged:
             retest=True,
             expires=expires,
         )
-    again = _gpus_later(facts)
-    return Judged(State.READY, "PASS", message, VerdictLabel.PASS, True, facts.rebooted, expires=expires, next=again)
+    return Judged(State.READY, "PASS", message, VerdictLabel.PASS, True, facts.rebooted, expires=expires)
 
 
 def _changed(facts: Facts, statement: Statement) -> str:
@@ -253,7 +251,7 @@ def _changed(facts: Facts, statement: Statement) -> str:
     return "" if told else change(old.hardware, facts.evidence.hardware)
 
 
-def _short(facts: Facts) -> str:
+def missing_gpus(facts: Facts) -> str:
     """Which GPUs kubelet does not offer, in words; "" where it names none at all, or offers all."""
     wanted, resource = facts.spec.hardware.gpus, facts.spec.hardware.resource
     capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource)
@@ -262,27 +260,14 @@ def _short(facts: Facts) -> str:
     return f"kubelet offers {offered or 0} of {wanted} {resource}"
 
 
-def _gpus_later(facts: Facts) -> Next | None:
-    short = _short(facts)
-    if not short:
-        return None
-    planned = facts.status.next
-    if planned is not None and planned.what == GPUS_LATER and when(planned.at) is not None:
-        return Next(GPUS_LATER, short, planned.at)
-    return Next(GPUS_LATER, short, stamp(later(facts.now, facts.rules.gpus_grace_s)))
-
-
 def _missing(facts: Facts) -> Judged | None:
     """GPUs that are not there for longer than a device plugin takes to start again."""
-    short, planned = _short(facts), facts.status.next
-    if not short:
+    short, told = missing_gpus(facts), facts.status.code == GPUS_MISSING
+    since = when(facts.status.since) if told else None
+    over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
+    if not short or not (over or gated(facts.node, facts.rules.names)):
         return None
-    told = facts.status.code == "GPUS_MISSING" or gated(facts.node, facts.rules.names)
-    if not told:
-        at = when(planned.at) if planned is not None and planned.what == GPUS_LATER else None
-        if at is None or facts.now < at:
-            return None
-    return _held(facts, State.SUSPECT, "GPUS_MISSING", f"{facts.view.name}: {short}", retest=True)
+    return _held(facts, State.SUSPECT, GPUS_MISSING, f"{facts.view.name}: {short}", retest=True)
 
 
 def _before_repair(facts: Facts, statement: Statement) -> bool:

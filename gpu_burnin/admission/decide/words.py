@@ -26,13 +26,7 @@ def fault(statement: Statement) -> str:
     """The code of what a run found, its verdict where it names none that can be one: "" for a PASS."""
     if statement.verdict is Verdict.PASS:
         return ""
-    code = str(getattr(statement, "code", ""))
-    return code if _CODE.fullmatch(code) else str(statement.verdict)
-
-
-def told(statement: Statement) -> str:
-    """What a run says of what it found, in a sentence, or ""."""
-    return sentence(str(getattr(statement, "message", "")))
+    return statement.code if _CODE.fullmatch(statement.code) else str(statement.verdict)
 
 
 def active(ask: Ask | None, now: datetime) -> Ask | None:
