@@ -215,7 +215,7 @@ def maintenance_windows(inventory: Inventory) -> Iterable[Problem]:
     try:
         calendar(inventory.fleet.get(CALENDAR), inventory.groups)
     except CalendarError as error:
-        yield Problem(str(error), "nothing knows of that window otherwise", variable=CALENDAR)
+        yield Problem(str(error), "docs/operations/maintenance.md has an example", variable=CALENDAR)
 
 
 def play_patterns(inventory: Inventory) -> Iterable[Problem]:
