@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu_burnin.admission.names import PROVISIONER_USER
 from tests.lab import hosts
 from tests.lab.binaries import ensure_binaries
 
 from . import first_run
 from .fleet import Fleet
-from .kube import NO_BINARIES, Client, Server, api_server, binaries
+from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
 
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
 
@@ -64,6 +65,19 @@ def root(server: Server) -> Client:
 def admin(server: Server) -> Client:
     """The everyday admin."""
     return server.client("admin", ["muster:admins"])
+
+
+@pytest.fixture(scope="session")
+def ledger(server: Server) -> Server:
+    """The same server, which knows NodeAdmissions."""
+    apply_ledger(server)
+    return server
+
+
+@pytest.fixture(scope="session")
+def provisioner(ledger: Server) -> Client:
+    """Who alone says which machine a node is."""
+    return ledger.client(PROVISIONER_USER)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.names import PROVISIONER_USER, Names
 from tests.lab.paths import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -272,7 +274,8 @@ def write_configuration(directory: Path) -> None:
     """The roles' own files, with `directory` in the place of /etc/kubernetes."""
     static = directory / "admission/static"
     static.mkdir(parents=True)
-    (static / "gate.yaml").write_text(gate_file("gate.yaml", directory))
+    for name in ("admissions.yaml", "gate.yaml"):
+        (static / name).write_text(gate_file(name, directory))
     (directory / "admission/admission.yaml").write_text(gate_file("admission.yaml", directory))
     server = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(directory)}
     (directory / "encryption-key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
@@ -282,12 +285,32 @@ def write_configuration(directory: Path) -> None:
 
 def apply_rbac(client: Client) -> None:
     """Apply the fleet's roles and bindings. Raises RuntimeError."""
-    for item in yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", defaults("kube_apiserver"))):
-        kind = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}[item["kind"]]
-        path = f"/apis/rbac.authorization.k8s.io/v1/{kind}/{item['metadata']['name']}?fieldManager=muster&force=true"
+    variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev"}
+    for item in yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", variables)):
+        namespace = item["metadata"].get("namespace")
+        inside = f"namespaces/{namespace}/" if namespace else ""
+        place = {
+            "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            "Role": f"apis/rbac.authorization.k8s.io/v1/{inside}roles",
+            "RoleBinding": f"apis/rbac.authorization.k8s.io/v1/{inside}rolebindings",
+            "Namespace": "api/v1/namespaces",
+        }[item["kind"]]
+        path = f"/{place}/{item['metadata']['name']}?fieldManager=muster&force=true"
         reply = client.request("PATCH", path, item, APPLY)
         if reply.status not in (200, 201):
             raise RuntimeError(f"{item['metadata']['name']}: {reply.message}")
+
+
+def apply_ledger(server: Server) -> None:
+    """Define NodeAdmission, as the provisioner does; returns once it is served. Raises RuntimeError."""
+    provisioner = server.client(PROVISIONER_USER)
+    names = Names()
+    reply = provisioner.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd(names))
+    if reply.status != 201:
+        raise RuntimeError(f"{names.crd}: {reply.message}")
+    path = f"/apis/{names.api_version}/nodeadmissions"
+    until("the ledger's being served", lambda: provisioner.request("GET", path).status == 200)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class TestRights:
 
     # What edit and admin are made of; they are filled by kube-controller-manager, which does not run here.
     @pytest.mark.parametrize(
-        "role", ["cluster-admin", "system:aggregate-to-edit", "muster:csr-approver", "system:kubelet-api-admin"]
+        "role", ["cluster-admin", "system:aggregate-to-edit", "muster:admitter", "system:kubelet-api-admin"]
     )
     def test_admin_may_not_bind_what_he_does_not_hold(self, admin: Client, role: str) -> None:
         binding = {
@@ -93,14 +93,14 @@ class TestRights:
         assert admitter.request("POST", "/api/v1/namespaces/default/events", event).status == 201
         refused(admitter.request("POST", NODES, a_node("any", spec={})), "cannot create")
         refused(admitter.request("GET", "/api/v1/secrets"), "cannot list")
+        assert admitter.request("GET", "/apis/certificates.k8s.io/v1/certificatesigningrequests").status == 200
+        refused(admitter.request("GET", "/api/v1/namespaces/kube-system/configmaps"), "cannot list")
+        refused(admitter.request("DELETE", "/api/v1/namespaces/default/pods/x"), "cannot delete")
 
     def test_other_parts_can_read_what_they_need(self, server: Server) -> None:
         dns = server.client("muster:cluster-dns")
         for path in ("/api/v1/services", "/api/v1/pods", "/apis/discovery.k8s.io/v1/endpointslices"):
             assert dns.request("GET", path).status == 200, path
-        approver = server.client("muster:csr-approver")
-        assert approver.request("GET", "/apis/certificates.k8s.io/v1/certificatesigningrequests").status == 200
-        refused(approver.request("GET", "/api/v1/secrets"), "cannot list")
 
     def test_strangers_see_health_only(self, server: Server) -> None:
         nobody = server.client(None)

@@ -144,7 +144,7 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     assert "--secure-port=8443 " in api["unit"]
     assert "--etcd-servers=https://[2001:db8::11]:12379,https://[2001:db8::12]:12379 " in api["unit"]
     assert "--etcd-servers-overrides=/events#https://[2001:db8::21]:12379;https://[2001:db8::22]:12379 " in api["unit"]
-    users = ["admin", "break-glass", "admitter", "csr-approver"]
+    users = ["admin", "break-glass", "provisioner"]
     assert [Path(file["dest"]).name for file in api["kubeconfigs"]] == [f"{user}.kubeconfig" for user in users]
     assert server(api["kubeconfigs"][2]["content"]) == server(api["dns"]) == "https://[2001:db8::41]:7443"
     # The parts on an API server's own host ask that server.

@@ -35,7 +35,8 @@ def render(role: str, template: str, **variables: Any) -> str:
 
 
 def rbac(**variables: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    objects = yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", **variables))
+    everywhere = {"kube_apiserver_domain": "muster.dev", **variables}
+    objects = yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", **everywhere))
     return {(item["kind"], item["metadata"]["name"]): item for item in objects}
 
 
