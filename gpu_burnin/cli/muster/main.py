@@ -26,6 +26,7 @@ TABLE: Mapping[str, Row] = {
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
+    "why": (f"{_ROOM}.why", "why", "Say what happened to a node, a pod or a job, and what set it off."),
 }
 
 

@@ -1,0 +1,84 @@
+"""`muster why`: what happened to a node, a pod or a job, and what set it off."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from gpu_burnin.admission.names import Names
+from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
+from gpu_burnin.cli.options import duration
+from gpu_burnin.system.streams import readers_may_leave
+
+_KUBECONFIGS = "kubeconfig"
+
+
+@click.command()
+@click.argument("subject", metavar="NODE|NAMESPACE/POD|JOB")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="MUSTER_STATE",
+    show_envvar=True,
+    help="The inventory's fleet_state_dir, for reports and the history of plays.  [default: the folder above the "
+    "kubeconfig's, where that is one]",
+)
+@click.option(
+    "--audit",
+    "audits",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A copy of an API server's audit log, for what people did; also .gz. Can be given again.",
+)
+@click.option(
+    "--since",
+    "since_s",
+    type=duration,
+    default="7d",
+    show_default=True,
+    metavar="DURATION",
+    help="How far back to look; plays are kept for a year.",
+)
+@page_option
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@cluster_options
+def why(
+    subject: str,
+    state: Path | None,
+    audits: tuple[Path, ...],
+    since_s: float,
+    page: Path | None,
+    as_json: bool,
+    kubeconfig: Path,
+    domain: str,
+) -> None:
+    """Say what happened to a node, a pod or a job, and what set it off.
+
+    One time line of all that tells of it: the NodeAdmission, Kubernetes' events, the pod itself, the node's agent, the
+    burn-in's report, plays, and people's requests in the audit log. What was not looked at is said. Exit code 0
+    whatever it says.
+    """
+    from gpu_burnin.fleet.why import page as pages
+    from gpu_burnin.fleet.why import story, text
+
+    now = datetime.now(UTC)
+    files = story.Files(state or _state_beside(kubeconfig.expanduser()), audits)
+    told = story.tell(connect(kubeconfig), Names(domain), subject, files, now - timedelta(seconds=since_s), now)
+    with readers_may_leave("the time line"):
+        if as_json:
+            click.echo(json.dumps(told.to_json(), indent=1, ensure_ascii=False))
+        else:
+            terminal.show(text.render(told, terminal.width()))
+    if page is not None:
+        write_page(page, pages.render(told))
+
+
+def _state_beside(kubeconfig: Path) -> Path | None:
+    """The state directory whose kubeconfig this is: STATE/kubeconfig/NAME."""
+    folder = kubeconfig.absolute().parent
+    return folder.parent if folder.name == _KUBECONFIGS and (folder.parent / "known_hosts").exists() else None

@@ -1,0 +1,145 @@
+"""What pods and Kubernetes' events say, as entries. Pure."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
+
+Object: TypeAlias = Mapping[str, Any]
+_COMPONENT = "muster-admitter"
+# Reasons of Kubernetes' own events that explain something (pkg/kubelet/events, the node lifecycle controller, the
+# scheduler, the taint manager); all others are told and explain nothing.
+_OF_REASON: Mapping[str, What] = {
+    "OOMKilling": What.OUT_OF_MEMORY,
+    "SystemOOM": What.OUT_OF_MEMORY,
+    "Preempted": What.PREEMPTED,
+    "Evicted": What.PRESSURE,
+    "EvictionThresholdMet": What.PRESSURE,
+    "TaintManagerEviction": What.DRAINED,
+    "MusterAskedToLeave": What.DRAINED,
+    "NodeNotReady": What.LOST,
+    "NodeNotSchedulable": What.PERSON,
+    "Released": What.PERSON,
+    "Rebooted": What.BOOTED,
+}
+# Reasons of a pod's condition DisruptionTarget (KEP-3329).
+_OF_DISRUPTION: Mapping[str, What] = {
+    "PreemptionByScheduler": What.PREEMPTED,
+    "DeletionByTaintManager": What.DRAINED,
+    "EvictionByEvictionAPI": What.DRAINED,
+    "DeletionByPodGC": What.LOST,
+    "TerminationByKubelet": What.PRESSURE,
+}
+_MUSTER_STATE = re.compile(r"Muster([A-Z][a-z]+)")
+_ASSIGNED = re.compile(r"Successfully assigned \S+ to (\S+)")
+_CODE = re.compile(r"([A-Z][A-Z0-9_]{2,}): (.*)", re.DOTALL)
+# Fewer events than these say nothing of a clock, and less than these seconds is the time that a request takes.
+_LEAST_EVENTS, _LEAST_SKEW_S = 3, 5.0
+
+
+def key_of(pod: Object) -> str:
+    """NAMESPACE/NAME."""
+    return f"{pod['metadata'].get('namespace', '')}/{pod['metadata'].get('name', '')}"
+
+
+def of_pod(pod: Object) -> Iterator[Entry]:
+    """How a pod ran: its start, its containers' ends, who disrupted it, and its end."""
+    status, key = pod.get("status") or {}, key_of(pod)
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    ends: list[datetime] = []
+    if at := time_of(status.get("startTime")):
+        yield Entry(at, Source.POD, What.TOLD, f"{key} started on {node or '-'}", node=node, pod=key)
+    for condition in status.get("conditions") or []:
+        at = time_of(condition.get("lastTransitionTime"))
+        if at and condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            kind = _OF_DISRUPTION.get(str(condition.get("reason")), What.TOLD)
+            message = str(condition.get("message") or "its end was asked for")
+            yield Entry(at, Source.POD, kind, message, str(condition.get("reason") or ""), node=node, pod=key)
+    for container in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+        ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
+        if not ended or not (at := time_of(ended.get("finishedAt"))):
+            continue
+        ends.append(at)
+        code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
+        killed = reason == "OOMKilled"
+        message = f"container {container.get('name')} of {key} ended with exit code {code}"
+        message += f" ({reason})" if reason else ""
+        yield Entry(at, Source.POD, What.OUT_OF_MEMORY if killed else What.TOLD, message, node=node, pod=key)
+    deleted = time_of(pod["metadata"].get("deletionTimestamp"))
+    phase = str(status.get("phase") or "")
+    if phase in ("Failed", "Succeeded") or deleted:
+        said = ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+        how = {"Failed": "failed", "Succeeded": "ended well"}.get(phase, "was deleted")
+        if at := max(ends, default=deleted or time_of(status.get("startTime"))):
+            message = f"{key} {how}{f' ({said})' if said else ''}"
+            kind = What.TOLD if phase == "Succeeded" else What.ENDED
+            yield Entry(at, Source.POD, kind, message, node=node, pod=key)
+
+
+def time_of_event(event: Object) -> datetime | None:
+    """When it was seen last."""
+    series = event.get("series") or {}
+    for text in (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")):
+        if text and (at := time_of(text)):
+            return at
+    return time_of(event.get("firstTimestamp")) or time_of((event.get("metadata") or {}).get("creationTimestamp"))
+
+
+def of_event(event: Object, node: str = "") -> Iterator[Entry]:
+    """One event, of a Node, or of a pod on `node`."""
+    about, reason = event.get("involvedObject") or {}, str(event.get("reason") or "")
+    message, at = " ".join(str(event.get("message") or "").split()), time_of_event(event)
+    if at is None:
+        return
+    is_pod = about.get("kind") == "Pod"
+    key = f"{about.get('namespace', '')}/{about.get('name', '')}" if is_pod else ""
+    place = node or ("" if is_pod else str(about.get("name") or ""))
+    kind, code = _OF_REASON.get(reason, What.TOLD), ""
+    component = str((event.get("source") or {}).get("component") or event.get("reportingComponent") or "")
+    if component == _COMPONENT and _MUSTER_STATE.fullmatch(reason):
+        # The NodeAdmission has the same change, with its time to the second.
+        code, message = match.groups() if (match := _CODE.fullmatch(message)) else ("", message)
+        kind = What.TOLD
+    elif kind is What.TOLD and "xid" in message.lower():
+        kind = kind_of_finding("", message)
+    count = int(event.get("count") or 1)
+    times = f" ({count} times)" if count > 1 else ""
+    yield Entry(at, Source.EVENT, kind, f"{reason}: {message}{times}", code, "", place, key)
+
+
+def node_of_events(events: Iterable[Object]) -> str:
+    """The node that a pod was placed on, by the scheduler's event; "" where that is gone."""
+    for event in events:
+        if event.get("reason") == "Scheduled" and (match := _ASSIGNED.search(str(event.get("message")))):
+            return match[1]
+    return ""
+
+
+def end_of_events(entries: Iterable[Entry], pod: str) -> Entry | None:
+    """The end of a pod that is gone, by kubelet's last word on it: the event Killing."""
+    ends = [one for one in entries if one.pod == pod and one.message.startswith(("Killing:", "TaintManagerEviction:"))]
+    last = max(ends, key=lambda one: one.at, default=None)
+    if last is None:
+        return None
+    return Entry(last.at, Source.EVENT, What.ENDED, f"{pod} was stopped", "", "", last.node, pod)
+
+
+def skews(events: Iterable[Object]) -> dict[str, float]:
+    """By how many seconds the clocks of kubelets are ahead of the API servers', where that is worth telling.
+
+    An event that came once has the time of who saw it, and that of the API server which took it.
+    """
+    found: dict[str, list[float]] = {}
+    for event in events:
+        source = event.get("source") or {}
+        seen = time_of(event.get("firstTimestamp"))
+        taken = time_of((event.get("metadata") or {}).get("creationTimestamp"))
+        if source.get("component") == "kubelet" and source.get("host") and seen and taken:
+            found.setdefault(str(source["host"]), []).append((seen - taken).total_seconds())
+    medians = {host: statistics.median(values) for host, values in found.items() if len(values) >= _LEAST_EVENTS}
+    return {host: value for host, value in medians.items() if abs(value) >= _LEAST_SKEW_S}

@@ -1,0 +1,37 @@
+"""The story of a node, a pod or a job as one page that loads nothing."""
+
+from __future__ import annotations
+
+from gpu_burnin import __version__
+from gpu_burnin.fleet.why.entry import Entry, What
+from gpu_burnin.fleet.why.story import SCHEMA, Story
+from gpu_burnin.fleet.why.text import answer, by, time_of
+from gpu_burnin.report import html
+from gpu_burnin.system.prose import short_uuids
+
+_BAD = frozenset({What.ENDED, What.QUARANTINED, What.XID, What.FAULT, What.OUT_OF_MEMORY, What.LOST})
+
+
+def render(story: Story) -> str:
+    """The page."""
+    return html.fill(
+        "why.html.j2",
+        story=story,
+        worst="PASS" if not story.cause.chain else "FAIL" if story.cause.first else "INCONCLUSIVE",
+        answer=[*answer(story)],
+        chain=set(story.cause.chain),
+        shown=[one for one in story.entries if not one.quiet],
+        look=look,
+        by=by,
+        time_of=time_of,
+        short_uuids=short_uuids,
+        schema=SCHEMA,
+        version=__version__,
+    )
+
+
+def look(entry: Entry) -> str:
+    """The verdict whose colour and sign an entry has; "" for one that explains nothing."""
+    if entry.what in _BAD:
+        return "FAIL"
+    return "" if entry.what is What.TOLD else "WARNING"

@@ -1,0 +1,81 @@
+"""The story of a node, a pod or a job as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_burnin.fleet.why.entry import Entry, Source
+from gpu_burnin.fleet.why.story import Story
+from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
+
+# The newest entries that are shown; --json has all.
+_MOST_ROWS = 60
+_LEAST_MESSAGE = 40
+
+
+def render(story: Story, width: int = STANDARD_WIDTH) -> str:
+    """How it stands, the first cause and what followed from it, the time line, and what was not looked at."""
+    lines = wrap(short_uuids(story.stands), width, rest="  ")
+    lines += [line for text in answer(story) for line in wrap(text, width, rest="  ")]
+    shown = [one for one in story.entries if not one.quiet]
+    if shown:
+        left = len(shown) - _MOST_ROWS
+        lines += ["", "What happened (UTC; * led to it):"]
+        lines += wrap(f"the {left:,} before are in --json", width, "  ", "  ") if left > 0 else []
+        lines += _table(shown[-_MOST_ROWS:], story, width)
+    for title, sentences in (("Clocks:", story.clocks), ("Not looked at:", story.missing)):
+        if sentences:
+            lines += ["", title, *(line for text in sentences for line in wrap(text, width, "  - ", "    "))]
+    return "\n".join(lines) + "\n"
+
+
+def answer(story: Story) -> Iterator[str]:
+    """Why, in sentences: the first cause, then what came of it."""
+    chain = story.cause.chain
+    if not chain:
+        yield {
+            "node": "Nothing took it out of service, as far back as its NodeAdmission and this time line go.",
+            "pod": "No end of it is known.",
+            "job": "No pod of it has failed, as far as is known.",
+        }[story.kind]
+        return
+    effect, first = chain[-1], story.cause.first
+    if story.kind != "node" or len(chain) > 1:
+        yield f"What is explained: {_told(effect)}."
+    if first is None:
+        yield "First cause: not known. Nothing that was looked at lies near enough before it to explain it."
+        return
+    yield f"First cause: {_told(first)}, says {by(first)}."
+    for entry in chain[1:-1]:
+        yield f"Then: {_told(entry)}, says {by(entry)}."
+
+
+def by(entry: Entry) -> str:
+    """Who says it."""
+    return {
+        Source.ADMISSION: "the admitter",
+        Source.EVENT: "an event",
+        Source.POD: "the pod's status",
+        Source.AUDIT: "the audit log",
+        Source.AGENT: "the node's agent",
+        Source.REPORT: "the burn-in's report",
+        Source.PLAY: "the history of plays",
+    }[entry.source]
+
+
+def time_of(entry: Entry) -> str:
+    """Its time, to the second."""
+    return f"{entry.at:%Y-%m-%d %H:%M:%S}"
+
+
+def _told(entry: Entry) -> str:
+    return f"{short_uuids(entry.sentence)} at {time_of(entry)}"
+
+
+def _table(entries: list[Entry], story: Story, width: int) -> list[str]:
+    chain = set(story.cause.chain)
+    rows = [
+        ("*" if entry in chain else " ", f"{entry.at:%m-%d %H:%M:%S}", str(entry.source), short_uuids(entry.sentence))
+        for entry in entries
+    ]
+    return table_with_text(rows, width, indent="", least=_LEAST_MESSAGE)

@@ -1,0 +1,111 @@
+"""The first cause: a table of what was seen, and what set it off."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpu_burnin.fleet.why.cause import CAUSES, first_cause
+from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
+
+START = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
+HOUR, DAY = 3600.0, 86400.0
+
+
+def entry(after_s: float, what: What, message: str = "", *, node: str = "gpu-1", pod: str = "", who: str = "") -> Entry:
+    at = START + timedelta(seconds=after_s)
+    return Entry(at, Source.EVENT, what, message or f"{what} at {after_s:g}", who=who, node=node, pod=pod)
+
+
+def end(after_s: float, pod: str = "a/p") -> Entry:
+    return entry(after_s, What.ENDED, pod=pod)
+
+
+E, X = What.ENDED, What.XID
+
+
+@pytest.mark.parametrize(
+    ("seen", "chain"),
+    [
+        pytest.param(
+            [(0, X), (3, What.QUARANTINED), (5, What.DRAINED), (40, E)], [0, 3, 5, 40], id="XID 79 to eviction"
+        ),
+        pytest.param(
+            [(0, X), (3, What.QUARANTINED), (5, What.DRAINED), (5 * DAY, E)], [0, 3, 5, 5 * DAY], id="held for days"
+        ),
+        pytest.param([(0, X), (1, E), (3, What.QUARANTINED)], [0, 1], id="it died of the XID before anybody said so"),
+        pytest.param([(0, E), (2, X)], [2, 0], id="the XID is told a moment late"),
+        pytest.param([(-300, X), (0, X), (2, What.AFTERMATH), (5, E)], [-300, 0, 5], id="the first of a burst"),
+        pytest.param([(-3 * HOUR, X), (0, X), (5, E)], [0, 5], id="an XID of hours before is not of the burst"),
+        pytest.param([(0, What.DRAINED), (19, What.AFTERMATH), (20, E)], [0, 20], id="a killed process' own XID"),
+        pytest.param([(19, What.AFTERMATH), (20, E)], [19, 20], id="which counts when nothing else does"),
+        pytest.param([(0, X), (8, What.OUT_OF_MEMORY), (8, E)], [8, 8], id="memory is what kubelet says itself"),
+        pytest.param([(0, What.PREEMPTED), (1, What.DRAINED), (5, E)], [0, 5], id="preemption"),
+        pytest.param([(0, What.PRESSURE), (5, E)], [0, 5], id="disk pressure"),
+        pytest.param([(0, What.PERSON), (4, What.DRAINED), (30, E)], [0, 4, 30], id="a person's drain"),
+        pytest.param([(0, What.PERSON), (30, E)], [0, 30], id="a person deleted the pod"),
+        pytest.param([(-HOUR, What.PERSON), (30, E)], [30], id="what a person did an hour before is none"),
+        pytest.param(
+            [(0, What.MAINTENANCE), (300, What.BOOTED), (60, What.LOST), (60, E)], [0, 300, 60, 60], id="a window"
+        ),
+        pytest.param([(0, What.LOST), (400, What.BOOTED), (300, E)], [400, 300], id="a reboot is told when it is over"),
+        pytest.param([(0, What.PLAY), (60, What.BOOTED), (70, E)], [0, 60, 70], id="a play rebooted it"),
+        pytest.param([(0, What.MAINTENANCE), (600, What.DRAINED), (630, E)], [0, 600, 630], id="drained for a window"),
+        pytest.param([(0, X), (1800, What.FAULT), (1803, What.QUARANTINED)], [0, 1800, 1803], id="a burn-in found it"),
+        pytest.param([(0, What.TOLD), (5, E)], [5], id="nothing known"),
+        pytest.param([(0, What.FAULT), (-20, E)], [0, -20], id="a fault is told late"),
+        pytest.param([(2 * HOUR, X), (0, E)], [0], id="what came after is no cause"),
+    ],
+)  # fmt: skip
+def test_the_chain_begins_with_what_set_it_off(seen: list[tuple[float, What]], chain: list[float]) -> None:
+    timeline = [entry(at, what, pod="a/p" if what is E else "") for at, what in seen]
+    effect = next((one for one in timeline if one.what is E), timeline[-1])
+    found = first_cause(timeline, effect)
+    assert [(one.at - START).total_seconds() for one in found.chain] == chain
+    assert found.first is (found.chain[0] if len(chain) > 1 else None)
+
+
+def test_what_is_of_another_node_or_pod_is_no_cause() -> None:
+    effect = end(10)
+    for stranger in (entry(9, X, node="gpu-2"), entry(9, What.OUT_OF_MEMORY, pod="a/q")):
+        assert first_cause([stranger, effect], effect).chain == (effect,)
+    everywhere = entry(9, What.MAINTENANCE, node="")
+    assert first_cause([everywhere, effect], effect).first == everywhere
+
+
+def test_clocks_that_differ_widen_the_reach() -> None:
+    effect, late = end(0), entry(200, X)
+    assert first_cause([effect, late], effect).first is None
+    assert first_cause([effect, late], effect, skew_s=150).first == late
+
+
+def test_a_finding_explains_itself_and_an_end_does_not() -> None:
+    fault = entry(0, What.QUARANTINED, "HBM_BIT_ERROR")
+    assert first_cause([fault], fault).first == fault
+    assert first_cause([end(0)], end(0)).first is None
+    assert first_cause([], None).effect is None
+
+
+def test_no_rule_leads_in_a_circle_for_ever() -> None:
+    """Whatever kinds come in whatever order at one time, the chain ends."""
+    timeline = [entry(number % 3, what, f"{number}", pod="") for number in range(3) for what in What]
+    for effect in timeline:
+        chain = first_cause(timeline, effect, skew_s=5).chain
+        assert len(set(chain)) == len(chain)
+    assert set(CAUSES) < set(What)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        ("XID_FATAL", "XID 79 on GPU 3: GPU has fallen off the bus", X),
+        ("XID_SUSPECT", "NVRM: Xid (PCI:0000:1b:00): 45, pid=1", What.AFTERMATH),
+        ("XID_UNKNOWN", "Xid 9999", X),
+        ("XID_FATAL", "", X),
+        ("HBM_BIT_ERROR", "a bit flipped on GPU 3", What.FAULT),
+        ("GPU_LOST", "after XID 79", X),
+    ],
+)
+def test_a_finding_is_an_xid_where_it_says_so(code: str, message: str, kind: What) -> None:
+    assert kind_of_finding(code, message) is kind

@@ -1,0 +1,221 @@
+"""`muster why` against an API server of this process: what is read, in what order, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_burnin.admission import record
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.names import ADMITTER_USER
+from gpu_burnin.cli.muster import main as muster
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet import history
+from gpu_burnin.fleet.why import story, text
+from gpu_burnin.fleet.why.entry import What
+from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
+from tests.support.fake_api import FakeApi
+from tests.support.fleet_samples import NAMES, admission, lease
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+T0 = NOW - timedelta(minutes=30)
+
+
+def at(seconds: float) -> str:
+    return (T0 + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+def event(about: str, reason: str, message: str, after_s: float, **more: Any) -> dict[str, Any]:
+    kind, _, name = about.partition(" ")
+    namespace = "train" if kind != "Node" else "default"
+    return {
+        "metadata": {"name": f"{name}.{reason}.{after_s}", "namespace": namespace, "creationTimestamp": at(after_s)},
+        "involvedObject": {"kind": kind, "name": name, "namespace": namespace if kind != "Node" else ""},
+        "reason": reason, "message": message, "firstTimestamp": at(after_s), "lastTimestamp": at(after_s), "count": 1,
+        **more,
+    }  # fmt: skip
+
+
+def pod(name: str = "bert-0", node: str = "gpu-1", **status: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "train", "labels": {"job-name": "bert"}}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"startTime": at(-600), **status}}
+
+
+def failed(after_s: float, exit_code: int = 137, reason: str = "Error") -> dict[str, Any]:
+    ended = {"exitCode": exit_code, "reason": reason, "finishedAt": at(after_s)}
+    return {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+
+
+XID = "gpu-1: XID 79 on GPU 3: GPU has fallen off the bus"
+
+
+def quarantined() -> dict[str, Any]:
+    """As the admitter writes it of a node whose agent has revoked."""
+    step = record.Transition(at(3), "ready", "quarantined", "XID_FATAL", XID, ADMITTER_USER)
+    test = record.Tested(9, "watch", "FAIL", at(1), "XID_FATAL")
+    status = record.Status(record.State.QUARANTINED, at(3), "XID_FATAL", XID, last_test=test, transitions=(step,))
+    return {**admission("gpu-1"), "status": record.status_document(status)}
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    server = FakeApi()
+    server.put("nodeadmissions", quarantined())
+    server.put("nodes", {"metadata": {"name": "gpu-1"}})
+    server.put("pods", pod(**failed(40)))
+    server.put("events", event("Pod bert-0", "MusterAskedToLeave", f"node gpu-1: {XID}", 5))
+    server.put("events", event("Pod bert-0", "Killing", "Stopping container main", 10))
+    server.objects["jobs"] = {}
+    yield server
+    server.close()
+
+
+def tell(api: FakeApi, folder: Path, subject: str, files: story.Files | None = None) -> story.Story:
+    kube = KubeApi(api.kubeconfig(folder / "kubeconfig"))
+    return story.tell(kube, NAMES, subject, files or story.Files(), NOW - timedelta(days=7), NOW)
+
+
+def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
+    return CliRunner().invoke(muster.cli, ["why", *arguments, "--kubeconfig", str(kubeconfig)])
+
+
+def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:
+    found = tell(api, tmp_path, "train/bert-0")
+    assert [one.what for one in found.cause.chain] == [What.XID, What.QUARANTINED, What.DRAINED, What.ENDED]
+    assert found.cause.first is not None and "XID 79 on GPU 3" in found.cause.first.sentence
+    shown = text.render(found, 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    told = " ".join(shown.split())
+    assert "First cause: XID_FATAL: the node's agent told FAIL: gpu-1: XID 79 on GPU 3" in told
+    assert told.index("First cause:") < told.index("Then: XID_FATAL: ready to quarantined")
+    assert [one.at for one in found.entries] == sorted(one.at for one in found.entries)
+
+
+@pytest.mark.parametrize("subject", ["bert-0", "train/bert-0"])
+def test_a_pod_is_found_with_and_without_its_namespace(subject: str, api: FakeApi, tmp_path: Path) -> None:
+    assert tell(api, tmp_path, subject).subject == "train/bert-0"
+
+
+def test_a_pod_that_is_gone_is_told_from_its_events(api: FakeApi, tmp_path: Path) -> None:
+    api.remove("pods", "train/bert-0")
+    api.put("events", event("Pod bert-0", "Scheduled", "Successfully assigned train/bert-0 to gpu-1", -600))
+    found = tell(api, tmp_path, "train/bert-0")
+    assert found.stands == "train/bert-0 is gone" and found.node == "gpu-1"
+    assert found.cause.first is not None and found.cause.first.what is What.XID
+
+
+def test_a_job_is_explained_by_the_pod_that_ended_first(api: FakeApi, tmp_path: Path) -> None:
+    api.put("jobs", {"metadata": {"name": "bert", "namespace": "train"}})
+    api.put("pods", pod("bert-1", "gpu-2", **failed(90, 1)))
+    found = tell(api, tmp_path, "bert")
+    assert found.kind == "job" and found.node == "gpu-1"
+    assert found.cause.effect is not None and found.cause.effect.pod == "train/bert-0"
+    assert "2 failed" in found.stands
+
+
+def test_a_node_says_what_took_it_out_of_service(api: FakeApi, tmp_path: Path) -> None:
+    found = tell(api, tmp_path, "gpu-1")
+    assert found.kind == "node" and found.stands.startswith(f"gpu-1 is quarantined since {at(3)} (XID_FATAL")
+    assert [one.what for one in found.cause.chain] == [What.XID, What.QUARANTINED]
+
+
+def test_out_of_memory_is_what_kubelet_says_itself(api: FakeApi, tmp_path: Path) -> None:
+    api.put("pods", pod(**failed(2, 137, "OOMKilled")))
+    found = tell(api, tmp_path, "train/bert-0")
+    assert found.cause.first is not None and found.cause.first.what is What.OUT_OF_MEMORY
+
+
+def test_nothing_known_is_said_with_what_was_not_looked_at(api: FakeApi, tmp_path: Path) -> None:
+    api.put("nodeadmissions", admission("gpu-1"))
+    api.objects["events"].clear()
+    found = tell(api, tmp_path, "train/bert-0")
+    assert found.cause.first is None
+    told = " ".join(text.render(found).split())
+    assert "First cause: not known." in told
+    for missing in ("give --state", "give --audit FILE", "the agent has left no note", "older events"):
+        assert missing in told
+
+
+def test_running_and_ready_are_said(api: FakeApi, tmp_path: Path) -> None:
+    api.put("pods", pod(phase="Running"))
+    api.objects["events"].clear()
+    assert "No end of it is known." in text.render(tell(api, tmp_path, "train/bert-0"))
+    api.put("nodeadmissions", admission("gpu-1"))
+    assert "Nothing took it out of service" in text.render(tell(api, tmp_path, "gpu-1"))
+
+
+def test_nobody_known_is_an_error_that_says_what_to_give(api: FakeApi, tmp_path: Path) -> None:
+    for subject in ("none", "train/none"):
+        with pytest.raises(GpuBurninError, match="no node, pod or job of this name"):
+            tell(api, tmp_path, subject)
+    second = pod(**failed(40))
+    second["metadata"] = {"name": "bert-0", "namespace": "other"}
+    api.put("pods", second)
+    with pytest.raises(GpuBurninError, match="other/bert-0, train/bert-0"):
+        tell(api, tmp_path, "bert-0")
+
+
+def test_the_agent_s_warnings_and_maintenance_are_in_the_line(api: FakeApi, tmp_path: Path) -> None:
+    window = Maintenance("azure", "scheduled", at(-60), at(3600), "Reboot", message="host update")
+    note = AgentNote("b", warnings=(Warned("XID_SUSPECT", "XID 63 on GPU 1", at(-120)),), maintenance=window)
+    api.put("nodes", {"metadata": {"name": "gpu-1", "annotations": {NAMES.agent: note_text(note)}}})
+    found = {one.what: one for one in tell(api, tmp_path, "gpu-1").entries if one.source == "agent"}
+    assert found[What.XID].code == "XID_SUSPECT"
+    assert "azure maintenance, Reboot, scheduled, host update" in found[What.MAINTENANCE].message
+    api.put("nodes", {"metadata": {"name": "gpu-1", "annotations": {NAMES.agent: "{"}}})
+    assert any("the note cannot be read" in one for one in tell(api, tmp_path, "gpu-1").missing)
+
+
+def test_clocks_that_differ_are_told(api: FakeApi, tmp_path: Path) -> None:
+    for number in range(3):
+        late = event("Node gpu-1", f"Seen{number}", "x", number, source={"component": "kubelet", "host": "gpu-1"})
+        late["firstTimestamp"] = at(number + 42)
+        api.put("events", late)
+    assert "the clock of gpu-1 is 42 s ahead of that of the API servers" in tell(api, tmp_path, "gpu-1").clocks[0]
+    api.put("leases", lease("api-1", (NOW + timedelta(seconds=90)).isoformat()))
+    assert "90 s or more behind" in tell(api, tmp_path, "gpu-1").clocks[1]
+
+
+def test_plays_and_a_broken_report_do_not_hide_each_other(api: FakeApi, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "reports/gpu-1").mkdir(parents=True)
+    (state / "reports/gpu-1/report.json").write_text("{")
+    play = history.Play("r", "site.yml", "Driver", "ann", "", False, at(-300), at(-200))
+    history.record(state / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
+    found = tell(api, tmp_path, "gpu-1", story.Files(state))
+    [entry] = [one for one in found.entries if one.source == "play"]
+    assert entry.sentence == "site.yml, play 'Driver': 3 changed (by ann)"
+    assert any("report.json" in one for one in found.missing)
+    (state / history.FILE).write_bytes(b"broken" * 1000)
+    found = tell(api, tmp_path, "gpu-1", story.Files(state))
+    assert any("the history of plays cannot be read" in one for one in found.missing)
+
+
+def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
+    api.put("events", event("Pod bert-0", "Odd", "<script>alert(1)</script>", 1))
+    done = run(api, tmp_path, "train/bert-0", "--json", "--html", str(tmp_path / "page.html"))
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["schema"] == story.SCHEMA and told["first_cause"]["code"] == "XID_FATAL"
+    assert [one["what"] for one in told["chain"]] == ["xid", "quarantined", "drained", "ended"]
+    page = (tmp_path / "page.html").read_text()
+    assert "<script>" not in page and "XID 79 on GPU 3" in page and "led to it" in page
+    assert "First cause:" in run(api, tmp_path, "train/bert-0").stdout
+
+
+def test_the_state_beside_the_kubeconfig_is_found(api: FakeApi, tmp_path: Path) -> None:
+    state = tmp_path / "prod"
+    (state / "kubeconfig").mkdir(parents=True)
+    kubeconfig = api.kubeconfig(state / "kubeconfig/admin.kubeconfig")
+    for marked, says in ((False, "give --state"), (True, "no report can be read")):
+        if marked:
+            (state / "known_hosts").touch()
+        done = CliRunner().invoke(muster.cli, ["why", "gpu-1", "--kubeconfig", str(kubeconfig)])
+        assert says in " ".join(done.stdout.split())
