@@ -16,7 +16,7 @@ Scripted = tuple[int, str] | Callable[[BaseHTTPRequestHandler], None]
 class MetadataServer:
     """Answers by path, without the query. `asked` are the requests: method, whole path and headers."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
         self.answers: dict[str, Scripted] = {}
         self.asked: list[tuple[str, str, Mapping[str, str]]] = []
         # Ends whatever waits.
@@ -41,9 +41,9 @@ class MetadataServer:
             def log_message(self, format: str, *args: object) -> None:
                 """Silence."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer((address, 0), Handler)
         self.server.daemon_threads = True
-        self.base = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.base = f"http://{address}:{self.server.server_address[1]}"
 
     def silent(self, handler: BaseHTTPRequestHandler) -> None:
         """Take the request and answer nothing."""
@@ -58,9 +58,9 @@ class MetadataServer:
 
 
 @contextlib.contextmanager
-def metadata_server() -> Iterator[MetadataServer]:
+def metadata_server(address: str = "127.0.0.1") -> Iterator[MetadataServer]:
     """The stand-in as long as the block lasts."""
-    stand_in = MetadataServer()
+    stand_in = MetadataServer(address)
     with serving(stand_in.server):
         yield stand_in
         stand_in.over.set()
