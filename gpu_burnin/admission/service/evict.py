@@ -37,8 +37,7 @@ class Evictor:
             if due > now:
                 again_at.append(due)
                 continue
-            if pod.uid not in self._told:
-                self._told.add(pod.uid)
+            if pod.uid not in self._asked:
                 self.herald.leave(node, pod, why)
             again = now + timedelta(seconds=AGAIN_S)
             self._asked[pod.uid] = again
@@ -49,9 +48,16 @@ class Evictor:
                 again_at.append(again)
         return min(again_at, default=None)
 
+    def tell(self, node: str, told: Sequence[tuple[Pod, str]], why: str) -> None:
+        """Tell each of these pods once, in an event, what is in its sentence."""
+        for pod, sentence in told:
+            if pod.uid not in self._told:
+                self._told.add(pod.uid)
+                self.herald.leave(node, pod, f"{why}; {sentence}")
+
     def prune(self, living: Callable[[str], bool]) -> None:
         """Forget the pods that are gone."""
-        for uid in [uid for uid in self._asked if not living(uid)]:
+        for uid in [uid for uid in {*self._asked, *self._told} if not living(uid)]:
             self._asked.pop(uid, None)
             self._told.discard(uid)
 

@@ -182,11 +182,13 @@ class Keeper:
         return [{"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}, add]
 
     def _evict(self, view: View, decision: Decision) -> datetime | None:
-        """Ask pods to leave; when to ask again those that could not."""
-        if not decision.evict or view.paused:
+        """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
+        if view.paused:
             return None
         leave = decision.status.leave
-        return self.evictor.ask(view.name, decision.evict, leave.why if leave else decision.status.message)
+        why = leave.why if leave else decision.status.message
+        self.evictor.tell(view.name, decision.told, why)
+        return self.evictor.ask(view.name, decision.evict, why)
 
     def _denied(self, brake: Brake, name: str, why: str) -> None:
         self.metrics.add("brake_denials", {"brake": str(brake)})
