@@ -391,7 +391,7 @@ double scenario_next_event(const unsigned long long wanted[MAX_GPUS], struct sce
 
 unsigned long long scenario_hash(int gpu, unsigned salt) {
     char text[224];
-    snprintf(text, sizeof text, "%s/%d/%u", scenario_text(-1, "identity"), gpu, salt);
+    snprintf(text, sizeof text, "%s/%d/%u", scenario_text(gpu, "identity"), gpu, salt);
     unsigned long long hash = 14695981039346656037ULL;
     for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211ULL;
     hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdULL; /* spreads the last characters over all bits */

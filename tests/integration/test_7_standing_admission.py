@@ -1,0 +1,271 @@
+"""The fleet by itself, nobody watching: reboots, an XID, a swapped GPU, tests at random, maintenance, a lost leader.
+
+The lab has no device plugin: the GPUs that pods ask for are advertised by hand, as Kubernetes documents it for extended
+resources. What a job holds is therefore seen as on a real fleet; that kubelet hands out devices is not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.system.clock import rfc3339
+from tests.lab import hosts
+
+from .fleet import API_SERVERS, Done, Fleet, run, wait_until
+
+READY = "muster.node-restriction.kubernetes.io/ready"
+XID_79 = "printf '3,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /run/lab/kmsg"
+CONFIG = "/etc/muster/admitter.yaml"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations: {annotations}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {{{ready}: "true", kubernetes.io/hostname: {node}}}
+  containers:
+    - name: job
+      image: lab.muster.dev/tool:1
+      imagePullPolicy: Never
+      args: [serve, ":8080"]
+      resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}
+"""
+
+
+def admission(fleet: Fleet, node: str) -> dict[str, Any]:
+    """The ledger of a node."""
+    found: dict[str, Any] = fleet.get("nodeadmission", node)
+    return found
+
+
+def state(fleet: Fleet, node: str) -> str:
+    return str(admission(fleet, node)["status"].get("state", ""))
+
+
+def transitions(fleet: Fleet, node: str, since: str) -> list[dict[str, str]]:
+    return [change for change in admission(fleet, node)["status"].get("transitions", []) if change["at"] >= since]
+
+
+def is_in(fleet: Fleet, node: str) -> bool:
+    """Whether the node takes work: label, no taint of ours, and its ledger says so."""
+    labels = fleet.get("node", node)["metadata"]["labels"]
+    return labels.get(READY) == "true" and not fleet.node_taints(node) and state(fleet, node) == "ready"
+
+
+def back(fleet: Fleet, node: str, timeout_s: float = 240) -> None:
+    wait_until(f"{node} to take work by itself", lambda: is_in(fleet, node), timeout_s=timeout_s)
+
+
+def now() -> str:
+    return rfc3339(datetime.now(UTC))
+
+
+def later(seconds: float) -> str:
+    return rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+def muster(fleet: Fleet, *arguments: str) -> Done:
+    """The fleet's command with the everyday admin's kubeconfig."""
+    program = Path(sys.executable).parent / "muster"
+    return run([str(program), *arguments, "--kubeconfig", str(fleet.state / "kubeconfig/admin.kubeconfig")])
+
+
+def leader(fleet: Fleet) -> str:
+    lease = fleet.get("lease", "muster-admitter", "--namespace=muster-system")
+    return str(lease["spec"].get("holderIdentity") or "")
+
+
+@contextmanager
+def configured(fleet: Fleet, **changes: Any) -> Iterator[None]:
+    """The admitters with other settings, as site.yml would write them."""
+    before = {host: fleet.must(host, f"cat {CONFIG}") for host in API_SERVERS}
+    try:
+        for host, text in before.items():
+            write_config(fleet, host, yaml.safe_dump({**yaml.safe_load(text), **changes}))
+        yield
+    finally:
+        for host, text in before.items():
+            write_config(fleet, host, text)
+
+
+def write_config(fleet: Fleet, host: str, text: str) -> None:
+    done = fleet.ssh(host, f"cat > {CONFIG} && muster admitter --check --config {CONFIG}", stdin=text)
+    assert done.rc == 0, done.err
+    fleet.must(host, "systemctl restart muster-admitter")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpus(fleet: Fleet) -> None:
+    """Both healthy nodes offer two GPUs to the scheduler, and take work."""
+    for node in ("gpu-1", "gpu-2"):
+        back(fleet, node)
+        offer(fleet, node)
+
+
+def offer(fleet: Fleet, node: str) -> None:
+    count = {"nvidia.com/gpu": "2"}
+    patch = json.dumps({"status": {"capacity": count, "allocatable": count}})
+    done = fleet.kubectl("patch", "node", node, "--subresource=status", "-p", patch, identity="break-glass")
+    assert done.rc == 0, done.err
+
+
+@contextmanager
+def job(fleet: Fleet, name: str, node: str, annotations: Mapping[str, str] | None = None) -> Iterator[None]:
+    """A running pod with a GPU on a node."""
+    made = create(fleet, name, node, annotations)
+    assert made.rc == 0, made.err
+    try:
+        wait_until(f"pod {name} to run", lambda: phase(fleet, name) == "Running", timeout_s=60)
+        yield
+    finally:
+        fleet.kubectl("delete", "pod", name, "--now", "--ignore-not-found")
+
+
+def create(fleet: Fleet, name: str, node: str, annotations: Mapping[str, str] | None = None) -> Done:
+    words = {"name": name, "node": node, "ready": READY, "gpus": 1, "annotations": json.dumps(annotations or {})}
+    return fleet.kubectl("create", "-f", "-", stdin=POD.format(**words))
+
+
+def phase(fleet: Fleet, pod: str) -> str:
+    done = fleet.kubectl("get", "pod", pod, "-o", "jsonpath={.status.phase}")
+    return done.out if done.rc == 0 else "gone"
+
+
+def test_the_ledger_is_a_table_that_people_can_read(fleet: Fleet) -> None:
+    table = fleet.kubectl("get", "nodeadmissions").out
+    lines = {line.split()[0]: line for line in table.splitlines()[1:]}
+    assert set(lines) == {"gpu-1", "gpu-2", "gpu-3"}
+    assert "ready" in lines["gpu-1"] and "ready" in lines["gpu-2"] and "ready" not in lines["gpu-3"]
+    told = muster(fleet, "status")
+    assert told.rc == 0 and "gpu-3" in told.out and "2 ready" in told.out, told.out + told.err
+    ages = json.loads(muster(fleet, "coverage", "--json").out)
+    assert {node["name"] for node in ages["nodes"] if node["age_s"]["quick"] is not None} >= {"gpu-1", "gpu-2"}
+
+
+def test_a_node_that_reboots_is_back_by_itself(fleet: Fleet) -> None:
+    begun = now()
+    hosts.reboot(fleet.lab, "gpu-1")
+    boot = fleet.must("gpu-1", "cat /proc/sys/kernel/random/boot_id").strip()
+    wait_until(
+        "gpu-1 to be admitted in its new boot",
+        lambda: (admission(fleet, "gpu-1")["status"].get("accepted") or {}).get("bootID") == boot,
+        timeout_s=300,
+    )
+    back(fleet, "gpu-1")
+    changes = transitions(fleet, "gpu-1", begun)
+    # It was out before it came back: no pod could start on the old boot's word.
+    assert [change["to"] for change in changes][-1] == "ready" and len(changes) >= 2, changes
+    assert fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == boot
+    offer(fleet, "gpu-1")
+
+
+def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet) -> None:
+    begun = now()
+    hold_s = 45.0
+    with job(fleet, "holding", "gpu-2", {"muster.dev/hold-until": later(hold_s)}):
+        started = time.monotonic()
+        fleet.must("gpu-2", XID_79)
+        wait_until(
+            "the label to go and the taints to come",
+            lambda: (
+                READY not in fleet.get("node", "gpu-2")["metadata"]["labels"]
+                and "muster.dev/quarantine:NoSchedule" in fleet.node_taints("gpu-2")
+            ),
+            timeout_s=60,
+        )
+        print(f"XID 79 to label gone and tainted: {time.monotonic() - started:.1f} s (goal 5 s)")
+        assert fleet.ssh("gpu-2", "gpu-burnin gate").rc == 1
+        status = admission(fleet, "gpu-2")["status"]
+        assert (status["state"], status["code"]) == ("quarantined", "XID_FATAL"), status
+        # The job was told, and goes on.
+        assert phase(fleet, "holding") == "Running"
+        told = wait_until(
+            "the job's node to be told that its work should leave",
+            lambda: fleet.ssh("gpu-2", "cat /run/gpu-burnin/leave.json").out,
+            timeout_s=30,
+        )
+        assert "XID" in str(told), told
+        wait_until("the eviction after the hold", lambda: phase(fleet, "holding") == "gone", timeout_s=hold_s + 60)
+        gone_s = time.monotonic() - started
+        assert gone_s > hold_s - 15, f"evicted after {gone_s:.0f} s, though it held for {hold_s:.0f} s"
+    assert "XID_FATAL" in {change["code"] for change in transitions(fleet, "gpu-2", begun)}
+    why = muster(fleet, "why", "gpu-2")
+    assert why.rc in (0, 1) and "79" in why.out, why.out + why.err
+
+
+def test_a_gpu_that_was_swapped_between_two_boots_is_named(fleet: Fleet) -> None:
+    before = json.dumps(admission(fleet, "gpu-2")["status"]["accepted"]["hardware"])
+    begun = now()
+    hosts.install_scenario(fleet.lab, "gpu-2", "swapped-2gpu")
+    hosts.reboot(fleet.lab, "gpu-2")
+    back(fleet, "gpu-2", timeout_s=360)
+    after = json.loads(fleet.must("gpu-2", "cat /var/lib/gpu-burnin/latest/report.json"))
+    (new,) = [gpu["uuid"] for gpu in after["gpus"] if gpu["uuid"] not in before]
+    words = json.dumps(transitions(fleet, "gpu-2", begun))
+    assert new[:12] in words, f"{new} is not named in {words}"
+    offer(fleet, "gpu-2")
+
+
+def test_an_idle_node_is_tested_and_a_busy_one_is_not(fleet: Fleet) -> None:
+    sequences = {node: admission(fleet, node)["status"]["highestSequence"] for node in ("gpu-1", "gpu-2")}
+    tests = {"nodes": 2, "share": 1, "random_share": 0, "quick_every_s": 1, "standard_every_s": 0}
+    with job(fleet, "busy", "gpu-1"), configured(fleet, tests={**tests, "extended_every_s": 0, "ask_again_s": 5}):
+        wait_until(
+            "gpu-2, which is idle, to be tested again",
+            lambda: admission(fleet, "gpu-2")["status"]["highestSequence"] > sequences["gpu-2"],
+            timeout_s=240,
+        )
+        assert admission(fleet, "gpu-1")["status"]["highestSequence"] == sequences["gpu-1"]
+        assert phase(fleet, "busy") == "Running" and is_in(fleet, "gpu-1")
+    back(fleet, "gpu-2")
+
+
+def test_a_maintenance_window_keeps_new_work_away_until_its_end(fleet: Fleet) -> None:
+    window = {"nodes": ["gpu-1"], "not_before": later(-5), "not_after": later(60), "message": "new power supply"}
+    taint = "muster.dev/maintenance:NoSchedule"
+    with configured(fleet, calendar=[window]):
+        wait_until("the window's taint", lambda: taint in fleet.node_taints("gpu-1"), timeout_s=30)
+        assert create(fleet, "waits", "gpu-1").rc == 0
+        try:
+            wait_until(
+                "the scheduler to refuse the node",
+                lambda: "untolerated taint" in fleet.kubectl("get", "pod", "waits", "-o", "json").out,
+                timeout_s=30,
+            )
+            assert taint not in fleet.node_taints("gpu-2")
+            wait_until("the window's end", lambda: taint not in fleet.node_taints("gpu-1"), timeout_s=120)
+        finally:
+            fleet.kubectl("delete", "pod", "waits", "--now")
+        back(fleet, "gpu-1")
+
+
+def test_a_killed_leader_is_followed_by_another(fleet: Fleet) -> None:
+    first = str(wait_until("a leader", lambda: leader(fleet), timeout_s=30))
+    boot = fleet.get("nodeadmission", "gpu-1")["status"]["accepted"]["bootID"]
+    started = time.monotonic()
+    fleet.must(first, "systemctl kill --signal=KILL muster-admitter && systemctl stop muster-admitter")
+    try:
+        wait_until("another leader", lambda: leader(fleet) not in ("", first), timeout_s=60)
+        print(f"takeover after kill -9 of the leader: {time.monotonic() - started:.1f} s (goal 15 s)")
+        assert is_in(fleet, "gpu-1")
+        asked = muster(fleet, "node", "hold", "gpu-1", "--reason", "to see that the new leader works")
+        assert asked.rc == 0, asked.err
+        wait_until("the hold to be kept", lambda: state(fleet, "gpu-1") == "held", timeout_s=30)
+    finally:
+        fleet.must(first, "systemctl start muster-admitter")
+        muster(fleet, "node", "release", "gpu-1", "--reason", "seen")
+    back(fleet, "gpu-1")
+    assert admission(fleet, "gpu-1")["status"]["accepted"]["bootID"] == boot
