@@ -85,7 +85,8 @@ def muster(fleet: Fleet, *arguments: str) -> Done:
 
 def leader(fleet: Fleet) -> str:
     lease = fleet.get("lease", "muster-admitter", "--namespace=muster-system")
-    return str(lease["spec"].get("holderIdentity") or "")
+    # The host's name, and a number of the process.
+    return str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
 
 
 @contextmanager
