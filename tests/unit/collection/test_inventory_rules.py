@@ -51,6 +51,8 @@ class Data:
         self.ansible_hosts: dict[str, Any] = {}
         self.group_files = {"group_vars/all.yml": "all", "group_vars/rack1.yml": "rack1", "group_vars/etcd2": "etcd2"}
         self.host_files = {f"host_vars/{name}.yml": name for name in ("gpu-1", "gpu-99", "localhost")}
+        self.bmc_addresses: dict[str, Any] = {"gpu-1": "10.21.0.1", "gpu-2": "https://10.21.0.2:8443", "mon-1": ""}
+        self.bmc_systems: dict[str, Any] = {"gpu-1": "1"}
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self) -> list[Problem]:
@@ -64,6 +66,8 @@ class Data:
                 self.ansible_hosts,
                 self.group_files,
                 self.host_files,
+                self.bmc_addresses,
+                self.bmc_systems,
             )
         )
 
@@ -156,6 +160,16 @@ CASES: list[tuple[str, Spoil, str]] = [
     ),
     ("name for address", lambda d: d.addresses.update({"gpu-1": "gpu-1.example"}), "'gpu-1.example' is not an IP"),
     ("same address", lambda d: d.addresses.update({"gpu-1": "10.20.0.1"}), "have the same fleet_address 10.20.0.1"),
+    (
+        "same BMC",
+        lambda d: d.bmc_addresses.update({"gpu-1": "10.21.0.2"}) or d.bmc_systems.clear(),
+        "gpu-1, gpu-2: have the same repair_bmc_address 10.21.0.2",
+    ),
+    (
+        "a host for a BMC",
+        lambda d: d.bmc_addresses.update({"gpu-1": "https://10.20.0.1"}),
+        "gpu-1: repair_bmc_address https://10.20.0.1 is the address of etcd-1 itself; give the address of its BMC",
+    ),
     ("address in pods", lambda d: d.addresses.update({"gpu-1": "10.64.9.9"}), "lies in fleet_pod_cidr"),
     ("address in services", lambda d: d.addresses.update({"gpu-1": "10.96.0.9"}), "lies in fleet_service_cidr"),
     ("no pod range", lambda d: d.pod_ranges.pop("gpu-1"), "gpu-1: no pod_network_range, which each node needs"),
@@ -291,3 +305,10 @@ def test_whole_groups_of_many_hosts_are_named_by_their_names() -> None:
 def test_it_is_known_whether_each_host_is_named() -> None:
     assert is_named_in_full([f"gpu-{n}" for n in range(100)])
     assert not is_named_in_full([f"gpu-{n}" for n in range(0, 100, 2)])
+
+
+def test_one_bmc_may_have_several_machines() -> None:
+    data = Data()
+    data.bmc_addresses = {"gpu-1": "bmc.example.org", "gpu-2": "BMC.example.org"}
+    data.bmc_systems = {"gpu-1": "1", "gpu-2": "2"}
+    assert data.problems() == []

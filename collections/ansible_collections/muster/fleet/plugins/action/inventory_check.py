@@ -35,7 +35,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Reso
 # Set per host by their nature; every other fleet_ variable must be the same on all hosts.
 PER_HOST = frozenset({"fleet_address", "fleet_host_key_fingerprint"})
 # What the inventory's own rules read per host: the second is the fleet's address of last resort.
-HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range")
+HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range", "repair_bmc_address", "repair_bmc_system")
 # In the fleet's state: all problems, when there are too many for a screen.
 LIST_NAME = "inventory-problems.txt"
 
@@ -145,6 +145,8 @@ class ActionModule(ActionBase):
             },
             ansible_hosts=values["ansible_host"],
             pod_ranges=values["pod_network_range"],
+            bmc_addresses=values["repair_bmc_address"],
+            bmc_systems=values["repair_bmc_system"],
             fleet=fleet,
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
             group_files=files_of("group_vars", self._inventory._sources, self._loader.get_basedir()),

@@ -32,6 +32,9 @@ class Inventory:
     group_files: Mapping[str, str] = field(default_factory=dict)
     # The same of host_vars and hosts.
     host_files: Mapping[str, str] = field(default_factory=dict)
+    # BMCs of hosts, and the machine of each behind one that has several.
+    bmc_addresses: Mapping[str, Any] = field(default_factory=dict)
+    bmc_systems: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hosts(self) -> list[str]:

@@ -18,6 +18,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import
 )
 from ansible_collections.muster.fleet.plugins.module_utils.network_rules import (
     api_address,
+    bmc_addresses,
     fleet_ports,
     fleet_ranges,
     host_addresses,
@@ -57,6 +58,7 @@ def check(inventory: Inventory) -> list[Problem]:
         fleet_ports,
         api_address,
         host_addresses,
+        bmc_addresses,
         host_placeholders,
         pod_ranges,
         planned_ranges,

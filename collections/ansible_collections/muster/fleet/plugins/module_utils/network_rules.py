@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
 
 from ansible_collections.muster.fleet.plugins.module_utils.endpoints import PORTS, endpoint
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
@@ -124,6 +126,45 @@ def host_addresses(inventory: Inventory) -> Iterable[Problem]:
                 tuple(hosts),
                 variable=_variable(inventory, hosts[0]),
             )
+
+
+def bmc_addresses(inventory: Inventory) -> Iterable[Problem]:
+    """BMCs of two machines, or a host's own address: an order to the one would switch the other off."""
+    owners: dict[tuple[object, object], list[str]] = defaultdict(list)
+    hosts_at: dict[object, list[str]] = defaultdict(list)
+    for host in inventory.hosts:
+        hosts_at[_place(inventory.addresses.get(host))].append(host)
+    for host, value in inventory.bmc_addresses.items():
+        place = _place(value)
+        if not place:
+            continue
+        owners[place, inventory.bmc_systems.get(host) or ""].append(host)
+        if taken := hosts_at.get(place):
+            yield Problem(
+                f"repair_bmc_address {value} is the address of {taken[0]} itself",
+                "give the address of its BMC",
+                (host,),
+                variable="repair_bmc_address",
+            )
+    for (place, _), hosts in owners.items():
+        if len(hosts) > 1:
+            yield Problem(
+                f"have the same repair_bmc_address {place}",
+                "give each its own, or repair_bmc_system for machines behind one BMC",
+                tuple(hosts),
+                variable="repair_bmc_address",
+            )
+
+
+def _place(value: Any) -> object:
+    """Who is meant by an address, with or without scheme and port; "" for none."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        name = urlsplit(value if "://" in value else f"//{value}").hostname or ""
+    except ValueError:
+        name = ""
+    return address_of(value) or address_of(name) or name.lower()
 
 
 def host_placeholders(inventory: Inventory) -> Iterable[Problem]:

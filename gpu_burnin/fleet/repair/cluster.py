@@ -1,0 +1,125 @@
+"""The node in the cluster: what is read of it, and the asks that are written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
+from gpu_burnin.admission.service.cache import pod_of
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH
+from gpu_burnin.fleet.cluster.asks import user
+from gpu_burnin.fleet.repair.permit import RepairRefused, Scene, in_repair
+from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.system.codec import to_json
+
+# The admitter writes the same object at any moment.
+_MOST_TRIES = 8
+_POLL_S = 0.5
+
+
+class Cluster:
+    """The cluster as the user of a kubeconfig sees it. All methods raise GpuBurninError."""
+
+    def __init__(
+        self, api: KubeApi, names: Names, *, now_s: Callable[[], float] = time.monotonic, sleep: Any = time.sleep
+    ) -> None:
+        self._api, self._names = api, names
+        self._now_s, self._sleep = now_s, sleep
+        self.me = user(api)
+
+    def scene(self, name: str) -> Scene:
+        """All that permit.py wants to know of a node."""
+        records = [parse(item) for item in self._api.items(admissions_path(self._names), "list the NodeAdmissions")]
+        record = next((record for record in records if record.name == name), None)
+        return Scene(
+            name=name,
+            names=self._names,
+            me=self.me,
+            record=record,
+            node=self._api.find(node_path(name), f"read node {name}"),
+            pods=tuple(
+                pod_of(item, self._names.hold_until)
+                for item in self._api.items(
+                    "/api/v1/pods", f"list the pods of {name}", fieldSelector=f"spec.nodeName={name}"
+                )
+            ),
+            others=tuple(sorted(other.name for other in records if other.name != name and in_repair(other))),
+            paused=self._paused(),
+        )
+
+    def ask(self, name: str, why: str, now: datetime) -> None:
+        """Ask for the node, unless this user has it already."""
+
+        def with_ask(record: NodeAdmission) -> Mapping[str, Any] | None:
+            if record.spec.repair is None:
+                return {"repair": Ask(self.me, why, rfc3339(now))}
+            if record.spec.repair.who != self.me:
+                raise RepairRefused(f"{name}: {record.spec.repair.who} has it in repair; let them go on with it")
+            return None
+
+        self._change(name, with_ask)
+
+    def release(self, name: str) -> None:
+        """Take the own ask away; nothing where there is none."""
+        self._change(
+            name, lambda record: {"repair": None} if record.spec.repair and record.spec.repair.who == self.me else None
+        )
+
+    def hold(self, name: str, why: str, now: datetime) -> None:
+        """Hold the node until a person releases it. Somebody's hold that is there already stays as it is."""
+        self._change(name, lambda record: None if record.spec.hold else {"hold": Ask(self.me, why, rfc3339(now))})
+
+    def await_repairing(self, name: str, timeout_s: float) -> None:
+        """Wait until the admitter keeps new work off the node; there is nothing to wait for without a Node."""
+        deadline_s = self._now_s() + timeout_s
+        while True:
+            record = self._record(name)
+            if record.status.state is State.REPAIRING or self._api.find(node_path(name)) is None:
+                return
+            if self._now_s() >= deadline_s:
+                next_ = record.status.next
+                said = f" ({next_.what}: {next_.why})" if next_ else ""
+                raise RepairRefused(
+                    f"{name}: it is still {record.status.state} {timeout_s:.0f} s after the ask for its repair{said}; "
+                    "look at `journalctl -u muster-admitter` on the API servers"
+                )
+            self._sleep(_POLL_S)
+
+    def _record(self, name: str) -> NodeAdmission:
+        return parse(self._api.get(admissions_path(self._names, name), f"read the NodeAdmission of {name}"))
+
+    def _change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> None:
+        """Write, or remove (None), asks of spec, which `asks` gives for what is there; nothing for None."""
+        path = admissions_path(self._names, name)
+        for _ in range(_MOST_TRIES):
+            record = self._record(name)
+            wanted = asks(record)
+            if wanted is None:
+                return
+            patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/resourceVersion", "value": record.version}]
+            patch += [
+                {"op": "add", "path": f"/spec/{key}", "value": to_json(ask)}
+                if ask
+                else {"op": "remove", "path": f"/spec/{key}"}
+                for key, ask in wanted.items()
+            ]
+            try:
+                self._api.patch(path, patch, f"write {', '.join(wanted)} of {name}")
+            except Conflict as error:
+                conflict = error
+                continue
+            return
+        raise GpuBurninError(f"{name}: its NodeAdmission changes all the time ({conflict}); run this again")
+
+    def _paused(self) -> str:
+        found = self._api.find(PAUSE_PATH, "read whether the fleet is paused")
+        if found is None:
+            return ""
+        data = found.get("data") or {}
+        return f"{data.get('who', '') or 'somebody'}: {data.get('why', '') or 'no reason is given'}"

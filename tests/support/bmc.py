@@ -1,0 +1,117 @@
+"""A BMC on loopback: sushy-tools' emulator with its fake machine, behind TLS, and what a sick BMC does instead."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import ipaddress
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+USER, PASSWORD = "muster", "a password"
+UUID = "4c4c4544-0042-3510-8047-b7c04f595631"
+
+
+@dataclass
+class FakeBmc:
+    """A running one. `orders` are the resets asked for; `answer` may answer a request in the emulator's place."""
+
+    address: str
+    ca_file: Path
+    orders: list[str] = field(default_factory=list)
+    answer: Callable[[str, str], int | None] = lambda method, path: None
+    before: Callable[[str], None] = lambda order: None
+    obeys: bool = True
+    state: Callable[[], str] = lambda: ""
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """A certificate for 127.0.0.1 that signs itself, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / f"{name}.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@contextmanager
+def fake_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On") -> Iterator[FakeBmc]:
+    """A BMC with one machine. Its power changes as soon as it is told, where it obeys."""
+    bcrypt = pytest.importorskip("bcrypt")
+    emulator = pytest.importorskip("sushy_tools.emulator.main")
+    fakedriver = pytest.importorskip("sushy_tools.emulator.resources.systems.fakedriver")
+    serving = pytest.importorskip("werkzeug.serving")
+
+    # The emulator's machines take up to 11 seconds.
+    monkeypatch.setattr(fakedriver.random, "randint", lambda low, high: 0)
+    users = folder / "users"
+    users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}\n")
+    machine = {"uuid": UUID, "name": "gpu-1", "power_state": power, "nics": []}
+    settings = folder / "emulator.conf"
+    settings.write_text(
+        f"SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_AUTH_FILE = {str(users)!r}\n"
+        f"SUSHY_EMULATOR_FAKE_SYSTEMS = [{machine!r}]\nSUSHY_EMULATOR_STATE_DIR = {str(folder)!r}\n"
+    )
+    pem = certificate(folder, "bmc")
+    # The emulator is one application for the process, and remembers its machines.
+    app = emulator.app
+    if not isinstance(app.wsgi_app, emulator.RedfishAuthMiddleware):
+        app.configure(config_file=str(settings))
+    app.systems._systems[UUID] = machine
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    bmc = FakeBmc("", pem)
+
+    def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if (status := bmc.answer(method, path)) is not None:
+            start(f"{status} Trouble", [("Content-Type", "application/json")])
+            return [b'{"error": {"code": "Base.1.0.GeneralError", "message": "the BMC is out of sorts"}}']
+        if path.endswith("/Actions/ComputerSystem.Reset"):
+            body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            bmc.orders.append(body.decode().rpartition(": ")[2].strip('"}'))
+            bmc.before(bmc.orders[-1])
+            if not bmc.obeys:
+                start("204 No Content", [])
+                return [b""]
+            environ["wsgi.input"] = io.BytesIO(body)
+        return app(environ, start)
+
+    server = serving.make_server("127.0.0.1", 0, serve, threaded=True, ssl_context=context)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    bmc.address = f"127.0.0.1:{server.server_port}"
+    bmc.state = lambda: str(app.systems.get_power_state(UUID))
+    try:
+        yield bmc
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
