@@ -1,6 +1,7 @@
 """The file that tells the work on this node that it is asked to leave. Standard library only.
 
 It is in a folder of its own, which pods mount: everybody may read it, and it is not one of the run's, which are root's.
+The folder stays when the agent ends: a pod that has mounted it would not see another one of that name.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -122,6 +123,14 @@ def test_a_new_ask_is_seen(path: Path) -> None:
     leave_file.write(leave_annotation(Leave(ASK.since, ASK.deadline, "a window")), path)
     found = asked_to_leave(str(path))
     assert found is not None and found.why == "a window"
+
+
+def test_an_image_with_an_old_python_reads_it() -> None:
+    """Images of jobs are older than nodes: Python 3.8 has no newer grammar."""
+    source = Path(job.__file__).read_text()
+    ast.parse(source, feature_version=(3, 8))
+    with pytest.raises(SyntaxError):
+        ast.parse("match x:\n  case 1: pass", feature_version=(3, 8))
 
 
 def test_the_module_works_alone_in_an_image(path: Path, tmp_path: Path) -> None:
