@@ -64,9 +64,6 @@ def _with_test(
     facts: Facts, judged: Judged, flight: retest.Flight, calendar: Windows, denied: Brake | None
 ) -> tuple[retest.Flight, retest.Wish | None, Next | None]:
     """The request that is under way or is begun now, the wish that begins it, and what comes next where one waits."""
-    if flight.gave_up:
-        again = stamp(later(facts.now, facts.rules.retry_s))
-        return replace(flight, request=None), None, Next(retest.AGAIN, flight.gave_up, again)
     wanted = retest.wish(facts, judged, calendar)
     if wanted is None and retest.needless(facts, judged):
         return retest.Flight(), None, None
@@ -74,6 +71,9 @@ def _with_test(
         return flight, None, None
     if retest.kept(facts, wanted):
         return flight, None, None
+    if flight.gave_up:
+        again = stamp(later(facts.now, facts.rules.retry_s))
+        return flight, None, Next(retest.AGAIN, flight.gave_up, again)
     why, until = retest.obstacle(facts, judged, wanted, calendar)
     if not why and judged.fit and wanted.mine and denied is not None:
         why = "there is no leave for a test now"

@@ -223,6 +223,8 @@ def _due(facts: Facts, statement: Statement) -> Judged:
             due=True,
             retest=True,
         )
+    # A newer run that says it was finished before an older one has a clock that was set: the earlier time counts.
+    proof = min(proof, statement.finished)
     expires = later(proof, node_ttl_s(name, asked.max_age_s))
     if facts.now > expires:
         old = f"{name}: the proof of level {asked.level} is of {stamp(proof)}, too old since {stamp(expires)}"

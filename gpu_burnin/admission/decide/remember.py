@@ -95,6 +95,8 @@ def _misshapen(statement: Statement) -> str:
         text = getattr(statement, name)
         if len(text) > _MOST_CHARS or not text.isprintable():
             return f"its {name} is not a line of at most {_MOST_CHARS} characters"
+    if statement.verdict is Verdict.PASS and rank(statement.level) < 0:
+        return "its level is none that a run can pass"
     return "" if when(statement.finished_at) is not None else "its finished_at is not a time"
 
 

@@ -120,6 +120,10 @@ def kept(facts: Facts, wanted: Wish) -> bool:
 def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -> tuple[str, datetime | None]:
     """Why the wanted test cannot be asked for now, "" when it can; and when that ends, None where something must."""
     now, status = facts.now, facts.status
+    planned = status.next
+    again = when(planned.at) if planned is not None and planned.what == AGAIN else None
+    if planned is not None and again is not None and now < again:
+        return planned.why, again
     if facts.agent_boot != facts.boot or not facts.boot:
         return "its agent does not answer in this boot", None
     if maintenance.why:
@@ -128,10 +132,6 @@ def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -
         return f"it is unknown whether maintenance is near ({maintenance.unknown})", maintenance.changes_at
     if busy(facts.view.pods):
         return "it has pods with GPUs; it is tested when it is idle", None
-    planned = status.next
-    again = when(planned.at) if planned is not None and planned.what == AGAIN else None
-    if planned is not None and again is not None and now < again:
-        return planned.why, again
     if wanted.mine and not judged.fit:
         patience = _patience(facts, judged)
         if patience is not None and now < patience:
