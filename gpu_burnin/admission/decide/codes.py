@@ -46,7 +46,7 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "HOST_KEY_UNKNOWN": (
         "The host key that evidence is verified with is not pinned",
-        "Probe the host with gpu-burnin fleet probe and its fingerprint, then run playbooks/admit.yml.",
+        "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml.",
     ),
     "MAINTENANCE": (
         "A maintenance window of the node is near or open",

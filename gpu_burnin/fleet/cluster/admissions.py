@@ -14,6 +14,7 @@ from typing import Any
 from gpu_burnin.admission.client import Gone, KubeApi, admissions_path
 from gpu_burnin.admission.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.admission.record import State
+from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.host_names import natural
 
@@ -193,14 +194,23 @@ def followed(api: KubeApi, names: Names, now: Callable[[], datetime], round_s: i
             continue  # too much has changed since: list again
 
 
+def standing_pause(api: KubeApi, now: datetime) -> Mapping[str, str] | None:
+    """Who paused the fleet, why and until when, by the admitter's own rule; None when it is not paused."""
+    item = api.find(PAUSE_PATH, "read the pause switch")
+    if item is None:
+        return None
+    switch = Pause(lambda: now)
+    switch.put(item)
+    return {str(key): str(value) for key, value in (item.get("data") or {}).items()} if switch.why() else None
+
+
 def _telling(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
     return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause
 
 
 def _snapshot(api: KubeApi, rows: Iterable[Row], now: datetime) -> Snapshot:
-    lease, pause = api.find(LEASE_PATH, "read the admitter's lease"), api.find(PAUSE_PATH, "read the pause switch")
-    switch = None if pause is None else {str(key): str(value) for key, value in (pause.get("data") or {}).items()}
+    lease, switch = api.find(LEASE_PATH, "read the admitter's lease"), standing_pause(api, now)
     return Snapshot(
         tuple(sorted(rows, key=lambda one: natural(one.name))), leader_of(lease, now), switch, now, api.server
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpu_burnin.admission.names import PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH
+from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH, standing_pause
 from gpu_burnin.system.codec import to_json
 
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -101,7 +102,7 @@ def user(api: KubeApi) -> str:
 
 def ask_all(api: KubeApi, names: Names, nodes: Iterable[str], verb: Verb, ask: Ask) -> Iterator[Asked]:
     """Ask it of each node; one that cannot be asked keeps no other from it. Raises ApiError without an API."""
-    paused = api.find(PAUSE_PATH, "read the pause switch") is not None
+    paused = standing_pause(api, datetime.now(UTC)) is not None
     for node in dict.fromkeys(nodes):
         try:
             yield _ask(api, names, node, verb, ask, paused)

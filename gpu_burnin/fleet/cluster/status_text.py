@@ -8,7 +8,7 @@ from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
 # More nodes than these are told in groups alone.
-_MOST_ROWS = 30
+_MOST_ROWS, _MOST_COMING = 30, 10
 _MOST_NAMES = 4
 _LEAST_REASON = 40
 
@@ -23,14 +23,15 @@ def render(fleet: Snapshot, width: int = STANDARD_WIDTH) -> str:
     if fleet.waiting:
         lines += ["", *_reasons(fleet, width)]
         person = [row for row in fleet.waiting if row.needs_person]
-        for title, rows in (
-            ("A person is needed:", person),
-            ("Comes by itself:", [row for row in fleet.waiting if not row.needs_person]),
+        coming = [row for row in fleet.waiting if not row.needs_person]
+        for title, rows, most in (
+            ("A person is needed:", person, _MOST_ROWS),
+            ("Comes by itself:", coming, _MOST_COMING),
         ):
             if rows:
-                lines += ["", title, *_rows(rows[:_MOST_ROWS], width)]
-            if len(rows) > _MOST_ROWS:
-                lines += wrap(f"and {len(rows) - _MOST_ROWS:,} more: --json or --html has all", width, "  ", "  ")
+                lines += ["", title, *_rows(rows[:most], width)]
+            if len(rows) > most:
+                lines += wrap(f"and {len(rows) - most:,} more: --json or --html has all", width, "  ", "  ")
         first = (person or fleet.waiting)[0]
         lines += ["", f"All of one node: `muster why {first.name}`"]
     return "\n".join(lines) + "\n"
@@ -69,7 +70,8 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
 
 def reason(row: Row) -> str:
     """Why a node is as it is, and what comes next."""
-    said = short_uuids(": ".join(part for part in (row.code, row.message) if part)) or "-"
+    message = row.message.removeprefix(f"{row.name}: ")
+    said = short_uuids(": ".join(part for part in (row.code, message) if part)) or "-"
     coming = f"; next: {short_uuids(row.next)}" if row.next else ""
     return f"{said}{coming}"
 

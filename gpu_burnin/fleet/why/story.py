@@ -257,7 +257,7 @@ def _pods_stand(asked: _Asked, pods: list[Object]) -> str:
         return f"{asked.subject} is gone"
     phases = sorted(_phase(pod) for pod in pods)
     count = ", ".join(f"{phases.count(phase)} {phase.lower()}" for phase in dict.fromkeys(phases))
-    return f"{asked.subject} is {phases[0].lower()}" if asked.kind == "pod" else f"{asked.subject}: pods: {count}"
+    return f"{asked.subject}: {phases[0].lower()}" if asked.kind == "pod" else f"{asked.subject}: pods: {count}"
 
 
 def _phase(pod: Object) -> str:

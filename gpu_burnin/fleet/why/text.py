@@ -41,13 +41,13 @@ def answer(story: Story) -> Iterator[str]:
         return
     effect, first = chain[-1], story.cause.first
     if story.kind != "node" or len(chain) > 1:
-        yield f"What is explained: {_told(effect)}."
+        yield f"To explain: {_told(effect)}."
     if first is None:
         yield "First cause: not known. Nothing that was looked at lies near enough before it to explain it."
         return
-    yield f"First cause: {_told(first)}, says {by(first)}."
+    yield f"First cause: {_told(first)}."
     for entry in chain[1:-1]:
-        yield f"Then: {_told(entry)}, says {by(entry)}."
+        yield f"Then: {_told(entry)}."
 
 
 def by(entry: Entry) -> str:
@@ -69,7 +69,7 @@ def time_of(entry: Entry) -> str:
 
 
 def _told(entry: Entry) -> str:
-    return f"{short_uuids(entry.sentence)} at {time_of(entry)}"
+    return f"{time_of(entry)}, by {by(entry)}: {short_uuids(entry.sentence).rstrip('.')}"
 
 
 def _table(entries: list[Entry], story: Story, width: int) -> list[str]:

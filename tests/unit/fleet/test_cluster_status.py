@@ -81,6 +81,8 @@ def test_a_pause_is_told_with_who_and_why(api: FakeApi, tmp_path: Path) -> None:
     api.put("configmaps", pause(who="ann", why="power works", until="2026-11-23T00:00:00Z"))
     told = " ".join(status_text.render(read(api, tmp_path)).split())
     assert "PAUSED by ann until 2026-11-23T00:00:00Z: power works;" in told
+    api.put("configmaps", pause(who="ann", why="power works", until="2026-11-22T11:00:00Z"))
+    assert "PAUSED" not in status_text.render(read(api, tmp_path)), "as the admitter, for which it is over"
 
 
 def test_a_state_of_a_newer_version_and_no_status_are_told(api: FakeApi, tmp_path: Path) -> None:

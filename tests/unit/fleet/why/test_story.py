@@ -93,8 +93,8 @@ def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: 
     shown = text.render(found, 80)
     assert max(map(len, shown.splitlines())) <= 80
     told = " ".join(shown.split())
-    assert "First cause: XID_FATAL: the node's agent told FAIL: gpu-1: XID 79 on GPU 3" in told
-    assert told.index("First cause:") < told.index("Then: XID_FATAL: ready to quarantined")
+    assert ", by the admitter: XID_FATAL: the node's agent told FAIL: gpu-1: XID 79 on GPU 3" in told
+    assert told.index("First cause: ") < told.index("XID_FATAL: ready to quarantined") < told.index("What happened")
     assert [one.at for one in found.entries] == sorted(one.at for one in found.entries)
 
 
