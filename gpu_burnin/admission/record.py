@@ -48,7 +48,8 @@ def _named(name: str, default: _T) -> _T:
 class Identity:
     """Which machine it is: the provisioner's to say. `host_key` is `TYPE BASE64`, "" before the host was met.
 
-    `addresses` and `dns_names` are what its kubelet may ask certificates for.
+    `addresses` and `dns_names` are what its kubelet may ask certificates for. `carried_sequence` is the highest that
+    was seen of the node before it had this record; no lower one counts for its key.
     """
 
     host_key: str = _named("hostKey", "")
@@ -56,6 +57,8 @@ class Identity:
     allow_simulated: bool = _named("allowSimulated", False)
     addresses: tuple[str, ...] = ()
     dns_names: tuple[str, ...] = _named("dnsNames", ())
+    carried_sequence: int = _named("carriedSequence", 0)
+    carried_report_sha256: str = _named("carriedReportSHA256", "")
 
 
 @dataclass(frozen=True)

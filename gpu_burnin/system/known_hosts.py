@@ -81,6 +81,11 @@ class KnownHosts:
         """Whether an @revoked line forbids this key for this host."""
         return any(e.marker == "@revoked" and e.key == key for e in self._about(host_pattern(address, port)))
 
+    def evidence_key(self, address: str, port: int = DEFAULT_PORT) -> str:
+        """The one key by which the host's evidence is checked, as `TYPE BASE64`; "" unless there is exactly one."""
+        lines = {key.line for key in self.keys(address, port) if key.key_type == EVIDENCE_KEY_TYPE}
+        return lines.pop() if len(lines) == 1 else ""
+
     def _about(self, name: str) -> list[Entry]:
         """The lines about a host, in file order."""
         named, others = self._index

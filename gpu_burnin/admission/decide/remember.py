@@ -31,6 +31,8 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
             code=status.code,
             message=status.message,
             host_key=spec.identity.host_key,
+            highest_sequence=spec.identity.carried_sequence,
+            highest_report_sha256=spec.identity.carried_report_sha256,
             use=status.use,
             retested=status.retested,
             transitions=status.transitions,
@@ -59,8 +61,10 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
                 f"node's machine {machine or reported}"
             )
             return replace(evidence, code="EVIDENCE_NODE", message=message)
-    seen = status.highest_sequence if status.host_key == spec.identity.host_key else 0
-    same = statement.sequence == seen and statement.report_sha256 == status.highest_report_sha256
+    seen, report = spec.identity.carried_sequence, spec.identity.carried_report_sha256
+    if status.host_key == spec.identity.host_key:
+        seen, report = status.highest_sequence, status.highest_report_sha256
+    same = statement.sequence == seen and statement.report_sha256 == report
     if statement.sequence <= seen and not same:
         message = (
             f"{name}: the evidence has sequence {statement.sequence}, but {seen} of this node has been seen "

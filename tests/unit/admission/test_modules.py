@@ -1,4 +1,4 @@
-"""The Ansible modules csr_approver and node_admission around the rules: parameters, results, check mode, failures."""
+"""The Ansible module node_admission, and the provisioning and the waiting in it, against a fake API server."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.muster.fleet.plugins.modules import csr_approver, node_admission
+from ansible_collections.muster.fleet.plugins.modules import node_admission
 
-from gpu_burnin.node.evidence import canonical_json
-from gpu_burnin.types import Verdict
-from tests.support.admission_helpers import Signer, make_node
-from tests.support.csr_helpers import client_csr, kubelet
+from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.names import Names
+from tests.support.admission_helpers import BOOT, Signer, make_node
+from tests.support.csr_helpers import client_csr
 from tests.support.fake_api import FakeApi
 
 RunModule = Callable[..., tuple[int, dict[str, Any]]]
+NAMES = Names()
+LEDGER = "nodeadmissions"
+READY = {"state": "ready", "since": "2026-11-21T11:00:00Z", "code": "PASS", "message": "gpu-1: passed"}
 
 
 @pytest.fixture
 def run_module(capsys: pytest.CaptureFixture[str]) -> RunModule:
-    """Runs a module's main() and gives its exit code and its JSON result."""
+    """Runs the module and gives its exit code and its JSON result."""
 
-    def run(main: Callable[[], None], check: bool = False, **parameters: Any) -> tuple[int, dict[str, Any]]:
-        with patch_module_args({**parameters, "_ansible_check_mode": check}), pytest.raises(SystemExit) as end:
-            main()
+    def run(check: bool = False, **parameters: Any) -> tuple[int, dict[str, Any]]:
+        arguments = {**parameters, "_ansible_check_mode": check}
+        with patch_module_args(arguments), pytest.raises(SystemExit) as end:
+            node_admission.main()
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return int(end.value.code or 0), result
 
@@ -34,107 +38,159 @@ def run_module(capsys: pytest.CaptureFixture[str]) -> RunModule:
 
 
 @pytest.fixture
-def admission(api: FakeApi, signer: Signer, tmp_path: Path) -> dict[str, Any]:
+def parameters(api: FakeApi, signer: Signer, tmp_path: Path) -> dict[str, Any]:
+    for resource in (LEDGER, "customresourcedefinitions"):
+        api.objects.setdefault(resource, {})
     return {
         "kubeconfig": str(api.kubeconfig(tmp_path / "kubeconfig")),
-        "nodes": [{"name": "gpu-1", "address": "10.0.0.1"}],
+        "nodes": [{"name": "gpu-1", "address": "10.0.0.1", "addresses": ["10.0.0.1"], "expect": {"gpus": 8}}],
         "known_hosts": str(signer.known_hosts),
         "ledger_dir": str(tmp_path / "admission"),
-        # The statements of the tests are of one fixed day.
-        "evidence_ttl_s": 1e9,
         "wait_s": 0,
     }
 
 
-def test_node_admission_admits_then_changes_nothing(
-    run_module: RunModule, admission: dict[str, Any], api: FakeApi, signer: Signer
-) -> None:
-    api.put_node(make_node())
-    signer.publish(api, finished_at="2020-01-01T00:00:00Z")
-    code, would = run_module(node_admission.main, check=True, **admission)
-    assert (code, would["changed"], would["nodes"][0]["action"], api.writes()) == (0, True, "admit", [])
-    code, done = run_module(node_admission.main, expect=["gpu-1"], **admission)
-    [node] = done["nodes"]
-    assert (code, done["changed"], node["state"], node["action"]) == (0, True, "ready", "admit")
-    assert node["reasons"][0]["code"] == "PASS"
-    for check in (False, True):
-        code, again = run_module(node_admission.main, check=check, **admission)
-        assert (code, again["changed"], again["nodes"][0]["action"]) == (0, False, "nothing")
+def entry(api: FakeApi, name: str = "gpu-1") -> dict[str, Any]:
+    return api.objects[LEDGER][name]
 
 
-def test_a_held_node_is_a_result(
-    run_module: RunModule, admission: dict[str, Any], api: FakeApi, signer: Signer
-) -> None:
-    api.put_node(make_node())
-    signer.publish(api, verdict=Verdict.FAIL, finished_at="2020-01-01T00:00:00Z")
-    code, done = run_module(node_admission.main, expect=["gpu-1"], **admission)
-    assert (code, done["nodes"][0]["state"], done["nodes"][0]["verdict"]) == (0, "held", "fail")
-
-
-def test_an_expected_node_that_does_not_come_fails_with_what_is_missing(
-    run_module: RunModule, admission: dict[str, Any]
-) -> None:
-    code, done = run_module(node_admission.main, expect=["gpu-1"], **admission)
-    assert code == 1 and "gpu-1 has not registered" in done["msg"]
-    code, done = run_module(node_admission.main, check=True, expect=["gpu-1"], **admission)
-    assert (code, done["nodes"][0]["state"]) == (0, "absent")
-
-
-def test_an_expected_name_that_is_no_node_is_refused(run_module: RunModule, admission: dict[str, Any]) -> None:
-    code, done = run_module(node_admission.main, expect=["gpu-7"], **admission)
-    assert code == 1 and "gpu-7" in done["msg"]
-
-
-def test_csr_approver_approves_then_changes_nothing(run_module: RunModule, api: FakeApi, tmp_path: Path) -> None:
-    api.csrs["csr-client"] = client_csr()
-    kubelet(api)
-    parameters = {
-        "kubeconfig": str(api.kubeconfig(tmp_path / "kubeconfig")),
-        "nodes": [{"name": "gpu-1", "addresses": ["10.0.0.1"]}],
-        "wait_for": ["gpu-1"],
-        "wait_s": 20,
-    }
-    code, would = run_module(csr_approver.main, check=True, **parameters)
+def test_the_inventory_is_written_once(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
+    code, would = run_module(check=True, **parameters)
     assert (code, would["changed"], api.writes()) == (0, True, [])
-    code, done = run_module(csr_approver.main, **parameters)
-    assert code == 0 and [a["csr"] for a in done["approved"]] == ["csr-client", "csr-serving"]
-    code, again = run_module(csr_approver.main, **parameters)
-    assert (code, again["changed"], again["missing"]) == (0, False, {})
+    assert would["diff"]["after"]["gpu-1"]["hardware"]["gpus"] == 8
+    code, done = run_module(**parameters)
+    assert (code, done["changed"], done["nodes"][0]["action"]) == (0, True, "created")
+    assert api.objects["customresourcedefinitions"][NAMES.crd]["spec"] == crd(NAMES)["spec"]
+    spec = entry(api)["spec"]
+    assert spec["identity"]["hostKey"].startswith("ssh-ed25519 ") and spec["identity"]["addresses"] == ["10.0.0.1"]
+    assert spec["evidence"] == {"level": "standard", "maxAgeSeconds": 604800.0}
+    written = len(api.writes())
+    for check in (True, False):
+        code, again = run_module(check=check, **parameters)
+        assert (code, again["changed"], len(api.writes())) == (0, False, written)
 
 
-def test_a_node_that_says_its_gate_is_closed_is_held(
-    run_module: RunModule, admission: dict[str, Any], api: FakeApi, signer: Signer
+def test_what_people_ask_stays_when_the_inventory_changes(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
 ) -> None:
+    run_module(**parameters)
+    hold = {"who": "admin", "why": "loud fan", "since": "2026-11-21T11:00:00Z"}
+    entry(api)["spec"]["hold"] = hold
+    entry(api)["status"] = READY
+    [node] = parameters["nodes"]
+    _, done = run_module(**{**parameters, "nodes": [{**node, "level": "extended"}]})
+    assert (done["nodes"][0]["action"], list(done["diff"]["before"])) == ("changed", ["gpu-1"])
+    assert entry(api)["spec"]["evidence"]["level"] == "extended"
+    assert (entry(api)["spec"]["hold"], entry(api)["status"]) == (hold, READY)
+
+
+def test_an_entry_goes_when_its_node_has_gone(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
+    run_module(**parameters)
     api.put_node(make_node())
-    signer.publish(api)
-    [node] = admission["nodes"]
-    _, done = run_module(node_admission.main, **{**admission, "nodes": [{**node, "gate_closed": "run 6 has begun"}]})
-    assert done["nodes"][0]["reasons"][0]["code"] == "GATE_CLOSED"
-    _, done = run_module(node_admission.main, **admission)
+    _, done = run_module(**{**parameters, "nodes": []})
+    assert "gpu-1" in api.objects[LEDGER] and "not in the inventory" in done["notes"][0]
+    del api.objects["nodes"]["gpu-1"]
+    _, done = run_module(**{**parameters, "nodes": []})
+    assert (done["changed"], api.objects[LEDGER], done["notes"]) == (True, {}, [])
+
+
+def test_nodes_that_nobody_knows_are_told(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
+    api.put_node(make_node("stranger"))
+    api.put_node(make_node("system-1"))
+    system = [{"name": "system-1", "addresses": ["10.0.0.9"]}]
+    [node] = parameters["nodes"]
+    unmet = {**node, "name": "gpu-2", "address": "10.0.0.2"}
+    _, done = run_module(**{**parameters, "nodes": [node, unmet], "system_nodes": system})
+    assert [note.split(":")[0] for note in done["notes"]] == ["gpu-2", "stranger"]
+    assert "its host key is not pinned" in done["notes"][0] and "nobody admits it" in done["notes"][1]
+
+
+def test_an_old_ledger_begins_the_entry(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, signer: Signer
+) -> None:
+    directory = Path(parameters["ledger_dir"])
+    directory.mkdir()
+    key = " ".join(signer.key.with_suffix(".pub").read_text().split()[:2])
+    seen = {"host_key": key, "highest_sequence": 41, "highest_report_sha256": "4" * 64, "admitted": None}
+    (directory / "gpu-1.json").write_text(json.dumps({"schema": "muster-admission/v1", "node": "gpu-1", **seen}))
+    run_module(**parameters)
+    assert entry(api)["spec"]["identity"]["carriedSequence"] == 41
+    _, again = run_module(**parameters)
+    assert not again["changed"]
+    (directory / "gpu-1.json").write_text("{")
+    code, failed = run_module(**parameters)
+    assert code == 1 and "cannot read the admission ledger" in failed["msg"]
+
+
+def test_a_held_node_is_an_answer(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
+    run_module(**parameters)
+    quarantined = {
+        **READY,
+        "state": "quarantined",
+        "code": "XID_FATAL",
+        "message": "gpu-1: XID 79",
+        "highestSequence": 7,
+    }
+    entry(api)["status"] = quarantined
+    labels = {"muster.node-restriction.kubernetes.io/verdict": "fail"}
+    api.put_node(make_node(labels=labels))
+    code, done = run_module(**parameters, expect=["gpu-1"])
+    [node] = done["nodes"]
+    assert (code, node["state"], node["course"], node["verdict"]) == (0, "held", "quarantined", "fail")
+    assert node["reasons"] == [{"code": "XID_FATAL", "message": "gpu-1: XID 79"}]
+    assert (node["boot_id"], node["sequence"]) == (BOOT, 7)
+    entry(api)["status"] = READY
+    _, done = run_module(**parameters, expect=["gpu-1"])
     assert done["nodes"][0]["state"] == "ready"
 
 
-def test_csr_approver_fails_with_what_is_missing(run_module: RunModule, api: FakeApi, tmp_path: Path) -> None:
-    code, done = run_module(
-        csr_approver.main,
-        kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")),
-        nodes=[{"name": "gpu-1", "addresses": ["10.0.0.1"]}],
-        wait_for=["gpu-1"],
-        wait_s=0,
-    )
-    assert code == 1 and "gpu-1: kubelet has not registered" in done["msg"]
-
-
-def test_an_address_that_is_none_is_one_sentence(run_module: RunModule, api: FakeApi, tmp_path: Path) -> None:
-    code, done = run_module(
-        csr_approver.main,
-        kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")),
-        nodes=[{"name": "gpu-1", "addresses": ["gpu-1.example.org"]}],
-    )
-    assert code == 1 and "gpu-1.example.org" in done["msg"] and "addresses" in done["msg"]
-
-
-def test_results_are_plain_json(run_module: RunModule, admission: dict[str, Any], api: FakeApi) -> None:
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ({}, "the admitter has not looked at it yet (no admitter leads"),
+        (
+            {**READY, "state": "testing", "code": "EVIDENCE_BOOT", "message": "gpu-1: evidence is of boot 2",
+             "next": {"what": "wait", "why": "its burn-in", "at": ""}},
+            "gpu-1: evidence is of boot 2 (EVIDENCE_BOOT); next: wait (its burn-in)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_node_without_answer_is_told(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, status: dict[str, Any], word: str
+) -> None:
+    run_module(**parameters)
+    entry(api)["status"] = status
     api.put_node(make_node())
-    _, done = run_module(node_admission.main, **admission)
-    assert json.loads(canonical_json(done["nodes"]))[0]["reasons"][0]["code"] == "EVIDENCE_MISSING"
+    code, failed = run_module(**parameters, expect=["gpu-1"])
+    assert code == 1 and word in failed["msg"]
+
+
+def test_a_node_that_does_not_register_is_told(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
+    code, failed = run_module(**parameters, expect=["gpu-1"])
+    assert code == 1 and "kubelet has not registered" in failed["msg"]
+    [node] = parameters["nodes"]
+    api.csrs["csr-client"] = client_csr()
+    strange = [{**node, "name": "gpu-9"}]
+    code, failed = run_module(**{**parameters, "nodes": strange}, expect=["gpu-9"])
+    assert code == 1 and "gpu-9" in failed["msg"]
+
+
+def test_an_expected_name_that_is_no_node_is_refused(run_module: RunModule, parameters: dict[str, Any]) -> None:
+    code, done = run_module(**parameters, expect=["gpu-7"])
+    assert code == 1 and "gpu-7" in done["msg"]
+
+
+def test_a_definition_of_another_version_is_replaced(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    definition = api.objects["customresourcedefinitions"][NAMES.crd]
+    # What the API server adds is no difference; a field more or less in the schema is.
+    definition["spec"]["conversion"] = {"strategy": "None"}
+    _, same = run_module(**parameters)
+    assert not same["changed"]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    schema["older"] = {"type": "string"}
+    _, other = run_module(**parameters)
+    assert other["changed"]
+    assert api.objects["customresourcedefinitions"][NAMES.crd]["spec"] == crd(NAMES)["spec"]

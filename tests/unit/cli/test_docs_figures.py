@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_burnin.admission.admitter import EXPIRY_SHARE
+from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.dcgm.diagnostic import DIAG_LEVELS
 from gpu_burnin.checks.gemm.data_path import CLEARLY
@@ -46,7 +46,7 @@ NUMBERS = {5: "five"}
         ("README.md", f"gpu-burnin run --level standard # {NUMBERS[int(STANDARD.total_s // 60)]} minutes"),
         ("docs/data-flow.md", f"({TTL_DAYS} days, up to 10 % less for each node"),
         ("docs/data-flow.md", f"not more than {MAX_SKEW_S:.0f} seconds in the future"),
-        ("docs/data-flow.md", f"taints at most {EXPIRY_SHARE:.0%} of the nodes".replace("%", " %")),
+        ("docs/data-flow.md", f"taints at most {AdmitterConfig.expire_share:.0%} of the nodes".replace("%", " %")),
         ("docs/data-flow.md", f"(root only, newest {KEEP_RUNS})"),
         ("docs/operations/power-waves.md", f"at {LOW} to {HIGH} Hz"),
         ("docs/reference/checks.md", f"{CLEARLY:g} times as fast as TF32"),

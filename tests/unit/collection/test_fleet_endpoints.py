@@ -85,7 +85,7 @@ PLAYS: list[tuple[str, list[str], dict[str, str]]] = [
         "localhost",
         ["node_admission", "pki"],
         {
-            "identities": "__node_admission_identities",
+            "identities": "__node_admission_system_identities",
             "nodes": "__node_admission_nodes",
             "open": "__node_admission_open",
             "keys": "__pki_signing_files",
@@ -163,15 +163,15 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     controller = found["localhost"]
     assert controller["identities"][0] == {"name": "system-1", "addresses": "2001:db8::51"}
     assert controller["nodes"] == [
-        {"name": "gpu-1", "address": "2001:db8::61"},
+        {"name": "gpu-1", "address": "2001:db8::61", "addresses": "2001:db8::61"},
         {
             "name": "gpu-2",
             "address": "198.18.7.62",
+            "addresses": "198.18.7.62",
             "port": 2222,
             "allow_simulated": True,
-            "gate_closed": "no pass of this boot",
         },
-        {"name": "gpu-3", "address": "198.18.7.63"},
+        {"name": "gpu-3", "address": "198.18.7.63", "addresses": "198.18.7.63"},
     ]
     assert controller["open"] == ["system-1", "gpu-1"]
     assert controller["keys"] == ["/nowhere/pki/etcd/ca.key", "/nowhere/pki/kubelet/ca.key"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.ledger import Ledger
+from gpu_burnin.admission.carried import carried
 from gpu_burnin.checks.power.grant_request import REQUEST, state
 from gpu_burnin.engine.journal import Journal, read_journal
 from gpu_burnin.errors import GpuBurninError
@@ -39,7 +39,7 @@ def as_report(path: Path) -> None:
 
 def as_ledger(path: Path) -> None:
     path.rename(path.with_name("gpu-1.json"))
-    Ledger(path.parent).read("gpu-1", "key")
+    carried(path.parent, "gpu-1", "key")
 
 
 def as_record(path: Path) -> None:

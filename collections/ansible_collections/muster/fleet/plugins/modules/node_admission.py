@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Admitting GPU nodes. Thin: the rules are gpu_burnin.admission.node, the pass gpu_burnin.admission.admitter."""
+"""Writing the fleet's GPU nodes into the ledger, and waiting for them. Thin: see gpu_burnin.admission.provision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
-    from gpu_burnin.admission.admitter import Admitter, NodeSpec, Settings, admit, as_json
+    from gpu_burnin.admission.approve import InventoryNode
+    from gpu_burnin.admission.carried import carried
     from gpu_burnin.admission.client import KubeApi
+    from gpu_burnin.admission.names import Names
+    from gpu_burnin.admission.provision import Wanted, provision
+    from gpu_burnin.admission.record import Hardware, Identity, Proof
+    from gpu_burnin.admission.waiting import standing, wait_for
     from gpu_burnin.errors import GpuBurninError
+    from gpu_burnin.system import known_hosts as kh
+    from gpu_burnin.system.codec import to_json
 
     MISSING: ImportError | None = None
 except ImportError as error:
@@ -21,25 +28,23 @@ except ImportError as error:
 
 DOCUMENTATION = r"""
 module: node_admission
-short_description: Let in nodes with valid evidence of a burn-in, and taint again those without
+short_description: Write the inventory's GPU nodes into the cluster's ledger, and wait until they are admitted
 version_added: "0.1.0"
 description:
-  - Acts as the admitter. For each node in O(nodes) it verifies the signed evidence that the node has published, with
-    the host key pinned in O(known_hosts), and writes taints, labels and the condition C(GPUVerified).
-  - A node with evidence of a PASS of its current boot is admitted. All others are held. One that has booted again, has
-    stopped reporting or has no valid evidence any more gets its preflight taint back.
-  - A held node is a result, not a failure. Only a node in O(expect) that has not registered or published evidence of
-    its current boot within O(wait_s) fails the task.
-  - Keeps the highest sequence seen of each node in O(ledger_dir), so that an old PASS cannot replace a newer FAIL.
+  - Has the CustomResourceDefinition of NodeAdmission, and for each node in O(nodes) one object that says which machine
+    it is (the host key pinned in O(known_hosts), its addresses), what it should offer and how it is to be proven.
+  - What people ask of a node (hold, quarantine, retest, repair) and all that the admitter knows of it stay as they are.
+    The admitter, a service beside each API server, does the rest.
+  - Waits for the nodes in O(expect) until they have their certificates and the admitter's answer. A held node is a
+    result, not a failure. Only a node that does not come within O(wait_s) fails the task.
+  - The entry of a node that has left O(nodes) is removed once its Node is gone, and told before.
 options:
   kubeconfig:
-    description:
-      - Kubeconfig of the admitter. Its user needs C(get), C(list) and C(patch) of nodes and C(patch) of
-        C(nodes/status).
+    description: Kubeconfig of the provisioner.
     type: path
     required: true
   nodes:
-    description: The GPU nodes. Nodes that are not listed are left alone.
+    description: The GPU nodes.
     type: list
     elements: dict
     required: true
@@ -55,37 +60,63 @@ options:
         description: Port of sshd under which O(known_hosts) has the host's key.
         type: int
         default: 22
+      addresses:
+        description: Addresses that its kubelet may ask certificates for.
+        type: list
+        elements: str
+        default: []
+        version_added: "0.3.0"
       allow_simulated:
         description: Admit evidence of simulated hardware, and label the node so. Only for a lab.
         type: bool
         default: false
-      gate_closed:
-        description:
-          - What the node says of its own gate when that is closed. Such a node is held whatever it has published, since
-            it knows of newer runs that left no evidence. Empty when the gate is open or was not asked.
+      expect:
+        description: What the burn-in expects of its hardware; C(gpus) is how many it should offer to pods.
+        type: dict
+        default: {}
+        version_added: "0.3.0"
+      level:
+        description: The least level of burn-in that proves it.
         type: str
-        version_added: "0.2.0"
-        default: ""
+        choices: [quick, standard, extended]
+        default: standard
+        version_added: "0.3.0"
+  system_nodes:
+    description: Nodes that have no GPUs and no entry, with the addresses that their kubelets may ask certificates for.
+    type: list
+    elements: dict
+    default: []
+    version_added: "0.3.0"
+    suboptions:
+      name:
+        description: Node name.
+        type: str
+        required: true
+      addresses:
+        description: Its addresses.
+        type: list
+        elements: str
+        required: true
   known_hosts:
     description: The project's known_hosts file with the pinned host keys.
     type: path
     required: true
   ledger_dir:
-    description: Directory on the controller that keeps what was seen of each node. Made with mode 0700.
+    description:
+      - Directory on the controller where an older version kept what was seen of each node. An entry that is new in the
+        cluster begins with it, so that no older evidence counts again.
     type: path
     required: true
   evidence_ttl_s:
-    description:
-      - Age in seconds after which evidence is expired. Each node's is up to 10 % shorter, so that they do not expire
-        together; at most 5 % of the nodes (but one) are held for expired evidence at a time.
+    description: Age in seconds after which a proof is too old. Each node's is up to 10 % shorter.
     type: float
     default: 604800
   domain:
-    description: Domain of the taint and of the annotations.
+    description: Domain of the taints and annotations, and group of the ledger.
     type: str
     default: muster.dev
   expect:
-    description: Names of nodes that should register, because their burn-in passed.
+    description: Names of nodes, system nodes too, that should register, because their own gate is open.
     type: list
     elements: str
     default: []
@@ -96,7 +127,10 @@ options:
 attributes:
   check_mode:
     support: full
-    description: In check mode nothing is written and nothing is waited for; the actions are those that would be taken.
+    description: In check mode nothing is written and nothing is waited for.
+  diff_mode:
+    support: full
+    description: Shows the entries that differ.
 extends_documentation_fragment:
   - muster.fleet.controller
   - muster.fleet.check_mode
@@ -105,31 +139,32 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Admit the GPU nodes
+- name: Write the GPU nodes into the ledger, wait until they are admitted
   muster.fleet.node_admission:
-    kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admitter.kubeconfig"
+    kubeconfig: "{{ fleet_state_dir }}/kubeconfig/provisioner.kubeconfig"
     known_hosts: "{{ fleet_known_hosts }}"
     ledger_dir: "{{ fleet_state_dir }}/admission"
     nodes:
       - name: gpu-1
         address: 10.0.0.61
-      - name: gpu-2
-        address: 10.0.0.62
-    expect: [gpu-1, gpu-2]
+        addresses: [10.0.0.61]
+        expect: {gpus: 8}
+    expect: [gpu-1]
   register: admission
 """
 
 RETURN = r"""
 nodes:
-  description: One entry for each node, in the order given.
+  description: One entry for each GPU node, in the order given.
   returned: always
   type: list
   elements: dict
   contains:
     name: {description: Node name., type: str, sample: gpu-1}
     state: {description: C(ready) C(held) or C(absent)., type: str, sample: ready}
+    course: {description: Where the ledger says that it stands., type: str, sample: testing}
     verdict:
-      description: The verdict label, C(pass) C(fail) C(inconclusive) or C(expired); null when the node is absent.
+      description: The verdict label, C(pass) C(fail) C(inconclusive) or C(expired); null when the node has none.
       type: str
       sample: pass
     reasons:
@@ -137,13 +172,20 @@ nodes:
       type: list
       elements: dict
       sample: [{code: PASS, message: "gpu-1: burn-in run 3 (quick) passed in boot 0b1c..."}]
+    next: {description: What comes next for it, and why., type: str, sample: ""}
     action:
-      description: What was (or would be) done, C(admit) C(hold) C(retaint) or C(nothing).
+      description: What was done with its entry, C(created) C(changed) or C(nothing).
       type: str
-      sample: admit
+      sample: created
     simulated: {description: Whether it was admitted on simulated hardware., type: bool, sample: false}
     boot_id: {description: Boot that kubelet reports., type: str, sample: 0b1c2d3e-0000-4000-8000-000000000000}
     sequence: {description: Highest sequence of evidence seen., type: int, sample: 3}
+notes:
+  description: Sentences on nodes that the inventory and the cluster do not both know.
+  returned: always
+  type: list
+  elements: str
+  sample: []
 missing:
   description: For each node in O(expect) that did not come what is missing.
   returned: always
@@ -155,14 +197,19 @@ NODE_OPTIONS = {
     "name": {"type": "str", "required": True},
     "address": {"type": "str"},
     "port": {"type": "int", "default": 22},
+    "addresses": {"type": "list", "elements": "str", "default": []},
     "allow_simulated": {"type": "bool", "default": False},
-    "gate_closed": {"type": "str", "default": ""},
+    "expect": {"type": "dict", "default": {}},
+    "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
 }
-
-
+SYSTEM_NODE_OPTIONS = {
+    "name": {"type": "str", "required": True},
+    "addresses": {"type": "list", "elements": "str", "required": True},
+}
 ARGUMENT_SPEC: dict[str, Any] = {
     "kubeconfig": {"type": "path", "required": True},
     "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
+    "system_nodes": {"type": "list", "elements": "dict", "default": [], "options": SYSTEM_NODE_OPTIONS},
     "known_hosts": {"type": "path", "required": True},
     "ledger_dir": {"type": "path", "required": True},
     "evidence_ttl_s": {"type": "float", "default": 604800},
@@ -172,45 +219,69 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def admit_nodes(module: AnsibleModule) -> dict[str, Any]:
-    """Run the admitter and give each node's state. Raises FleetError with what did not come."""
+def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
+    """The entry that an item of O(nodes) asks for."""
+    identity = Identity(key, allow_simulated=node["allow_simulated"], addresses=tuple(node["addresses"]))
+    gpus = Hardware(int(node["expect"].get("gpus") or 0))
+    return Wanted(node["name"], identity, gpus, Proof(node["level"], evidence_ttl_s))
+
+
+def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
+    """Write the entries, wait, and tell how each node stands. Raises FleetError with what did not come."""
     parameters = module.params
-    specs = [
-        NodeSpec(
-            node["name"], node["address"] or node["name"], node["port"], node["allow_simulated"], node["gate_closed"]
-        )
-        for node in parameters["nodes"]
-    ]
-    unknown = sorted(set(parameters["expect"]) - {spec.name for spec in specs})
+    gpu_nodes = [node["name"] for node in parameters["nodes"]]
+    system_nodes = [node["name"] for node in parameters["system_nodes"]]
+    unknown = sorted(set(parameters["expect"]) - {*gpu_nodes, *system_nodes})
     if unknown:
         raise FleetError(f"expect names {', '.join(unknown)}, which nodes does not have; add them there")
-    settings = Settings(
-        known_hosts=Path(parameters["known_hosts"]),
-        ledger_dir=Path(parameters["ledger_dir"]),
-        domain=parameters["domain"],
-        ttl_s=parameters["evidence_ttl_s"],
-    )
     try:
-        admitter = Admitter(KubeApi(Path(parameters["kubeconfig"])), settings, apply=not module.check_mode)
-        wait_s = 0.0 if module.check_mode else parameters["wait_s"]
-        reports, missing = admit(admitter, specs, parameters["expect"], wait_s)
+        known = kh.load(Path(parameters["known_hosts"]))
+        keys = {
+            node["name"]: known.evidence_key(node["address"] or node["name"], node["port"])
+            for node in parameters["nodes"]
+        }
+        wanted = [wanted_of(node, keys[node["name"]], parameters["evidence_ttl_s"]) for node in parameters["nodes"]]
+        ledger = Path(parameters["ledger_dir"])
+        api, names = KubeApi(Path(parameters["kubeconfig"])), Names(parameters["domain"])
+        cluster = api.nodes()
+        done = provision(
+            api,
+            names,
+            wanted,
+            system_nodes,
+            cluster,
+            apply=not module.check_mode,
+            carried={name: carried(ledger, name, key) for name, key in keys.items()},
+        )
+        if module.check_mode:
+            standings, missing = [standing(name, None, cluster.get(name)) for name in gpu_nodes], {}
+        else:
+            everyone = [*parameters["nodes"], *parameters["system_nodes"]]
+            inventory = {node["name"]: InventoryNode.of(node["name"], node["addresses"]) for node in everyone}
+            standings, missing = wait_for(api, names, gpu_nodes, inventory, parameters["expect"], parameters["wait_s"])
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
-    nodes = [as_json(report) for report in reports]
-    output = {
-        "changed": any(node["action"] != "nothing" for node in nodes),
+    nodes = []
+    for one in standings:
+        told = to_json(one)
+        reasons = [{"code": told.pop("code"), "message": told.pop("message")}]
+        nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
+    output: dict[str, Any] = {
+        "changed": done.changed,
+        "diff": {"before": done.before, "after": done.after},
         "nodes": nodes,
+        "notes": list(done.notes),
         "missing": missing,
     }
-    if missing and not module.check_mode:
-        head = f"after {parameters['wait_s']:g} s these nodes, whose burn-in passed, cannot be admitted:"
+    if missing:
+        head = f"after {parameters['wait_s']:g} s these nodes, whose own gate is open, have not come:"
         raise FleetError("\n".join([head, *(f"- {m}" for m in missing.values())]), **output)
     return output
 
 
 def main() -> None:
     """Entry point."""
-    run_module(admit_nodes, ARGUMENT_SPEC, missing=MISSING)
+    run_module(provision_and_wait, ARGUMENT_SPEC, missing=MISSING)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""What the controller's ledger files of an older version know of a node: it begins the node's entry in the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.files import parse_json, read_text
+
+SCHEMA = "muster-admission/v1"
+
+
+def carried(directory: Path, node: str, host_key: str) -> tuple[int, str]:
+    """The highest sequence seen of a node whose pinned key is `host_key`, and its report; (0, "") where there is none.
+
+    Another key means a reinstalled machine, whose sequence starts again. Raises GpuBurninError for a file that cannot
+    be read: guessing would allow a replay.
+    """
+    path = directory / f"{node}.json"
+    try:
+        document = parse_json(read_text(path, follow=False))
+        if not isinstance(document, dict) or (document["schema"], document["node"]) != (SCHEMA, node):
+            raise ValueError(f"not the {SCHEMA} entry of {node}")
+        key, sequence, report = (document[name] for name in ("host_key", "highest_sequence", "highest_report_sha256"))
+        if not isinstance(key, str) or type(sequence) is not int or not isinstance(report, str):
+            raise ValueError("a value of the wrong kind")
+    except FileNotFoundError:
+        return 0, ""
+    except (OSError, ValueError, KeyError) as error:
+        raise GpuBurninError(
+            f"{node}: cannot read the admission ledger {path} ({error}); restore it from a backup, or remove it to "
+            "start over (evidence older than the newest could then be accepted once)"
+        ) from error
+    return (sequence, report) if key == host_key else (0, "")

@@ -1,0 +1,232 @@
+"""Writing the inventory into the ledger: the CRD, and one NodeAdmission for each GPU node, by its few fields.
+
+What people ask of a node, and all that the admitter knows, is not touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
+from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.names import KIND, Names
+from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
+from gpu_burnin.system.codec import to_json
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SERVED_WITHIN_S = 60.0
+POLL_S = 0.5
+_THREADS = 16
+_MOST_TRIES = 10
+_PARTS = ("identity", "hardware", "evidence")
+
+
+class Act(StrEnum):
+    """What was done (or would be) with a node's entry."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A node of the inventory, as its entry should be."""
+
+    name: str
+    identity: Identity = field(default_factory=Identity)
+    hardware: Hardware = field(default_factory=Hardware)
+    evidence: Proof = field(default_factory=Proof)
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """What was done, by node; what differs, before and after; and sentences about what the inventory does not know."""
+
+    acts: Mapping[str, Act]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    notes: tuple[str, ...]
+    defined: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was (or would be) written."""
+        return self.defined or any(act is not Act.NOTHING for act in self.acts.values())
+
+
+def define(
+    api: KubeApi,
+    names: Names,
+    *,
+    apply: bool,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Have the CRD as this version makes it, and served; whether it was (or would be) written. Raises ApiError."""
+    wanted, path = crd(names), f"{CRDS}/{names.crd}"
+    found = api.find(path, f"read the definition {names.crd}")
+    if found is not None and _covers(found["spec"], wanted["spec"]):
+        return False
+    if not apply:
+        return True
+    if found is None:
+        api.create(CRDS, wanted, f"create the definition {names.crd}")
+    else:
+        metadata = {"name": names.crd, "resourceVersion": found["metadata"]["resourceVersion"]}
+        api.replace(path, {**wanted, "metadata": metadata}, f"write the definition {names.crd}")
+    deadline = clock() + SERVED_WITHIN_S
+    while True:
+        try:
+            api.get(f"{admissions_path(names)}?limit=1", f"list the {KIND}s")
+            return True
+        except NotFound as error:
+            if clock() >= deadline:
+                raise ApiError(
+                    f"{api.server}: {names.crd} is not served {SERVED_WITHIN_S:.0f} s after it was defined; look at "
+                    f"its conditions (kubectl get crd {names.crd} -o yaml)"
+                ) from error
+        sleep(POLL_S)
+
+
+def provision(
+    api: KubeApi,
+    names: Names,
+    wanted: Sequence[Wanted],
+    others: Collection[str],
+    nodes: Collection[str],
+    *,
+    apply: bool,
+    carried: Mapping[str, tuple[int, str]] = {},
+) -> Provisioned:
+    """Make the entries those of the inventory.
+
+    `others` are nodes that have none on purpose (system nodes), `nodes` those that the cluster has. An entry whose
+    node has left the inventory goes when its Node has gone. `carried` are the highest sequences (and their reports)
+    that an older version's ledger knows: they begin an entry that is new.
+    """
+    defined = define(api, names, apply=apply)
+    known = {} if defined and not apply else entries(api, names)
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    work: list[tuple[Act, Wanted | NodeAdmission]] = []
+    for one in wanted:
+        old = known.get(one.name)
+        carry = carried.get(one.name, (0, "")) if old is None else _carried(old, one)
+        parts = _parts(one, carry)
+        if old is None:
+            work.append((Act.CREATED, one))
+            after[one.name] = parts
+        elif (had := {part: to_json(getattr(old.spec, part)) for part in _PARTS}) != parts:
+            work.append((Act.CHANGED, one))
+            before[one.name], after[one.name] = had, parts
+    ours = {one.name for one in wanted}
+    gone = [name for name in sorted(known) if name not in ours]
+    for name in gone:
+        if name not in nodes:
+            work.append((Act.REMOVED, known[name]))
+            before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
+    if apply:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda item: _write(api, names, item[0], item[1], carried), work))
+    acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
+    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, gone)), defined)
+
+
+def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:
+    """All entries by name. Raises ApiError and RecordError."""
+    found = (parse(item) for item in api.items(admissions_path(names), f"list the {KIND}s"))
+    return {entry.name: entry for entry in found}
+
+
+def _write(
+    api: KubeApi, names: Names, act: Act, item: Wanted | NodeAdmission, carried: Mapping[str, tuple[int, str]]
+) -> None:
+    path = admissions_path(names, item.name)
+    if act is Act.REMOVED:
+        api.delete(path, f"delete {KIND} {item.name}")
+        return
+    assert isinstance(item, Wanted)
+    if act is Act.CREATED:
+        spec = Spec(_with(item.identity, carried.get(item.name, (0, ""))), item.hardware, item.evidence)
+        made = document(NodeAdmission(item.name, spec), names)
+        api.create(admissions_path(names), made, f"create {KIND} {item.name}")
+        return
+    # People and the admitter write the same object: only our fields are replaced, so the newest version will do.
+    for _ in range(_MOST_TRIES):
+        found = api.get(path, f"read {KIND} {item.name}")
+        parts = _parts(item, _carried(parse(found), item))
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
+        changes = [{"op": "add", "path": f"/spec/{part}", "value": parts[part]} for part in _PARTS]
+        try:
+            api.patch(path, [test, *changes], f"patch {KIND} {item.name}")
+            return
+        except Conflict as error:
+            conflict = error
+    raise ApiError(f"{item.name}: its {KIND} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
+
+
+def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
+    identity = _with(wanted.identity, carry)
+    return {"identity": to_json(identity), "hardware": to_json(wanted.hardware), "evidence": to_json(wanted.evidence)}
+
+
+def _with(identity: Identity, carry: tuple[int, str]) -> Identity:
+    return Identity(
+        identity.host_key,
+        identity.machine_id,
+        identity.allow_simulated,
+        identity.addresses,
+        identity.dns_names,
+        *carry,
+    )
+
+
+def _carried(entry: NodeAdmission, wanted: Wanted) -> tuple[int, str]:
+    """What is carried counts for the key that it was seen with."""
+    identity = entry.spec.identity
+    same = identity.host_key == wanted.identity.host_key
+    return (identity.carried_sequence, identity.carried_report_sha256) if same else (0, "")
+
+
+def _notes(
+    wanted: Iterable[Wanted], others: Collection[str], nodes: Collection[str], gone: Iterable[str]
+) -> Iterable[str]:
+    ours = {one.name for one in wanted}
+    for one in wanted:
+        if not one.identity.host_key:
+            yield (
+                f"{one.name}: its host key is not pinned, so its evidence cannot be checked; probe the host (site.yml "
+                "--tags preflight) and run this again"
+            )
+    for name in gone:
+        if name in nodes:
+            yield (
+                f"{name}: it is in the cluster and in the ledger, but not in the inventory; add it, or delete its Node "
+                "(kubectl delete node) and run this again, which then removes its entry"
+            )
+    for name in sorted(set(nodes) - ours - set(others) - set(gone)):
+        yield (
+            f"{name}: it is in the cluster, but neither in gpu_nodes nor in system_nodes of the inventory; add it, or "
+            "delete its Node: nobody admits it"
+        )
+
+
+def _covers(found: Any, wanted: Any, *, whole: bool = False) -> bool:
+    """Whether what is there says all that is wanted; the API server adds defaults and leaves out what is empty.
+
+    `whole`: nothing more may be there, as among the properties of a schema.
+    """
+    if isinstance(wanted, Mapping):
+        if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
+            return False
+        return all(_covers(found.get(key), item, whole=key == "properties") for key, item in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_covers, found, wanted))
+    return bool(found == wanted) or (found is None and not wanted)
