@@ -178,6 +178,39 @@ class Client:
             parsed = {"message": text}
         return Reply(response.status, parsed if isinstance(parsed, dict) else {"message": text})
 
+    def stream(self, path: str) -> Iterator[dict[str, Any]]:
+        """The events of a watch, until the server ends it."""
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=60)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            for line in response:
+                yield json.loads(line)
+        except http.client.HTTPException as error:
+            raise OSError(str(error)) from error
+        finally:
+            connection.close()
+
+
+@dataclass
+class Part:
+    """A process of the control plane, which may be killed and started again where it was."""
+
+    command: Sequence[str]
+    log: Path
+    running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Run it; what it writes is added to the log."""
+        with self.log.open("ab") as output:
+            self.running = subprocess.Popen(self.command, stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        """End it as a lost machine does."""
+        if self.running is not None:
+            self.running.kill()
+            self.running.wait()
+
 
 @dataclass(frozen=True)
 class Server:
@@ -186,6 +219,25 @@ class Server:
     port: int
     directory: Path
     authority: Authority
+    etcd: Part
+    apiserver: Part
+
+    def wait_ready(self) -> None:
+        """Until the API server answers. Raises RuntimeError when it has ended, and TimeoutError."""
+        root = self.client("root", ["system:masters"])
+
+        def ready() -> bool:
+            running = self.apiserver.running
+            if running is not None and running.poll() is not None:
+                raise RuntimeError(
+                    f"kube-apiserver ended with {running.returncode}: {self.apiserver.log.read_text()[-2000:]}"
+                )
+            try:
+                return root.request("GET", "/readyz").status == 200
+            except OSError:
+                return False
+
+        until("the API server's readiness", ready)
 
     @property
     def policies(self) -> Path:
@@ -246,17 +298,18 @@ def until(what: str, condition: Callable[[], bool], timeout_s: float = START_TIM
 
 
 @contextmanager
-def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-            try:
-                running.wait(20)
-            except subprocess.TimeoutExpired:
-                running.kill()
+def ended(*parts: Part) -> Iterator[None]:
+    """These processes end with the block."""
+    try:
+        yield
+    finally:
+        for part in reversed(parts):
+            if part.running is not None:
+                part.running.terminate()
+                try:
+                    part.running.wait(20)
+                except subprocess.TimeoutExpired:
+                    part.kill()
 
 
 def gate_file(name: str, directory: Path) -> str:
@@ -364,19 +417,12 @@ def api_server(directory: Path) -> Iterator[Server]:
         f"--audit-log-path={directory / 'audit.log'}",
         f"--encryption-provider-config={directory / 'encryption.yaml'}",
     ]
-    with process(etcd, directory / "etcd.log"), process(apiserver, directory / "apiserver.log") as running:
-        server = Server(port, directory, authority)
-        root = server.client("root", ["system:masters"])
-
-        def ready() -> bool:
-            if running.poll() is not None:
-                tail = (directory / "apiserver.log").read_text()[-2000:]
-                raise RuntimeError(f"kube-apiserver ended with {running.returncode}: {tail}")
-            try:
-                return root.request("GET", "/readyz").status == 200
-            except OSError:
-                return False
-
-        until("the API server's readiness", ready)
-        apply_rbac(root)
+    server = Server(
+        port, directory, authority, Part(etcd, directory / "etcd.log"), Part(apiserver, directory / "apiserver.log")
+    )
+    with ended(server.etcd, server.apiserver):
+        server.etcd.start()
+        server.apiserver.start()
+        server.wait_ready()
+        apply_rbac(server.client("root", ["system:masters"]))
         yield server

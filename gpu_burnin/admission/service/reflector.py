@@ -84,6 +84,8 @@ class Reflector:
     def _once(self) -> None:
         if not self._version:
             self._list()
+        if self._stopped:
+            return
         began_s, watch_s = self.monotonic_s(), random.randint(*WATCH_S)
         for kind, item in self.api.watch(self.path, self._version, watch_s, f"watch {self.what}", **self.selectors):
             if self._stopped:

@@ -164,8 +164,8 @@ class Term:
                 self.journal.say(f"the thread {name} ended: a fault of muster itself", traceback=traceback.format_exc())
 
         thread = threading.Thread(target=run, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _begin_work(self) -> None:
         for name, reflector in self.reflectors.items():

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpu_burnin.admission.names import SYSTEM_NAMESPACE
+from gpu_burnin.admission.service import term as terms
 from gpu_burnin.types import Verdict
-from tests.support.admission_helpers import Signer
+from tests.support.admission_helpers import BOOT2, Signer
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
-from tests.support.fake_api import FakeApi
+from tests.support.csr_helpers import client_csr
+from tests.support.fake_api import FakeApi, Refused
+
+ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
 
 
 @pytest.fixture
 def fleet(api: FakeApi, signer: Signer) -> Fleet:
     return Fleet(api, signer)
+
+
+def admitted(fleet: Fleet, *names: str) -> None:
+    """These nodes, provisioned, registered and proven."""
+    for name in names:
+        fleet.provision(name)
+        fleet.register(name)
+        fleet.publish(name)
 
 
 def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -26,13 +41,206 @@ def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Flee
         fleet.publish("gpu-1")
         until("the admission", lambda: fleet.ready("gpu-1"))
         assert fleet.status("gpu-1")["state"] == "ready"
-        fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
+        fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL, code="GEMM_MISMATCH")
         until("the revocation", lambda: fleet.status("gpu-1")["state"] == "quarantined")
         until("the taint", lambda: "quarantine:NoSchedule" in fleet.taints("gpu-1"))
         assert not fleet.ready("gpu-1")
-        changes = [(line["from"], line["to"]) for line in admitter.lines("transition")]
-        assert changes[-1] == ("ready", "quarantined")
-        until("the event", lambda: len(api.objects.get("events", {})) == len(changes))
+        last = admitter.lines("transition")[-1]
+        assert (last["node"], last["from"], last["to"], last["code"]) == (
+            "gpu-1",
+            "ready",
+            "quarantined",
+            "GEMM_MISMATCH",
+        )
+        changes = len(admitter.lines("transition"))
+        until("the events", lambda: len(api.objects.get("events", {})) == changes)
+        numbers = {"from": "ready", "to": "quarantined", "code": "GEMM_MISMATCH"}
+        assert admitter.service.metrics.value("transitions", **numbers) == 1
+
+
+def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1")
+    with working(api, tmp_path):
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        node = api.nodes["gpu-1"]
+        api.put_node(
+            {**node, "status": {**node["status"], "nodeInfo": {**node["status"]["nodeInfo"], "bootID": BOOT2}}}
+        )
+        until("the taint", lambda: fleet.taints("gpu-1") >= {"preflight:NoSchedule", "preflight:NoExecute"})
+        fleet.publish("gpu-1", sequence=6)
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        assert fleet.status("gpu-1")["accepted"]["bootID"] == BOOT2
+
+
+def test_a_hold_and_a_pause_keep_a_node_as_they_say(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1")
+    pause: dict[str, Any] = {"metadata": {"namespace": SYSTEM_NAMESPACE, "name": "muster-pause"}}
+    with working(api, tmp_path):
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        fleet.ask("gpu-1", hold=ASK)
+        until("the hold", lambda: fleet.status("gpu-1")["state"] == "held" and not fleet.ready("gpu-1"))
+        api.put("configmaps", {**pause, "data": {"who": "ada", "why": "power work", "until": ""}})
+        until("the pause", lambda: "paused" in str(fleet.status("gpu-1").get("next")) or api.objects["configmaps"])
+        fleet.ask("gpu-1", hold=None)
+        until("what waits", lambda: "power work" in str(fleet.status("gpu-1").get("next")))
+        assert not fleet.ready("gpu-1")
+        api.remove("configmaps", f"{SYSTEM_NAMESPACE}/muster-pause")
+        until("the admission", lambda: fleet.ready("gpu-1"))
+
+
+def test_a_node_that_is_rewritten_all_the_time_is_alone_in_its_trouble(
+    api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terms, "_FIGHT", 2)
+    admitted(fleet, "bad", "good")
+    rewrites = iter(range(10**6))
+
+    def rewrite(path: str) -> None:
+        if path == "/api/v1/nodes/bad":
+            node = api.nodes["bad"]
+            annotations = {**node["metadata"]["annotations"], "x": str(next(rewrites))}
+            api.put_node({**node, "metadata": {**node["metadata"], "annotations": annotations}})
+
+    api.before_write = rewrite
+    with working(api, tmp_path) as admitter:
+        until("the admission of the good one", lambda: fleet.ready("good"))
+        until("a word on the bad one", lambda: any("kept changing" in text for text in admitter.messages()))
+        assert not fleet.ready("bad")
+        assert b"muster_admitter_delayed_nodes 1\n" in admitter.service.metrics.text()
+        api.before_write = lambda path: None
+        until("the admission of the bad one", lambda: fleet.ready("bad"))
+        assert len([text for text in admitter.messages() if "kept changing" in text]) == 1
+
+
+def test_a_ledger_that_does_not_keep_what_is_written_opens_no_node(
+    api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older CRD: the API server prunes the fields that it does not know."""
+    admitted(fleet, "gpu-1")
+    written = api._write
+
+    def prune(method: str, resource: str, old: dict[str, Any], subresource: str, body: Any) -> dict[str, Any]:
+        if resource == "nodeadmissions":
+            body = [body[0], {**body[1], "value": {k: v for k, v in body[1]["value"].items() if k != "proofs"}}]
+        return written(method, resource, old, subresource, body)
+
+    monkeypatch.setattr(api, "_write", prune)
+    with working(api, tmp_path) as admitter:
+        until("the word", lambda: any("its CRD is of another version" in text for text in admitter.messages()))
+        assert "preflight:NoSchedule" in fleet.taints("gpu-1")
+
+
+def test_without_the_crd_it_waits_and_says_what_brings_it(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1")
+    api.unknown.add("nodeadmissions")
+    with working(api, tmp_path) as admitter:
+        until("the word", lambda: any("does not know nodeadmissions" in text for text in admitter.messages()))
+        assert not fleet.ready("gpu-1") and admitter.service.unhealthy() == ""
+        api.unknown.clear()
+        until("the admission", lambda: fleet.ready("gpu-1"))
+
+
+def test_a_record_that_cannot_be_read_is_told_and_the_others_go_on(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "good")
+    fleet.register("bad")
+    api.put("nodeadmissions", {"metadata": {"name": "bad"}, "spec": {}, "status": {"state": "odd"}})
+    with working(api, tmp_path) as admitter:
+        until("the admission", lambda: fleet.ready("good"))
+        until("the word", lambda: any("bad: its NodeAdmission cannot be read" in t for t in admitter.messages()))
+        assert "preflight:NoSchedule" in fleet.taints("bad")
+
+
+def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    names = [f"gpu-{number}" for number in range(10)]
+    admitted(fleet, *names)
+    with working(api, tmp_path, joins_per_s=1000, join_burst=1000) as admitter:
+        until("the admissions", lambda: all(map(fleet.ready, names)))
+        for name in names:
+            fleet.publish(name, sequence=6, verdict=Verdict.INCONCLUSIVE)
+        until(
+            "the limit",
+            lambda: [fleet.status(n).get("next", {}).get("what") for n in names].count("taken from work") == 8,
+        )
+        assert sum(map(fleet.ready, names)) == 8
+        assert any("many nodes at once" in text for text in admitter.messages())
+        until("the event", lambda: "MusterBrake" in str(api.objects["events"]))
+        assert admitter.service.metrics.value("brake_denials", brake="gate") >= 8
+
+
+def test_what_should_wait_for_its_turn_to_join_waits(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    names = [f"gpu-{number}" for number in range(6)]
+    admitted(fleet, *names)
+    with working(api, tmp_path, joins_per_s=0.01, join_burst=2):
+        until("the wait", lambda: [fleet.status(n).get("next", {}).get("what") for n in names].count("let in") == 4)
+        assert sum(map(fleet.ready, names)) == 2
+
+
+def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1")
+
+    def away(path: str) -> None:
+        raise Refused(503, "the server is unavailable")
+
+    with working(api, tmp_path) as admitter:
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        api.before_read = api.before_write = away
+        api.cut_watches()
+        fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
+        until("the word", lambda: any("unavailable" in text for text in admitter.messages()))
+        assert fleet.ready("gpu-1") and admitter.service.unhealthy() == ""
+        api.before_read = api.before_write = lambda path: None
+        until("the revocation", lambda: fleet.status("gpu-1")["state"] == "quarantined", 60)
+
+
+def test_of_two_one_leads_and_the_other_follows_at_once_when_it_ends(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    admitted(fleet, "gpu-1")
+    with working(api, tmp_path, "api-2") as second:
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        with working(api, tmp_path, "api-1") as first:
+            until("its start", lambda: first.messages())
+            assert first.service.term is None and second.service.leadership.held()
+            second.service.stop()
+            until("the takeover", lambda: first.service.leadership.held())
+            fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
+            until("the revocation", lambda: fleet.status("gpu-1")["state"] == "quarantined")
+
+
+def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    api.put("certificatesigningrequests", client_csr())
+    with working(api, tmp_path) as admitter:
+        until("the refusal", lambda: any("is left pending" in text for text in admitter.messages()))
+        assert not api.csrs["csr-client"].get("status", {}).get("conditions")
+        fleet.provision("gpu-1")
+        until("the record", lambda: "gpu-1" in admitter.service.term.records)  # type: ignore[union-attr]
+        api.put("certificatesigningrequests", client_csr())
+        until("the approval", lambda: api.csrs["csr-client"].get("status", {}).get("conditions"))
+        until("its count", lambda: admitter.service.metrics.value("csrs", result="approved") == 1)
+
+
+def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1")
+    with working(api, tmp_path) as admitter:
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        port = admitter.messages()[0].rpartition(":")[2]
+
+        def read(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+
+        assert (read("/healthz"), read("/leaderz")) == ("ok\n", "leader\n")
+        text = read("/metrics")
+        for line in (
+            "muster_admitter_leader 1",
+            'muster_admitter_nodes{state="ready"} 1',
+            'muster_admitter_evidence_verified_total{result="authentic"} 1',
+            'muster_admitter_lists_total{resource="nodes"} 1',
+        ):
+            assert f"\n{line}\n" in text
+        assert text.endswith("# EOF\n") and "muster_admitter_patch_seconds_count" in text
 
 
 def test_a_pod_that_holds_is_told_and_left_until_its_hold_is_gone(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""The brakes: how many nodes the admitter changes by itself, and how fast."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.service.brakes import GRANTED, Brakes
+from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.view import Brake
+
+ACCEPTED = {"sequence": 1}
+VERSIONS = itertools.count(1)
+
+
+def put(records: Records, name: str, state: str, spec: dict[str, Any] | None = None, **status: Any) -> None:
+    """One record as the cluster has it."""
+    version = str(next(VERSIONS))
+    status = {"state": state, **status}
+    records.put({"metadata": {"name": name, "resourceVersion": version}, "spec": spec or {}, "status": status})
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def records() -> Records:
+    found = Records(Names())
+    for number in range(20):
+        put(found, f"n{number:02}", "ready")
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def brakes(records: Records, clock: Clock) -> Brakes:
+    return Brakes(records, 2.0, 3, 0.2, 0.05, lambda fleet: 2, clock)
+
+
+def granted(brakes: Brakes, brake: Brake, *names: str) -> list[bool]:
+    return [brakes.ask(brake, name) is GRANTED for name in names]
+
+
+def test_a_fifth_of_the_fleet_and_no_more_is_kept_from_work(brakes: Brakes, records: Records) -> None:
+    names = [f"n{number:02}" for number in range(6)]
+    assert granted(brakes, Brake.GATE, *names) == [True] * 4 + [False] * 2
+    # Asking again takes no second place, and what the record shows takes the same one.
+    assert granted(brakes, Brake.GATE, names[0]) == [True]
+    for name in names[:4]:
+        put(records, name, "suspect", accepted={"sequence": 1})
+        brakes.settled(name)
+    assert brakes.gated() == 4
+    refusal = brakes.ask(Brake.GATE, names[4])
+    assert "4 of 20 nodes" in refusal.why and refusal.after_s > 0
+    put(records, names[0], "ready", accepted={"sequence": 1})
+    assert granted(brakes, Brake.GATE, names[4], names[5]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("state", "spec", "status"),
+    [
+        ("testing", {}, {"accepted": ACCEPTED}),  # a new boot
+        ("held", {"hold": {"who": "x"}}, {"accepted": ACCEPTED}),
+        ("quarantined", {"quarantine": {"who": "x"}}, {"accepted": ACCEPTED}),
+        ("quarantined", {}, {}),  # never let in
+    ],
+)
+def test_boots_people_and_first_joins_take_no_place(
+    brakes: Brakes, records: Records, state: str, spec: dict[str, Any], status: dict[str, Any]
+) -> None:
+    for number in range(10):
+        put(records, f"n{number:02}", state, spec, **status)
+    assert brakes.gated() == 0
+    assert granted(brakes, Brake.GATE, "n19") == [True]
+
+
+def test_old_evidence_has_a_smaller_share_within_the_larger(brakes: Brakes, records: Records) -> None:
+    assert granted(brakes, Brake.EXPIRE, "n00", "n01") == [True, False]
+    put(records, "n00", "expiring", accepted=ACCEPTED)
+    brakes.settled("n00")
+    assert granted(brakes, Brake.GATE, "n02", "n03", "n04", "n05") == [True, True, True, False]
+    brakes.settled("n00")
+    put(records, "n00", "ready", accepted=ACCEPTED)
+    put(records, "n06", "suspect", accepted=ACCEPTED)
+    assert granted(brakes, Brake.EXPIRE, "n01") == [False]
+
+
+def test_a_small_fleet_may_lose_one(clock: Clock) -> None:
+    records = Records(Names())
+    for name in ("a", "b", "c"):
+        put(records, name, "ready")
+    brakes = Brakes(records, 2.0, 3, 0.2, 0.05, lambda fleet: 1, clock)
+    assert granted(brakes, Brake.GATE, "a", "b") == [True, False]
+
+
+def test_joins_have_each_their_own_moment(brakes: Brakes, clock: Clock) -> None:
+    names = [f"j{number}" for number in range(7)]
+    assert granted(brakes, Brake.JOIN, *names) == [True] * 3 + [False] * 4
+    waits = [brakes.ask(Brake.JOIN, name).after_s for name in names[3:]]
+    assert waits == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    clock.now += 1.0
+    assert granted(brakes, Brake.JOIN, *names[3:]) == [True, True, False, False]
+    for name in names:
+        brakes.settled(name)
+    clock.now += 100
+    assert granted(brakes, Brake.JOIN, *names) == [True] * 3 + [False] * 4
+
+
+def test_tests_count_those_that_run(brakes: Brakes, records: Records) -> None:
+    put(records, "n00", "testing", request={"id": "x"})
+    assert granted(brakes, Brake.TEST, "n01", "n02") == [True, False]

@@ -1,0 +1,81 @@
+"""The admitter's configuration: what is not given, and each mistake in a sentence."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.admission.settings import read_settings
+from gpu_burnin.errors import GpuBurninError
+
+WHOLE = """
+domain: gpu.example.org
+kubeconfig: /etc/muster/kubeconfig
+listen: "[::1]:10270"
+identity: api-1
+rules: {hold_deadline_s: 3600, settle_s: 1}
+joins_per_s: 2
+join_burst: 4
+max_unready_share: 0.1
+expire_share: 0.02
+tests: {nodes: 2, hours: ["22:00-06:00"]}
+system_nodes: [{name: system-1, addresses: [10.0.0.9], dns_names: [s1.example.org]}]
+calendar: [{nodes: all, not_before: "2026-12-01T22:00:00Z", not_after: "2026-12-01T23:00:00Z"}]
+workers: 3
+resync_s: 600
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_everything_that_is_given(tmp_path: Path) -> None:
+    config = read_settings(write(tmp_path / "admitter.yaml", WHOLE))
+    assert config.address == ("::1", 10270) and config.identity == "api-1"
+    rules = config.decision_rules
+    assert (rules.names.domain, rules.hold_deadline_s, rules.settle_s) == ("gpu.example.org", 3600, 1)
+    assert config.tests.nodes == 2 and config.calendar[0].nodes is None
+    assert config.inventory_nodes()["system-1"].dns_names == {"s1.example.org"}
+
+
+def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
+    config = read_settings(write(tmp_path / "admitter.yaml", ""))
+    assert (config.domain, config.identity) == ("muster.dev", socket.gethostname())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("domian: x.org", "domian"),
+        ("domain: x_y", "domain is 'x_y'; give a DNS name"),
+        ("listen: nowhere", "listen is 'nowhere'; give ADDRESS:PORT"),
+        ("listen: 'a:99999'", "give ADDRESS:PORT"),
+        ("max_unready_share: 0", "max_unready_share is 0; give a share"),
+        ("expire_share: 20", "expire_share is 20; give a share"),
+        ("joins_per_s: 0", "joins_per_s is 0"),
+        ("workers: 0", "workers is 0"),
+        ("resync_s: 1", "resync_s is 1"),
+        ("rules: {settle_s: -1}", r"rules\.settle_s is -1"),
+        ("rules: {setle_s: 1}", "setle_s"),
+        ("tests: {nodes: -1}", "tests"),
+        ("calendar: [{nodes: all}]", r"calendar\[0\]: not_before"),
+        ("system_nodes: [{name: a, addresses: [x]}]", "a: its addresses are wrong"),
+        ("system_nodes: [{name: a}, {name: a}]", "names a node twice"),
+        ("- a", "must be keys with values"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = write(tmp_path / "admitter.yaml", text)
+    with pytest.raises(GpuBurninError, match=sentence) as caught:
+        read_settings(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(GpuBurninError, match=r"admitter\.yaml: cannot be read .*; run site\.yml"):
+        read_settings(tmp_path / "admitter.yaml")
