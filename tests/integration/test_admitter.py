@@ -204,7 +204,8 @@ def test_kills_at_random_points_admit_nothing_false_and_lose_no_hold(
         wanted = {m.name: driver.passed.get(m.name, False) and m.name not in driver.held for m in machines}
         until("what the nodes and people said last", lambda: {m.name: m.open() for m in machines} == wanted, 60)
     print(
-        f"{KILLS} kills, {driver.actions} actions, {witness.seen} versions, {witness.openings} openings, {witness.gaps} gaps: "
+        f"{KILLS} kills, {driver.actions} actions, {witness.seen} versions, {witness.openings} openings, "
+        f"{witness.gaps} gaps: "
         f"{len(witness.false_admits)} false admits, {len(witness.lost_holds)} lost holds; takeover "
         f"{min(takeovers):.1f} to {max(takeovers):.1f} s (15 s or less is wanted)"
     )
