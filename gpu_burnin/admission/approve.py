@@ -10,16 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from gpu_burnin.admission.client import Conflict
 from gpu_burnin.admission.decide.nodes import DELETED, condition
 from gpu_burnin.admission.view import Node
 from gpu_burnin.errors import GpuBurninError
@@ -31,21 +29,12 @@ BOOTSTRAP_GROUP = "system:bootstrappers:muster"
 NODES_GROUP = "system:nodes"
 NODE_USER = "system:node:"
 REASON = "MusterInventoryMatch"
-POLL_S = 1.0
 # kubelet asks for a serving certificate within seconds of reporting its addresses (it looks every second:
 # client-go util/certificate); a node Ready for this long without a request has its certificate already.
 SERVING_WINDOW_S = 30.0
 # kubelet gives a request 15 minutes and then makes a new one, so an older one that was left pending is history.
 STALE_CSR_S = 3600.0
 _USAGES = {CLIENT_SIGNER: "client auth", SERVING_SIGNER: "server auth"}
-
-
-class CsrApi(Protocol):
-    """What the approver needs of the API; see client.KubeApi."""
-
-    def nodes(self) -> Mapping[str, Node]: ...
-    def csrs(self) -> list[Mapping[str, Any]]: ...
-    def put_csr_approval(self, csr: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -73,15 +62,6 @@ class Judgement:
     signer: str
     node: str
     refusals: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was approved (or would be), what was left pending and why, and which nodes still lack what."""
-
-    approved: tuple[Judgement, ...]
-    pending: tuple[Judgement, ...]
-    missing: Mapping[str, str]
 
 
 def relevant(csr: Mapping[str, Any]) -> bool:
@@ -112,45 +92,6 @@ def judge_csr(csr: Mapping[str, Any], inventory: Mapping[str, InventoryNode]) ->
     refusals += _usages(spec, _USAGES[signer])
     refusals += _alternative_names(request, signer, known)
     return Judgement(name, signer, node if known is not None else "", tuple(refusals))
-
-
-def approve_pass(
-    api: CsrApi, inventory: Mapping[str, InventoryNode], *, apply: bool
-) -> tuple[list[Judgement], list[Judgement], list[Mapping[str, Any]]]:
-    """Judge every undecided request once and approve what matches.
-
-    Returns the approved, those left pending, and all CSRs as they were read.
-    """
-    csrs = api.csrs()
-    by_name = {csr["metadata"]["name"]: csr for csr in csrs}
-    judgements = [judge_csr(csr, inventory) for csr in csrs if relevant(csr)]
-    approved = [j for j in judgements if not j.refusals]
-    if apply:
-        approved = [j for j in approved if _approve(api, by_name[j.csr])]
-    return approved, [j for j in judgements if j.refusals], csrs
-
-
-def approve(
-    api: CsrApi,
-    inventory: Mapping[str, InventoryNode],
-    wait_for: Collection[str],
-    wait_s: float,
-    *,
-    apply: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Outcome:
-    """Approve until every node in `wait_for` has its serving certificate, for at most `wait_s` seconds."""
-    deadline = clock() + wait_s
-    approved: dict[str, Judgement] = {}
-    while True:
-        done, pending, csrs = approve_pass(api, inventory, apply=apply)
-        approved.update({j.csr: j for j in done})
-        missing = missing_certificates(wait_for, csrs, api.nodes(), pending, now()) if wait_for else {}
-        if (not missing and (not done or not apply)) or clock() >= deadline:
-            return Outcome(tuple(approved.values()), tuple(pending), missing)
-        sleep(POLL_S)
 
 
 def missing_certificates(
@@ -219,16 +160,6 @@ def approval_of(csr: Mapping[str, Any]) -> dict[str, Any]:
         "lastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     return {**csr, "status": {**status, "conditions": [*status.get("conditions", []), approval]}}
-
-
-def _approve(api: CsrApi, csr: Mapping[str, Any]) -> bool:
-    """Write the approval; false when somebody else has decided meanwhile (or the request is gone or changed)."""
-    try:
-        api.put_csr_approval(approval_of(csr))
-    except Conflict:
-        # The next pass reads and judges it again.
-        return False
-    return True
 
 
 def _has_condition(csr: Mapping[str, Any], kind: str) -> bool:

@@ -10,14 +10,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from gpu_burnin.admission.approve import (
-    InventoryNode,
-    Outcome,
-    approve,
-    judge_csr,
-)
+from gpu_burnin.admission.approve import InventoryNode, judge_csr
 from gpu_burnin.admission.client import KubeApi
 from tests.support.admission_helpers import NOW, make_node
+from tests.support.approver import Outcome, approve
 from tests.support.csr_helpers import BOOTSTRAP, NODE_GROUPS, SANS, client_csr, kubelet, request_pem, serving_csr
 from tests.support.fake_api import FakeApi, Refused
 
@@ -113,14 +109,13 @@ def test_all_differences_are_named_at_once() -> None:
     assert len(judge_csr(bad, INVENTORY).refusals) == 3
 
 
-def run(kube: KubeApi, wait_for: list[str], wait_s: float = 5.0, *, apply: bool = True) -> Outcome:
+def run(kube: KubeApi, wait_for: list[str], wait_s: float = 5.0) -> Outcome:
     ticks = iter(range(1000))
     return approve(
         kube,
         INVENTORY,
         wait_for,
         wait_s,
-        apply=apply,
         clock=lambda: next(ticks),
         sleep=lambda s: None,
         now=lambda: NOW,
@@ -140,13 +135,6 @@ def test_both_certificates_of_a_new_node_are_approved(api: FakeApi, kube: KubeAp
     )
     again = run(kube, ["gpu-1"])
     assert again.approved == () and again.missing == {} and len(api.writes()) == 2
-
-
-def test_without_apply_nothing_is_approved(api: FakeApi, kube: KubeApi) -> None:
-    api.csrs["csr-client"] = client_csr()
-    outcome = run(kube, ["gpu-1"], 0.0, apply=False)
-    assert [j.csr for j in outcome.approved] == ["csr-client"] and "gpu-1" in outcome.missing
-    assert api.writes() == []
 
 
 def test_a_request_that_differs_stays_pending_and_is_said(api: FakeApi, kube: KubeApi) -> None:
