@@ -80,6 +80,11 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered)
     judged = judge(facts)
     course = course_of(facts, judged, flight, calendar, denied)
+    if flight.unanswered and course.flight.request != facts.status.request:
+        # A person has asked anew: the doubt ends with the request that it was about.
+        facts = replace(facts, status=replace(facts.status, request=course.flight.request), unanswered="")
+        judged = judge(facts)
+        course = course_of(facts, judged, flight_of(facts, calendar), calendar, denied)
     if denied is not None and course.needs is not None:
         return _stay(view, spec, before, rules, now)
     return _carried_out(facts, judged, calendar, course)

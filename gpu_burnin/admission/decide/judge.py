@@ -10,18 +10,18 @@ from enum import StrEnum
 from gpu_burnin.admission.decide.hardware import change
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
 from gpu_burnin.admission.decide.remember import proof_of, rank
-from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.words import active, fault, sentence
 from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
-from gpu_burnin.node.evidence import Expectation, Statement, refusal
+from gpu_burnin.node.evidence import MAX_SKEW_S, Expectation, Statement, refusal
 from gpu_burnin.types import Verdict
 
 # Evidence of nodes tested together must not expire together.
 TTL_JITTER = 0.1
 # The work on these is lost: nothing is won by letting it end.
 FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
-GPUS_MISSING = "GPUS_MISSING"
+GPUS_MISSING, HARDWARE_CHANGED = "GPUS_MISSING", "HARDWARE_CHANGED"
 # What ends by itself in a burn-in that the node starts at its boot.
 _AWAITED = frozenset({"EVIDENCE_MISSING", "EVIDENCE_BOOT", "REBOOTED"})
 
@@ -131,7 +131,7 @@ def _failed(facts: Facts) -> Judged | None:
         return None
     code = fault(statement)
     said = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
-    if code == "HARDWARE_CHANGED" and rank(statement.level) < 0:
+    if code == HARDWARE_CHANGED and rank(statement.level) < 0:
         return _held(facts, State.SUSPECT, code, f"{name}: {said}", retest=True)
     return Judged(
         State.QUARANTINED,
@@ -203,7 +203,7 @@ def _proven(facts: Facts) -> Judged:
             message = f"{name}: the evidence is of {statement.finished_at}, in the future; check the clocks"
         return _held(facts, State.SUSPECT, code, message)
     if changed := _changed(facts, statement):
-        return _held(facts, State.SUSPECT, "HARDWARE_CHANGED", f"{name}: {changed}", retest=True)
+        return _held(facts, State.SUSPECT, HARDWARE_CHANGED, f"{name}: {changed}", retest=True)
     return _missing(facts) or _due(facts, statement)
 
 
@@ -244,13 +244,16 @@ def _due(facts: Facts, statement: Statement) -> Judged:
 
 def _changed(facts: Facts, statement: Statement) -> str:
     """What of the hardware is not as it was admitted in this boot, unless it was tested since that was told."""
-    status = facts.status
-    old = status.accepted
+    old = facts.status.accepted
     if old is None or old.boot_id != facts.boot or old.hardware_sha256 == statement.hardware_sha256:
         return ""
-    asked = status.request
-    told = status.code == "HARDWARE_CHANGED" and asked is not None and statement.sequence > asked.after_sequence
-    return "" if told else change(old.hardware, facts.evidence.hardware)
+    admitted = when(old.admitted_at) or LONG_AGO
+    told = (when(t.at) for t in facts.status.transitions if t.code == HARDWARE_CHANGED)
+    first = min((at for at in told if at is not None and at >= admitted), default=None)
+    # Two clocks: a run that was finished as much later as they may differ began after it, or shortly before.
+    if first is not None and statement.finished > later(first, MAX_SKEW_S):
+        return ""
+    return change(old.hardware, facts.evidence.hardware)
 
 
 def missing_gpus(facts: Facts) -> str:
