@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration bench bench-engine bench-inventory collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration bench bench-engine bench-inventory bench-muster collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ bench: setup-lab ## Print the times of a cold lab and of a second run
 
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine
+
+bench-muster: setup-dev ## Print what muster status and why take for 7,500 nodes and a year of history (needs the lab's binaries)
+	@python -m tests.bench.muster
 
 bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 1,000 and 7,500 hosts (10 minutes)
 	@python -m tests.bench.inventory

@@ -76,7 +76,7 @@ def test_command_is_one_that_the_program_has(page: str, command: str, tmp_path: 
     words = shlex.split(command)
     # Files that a command checks for while it reads its options.
     for number, word in enumerate(words):
-        if word.endswith(".json"):
+        if word.endswith((".json", ".log")):
             (tmp_path / f"{number}.json").touch()
             words[number] = str(tmp_path / f"{number}.json")
     resolved(words)

@@ -23,7 +23,8 @@ from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import NAMES, admission, lease
 
-NOW = datetime.now(UTC).replace(microsecond=0)
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+PAGE = Path(__file__).parents[4] / "docs/operations/what-happened.md"
 T0 = NOW - timedelta(minutes=30)
 
 
@@ -83,7 +84,7 @@ def tell(api: FakeApi, folder: Path, subject: str, files: story.Files | None = N
 
 def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
-    return CliRunner().invoke(muster.cli, ["why", *arguments, "--kubeconfig", str(kubeconfig)])
+    return CliRunner().invoke(muster.cli, ["why", *arguments, "--since", "36500d", "--kubeconfig", str(kubeconfig)])
 
 
 def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:
@@ -208,6 +209,12 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page and "XID 79 on GPU 3" in page and "led to it" in page
     assert "First cause:" in run(api, tmp_path, "train/bert-0").stdout
+
+
+def test_the_page_of_the_docs_shows_what_is_said(api: FakeApi, tmp_path: Path) -> None:
+    blocks = PAGE.read_text().split("```")[1::2]
+    shown = next(block.strip("\n") for block in blocks if block.startswith("\ntrain/bert-0: "))
+    assert shown == text.render(tell(api, tmp_path, "train/bert-0"), 80).strip("\n")
 
 
 def test_the_state_beside_the_kubeconfig_is_found(api: FakeApi, tmp_path: Path) -> None:
