@@ -1,11 +1,16 @@
-"""What the controller's ledger files of an older version know of a node: it begins the node's entry in the cluster."""
+"""What the controller knows of machines that have no entry in the cluster, so that old evidence never counts as new.
+
+One file a node: an older version's ledger, or what was seen of a machine before its entry was removed or its key
+changed.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.system.files import parse_json, read_text
+from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 SCHEMA = "muster-admission/v1"
 
@@ -32,3 +37,17 @@ def carried(directory: Path, node: str, host_key: str) -> tuple[int, str]:
             "start over (evidence older than the newest could then be accepted once)"
         ) from error
     return (sequence, report) if key == host_key else (0, "")
+
+
+def keep(directory: Path, node: str, host_key: str, sequence: int, report_sha256: str) -> None:
+    """Write the highest sequence that was seen of a node's key. Raises GpuBurninError."""
+    path = directory / f"{node}.json"
+    seen = {"host_key": host_key, "highest_sequence": sequence, "highest_report_sha256": report_sha256}
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"schema": SCHEMA, "node": node, **seen}, indent=1, sort_keys=True)
+        write_atomic(path, f"{text}\n".encode())
+    except OSError as error:
+        raise GpuBurninError(
+            f"{node}: cannot write the admission ledger {path} ({error}); check the directory's owner and space"
+        ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -103,23 +103,26 @@ def provision(
     nodes: Collection[str],
     *,
     apply: bool,
-    carried: Mapping[str, tuple[int, str]] = {},
+    carried: Mapping[str, tuple[int, str]],
+    keep: Callable[[str, str, int, str], None],
 ) -> Provisioned:
     """Make the entries those of the inventory.
 
     `others` are nodes that have none on purpose (system nodes), `nodes` those that the cluster has. An entry whose
-    node has left the inventory goes when its Node has gone. `carried` are the highest sequences (and their reports)
-    that an older version's ledger knows: they begin an entry that is new.
+    node has left the inventory goes when its Node has gone, unless a person holds it. A key that is in the cluster is
+    not taken back because the inventory knows none: what was seen counts for the key.
+
+    `carried` are the highest sequences (and their reports) that the controller knows: they begin an entry, or a key,
+    that is new. `keep` is told of them (node, host key, sequence, report) before an entry, or a key, goes.
     """
     defined = define(api, names, apply=apply)
     known = {} if defined and not apply else entries(api, names)
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     work: list[tuple[Act, Wanted | NodeAdmission]] = []
-    for one in wanted:
+    for one in (_still(one, known.get(one.name)) for one in wanted):
         old = known.get(one.name)
-        carry = carried.get(one.name, (0, "")) if old is None else _carried(old, one)
-        parts = _parts(one, carry)
+        parts = _parts(one, _carried(old, one, carried))
         if old is None:
             work.append((Act.CREATED, one))
             after[one.name] = parts
@@ -127,16 +130,15 @@ def provision(
             work.append((Act.CHANGED, one))
             before[one.name], after[one.name] = had, parts
     ours = {one.name for one in wanted}
-    gone = [name for name in sorted(known) if name not in ours]
-    for name in gone:
-        if name not in nodes:
+    for name in sorted(known.keys() - ours):
+        if name not in nodes and not _asked(known[name].spec):
             work.append((Act.REMOVED, known[name]))
             before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
     if apply:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda item: _write(api, names, item[0], item[1], carried), work))
+            list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
-    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, gone)), defined)
+    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), defined)
 
 
 def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:
@@ -146,22 +148,30 @@ def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:
 
 
 def _write(
-    api: KubeApi, names: Names, act: Act, item: Wanted | NodeAdmission, carried: Mapping[str, tuple[int, str]]
+    api: KubeApi,
+    names: Names,
+    act: Act,
+    item: Wanted | NodeAdmission,
+    carried: Mapping[str, tuple[int, str]],
+    keep: Callable[[str, str, int, str], None],
 ) -> None:
     path = admissions_path(names, item.name)
-    if act is Act.REMOVED:
+    if isinstance(item, NodeAdmission):
+        _keep(item, keep)
         api.delete(path, f"delete {KIND} {item.name}")
         return
-    assert isinstance(item, Wanted)
     if act is Act.CREATED:
-        spec = Spec(_with(item.identity, carried.get(item.name, (0, ""))), item.hardware, item.evidence)
+        spec = Spec(_with(item.identity, _carried(None, item, carried)), item.hardware, item.evidence)
         made = document(NodeAdmission(item.name, spec), names)
         api.create(admissions_path(names), made, f"create {KIND} {item.name}")
         return
     # People and the admitter write the same object: only our fields are replaced, so the newest version will do.
     for _ in range(_MOST_TRIES):
         found = api.get(path, f"read {KIND} {item.name}")
-        parts = _parts(item, _carried(parse(found), item))
+        old = parse(found)
+        if old.spec.identity.host_key != item.identity.host_key:
+            _keep(old, keep)
+        parts = _parts(item, _carried(old, item, carried))
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
         changes = [{"op": "add", "path": f"/spec/{part}", "value": parts[part]} for part in _PARTS]
         try:
@@ -170,6 +180,19 @@ def _write(
         except Conflict as error:
             conflict = error
     raise ApiError(f"{item.name}: its {KIND} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
+
+
+def _still(wanted: Wanted, old: NodeAdmission | None) -> Wanted:
+    """With the key that the cluster has, where the inventory knows none."""
+    if old is None or wanted.identity.host_key:
+        return wanted
+    return replace(wanted, identity=replace(wanted.identity, host_key=old.spec.identity.host_key))
+
+
+def _asked(spec: Spec) -> str:
+    """Which ask of a person stands, and whose, in words."""
+    asks = {"hold": spec.hold, "quarantine": spec.quarantine, "repair": spec.repair}
+    return next((f"the {what} of {ask.who} stands ({ask.why})" for what, ask in asks.items() if ask is not None), "")
 
 
 def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
@@ -188,30 +211,52 @@ def _with(identity: Identity, carry: tuple[int, str]) -> Identity:
     )
 
 
-def _carried(entry: NodeAdmission, wanted: Wanted) -> tuple[int, str]:
+def _carried(old: NodeAdmission | None, wanted: Wanted, carried: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
     """What is carried counts for the key that it was seen with."""
-    identity = entry.spec.identity
-    same = identity.host_key == wanted.identity.host_key
-    return (identity.carried_sequence, identity.carried_report_sha256) if same else (0, "")
+    if old is None or old.spec.identity.host_key != wanted.identity.host_key:
+        return carried.get(wanted.name, (0, ""))
+    return old.spec.identity.carried_sequence, old.spec.identity.carried_report_sha256
+
+
+def _keep(old: NodeAdmission, keep: Callable[[str, str, int, str], None]) -> None:
+    """What was seen of a key, before nothing in the cluster knows of it."""
+    identity, status = old.spec.identity, old.status
+    if status.host_key == identity.host_key and status.highest_sequence:
+        keep(old.name, identity.host_key, status.highest_sequence, status.highest_report_sha256)
+    elif identity.carried_sequence:
+        keep(old.name, identity.host_key, identity.carried_sequence, identity.carried_report_sha256)
 
 
 def _notes(
-    wanted: Iterable[Wanted], others: Collection[str], nodes: Collection[str], gone: Iterable[str]
+    wanted: Iterable[Wanted], others: Collection[str], nodes: Collection[str], known: Mapping[str, NodeAdmission]
 ) -> Iterable[str]:
     ours = {one.name for one in wanted}
     for one in wanted:
-        if not one.identity.host_key:
+        old = known[one.name].spec.identity.host_key if one.name in known else ""
+        if not one.identity.host_key and old:
+            yield (
+                f"{one.name}: the inventory has no single pinned host key of it, the one in the cluster stays; probe "
+                "the host (site.yml --tags preflight) and run this again"
+            )
+        elif not one.identity.host_key:
             yield (
                 f"{one.name}: its host key is not pinned, so its evidence cannot be checked; probe the host (site.yml "
                 "--tags preflight) and run this again"
             )
-    for name in gone:
+        elif old and old != one.identity.host_key:
+            yield f"{one.name}: its host key is another one now; evidence signed with the old one counts no more"
+    for name in sorted(known.keys() - ours):
         if name in nodes:
             yield (
                 f"{name}: it is in the cluster and in the ledger, but not in the inventory; add it, or delete its Node "
                 "(kubectl delete node) and run this again, which then removes its entry"
             )
-    for name in sorted(set(nodes) - ours - set(others) - set(gone)):
+        elif asked := _asked(known[name].spec):
+            yield (
+                f"{name}: it is in neither cluster nor inventory, but {asked}, so its entry stays; release it (muster "
+                "node release) and run this again"
+            )
+    for name in sorted(set(nodes) - ours - set(others) - known.keys()):
         yield (
             f"{name}: it is in the cluster, but neither in gpu_nodes nor in system_nodes of the inventory; add it, or "
             "delete its Node: nobody admits it"

@@ -94,6 +94,62 @@ def test_an_entry_goes_when_its_node_has_gone(run_module: RunModule, parameters:
     assert (done["changed"], api.objects[LEDGER], done["notes"]) == (True, {}, [])
 
 
+@pytest.mark.parametrize("ask", ["hold", "quarantine", "repair"])
+def test_an_entry_that_a_person_holds_stays(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, ask: str
+) -> None:
+    run_module(**parameters)
+    entry(api)["spec"][ask] = {"who": "ana", "why": "loud fan", "since": "2026-11-21T11:00:00Z"}
+    _, done = run_module(**{**parameters, "nodes": []})
+    assert "gpu-1" in api.objects[LEDGER] and not done["changed"]
+    assert f"the {ask} of ana stands (loud fan)" in done["notes"][0]
+
+
+def test_a_machine_that_comes_back_goes_on_from_what_was_seen(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    key = entry(api)["spec"]["identity"]["hostKey"]
+    entry(api)["status"] = {**READY, "hostKey": key, "highestSequence": 9, "highestReportSHA256": "9" * 64}
+    # Again with the entry that has the number from the controller alone.
+    for _ in range(2):
+        run_module(**{**parameters, "nodes": []})
+        assert api.objects[LEDGER] == {}
+        run_module(**parameters)
+        identity = entry(api)["spec"]["identity"]
+        assert (identity["carriedSequence"], identity["carriedReportSHA256"]) == (9, "9" * 64)
+    assert not run_module(**parameters)[1]["changed"]
+
+
+def test_a_key_that_is_not_pinned_any_more_stays(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, tmp_path: Path
+) -> None:
+    """Taken back and pinned again it would be a new key, for which an old PASS is new."""
+    run_module(**parameters)
+    key = entry(api)["spec"]["identity"]["hostKey"]
+    (tmp_path / "empty").write_text("")
+    _, done = run_module(**{**parameters, "known_hosts": str(tmp_path / "empty")})
+    assert (done["changed"], entry(api)["spec"]["identity"]["hostKey"]) == (False, key)
+    assert "the one in the cluster stays" in done["notes"][0]
+
+
+def test_a_key_that_comes_back_goes_on_from_what_was_seen_of_it(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, tmp_path: Path
+) -> None:
+    run_module(**parameters)
+    key = entry(api)["spec"]["identity"]["hostKey"]
+    entry(api)["status"] = {**READY, "hostKey": key, "highestSequence": 9, "highestReportSHA256": "9" * 64}
+    (tmp_path / "other").write_text("10.0.0.1 ssh-ed25519 AAAA\n")
+    _, done = run_module(**{**parameters, "known_hosts": str(tmp_path / "other")})
+    assert "its host key is another one now" in done["notes"][0]
+    identity = entry(api)["spec"]["identity"]
+    assert (identity["hostKey"], identity["carriedSequence"]) == ("ssh-ed25519 AAAA", 0)
+    entry(api)["status"] = {**READY, "hostKey": "ssh-ed25519 AAAA"}
+    run_module(**parameters)
+    identity = entry(api)["spec"]["identity"]
+    assert (identity["hostKey"], identity["carriedSequence"]) == (key, 9)
+
+
 def test_nodes_that_nobody_knows_are_told(run_module: RunModule, parameters: dict[str, Any], api: FakeApi) -> None:
     api.put_node(make_node("stranger"))
     api.put_node(make_node("system-1"))

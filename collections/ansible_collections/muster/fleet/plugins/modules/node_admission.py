@@ -12,7 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 try:
     from gpu_burnin.admission.approve import InventoryNode
-    from gpu_burnin.admission.carried import carried
+    from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.admission.names import Names
     from gpu_burnin.admission.provision import Wanted, provision
@@ -37,7 +37,8 @@ description:
     The admitter, a service beside each API server, does the rest.
   - Waits for the nodes in O(expect) until they have their certificates and the admitter's answer. A held node is a
     result, not a failure. Only a node that does not come within O(wait_s) fails the task.
-  - The entry of a node that has left O(nodes) is removed once its Node is gone, and told before.
+  - The entry of a node that has left O(nodes) is removed once its Node is gone, and told before. One that a person
+    holds stays. A host key in the cluster stays where O(known_hosts) has not exactly one.
 options:
   kubeconfig:
     description: Kubeconfig of the provisioner.
@@ -103,8 +104,9 @@ options:
     required: true
   ledger_dir:
     description:
-      - Directory on the controller where an older version kept what was seen of each node. An entry that is new in the
-        cluster begins with it, so that no older evidence counts again.
+      - Directory on the controller that keeps what was seen of machines whose entry was removed or whose key changed
+        (an older version kept all there). A new entry begins with it, so that no older evidence counts again. Made
+        with mode 0700.
     type: path
     required: true
   evidence_ttl_s:
@@ -252,6 +254,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             cluster,
             apply=not module.check_mode,
             carried={name: carried(ledger, name, key) for name, key in keys.items()},
+            keep=lambda name, *seen: keep(ledger, name, *seen),
         )
         if module.check_mode:
             standings, missing = [standing(name, None, cluster.get(name)) for name in gpu_nodes], {}
