@@ -103,7 +103,7 @@ class KubeApi:
                 f"cannot use the kubeconfig {kubeconfig} ({error}); run site.yml, which writes it, or correct its path"
             ) from error
         self.server = str(configuration.host).rstrip("/")
-        self._timeout = urllib3.Timeout(*timeout_s)
+        self._timeout = urllib3.Timeout(connect=timeout_s[0], read=timeout_s[1])
         self._before_write = before_write
         self._streams: set[urllib3.BaseHTTPResponse] = set()
 

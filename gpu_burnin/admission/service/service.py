@@ -20,7 +20,7 @@ from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
 
 # A renewal that takes longer than this is tried again: the leader's time is short.
-_LEASE_TIMEOUT_S = (2.0, 3.0)
+_LEASE_TIMEOUT_S = (1.0, 2.0)
 _MOST_RETRY_S = 5.0
 _Sample = tuple[Mapping[str, str], float]
 

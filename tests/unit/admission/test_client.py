@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_a_conflict_is_the_callers(api: FakeApi, kube: KubeApi, status: int) -> 
     with pytest.raises(Conflict, match="modified"):
         kube.patch_node("gpu-1", [{"op": "add", "path": "/spec/x", "value": 1}])
     assert len(api.writes()) == 1
+
+
+def test_an_answer_may_take_longer_than_a_connection(api: FakeApi, tmp_path: Path) -> None:
+    """The first of the two times is for the connection alone: not for the whole request."""
+    never = threading.Event()
+    api.put_node(make_node())
+
+    def slow(path: str) -> None:
+        never.wait(0.3)
+
+    api.before_read = slow
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0, timeout_s=(0.1, 30.0))
+    assert kube.node("gpu-1") is not None
 
 
 def test_a_missing_node_is_none(kube: KubeApi) -> None:
