@@ -27,10 +27,6 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The node has published no evidence of a burn-in",
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
     ),
-    "GATE_CLOSED": (
-        "The node's own gate is closed, whatever evidence it has published",
-        "Read the message: a newer run is under way or has left no evidence, or somebody holds the node.",
-    ),
     "GPUS_MISSING": (
         "kubelet offers fewer GPUs than the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "

@@ -66,7 +66,7 @@ options:
         type: list
         elements: str
         default: []
-        version_added: "0.3.0"
+        version_added: "0.2.0"
       allow_simulated:
         description: Admit evidence of simulated hardware, and label the node so. Only for a lab.
         type: bool
@@ -75,19 +75,19 @@ options:
         description: What the burn-in expects of its hardware; C(gpus) is how many it should offer to pods.
         type: dict
         default: {}
-        version_added: "0.3.0"
+        version_added: "0.2.0"
       level:
         description: The least level of burn-in that proves it.
         type: str
         choices: [quick, standard, extended]
         default: standard
-        version_added: "0.3.0"
+        version_added: "0.2.0"
   system_nodes:
     description: Nodes that have no GPUs and no entry, with the addresses that their kubelets may ask certificates for.
     type: list
     elements: dict
     default: []
-    version_added: "0.3.0"
+    version_added: "0.2.0"
     suboptions:
       name:
         description: Node name.
