@@ -66,7 +66,7 @@ def drop_output() -> None:
 
 
 @contextlib.contextmanager
-def readers_may_leave(what: str) -> Iterator[None]:
+def readers_may_leave(what: str, program: str = "gpu-burnin") -> Iterator[None]:
     """For a command whose exit code is its answer: output (`what`) that gets lost is reported, and is no error."""
     try:
         yield
@@ -74,4 +74,4 @@ def readers_may_leave(what: str) -> Iterator[None]:
     except OSError as error:
         drop_output()
         with contextlib.suppress(OSError):  # nobody is left to tell
-            print(f"gpu-burnin: {what} could not be printed ({error.strerror or error})", file=sys.stderr)
+            print(f"{program}: {what} could not be printed ({error.strerror or error})", file=sys.stderr)

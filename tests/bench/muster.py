@@ -106,7 +106,9 @@ def timed(*words: str) -> Row:
     """Run `muster` with these words. Raises CalledProcessError."""
     code = "from gpu_burnin.__main__ import muster; muster()"
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     wall_s, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Row(f"muster {' '.join(word for word in words if not word.startswith(('/', '--k', '--s')))}", wall_s, cpu_s)
@@ -114,15 +116,17 @@ def timed(*words: str) -> Row:
 
 def rows(folder: Path, nodes: int, runs: int) -> Iterator[Row]:
     """All measurements, as they come."""
+    path = folder / history.FILE
+    took = fill_history(path, nodes, runs)
+    size_mib = path.stat().st_size / 2**20
+    what = f"write a play of {nodes:,} hosts, mean of"
+    yield mean(f"{what} {len(took):,} ({size_mib:.0f} MiB at the end)", took)
+    yield mean(f"{what} the last run", took[-PLAYS:])
     with api_server(folder / "api") as server:
         apply_ledger(server)
-        fill_cluster(KubeApi(server.kubeconfig(PROVISIONER_USER)), KubeApi(server.kubeconfig(ADMITTER_USER)), nodes)
-        path = folder / history.FILE
-        took = fill_history(path, nodes, runs)
-        size_mib = path.stat().st_size / 2**20
-        what = f"write a play of {nodes:,} hosts, mean of"
-        yield mean(f"{what} {len(took):,} ({size_mib:.0f} MiB at the end)", took)
-        yield mean(f"{what} the last run", took[-PLAYS:])
+        users = (PROVISIONER_USER, ADMITTER_USER)
+        provisioner, admitter = (KubeApi(server.kubeconfig(user)) for user in users)
+        fill_cluster(provisioner, admitter, nodes)
         options = ("--kubeconfig", str(server.kubeconfig("ann", ["muster:admins"])))
         yield timed("status", *options)
         yield timed("status", "--html", str(folder / "page.html"), *options)

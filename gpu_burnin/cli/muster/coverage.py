@@ -50,7 +50,7 @@ def coverage(
         click.echo(problem, err=True)
     rows = [row_of(item, idle=item.status.use is not None and not item.status.use.busy) for item in admissions]
     found = schedule.coverage(rows, rules, datetime.now(UTC), within_s, seed, rules_from)
-    with readers_may_leave("the coverage"):
+    with readers_may_leave("the coverage", "muster"):
         if as_json:
             click.echo(json.dumps(schedule.as_json(found), indent=1))
         else:

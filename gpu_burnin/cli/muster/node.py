@@ -167,7 +167,7 @@ def _ask(
     api = connect(kubeconfig)
     ask = Ask(asks.user(api), reason, _rfc3339(datetime.now(UTC)), until, level or "")
     done = list(asks.ask_all(api, Names(domain), nodes, asks.Verb(verb), ask))
-    with readers_may_leave("the answers"):
+    with readers_may_leave("the answers", "muster"):
         if as_json:
             click.echo(json.dumps([asdict(one) for one in done], indent=1, ensure_ascii=False))
         else:

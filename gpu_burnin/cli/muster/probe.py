@@ -40,7 +40,7 @@ def probe(
         raise click.UsageError("--fingerprint is for a single host; probe the hosts one by one")
     targets = [replace(parse_host(host, user, port, identity), fingerprint=fingerprint) for host in hosts]
     results = probe_hosts(targets, known_hosts.expanduser(), trust_new=trust_new)
-    with readers_may_leave("the results"):
+    with readers_may_leave("the results", "muster"):
         if as_json_:
             click.echo(json.dumps([as_json(result) for result in results], indent=1))
         for result in [] if as_json_ else results:

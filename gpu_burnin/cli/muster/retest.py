@@ -67,7 +67,7 @@ def retest(
     ask = Ask(who, reason.strip(), rfc3339(datetime.now(UTC)), level=level)
     answers = list(asks.ask_all(api, names, [item.name for item in chosen], asks.Verb.RETEST, ask))
     asked = [answer.node for answer in answers if not answer.failed]
-    with readers_may_leave("the answer"):
+    with readers_may_leave("the answer", "muster"):
         if as_json:
             document = {
                 "schema": "muster-retest/v1",

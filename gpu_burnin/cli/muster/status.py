@@ -44,7 +44,7 @@ def status(watches: bool, page: Path | None, as_json: bool, kubeconfig: Path, do
 def _show(fleet: Snapshot, page: Path | None, *, as_json: bool) -> None:
     from gpu_burnin.fleet.cluster import status_page, status_text
 
-    with readers_may_leave("the nodes"):
+    with readers_may_leave("the nodes", "muster"):
         if as_json:
             click.echo(json.dumps(fleet.to_json(), indent=1, ensure_ascii=False))
         else:

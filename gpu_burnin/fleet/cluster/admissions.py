@@ -29,6 +29,8 @@ ORDER: tuple[str, ...] = (
     State.READY,
 )  # fmt: skip
 NEEDS_PERSON = frozenset({State.QUARANTINED, State.SUSPECT, State.HELD, UNKNOWN})
+# The admitter's alarm that a brake keeps it from taking nodes out; it is repeated each minute while that is so.
+_ALARMS, _ALARM, _ALARM_S = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events", "MusterBrake", 180.0
 # A lease that nobody renewed for so long has no holder (the lease's own duration when it says one).
 _LEASE_S = 15.0
 # One request of a watch: what has changed by its end is shown at once.
@@ -65,13 +67,17 @@ class Leader:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The fleet at one time. `pause` is the switch's who, why and until, None when it is off."""
+    """The fleet at one time. `pause` is the switch's who, why and until, None when it is off.
+
+    `brake` is the admitter's alarm that nodes which should be out are not, "" where there is none.
+    """
 
     rows: tuple[Row, ...]
     leader: Leader
     pause: Mapping[str, str] | None
     at: datetime
     server: str = ""
+    brake: str = ""
 
     @property
     def states(self) -> dict[str, int]:
@@ -129,6 +135,7 @@ class Snapshot:
             "oldest_proof": {"name": oldest.name, "proven": oldest.proven} if oldest else None,
             "leader": {"name": self.leader.name, "renewed_s": self.leader.renewed_s, "alive": self.leader.alive},
             "paused": dict(self.pause) if self.pause is not None else None,
+            "brake": self.brake,
         }
 
 
@@ -204,13 +211,22 @@ def standing_pause(api: KubeApi, now: datetime) -> Mapping[str, str] | None:
     return {str(key): str(value) for key, value in (item.get("data") or {}).items()} if switch.why() else None
 
 
+def _brake(api: KubeApi, now: datetime) -> str:
+    alarms = api.items(_ALARMS, "read the admitter's alarms", fieldSelector=f"reason={_ALARM}")
+    newest = max(alarms, key=lambda event: str(event.get("lastTimestamp")), default=None)
+    try:
+        fresh = newest and (now - parse_rfc3339(str(newest.get("lastTimestamp")))).total_seconds() < _ALARM_S
+    except ValueError:
+        return ""
+    return str(newest.get("message") or "") if newest and fresh else ""
+
+
 def _telling(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
-    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause
+    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake
 
 
 def _snapshot(api: KubeApi, rows: Iterable[Row], now: datetime) -> Snapshot:
-    lease, switch = api.find(LEASE_PATH, "read the admitter's lease"), standing_pause(api, now)
-    return Snapshot(
-        tuple(sorted(rows, key=lambda one: natural(one.name))), leader_of(lease, now), switch, now, api.server
-    )
+    ordered = tuple(sorted(rows, key=lambda one: natural(one.name)))
+    leader = leader_of(api.find(LEASE_PATH, "read the admitter's lease"), now)
+    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, _brake(api, now))

@@ -53,6 +53,8 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
             f"PAUSED by {fleet.pause.get('who') or 'somebody'}{until}: {fleet.pause.get('why') or 'no reason given'}; "
             "no node is let in, tested or taken out until `muster resume`"
         )
+    if fleet.brake:
+        found.append(f"BRAKE: {fleet.brake}")
     leader = fleet.leader
     if leader.alive:
         found.append(f"leader: {leader.name}, renewed {ago(leader.renewed_s or 0.0)} ago")

@@ -31,6 +31,7 @@ def api() -> Iterator[FakeApi]:
     server.put("nodeadmissions", admission("gpu-12", "held", message="by muster:admin: spare"))
     server.put("nodeadmissions", admission("gpu-2", proofs={"quick": "2026-11-01T00:00:00Z"}))
     server.put("leases", lease("api-1", "2026-11-22T11:59:58.000000Z"))
+    server.objects["events"] = {}
     yield server
     server.close()
 
@@ -83,6 +84,14 @@ def test_a_pause_is_told_with_who_and_why(api: FakeApi, tmp_path: Path) -> None:
     assert "PAUSED by ann until 2026-11-23T00:00:00Z: power works;" in told
     api.put("configmaps", pause(who="ann", why="power works", until="2026-11-22T11:00:00Z"))
     assert "PAUSED" not in status_text.render(read(api, tmp_path)), "as the admitter, for which it is over"
+
+
+@pytest.mark.parametrize(("at", "told"), [("2026-11-22T11:59:30Z", True), ("2026-11-22T11:50:00Z", False), ("", False)])
+def test_a_brake_is_told_as_long_as_the_admitter_says_so(at: str, told: bool, api: FakeApi, tmp_path: Path) -> None:
+    metadata = {"name": "muster-admitter.1", "namespace": "muster-system"}
+    alarm = {"metadata": metadata, "reason": "MusterBrake", "message": "gpu-7 and others are not kept from work"}
+    api.put("events", {**alarm, "lastTimestamp": at})
+    assert ("BRAKE: gpu-7 and others" in status_text.render(read(api, tmp_path))) is told
 
 
 def test_a_state_of_a_newer_version_and_no_status_are_told(api: FakeApi, tmp_path: Path) -> None:
