@@ -31,7 +31,7 @@ class FakeBmc:
     ca_file: Path
     orders: list[str] = field(default_factory=list)
     answer: Callable[[str, str], int | None] = lambda method, path: None
-    before: Callable[[str], None] = lambda order: None
+    before: Callable[[str, str], None] = lambda order, machine: None
     obeys: bool = True
     state: Callable[[], str] = lambda: ""
 
@@ -62,8 +62,10 @@ def certificate(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def fake_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On") -> Iterator[FakeBmc]:
-    """A BMC with one machine. Its power changes as soon as it is told, where it obeys."""
+def fake_bmc(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On", machines: tuple[str, ...] = (UUID,)
+) -> Iterator[FakeBmc]:
+    """A BMC with machines of these UUIDs. Their power changes as soon as they are told, where it obeys."""
     bcrypt = pytest.importorskip("bcrypt")
     emulator = pytest.importorskip("sushy_tools.emulator.main")
     fakedriver = pytest.importorskip("sushy_tools.emulator.resources.systems.fakedriver")
@@ -73,18 +75,19 @@ def fake_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On"
     monkeypatch.setattr(fakedriver.random, "randint", lambda low, high: 0)
     users = folder / "users"
     users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}\n")
-    machine = {"uuid": UUID, "name": "gpu-1", "power_state": power, "nics": []}
+    systems = [{"uuid": uuid, "name": uuid, "power_state": power, "nics": []} for uuid in machines]
     settings = folder / "emulator.conf"
     settings.write_text(
         f"SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_AUTH_FILE = {str(users)!r}\n"
-        f"SUSHY_EMULATOR_FAKE_SYSTEMS = [{machine!r}]\nSUSHY_EMULATOR_STATE_DIR = {str(folder)!r}\n"
+        f"SUSHY_EMULATOR_FAKE_SYSTEMS = {systems!r}\nSUSHY_EMULATOR_STATE_DIR = {str(folder)!r}\n"
     )
     pem = certificate(folder, "bmc")
     # The emulator is one application for the process, and remembers its machines.
     app = emulator.app
     if not isinstance(app.wsgi_app, emulator.RedfishAuthMiddleware):
         app.configure(config_file=str(settings))
-    app.systems._systems[UUID] = machine
+    for system in systems:
+        app.systems._systems[system["uuid"]] = system
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     bmc = FakeBmc("", pem)
@@ -97,7 +100,7 @@ def fake_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On"
         if path.endswith("/Actions/ComputerSystem.Reset"):
             body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
             bmc.orders.append(body.decode().rpartition(": ")[2].strip('"}'))
-            bmc.before(bmc.orders[-1])
+            bmc.before(bmc.orders[-1], path.split("/")[4])
             if not bmc.obeys:
                 start("204 No Content", [])
                 return [b""]
@@ -108,7 +111,7 @@ def fake_bmc(folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     bmc.address = f"127.0.0.1:{server.server_port}"
-    bmc.state = lambda: str(app.systems.get_power_state(UUID))
+    bmc.state = lambda: str(app.systems.get_power_state(machines[0]))
     try:
         yield bmc
     finally:

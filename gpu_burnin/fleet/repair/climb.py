@@ -119,18 +119,19 @@ class Repair:
         ledger.write(self.directory, book.amend(ended))
         return ended
 
-    def stop(self, *, untouched: bool) -> None:
-        """Give the node back after an error; with `untouched` the step that was begun is as if it never was."""
+    def stop(self, *, untouched: bool) -> bool:
+        """As give_back, after an error; with `untouched` the step that was begun is as if it never was."""
         book = ledger.read(self.directory, self.node)
         if untouched and book.steps and book.steps[-1].state is StepState.BEGUN:
             ledger.write(self.directory, replace(book, steps=book.steps[:-1]))
-        self.cluster.release(self.node)
+        return self.give_back()
 
-    def end(self, look: Mapping[str, Any] | None, why: str, *, hold: bool) -> technician.Order | None:
-        """Give the node back to the admitter; with `hold` into the hands of a technician, whose order is returned."""
-        if not hold:
-            self.cluster.release(self.node)
-            return None
+    def give_back(self) -> bool:
+        """Give the node back to the admitter; whether it was in repair."""
+        return self.cluster.release(self.node)
+
+    def hold(self, look: Mapping[str, Any] | None, why: str) -> technician.Order:
+        """Give the node into the hands of a technician, whose order is returned."""
         book = ledger.read(self.directory, self.node)
         order = technician.make_order(self.node, self._time(), why, self._report(), look, book.steps, str(self.report))
         now = found_of(look)
@@ -147,8 +148,14 @@ class Repair:
             ) from error
         self.cluster.hold(self.node, technician.summary(order)[:_MOST_WHY], self.now())
         self.cluster.release(self.node)
-        ledger.write(self.directory, book.add(ended))
+        if not self.held(now):
+            ledger.write(self.directory, book.add(ended))
         return order
+
+    def held(self, found: Found) -> bool:
+        """Whether the technician has the node already, for these faults."""
+        steps = ledger.read(self.directory, self.node).steps
+        return bool(steps) and steps[-1].rung is Rung.HOLD and steps[-1].faults == found.blamed
 
     def order_path(self, suffix: str) -> Path:
         """Where the technician's order is kept."""

@@ -65,9 +65,9 @@ class Cluster:
 
         self._change(name, with_ask)
 
-    def release(self, name: str) -> None:
-        """Take the own ask away; nothing where there is none."""
-        self._change(
+    def release(self, name: str) -> bool:
+        """Take the own ask away; whether there was one."""
+        return self._change(
             name, lambda record: {"repair": None} if record.spec.repair and record.spec.repair.who == self.me else None
         )
 
@@ -94,14 +94,14 @@ class Cluster:
     def _record(self, name: str) -> NodeAdmission:
         return parse(self._api.get(admissions_path(self._names, name), f"read the NodeAdmission of {name}"))
 
-    def _change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> None:
-        """Write, or remove (None), asks of spec, which `asks` gives for what is there; nothing for None."""
+    def _change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> bool:
+        """Write, or remove (None), asks of spec, which `asks` gives for what is there; whether there was need to."""
         path = admissions_path(self._names, name)
         for _ in range(_MOST_TRIES):
             record = self._record(name)
             wanted = asks(record)
             if wanted is None:
-                return
+                return False
             patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/resourceVersion", "value": record.version}]
             patch += [
                 {"op": "add", "path": f"/spec/{key}", "value": to_json(ask)}
@@ -114,7 +114,7 @@ class Cluster:
             except Conflict as error:
                 conflict = error
                 continue
-            return
+            return True
         raise GpuBurninError(f"{name}: its NodeAdmission changes all the time ({conflict}); run this again")
 
     def _paused(self) -> str:

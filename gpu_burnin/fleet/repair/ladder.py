@@ -185,7 +185,10 @@ def next_rung(found: Found, steps: Sequence[Step], can: Collection[Rung], now: d
     }
     wanted, codes = _RUNGS[found.action], ", ".join(dict.fromkeys(fault.code for fault in found.faults))
     highest = max(tried, key=lambda rung: rung.rank, default=None)
-    rung = wanted if highest is None else max(wanted, _AFTER[highest], key=lambda rung: rung.rank)
+    rung = wanted
+    if highest is not None and wanted.rank <= highest.rank:
+        # A doubt that stays blames no hardware: nobody's power is cut for it.
+        rung = _AFTER[highest] if found.verdict == Verdict.FAIL else Rung.HOLD
     why = f"its newest report ({found.verdict}: {codes}) asks for {found.action}"
     if rung is not wanted:
         why += f", and {highest} has not cleared it"

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_burnin.fleet.repair.ladder import Step
+from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step
 from gpu_burnin.report.check_findings import units_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
+from gpu_burnin.types import Action
 
 SCHEMA = "muster-technician/v1"
 _UNKNOWN = "not known"
@@ -86,7 +87,7 @@ def make_order(
         node=node,
         at=at,
         why=why,
-        order=order_of(report).sentence if report else "Look at the machine's console and power",
+        order=_to_do(report, tried) if report else "Look at the machine's console and power",
         machine=Machine(
             dmi.get("sys_vendor", ""),
             dmi.get("product_name", ""),
@@ -94,7 +95,7 @@ def make_order(
             dmi.get("product_uuid", ""),
         ),
         parts=_parts(report, slots) if report else (),
-        tried=tuple(tried),
+        tried=tuple(step for step in tried if step.rung is not Rung.HOLD),
         report=path if report else "",
     )
 
@@ -131,6 +132,16 @@ def render(order: Order, width: int = STANDARD_WIDTH) -> str:
     ]
     lines = (wrap(text, width, f"{name + ':' if name else '':9} ", " " * 10) or [""] for name, text in rows)
     return "".join(f"{line}\n" for found in lines for line in found)
+
+
+def _to_do(report: Report, tried: Sequence[Step]) -> str:
+    """What the report asks for; where that is a power cycle, and there was one, the part is to be replaced."""
+    faults = {Fault(reason["code"], reason["gpu"] or "") for reason in report["reasons"]}
+    done = any(step.rung is Rung.POWER_CYCLE and {*step.faults} & faults for step in tried)
+    if not done or Action(report["action"]).rank > Action.POWER_CYCLE.rank:
+        return order_of(report).sentence
+    reasons = [{**reason, "action": str(Action.REPAIR)} for reason in report["reasons"]]
+    return order_of({**report, "action": str(Action.REPAIR), "reasons": reasons}).sentence
 
 
 def _parts(report: Report, slots: Mapping[str, str]) -> tuple[Part, ...]:

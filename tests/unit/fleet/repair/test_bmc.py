@@ -67,7 +67,7 @@ def test_a_machine_that_is_off_is_put_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_one_that_does_not_shut_down_loses_its_power(well: FakeBmc) -> None:
-    def deaf(order: str) -> None:
+    def deaf(order: str, machine: str) -> None:
         well.obeys = order != "GracefulShutdown"
 
     well.before = deaf

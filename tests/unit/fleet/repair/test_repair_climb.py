@@ -16,7 +16,7 @@ from gpu_burnin.admission.names import Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair import climb, ledger, technician
 from gpu_burnin.fleet.repair.cluster import Cluster
-from gpu_burnin.fleet.repair.ladder import Rung, StepState
+from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step, StepState
 from gpu_burnin.fleet.repair.permit import Limits, RepairRefused
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, note_text
 from gpu_burnin.report import model
@@ -133,7 +133,8 @@ def test_a_ladder_from_the_ask_to_the_pass(site: Site) -> None:
     assert repair.record(look("b2", **PASS, run_id="r2")).verdict == "PASS"
     chosen, _ = repair.rung(look("b2", **PASS))
     assert chosen.rung is None
-    assert repair.end(look("b2", **PASS), chosen.why, hold=False) is None
+    assert repair.give_back()
+    assert not repair.give_back()
     assert "repair" not in site.admission["spec"]
     steps = ledger.read(site.directory, "gpu-1").steps
     assert [(step.rung, step.state, step.verdict) for step in steps] == [
@@ -374,8 +375,7 @@ def test_what_only_a_technician_can_do_is_held_with_the_order(site: Site) -> Non
     repair = site.repair()
     first = repair.begin(here)
     assert first.rung is Rung.HOLD
-    order = repair.end(here, first.why, hold=True)
-    assert order is not None
+    order = repair.hold(here, first.why)
     part = next(part for part in order.parts if part.uuid == bad)
     assert (part.slot, part.serial, part.pci_bus_id) == ("7", gpu["serial"], gpu["pci_bus_id"])
     assert {seen.code for seen in part.seen} == {r["code"] for r in report["reasons"] if r["gpu"] == bad}
@@ -390,13 +390,27 @@ def test_what_only_a_technician_can_do_is_held_with_the_order(site: Site) -> Non
     told = json.loads((site.directory / "gpu-1-technician.json").read_bytes())
     assert told["schema"] == technician.SCHEMA
     assert told["parts"][0]["seen"]
-    # A second run holds it still, and does not climb.
+    # A second run holds it still, and neither climbs nor writes another step.
     assert site.repair().begin(look(action="reset_gpu")).rung is Rung.HOLD
+    site.repair().hold(here, first.why)
+    assert [step.rung for step in ledger.read(site.directory, "gpu-1").steps] == [Rung.HOLD]
+
+
+@pytest.mark.parametrize(("cycled", "todo"), [(False, "Power the machine off and on"), (True, "checked or replaced")])
+def test_after_a_power_cycle_the_part_is_to_be_replaced(cycled: bool, todo: str) -> None:
+    report = faulty_8()[0]
+    report["action"] = "power_cycle"
+    report["reasons"] = [{**reason, "action": "power_cycle"} for reason in report["reasons"] if reason["gpu"]][:1]
+    fault = Fault(report["reasons"][0]["code"], report["reasons"][0]["gpu"])
+    step = Step(Rung.POWER_CYCLE if cycled else Rung.REBOOT, (fault,), "t", "b0", "m1", "anna", StepState.DONE)
+    order = technician.make_order("gpu-1", "now", "why", report, None, [step], "report.json")
+    assert todo in order.order
+    assert order.tried == (step,)
 
 
 def test_somebodys_hold_stays_as_it_is(site: Site) -> None:
     site.admission["spec"]["hold"] = {"who": "bert", "why": "mine", "since": "s"}
-    site.repair().end(look(), "why", hold=True)
+    site.repair().hold(look(), "why")
     assert site.admission["spec"]["hold"]["who"] == "bert"
 
 

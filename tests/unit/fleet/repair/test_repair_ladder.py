@@ -52,6 +52,12 @@ def test_a_rung_is_climbed_once_for_a_fault(action: Action, tried: list[Rung], r
     assert next_rung(found(action), [step(one) for one in tried], ALL, NOW).rung is rung
 
 
+def test_a_doubt_that_stays_is_a_persons_and_cuts_no_power() -> None:
+    doubt = found(Action.REBOOT, Fault("XID_GAP"), verdict="INCONCLUSIVE")
+    assert next_rung(doubt, [], ALL, NOW).rung is Rung.REBOOT
+    assert next_rung(doubt, [step(Rung.REBOOT, Fault("XID_GAP"))], ALL, NOW).rung is Rung.HOLD
+
+
 def test_the_ladder_of_a_fault_that_nothing_clears_ends() -> None:
     steps: list[Step] = []
     climbed = []

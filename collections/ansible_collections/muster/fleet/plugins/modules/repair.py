@@ -218,7 +218,8 @@ def _phase(
     phase = parameters["phase"]
     if phase == "begin":
         first = repair.begin(look, apply=not check_mode)
-        return {"changed": first.rung is not None, **_chosen(first, look, repair)}
+        held = first.rung is Rung.HOLD and repair.held(found_of(look))
+        return {"changed": first.rung is not None and not held, **_chosen(first, look, repair)}
     if check_mode:
         return {"changed": True}
     if phase == "rung":
@@ -227,13 +228,13 @@ def _phase(
     if phase == "record":
         return {"changed": True, "step": to_json(repair.record(look, parameters["failed"]))}
     if phase == "stop":
-        repair.stop(untouched=parameters["untouched"])
-        return {"changed": True}
-    order = repair.end(look, parameters["why"], hold=parameters["hold"])
-    if order is None:
-        return {"changed": True}
+        return {"changed": repair.stop(untouched=parameters["untouched"])}
+    if not parameters["hold"]:
+        return {"changed": repair.give_back()}
+    held = repair.held(found_of(look))
+    order = repair.hold(look, parameters["why"])
     told = {"order": to_json(order), "text": render(order), "path": str(repair.order_path(".txt"))}
-    return {"changed": True, **told}
+    return {"changed": not held, **told}
 
 
 def _chosen(chosen: Next, look: Mapping[str, Any] | None, repair: Repair) -> dict[str, Any]:
