@@ -9,14 +9,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
-from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.decide.nodes import DELETED, boot_id
+from gpu_burnin.admission.client import KubeApi, admissions_path
+from gpu_burnin.admission.decide.core import LET_IN, PAUSED
+from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
 from gpu_burnin.admission.names import LEASE, SIMULATED_LABEL, SYSTEM_NAMESPACE, VERDICT_LABEL, Names
 from gpu_burnin.admission.provision import entries
-from gpu_burnin.admission.record import NodeAdmission, State
+from gpu_burnin.admission.record import NodeAdmission, State, parse
 from gpu_burnin.admission.view import Node
+from gpu_burnin.node.evidence import EvidenceError, decode_annotation, parse_statement
+from gpu_burnin.node.evidence_codes import CODES as REFUSALS
 
 POLL_S = 2.0
+# So many nodes are read one by one in less time than a list of thousands takes.
+ONE_BY_ONE = 32
 _LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{LEASE}"
 # The admitter has an answer; before it, the node is on its way.
 _ON_ITS_WAY = (State.NEW, State.TESTING)
@@ -24,7 +29,7 @@ _ON_ITS_WAY = (State.NEW, State.TESTING)
 
 @dataclass(frozen=True)
 class Standing:
-    """One GPU node. `state` is ready, held or absent; `course` is the ledger's word for where it stands."""
+    """One GPU node. `state` is ready (it may take work now), held or absent; `course` is the ledger's word for it."""
 
     name: str
     state: str
@@ -54,18 +59,35 @@ def wait_for(
     Returns also, for each that did not come within `wait_s` seconds, one sentence on what is missing. Raises ApiError.
     """
     deadline = clock() + wait_s
-    while True:
-        records, nodes = entries(api, names), api.nodes()
-        missing = _missing(api, gpu_nodes, inventory, expect, records, nodes, now())
-        if not missing or clock() >= deadline:
-            standings = [standing(name, records.get(name), nodes.get(name)) for name in gpu_nodes]
-            if missing:
-                missing = {name: f"{sentence}{_leader(api)}" for name, sentence in missing.items()}
-            return standings, missing
-        sleep(POLL_S)
+    missing = dict.fromkeys(expect, "")
+    while missing:
+        records, nodes = read(api, names, missing)
+        missing = _missing(api, gpu_nodes, inventory, missing, records, nodes, names, now())
+        if clock() >= deadline:
+            break
+        if missing:
+            sleep(POLL_S)
+    records, nodes = read(api, names)
+    standings = [standing(name, records.get(name), nodes.get(name), names) for name in gpu_nodes]
+    leader = _leader(api) if missing else ""
+    return standings, {name: f"{sentence}{leader}" for name, sentence in missing.items()}
 
 
-def standing(name: str, record: NodeAdmission | None, node: Node | None) -> Standing:
+def read(
+    api: KubeApi, names: Names, only: Collection[str] = ()
+) -> tuple[Mapping[str, NodeAdmission], Mapping[str, Node]]:
+    """The entries and the Nodes: all, or where there are few in `only`, these. Raises ApiError and RecordError."""
+    if not 0 < len(only) <= ONE_BY_ONE:
+        return entries(api, names), {name: trim_node(node) for name, node in api.nodes().items()}
+    records = {name: found for name in only if (found := api.find(admissions_path(names, name))) is not None}
+    nodes = {name: node for name in only if (node := api.node(name)) is not None}
+    return (
+        {name: parse(record) for name, record in records.items()},
+        {name: trim_node(node) for name, node in nodes.items()},
+    )
+
+
+def standing(name: str, record: NodeAdmission | None, node: Node | None, names: Names) -> Standing:
     """One node, by what ledger and cluster say. Pure."""
     if record is None:
         message = f"{name}: the ledger has no entry for it; run playbooks/admit.yml"
@@ -78,7 +100,8 @@ def standing(name: str, record: NodeAdmission | None, node: Node | None) -> Stan
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
     return Standing(
         name=name,
-        state="ready" if status.state is State.READY else "held",
+        # What schedulers see: a node that is tested keeps its label, one that is not let in yet has none.
+        state="ready" if _open(node, names) else "held",
         course=str(status.state),
         verdict=labels.get(VERDICT_LABEL),
         code=status.code or "NODE_UNREPORTED",
@@ -97,31 +120,47 @@ def _missing(
     expect: Collection[str],
     records: Mapping[str, NodeAdmission],
     nodes: Mapping[str, Node],
+    names: Names,
     now: datetime,
 ) -> dict[str, str]:
-    if not expect:
-        return {}
     csrs: list[Mapping[str, Any]] = api.csrs()
     refused = [judged for csr in csrs if relevant(csr) and (judged := judge_csr(csr, inventory)).refusals]
     missing = missing_certificates(expect, csrs, nodes, refused, now)
     for name in sorted(set(expect) & set(gpu_nodes) - set(missing)):
-        if sentence := _unanswered(name, records.get(name), nodes.get(name)):
+        if sentence := _unanswered(name, records.get(name), nodes.get(name), names):
             missing[name] = sentence
     return missing
 
 
-def _unanswered(name: str, record: NodeAdmission | None, node: Node | None) -> str:
+def _unanswered(name: str, record: NodeAdmission | None, node: Node | None, names: Names) -> str:
     if node is None:
         return f"{name} has not registered; look at `systemctl status kubelet` and `gpu-burnin gate` on it. {DELETED}"
     if record is None:
         return f"{name} has no entry in the ledger; run this again"
     status = record.status
-    if status.state not in _ON_ITS_WAY:
-        return ""
+    planned = status.next
     if not status.since:
         return f"{name}: the admitter has not looked at it yet"
+    if status.code not in REFUSALS and _sequence(node, names) > status.highest_sequence:
+        return f"{name}: the admitter has not read the newest evidence yet"
+    if _open(node, names) or (planned is not None and planned.why.startswith(PAUSED)):
+        return ""
+    if status.state not in _ON_ITS_WAY and (planned is None or planned.what != LET_IN):
+        return ""
     coming = f"; next: {status.next.what} ({status.next.why})" if status.next else ""
     return f"{status.message} ({status.code}){coming}"
+
+
+def _sequence(node: Node, names: Names) -> int:
+    """The sequence that the node's evidence says, unchecked; 0 where it cannot be read, which the admitter refuses."""
+    try:
+        return parse_statement(decode_annotation(annotation(node, names.evidence) or "").statement).sequence
+    except EvidenceError:
+        return 0
+
+
+def _open(node: Node, names: Names) -> bool:
+    return labelled_ready(node) and not gated(node, names)
 
 
 def _leader(api: KubeApi) -> str:

@@ -23,9 +23,10 @@ from gpu_burnin.admission.names import ADMITTER_USER
 from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
 
+LET_IN, PAUSED = "let in", "the fleet is paused"
 # What a brake's leave is for.
 _LEAVE = {
-    Brake.JOIN: "let in",
+    Brake.JOIN: LET_IN,
     Brake.GATE: "taken from work",
     Brake.EXPIRE: "kept from new work and tested, since its proof is old",
     Brake.TEST: "tested",
@@ -36,7 +37,7 @@ def decide(view: View, rules: Rules, now: datetime) -> Decision:
     """Everything that has to change for one node. Deciding again on the result changes nothing."""
     decision = _decide(view, rules, now, None)
     if view.paused and view.record is not None and _acts(decision, view.record.status):
-        return withheld(view, decision, f"the fleet is paused: {view.paused}", None, rules, now)
+        return withheld(view, decision, f"{PAUSED}: {view.paused}", None, rules, now)
     return decision
 
 

@@ -12,7 +12,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.muster.fleet.plugins.modules import node_admission
 
 from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.names import Names
+from gpu_burnin.admission.names import READY_LABEL, Names
 from tests.support.admission_helpers import BOOT, Signer, make_node
 from tests.support.csr_helpers import client_csr
 from tests.support.fake_api import FakeApi
@@ -195,9 +195,86 @@ def test_a_held_node_is_an_answer(run_module: RunModule, parameters: dict[str, A
     assert (code, node["state"], node["course"], node["verdict"]) == (0, "held", "quarantined", "fail")
     assert node["reasons"] == [{"code": "XID_FATAL", "message": "gpu-1: XID 79"}]
     assert (node["boot_id"], node["sequence"]) == (BOOT, 7)
+    # The ledger is written first: until the Node is, the node takes no work.
     entry(api)["status"] = READY
     _, done = run_module(**parameters, expect=["gpu-1"])
-    assert done["nodes"][0]["state"] == "ready"
+    assert done["nodes"][0]["state"] == "held"
+    let_in(api)
+    for check in (False, True):
+        _, done = run_module(check=check, **parameters, expect=["gpu-1"])
+        assert (done["nodes"][0]["state"], done["nodes"][0]["reasons"][0]["code"]) == ("ready", "PASS")
+
+
+def let_in(api: FakeApi) -> None:
+    """As the admitter does it."""
+    node = make_node(labels={READY_LABEL: "true"})
+    node["spec"]["taints"] = []
+    api.put_node(node)
+
+
+def test_a_closed_gate_is_told_with_the_reason_of_a_node_that_is_held_and_a_note_on_one_that_is_not(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    [node] = parameters["nodes"]
+    closed = {**parameters, "nodes": [{**node, "gate_closed": "run 6 has begun"}]}
+    run_module(**parameters)
+    api.put_node(make_node())
+    _, done = run_module(**closed)
+    [reason] = done["nodes"][0]["reasons"]
+    assert reason["message"].endswith("(its own gate is closed: run 6 has begun)")
+    entry(api)["status"] = READY
+    let_in(api)
+    _, done = run_module(**closed)
+    assert done["nodes"][0]["reasons"][0]["code"] == "PASS" and "gate is closed (run 6 has begun)" in done["notes"][0]
+
+
+def test_evidence_that_was_not_read_yet_is_waited_for(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, signer: Signer
+) -> None:
+    """Else a node that has passed after its repair would be told as quarantined for its old FAIL."""
+    run_module(**parameters)
+    entry(api)["status"] = {**READY, "state": "quarantined", "code": "XID_FATAL", "highestSequence": 4}
+    api.put_node(make_node())
+    signer.publish(api)
+    code, failed = run_module(**parameters, expect=["gpu-1"])
+    assert code == 1 and "gpu-1: the admitter has not read the newest evidence yet" in failed["msg"]
+    for changed in ({"highestSequence": 5}, {"code": "EVIDENCE_SIGNATURE"}):
+        entry(api)["status"] = {**READY, "state": "suspect", "highestSequence": 4, **changed}
+        code, done = run_module(**parameters, expect=["gpu-1"])
+        assert (code, done["nodes"][0]["state"]) == (0, "held")
+
+
+def test_a_node_that_waits_for_a_brake_is_waited_for_and_one_in_a_pause_is_not(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    api.put_node(make_node())
+    waits = {**READY, "state": "suspect", "next": {"what": "let in", "why": "20 at once", "at": ""}}
+    entry(api)["status"] = waits
+    code, failed = run_module(**parameters, expect=["gpu-1"])
+    assert code == 1 and "next: let in (20 at once)" in failed["msg"]
+    entry(api)["status"] = {**waits, "next": {"what": "let in", "why": "the fleet is paused: ana: storm", "at": ""}}
+    code, done = run_module(**parameters, expect=["gpu-1"])
+    assert (code, done["nodes"][0]["next"]) == (0, "let in: the fleet is paused: ana: storm")
+
+
+def test_only_what_is_waited_for_is_read_again(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_module(**parameters)
+    api.put_node(make_node())
+
+    def let_in_after(path: str) -> None:
+        if path == "/api/v1/nodes/gpu-1":
+            entry(api)["status"] = READY
+            let_in(api)
+
+    monkeypatch.setattr("gpu_burnin.admission.waiting.POLL_S", 0.0)
+    api.before_read = let_in_after
+    api.requests.clear()
+    code, done = run_module(**{**parameters, "wait_s": 60}, expect=["gpu-1"])
+    assert (code, done["nodes"][0]["state"]) == (0, "ready")
+    assert [path for _, path, _ in api.requests].count("/api/v1/nodes") == 2
 
 
 @pytest.mark.parametrize(

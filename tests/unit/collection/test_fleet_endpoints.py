@@ -170,6 +170,7 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
             "addresses": "198.18.7.62",
             "port": 2222,
             "allow_simulated": True,
+            "gate_closed": "no pass of this boot",
         },
         {"name": "gpu-3", "address": "198.18.7.63", "addresses": "198.18.7.63"},
     ]

@@ -15,7 +15,7 @@ try:
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.admission.names import Names
-    from gpu_burnin.admission.provision import Wanted, provision
+    from gpu_burnin.admission.provision import Wanted, entries, provision
     from gpu_burnin.admission.record import Hardware, Identity, Proof
     from gpu_burnin.admission.waiting import standing, wait_for
     from gpu_burnin.errors import GpuBurninError
@@ -82,6 +82,13 @@ options:
         choices: [quick, standard, extended]
         default: standard
         version_added: "0.2.0"
+      gate_closed:
+        description:
+          - What the node says of its own gate when that is closed. Empty when it is open or was not asked. It
+            is added to the reason of a node that is held; of one that may take work it is told in RV(notes).
+        type: str
+        version_added: "0.2.0"
+        default: ""
   system_nodes:
     description: Nodes that have no GPUs and no entry, with the addresses that their kubelets may ask certificates for.
     type: list
@@ -203,6 +210,7 @@ NODE_OPTIONS = {
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
+    "gate_closed": {"type": "str", "default": ""},
 }
 SYSTEM_NODE_OPTIONS = {
     "name": {"type": "str", "required": True},
@@ -257,23 +265,33 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             keep=lambda name, *seen: keep(ledger, name, *seen),
         )
         if module.check_mode:
-            standings, missing = [standing(name, None, cluster.get(name)) for name in gpu_nodes], {}
+            records = {} if done.defined else entries(api, names)
+            standings = [standing(name, records.get(name), cluster.get(name), names) for name in gpu_nodes]
+            missing = {}
         else:
             everyone = [*parameters["nodes"], *parameters["system_nodes"]]
             inventory = {node["name"]: InventoryNode.of(node["name"], node["addresses"]) for node in everyone}
             standings, missing = wait_for(api, names, gpu_nodes, inventory, parameters["expect"], parameters["wait_s"])
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
-    nodes = []
-    for one in standings:
+    nodes, notes = [], list(done.notes)
+    for one, node in zip(standings, parameters["nodes"], strict=True):
         told = to_json(one)
         reasons = [{"code": told.pop("code"), "message": told.pop("message")}]
+        closed = node["gate_closed"]
+        if closed and one.state == "ready":
+            notes.append(
+                f"{one.name}: it may take work, but its own gate is closed ({closed}); keep new work away with muster "
+                "node hold, or test it again"
+            )
+        elif closed:
+            reasons[0]["message"] += f" (its own gate is closed: {closed})"
         nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
     output: dict[str, Any] = {
         "changed": done.changed,
         "diff": {"before": done.before, "after": done.after},
         "nodes": nodes,
-        "notes": list(done.notes),
+        "notes": notes,
         "missing": missing,
     }
     if missing:
