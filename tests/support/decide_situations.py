@@ -154,6 +154,10 @@ CASES: dict[str, Case] = {
         lambda: ready_view(statement=fatal("XID_FATAL"), pods=(replace(GPU_POD, hold_until=LATER),)),
         "quarantined", "XID_FATAL", {*SHUT, "quarantine=XID_FATAL:NoSchedule"}, GATE, "fail", "False", leave=True,
     ),
+    "a fail of the boot before": Case(
+        lambda: changed(settled(ready_view(statement=FAILED)), boot=BOOT2, agent=AgentNote(BOOT2)),
+        "testing", "EVIDENCE_BOOT", GATED,
+    ),
     "an inconclusive test": Case(
         lambda: ready_view(statement=UNSURE), "suspect", "INCONCLUSIVE", SHUT, GATE, asked=True
     ),

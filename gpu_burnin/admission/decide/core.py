@@ -79,6 +79,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
     facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered)
+    facts = replace(facts, under_test=flight.sent and not flight.unanswered)
     judged = judge(facts)
     course = course_of(facts, judged, flight, calendar, denied)
     if flight.unanswered and course.flight.request != facts.status.request:
@@ -96,8 +97,9 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
     names, now, stand = facts.rules.names, facts.now, course.stand
     status = replace(facts.status, request=course.flight.request)
     leaving = draining(facts, judged, calendar)
-    status = replace(_moved(status, stand, course.next, now, _changed_since(facts, course)), leave=leaving.leave)
-    if course.open and judged.fit and not judged.due:
+    planned = leaving.next or course.next
+    status = replace(_moved(status, stand, planned, now, _changed_since(facts, course)), leave=leaving.leave)
+    if course.open and judged.fit and not judged.due and facts.statement is not None:
         status = replace(status, accepted=_accepted(facts, judged))
     look = appearance(facts, judged, course, calendar, leaving, status)
     verified, reason, message = said(judged, course)

@@ -10,7 +10,7 @@ from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.stand import Stand, stand_of
-from gpu_burnin.admission.decide.times import later, stamp
+from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.record import Next, State
 from gpu_burnin.admission.view import Brake
 
@@ -35,7 +35,9 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
         free = not was_open or stand.who or judged.rebooted
         return _course(judged, stand, False, flight, planned, None if free else Brake.GATE)
     if flight.request is None:
-        return _course(judged, _ready(facts, judged, calendar), True, flight, planned, None if was_open else Brake.JOIN)
+        stand = _ready(facts, judged, calendar)
+        planned = planned or _after(facts, stand, calendar)
+        return _course(judged, stand, True, flight, planned, None if was_open else Brake.JOIN)
     if judged.due and _keeps_out(facts, judged, begun, denied):
         # Old proof of an idle node: it is kept from new work, as one that was never tested.
         return _course(judged, stand, False, flight, planned, Brake.EXPIRE)
@@ -79,12 +81,26 @@ def _with_test(
         why = "there is no leave for a test now"
     if why:
         old = facts.status.next
+        if judged.awaited and until is None:
+            return flight, None, None
         if old is not None and (old.what, old.why) == (retest.AGAIN, why):
             return flight, None, old
         return flight, None, Next("tested", why, stamp(until) if until is not None else "")
     request = retest.request_of(facts, wanted)
     begun = retest.flight_of(replace(facts, status=replace(facts.status, request=request)), calendar)
     return begun, wanted, None
+
+
+def _after(facts: Facts, stand: Stand, calendar: Windows) -> Next | None:
+    """What ends that a node at work is not as it should be."""
+    if stand.code == GPUS_MISSING:
+        since = when(facts.status.since) if facts.status.code == GPUS_MISSING else None
+        at = later(since or facts.now, facts.rules.gpus_grace_s)
+        return Next("taken from work", "unless kubelet offers all its GPUs by then", stamp(at))
+    if stand.code == BEGUN:
+        at_end = stamp(calendar.changes_at) if calendar.changes_at is not None else ""
+        return Next("open to new work and tested", "when the maintenance is over", at_end)
+    return None
 
 
 def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:

@@ -10,19 +10,23 @@ from gpu_burnin.admission.decide.maintenance import Windows
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, asked, sentence
 from gpu_burnin.admission.drain import who_leaves
-from gpu_burnin.admission.record import Leave
+from gpu_burnin.admission.record import Leave, Next
 from gpu_burnin.admission.view import Pod
 
 
 @dataclass(frozen=True)
 class Draining:
-    """`code` is why the node is in quarantine, "" where it is not; `lost`: its work is, and no pod holds."""
+    """`code` is why the node is in quarantine, "" where it is not; `lost`: its work is, and no pod holds.
+
+    `next` is what comes next while pods hold.
+    """
 
     code: str = ""
     leave: Leave | None = None
     evict: tuple[Pod, ...] = ()
     told: tuple[tuple[Pod, str], ...] = ()
     lost: bool = False
+    next: Next | None = None
     wake_at: datetime | None = None
 
 
@@ -43,4 +47,9 @@ def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
     nobody = not leaving.evict and not leaving.waiting
     if begun is None and (nobody or calendar.why):
         return Draining(code, lost=lost)
-    return Draining(code, leave, leaving.evict, leaving.told, lost, leaving.wake_at)
+    held = len(leaving.waiting)
+    until = stamp(leaving.wake_at) if leaving.wake_at is not None else leave.deadline
+    planned = (
+        Next("the next pod leaves", f"its work is asked to leave; pods that hold: {held}", until) if held else None
+    )
+    return Draining(code, leave, leaving.evict, leaving.told, lost, planned, leaving.wake_at)

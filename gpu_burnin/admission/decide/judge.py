@@ -65,7 +65,10 @@ def node_ttl_s(name: str, ttl_s: float) -> float:
 
 @dataclass(frozen=True)
 class Facts:
-    """One look at a node: the record's status already knows the evidence. `unanswered` is a request without answer."""
+    """One look at a node: the record's status already knows the evidence. `unanswered` is a request without answer.
+
+    `under_test`: a request of ours is on the Node, and may be answered yet.
+    """
 
     view: View
     node: Node
@@ -75,6 +78,7 @@ class Facts:
     rules: Rules
     now: datetime
     unanswered: str = ""
+    under_test: bool = False
 
     @property
     def boot(self) -> str:
@@ -113,7 +117,7 @@ class Facts:
 
 def judge(facts: Facts) -> Judged:
     """Judge a node. A FAIL is named first, since it says most."""
-    return _failed(facts) or _not_here(facts) or _not_proven(facts) or _proven(facts)
+    return _failed(facts) or _not_here(facts) or _between(facts) or _not_proven(facts) or _proven(facts)
 
 
 def repaired_at(status: Status) -> datetime | None:
@@ -154,6 +158,16 @@ def _not_here(facts: Facts) -> Judged | None:
         message = f"{name}: kubelet has stopped reporting, it may have booted again"
         return _held(facts, state, "NODE_UNKNOWN", message)
     return None
+
+
+def _between(facts: Facts) -> Judged | None:
+    """Under test at work: what the node had published is withdrawn while the newer run goes on."""
+    withdrawn = facts.evidence.statement is None and facts.evidence.code is None
+    same_boot = facts.admitted_in_this_boot and facts.agent_boot == facts.boot
+    if not (facts.under_test and withdrawn and same_boot) or gated(facts.node, facts.rules.names):
+        return None
+    status = facts.status
+    return Judged(State.TESTING, status.code, status.message, VerdictLabel.PASS, fit=True)
 
 
 def _not_proven(facts: Facts) -> Judged | None:

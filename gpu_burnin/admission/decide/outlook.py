@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_burnin.admission.decide.judge import Judged
 from gpu_burnin.admission.decide.stand import Stand
-from gpu_burnin.admission.decide.times import stamp
+from gpu_burnin.admission.decide.times import stamp, when
 from gpu_burnin.admission.record import Next, Request, State
 
 _AWAITED = {
@@ -21,6 +21,11 @@ _AWAITED = {
 }
 
 
+def _time(text: str) -> str:
+    moment = when(text)
+    return stamp(moment) if moment is not None else ""
+
+
 def next_of(stand: Stand, request: Request | None, judged: Judged | None = None) -> Next:
     """What comes next at this place, where nothing more is known than the place."""
     if request is not None:
@@ -29,11 +34,11 @@ def next_of(stand: Stand, request: Request | None, judged: Judged | None = None)
         expires = stamp(judged.expires) if judged is not None and judged.expires is not None else ""
         return Next("tested again", "its proof ends then, or earlier by the schedule", expires)
     if stand.state is State.REPAIRING:
-        return Next("tested", "when it comes back from repair", stand.until)
+        return Next("tested", "when it comes back from repair", _time(stand.until))
     if stand.state is State.HELD:
-        return Next("judged again", f"when {stand.who} lets it go", stand.until)
+        return Next("judged again", f"when {stand.who} lets it go", _time(stand.until))
     if stand.state is State.QUARANTINED and stand.who:
-        return Next("judged again", f"its work is asked to leave, until {stand.who} lets it go", stand.until)
+        return Next("judged again", f"its work is asked to leave, until {stand.who} lets it go", _time(stand.until))
     if stand.state is State.QUARANTINED:
         return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what its report asks for")
     why = _AWAITED.get(stand.code, "it needs a pass of a new burn-in, or what the code asks for")

@@ -96,7 +96,8 @@ def wish(facts: Facts, judged: Judged, maintenance: Windows) -> Wish | None:
     if not judged.fit and not judged.retest:
         return None
     if not judged.fit or judged.due:
-        return Wish(level, judged.code, judged.message, by_schedule=judged.fit)
+        why = judged.message.removeprefix(f"{view.name}: ")
+        return Wish(level, judged.code, why, by_schedule=judged.fit)
     if warned := warning(facts):
         return Wish(level, "AGENT_WARNED", warned)
     if after_maintenance(facts) and not maintenance.why:
@@ -135,7 +136,8 @@ def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -
     if wanted.mine and not judged.fit:
         patience = _patience(facts, judged)
         if patience is not None and now < patience:
-            return "its own burn-in is awaited" if judged.awaited else "the last test has cleared nothing", patience
+            late = "if its own burn-in has not come by then"
+            return late if judged.awaited else "the last test has cleared nothing", patience
     return "", None
 
 

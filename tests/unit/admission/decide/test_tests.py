@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_burnin.admission.decide import decide
 from gpu_burnin.admission.record import Ask, Hardware
-from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.admission.view import Brake, Evidence, View
 from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Warned, read_request
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
@@ -263,3 +263,17 @@ def test_the_first_pass_is_of_the_level_that_is_asked_for_and_others_keep_it() -
     admitted = settled(make_view(replace(PASSED, level="extended")))
     assert admitted.record and admitted.record.status.state == "ready"
     assert told(seen(changed(admitted, statement=RESULT), DONE))[:2] == ("ready", "PASS")
+
+
+def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
+    view = asked(evidence=Evidence())
+    assert told(seen(view, DONE)) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
+    assert told(seen(view, OVERDUE))[:2] == ("suspect", "EVIDENCE_MISSING")
+    assert told(seen(changed(view, agent=AgentNote(BOOT2)), DONE))[:3] == (
+        "testing",
+        "REBOOTED",
+        {"preflight:NoSchedule", "preflight:NoExecute"},
+    )
+    # Nobody is let in by it: a node that is out waits for evidence.
+    out = settled(asked(kubelet="Unknown"), DONE)
+    assert told(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
