@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -78,6 +79,8 @@ class Result:
 
 _PLAY = ", ".join(field.name for field in fields(Play))
 _RESULT = ", ".join(field.name for field in fields(Result))
+# astuple() copies deeply, which for 7,500 hosts takes longer than all else.
+_values = attrgetter(*(field.name for field in fields(Result)))
 
 
 def record(path: Path, play: Play, results: dict[str, Result], oldest: str) -> str:
@@ -177,7 +180,7 @@ def _put(connection: sqlite3.Connection, play: Play, results: dict[str, Result])
     marks = ", ".join("?" * (2 + len(fields(Result))))
     connection.executemany(
         f"INSERT INTO results (play, host, {_RESULT}) VALUES ({marks})",
-        sorted((number, ids[host], *astuple(result)) for host, result in results.items()),
+        sorted((number, ids[host], *_values(result)) for host, result in results.items()),
     )
 
 
