@@ -7,20 +7,49 @@ from pathlib import Path
 
 import click
 
-from gpu_burnin.cli.options import host_config, host_options
+from gpu_burnin.cli.options import duration, host_config, host_options
 from gpu_burnin.system.streams import readers_may_leave
 
 
 @click.command()
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer, open or closed, as JSON and nothing else.")
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="Ask only whether the cluster knows of this boot, and wait up to --deadline until it does.",
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=duration,
+    default="1m",
+    show_default=True,
+    metavar="DURATION",
+    help="For --cluster: how long to wait.",
+)
 @host_options
-def gate(config_path: Path | None, state_dir: Path | None, quiet: bool, as_json: bool) -> None:
+def gate(
+    config_path: Path | None, state_dir: Path | None, quiet: bool, as_json: bool, cluster: bool, deadline_s: float
+) -> None:
     """Say whether kubelet may start on this node.
 
     It may when the newest run is a pass of this very boot and is not revoked. Exit code 0 open, 1 closed (no
     pass, or a FAIL), 3 closed (INCONCLUSIVE, simulated, or the newest run left no evidence).
+
+    With --cluster it may when the cluster knows of this boot: by the Node's status, or by the taint that ends all work
+    until the boot has passed. A node without kubelet's certificate, or without Node, is not known and may start.
     """
+    if cluster:
+        if as_json:
+            raise click.UsageError("--json and --cluster do not go together: leave one out")
+        from gpu_burnin.node.cluster_gate import check_cluster
+
+        why = check_cluster(host_config(config_path, state_dir), deadline_s)
+        if not quiet:
+            with readers_may_leave("this"):
+                click.echo(f"open: {why}")
+        return
     from gpu_burnin.node.gate import GateClosed, check_gate, document
 
     if quiet and as_json:

@@ -42,6 +42,7 @@ TABLE: Mapping[str, Row] = {
     "selftest": ("gpu_burnin.cli.selftest", "selftest", "Prove this node's detectors with injected faults."),
     "start": ("gpu_burnin.cli.node", "start", "Start a burn-in in a systemd unit of its own."),
     "status": ("gpu_burnin.cli.node", "status", "Say what this node knows of its burn-in."),
+    "watch": ("gpu_burnin.cli.watch", "watch", "Watch this node's GPUs while users work on them."),
 }
 
 

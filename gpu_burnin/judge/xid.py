@@ -97,6 +97,27 @@ def judge_xids(seen: Observations) -> Findings:
     return Findings((*reasons, *events.reasons), (*notices, *events.notices))
 
 
+@dataclass(frozen=True)
+class WorkXid:
+    """What an XID on a node in production is worth. `fatal`: the node's admission is taken back."""
+
+    code: str
+    message: str
+    fatal: bool
+    event: XidEvent
+
+
+def judge_work(events: Iterable[XidEvent], table: XidTable) -> tuple[WorkXid, ...]:
+    """XIDs and SXids while users work on the node, by the runtime column: one for each code and device."""
+    found = []
+    for group in _groups(events):
+        judged = [one for event in group if (one := _judge(event, When.USERS, table, None))]
+        if judged:
+            worst = max(judged, key=lambda one: (one.holds, one.action.rank))
+            found.append(WorkXid(worst.code, _message(worst, len(group)), worst.holds, worst.event))
+    return tuple(found)
+
+
 def _is_foreign(seen: Observations) -> bool:
     """Whether the log is that of a machine whose GPUs, if it has any, are not those under test."""
     return seen.no_real_gpu and not seen.kernel_log.simulated

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,9 @@ HARDWARE = "hardware.json"
 KERNEL_DIR = "kernels"
 # Where a run asks for a grant of its power waves.
 POWER_GRANT_DIR = "power_grant"
+# The agent holds the lock for a moment, to sign a revocation.
+_LOCK_WAIT_S = 2.0
+_LOCK_POLL_S = 0.05
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 # What JSON readers everywhere hold exactly.
@@ -87,7 +91,8 @@ class Store:
         """Hold the one lock of this node for a run.
 
         Makes the directory (0700) when missing, and leaves the mode of one that is there (it may be /tmp).
-        Raises GpuBurninError (exit 2) when another run holds the lock or the directory cannot be made.
+        Raises GpuBurninError (exit 2) when another run holds the lock, also after a moment, or the directory cannot be
+        made.
         The kernel drops the lock when the process ends, however it ends.
         """
         try:
@@ -101,7 +106,7 @@ class Store:
             ) from error
         try:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(fd, time.monotonic() + _LOCK_WAIT_S)
             except BlockingIOError as error:
                 holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise GpuBurninError(
@@ -115,6 +120,20 @@ class Store:
             yield
         finally:
             os.close(fd)
+
+    def held(self) -> bool:
+        """Whether a run holds the lock now."""
+        try:
+            fd = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def counter(self) -> int:
         """The number of the newest run that has begun, 0 before the first. Raises GpuBurninError for a damaged file."""
@@ -211,10 +230,26 @@ class Store:
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
 
+    def revoke(self, reason: str) -> None:
+        """Close the gate, whatever has passed. Raises OSError."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(self.root / "revoked", f"{reason}\n".encode())
+
     def clear_revocation(self, reason: str) -> None:
         """Open what `reason` closed; a revocation made meanwhile for another reason stays."""
         if self.revoked() == reason:
             (self.root / "revoked").unlink()
+
+
+def _lock(fd: int, until_s: float) -> None:
+    """Take the lock of an open file. Raises BlockingIOError when another still has it at `until_s` (monotonic)."""
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+        time.sleep(_LOCK_POLL_S)
 
 
 def _unsigned(run: Path) -> str:

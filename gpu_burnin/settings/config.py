@@ -217,6 +217,14 @@ class Config:
         default_text="1h",
         role=Role(variable=None, value="{{ fleet_maintenance_before_s }}s"),
     )
+    watch_poll_s: float = option(
+        duration(5.0, 3600.0),
+        "How often C(gpu-burnin watch) reads the GPUs through NVML. The kernel log and events of NVML come at once.",
+        30.0,
+        key="watch_poll",
+        default_text="30s",
+        role=Role("30s"),
+    )
     shapes: Mapping[str, int] = section(
         Shapes, "Reduced sizes of the checks. For simulated hardware only.", convert=Shapes.by_name, role=Role({})
     )

@@ -27,7 +27,7 @@ _JOURNAL_FIELDS = "MESSAGE,MESSAGE_ID,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTON
 # The first kernel message of a boot carries time 0; a journal that starts later has lost the beginning.
 _BOOT_START_US = 1_000_000
 _RECORD_SIZE_BYTES = 8192
-_SPEAKS_OF_XID = "xid ("
+SPEAKS_OF_XID = "xid ("
 
 
 class KernelLogError(GpuBurninError):
@@ -98,7 +98,7 @@ class FileLog(KernelLog):
         except OSError:
             return (), 0, ""
         records = [record for _, record in lines if record]
-        torn = sum(record is None and _SPEAKS_OF_XID in line.lower() for line, record in lines)
+        torn = sum(record is None and SPEAKS_OF_XID in line.lower() for line, record in lines)
         if (before := self._before) and (now.st_ino != before.st_ino or now.st_size < before.st_size):
             self._cuts += 1
         self._before = now

@@ -136,7 +136,7 @@ def _link_errors(reader: Reader, links: Links, counter: int) -> Whole:
     return _over_links(reader, links, read)
 
 
-def _processes(reader: Reader) -> Processes:
+def read_processes(reader: Reader) -> Processes:
     """Compute, graphics and MPS processes; a process in several lists counts once."""
     found: dict[int, ProcessUse] = {}
     calls = (
@@ -249,7 +249,7 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
             lambda link: reader.field(n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, link),
         ),
         **read_fabric(reader),
-        "processes": _processes(reader),
+        "processes": read_processes(reader),
     }
     for counter_name, counter in (("volatile", _VOLATILE), ("aggregate", _AGGREGATE)):
         for kind_name, kind in (("corrected", _CORRECTED), ("uncorrected", _UNCORRECTED)):

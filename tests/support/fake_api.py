@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,17 @@ def _patch_list(place: list[Any], op: str, last: str, value: Any) -> None:
         raise Refused(422, f"{op} operation does not apply")
 
 
+def apply_merge(document: Any, patch: dict[str, Any]) -> Any:
+    """RFC 7386."""
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = apply_merge(merged.get(key), value) if isinstance(value, dict) else value
+    return merged
+
+
 # What has a status that a write to the object itself leaves alone, and the other way round.
 _SUBRESOURCES = ("status",)
 
@@ -67,7 +79,7 @@ class FakeApi:
     version that a watch can go on from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {"nodes": {}, "certificatesigningrequests": {}}
         self.requests: list[tuple[str, str, str]] = []
         self.bodies: list[tuple[str, Any]] = []
@@ -134,6 +146,8 @@ class FakeApi:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        if tls is not None:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
@@ -275,7 +289,7 @@ class FakeApi:
         with self._changed:
             items = [item for item in self.objects[resource].values() if _selected(item, namespace, query)]
             version = str(self.version)
-        end = start + min(self.page, int(query["limit"][0]))
+        end = start + min(self.page, int(query.get("limit", ["1000"])[0]))
         token = str(end) if end < len(items) else ""
         return {"items": items[start:end], "metadata": {"continue": token, "resourceVersion": version}}
 
@@ -292,7 +306,7 @@ class FakeApi:
     def _write(self, method: str, resource: str, old: dict[str, Any], subresource: str, body: Any) -> dict[str, Any]:
         with self._changed:
             if method == "PATCH":
-                new = apply_patch(old, body)
+                new = apply_patch(old, body) if isinstance(body, list) else apply_merge(old, body)
             else:
                 if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
                     raise Refused(409, "the object has been modified")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
-import ssl
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.evidence import Statement, annotation_of
@@ -25,31 +18,7 @@ from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config, PublishConfig
 from tests.support.report_helpers import NOW, leave_run
 from tests.support.server_helpers import serving
-
-
-def make_pair(directory: Path, name: str) -> Path:
-    """A self-signed certificate with its key in one file, its own CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    path = directory / f"{name}.pem"
-    path.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return path
+from tests.support.tls_pairs import make_pair, server_context
 
 
 class Api:
@@ -107,11 +76,7 @@ def published(api: Api, pairs: tuple[Path, Path], config: Config, statement: Sta
     """A configuration whose server runs, and the annotation that is to be published."""
     server_pem, client_pem = pairs
     server = ThreadingHTTPServer(("127.0.0.1", 0), api.handler())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server_pem)
-    context.load_verify_locations(client_pem)
-    context.verify_mode = ssl.CERT_REQUIRED
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.socket = server_context(server_pem, client_pem).wrap_socket(server.socket, server_side=True)
     run = leave_run(config, statement)
     target = PublishConfig(f"https://127.0.0.1:{server.server_port}", server_pem, client_pem, "example.org")
     with serving(server):

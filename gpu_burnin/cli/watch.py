@@ -1,0 +1,28 @@
+"""`gpu-burnin watch`: the node's agent. It runs for months, so it imports little."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from gpu_burnin.cli.options import host_config, host_options
+
+
+@click.command()
+@host_options
+def watch(config_path: Path | None, state_dir: Path | None) -> None:
+    """Watch this node's GPUs while users work on them; gpu-burnin-watch.service runs it.
+
+    It follows the kernel log and NVML. A fatal XID, a lost GPU or other hardware than was tested closes the local gate
+    at once and revokes the node's evidence. It starts a burn-in when the admitter asks for one, and tells what it
+    cannot see on the node's own Node. It ends with SIGTERM; no work is touched.
+    """
+    from gpu_burnin.node.watch.serve import serve
+
+    config, stop = host_config(config_path, state_dir), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    serve(config, lambda message: click.echo(message), stop)

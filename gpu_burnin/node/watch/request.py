@@ -1,0 +1,102 @@
+"""A burn-in that the admitter asks for: looked at, refused or started, and told when it is done. Each id once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.agent_note import Answer, NoteError, read_request
+from gpu_burnin.node.watch.kept import Memory
+from gpu_burnin.node.watch.system import System
+from gpu_burnin.settings.config import ALWAYS, LEVELS, NEVER, Config
+from gpu_burnin.telemetry.vitals import Vitals
+
+RUNNING, DONE, REFUSED = "running", "done", "refused"
+_MOST_WHY = 200
+# How often systemd is asked whether the burn-in runs.
+_LOOK_S = 5.0
+
+
+class Requests:
+    """Serves the annotation DOMAIN/request. `ask` has NVML read anew."""
+
+    def __init__(self, config: Config, memory: Memory, system: System, ask: Callable[[], None]) -> None:
+        self._config, self._memory, self._system, self._ask = config, memory, system, ask
+        self._look_s = 0.0
+        # A request that waits for a fresh reading of NVML: id, level, since when (monotonic).
+        self._waiting: tuple[str, str, float] | None = None
+        self._refused_text = ""
+
+    def take(self, text: str | None, now_s: float) -> str:
+        """What the Node asks for now; a sentence for the journal, "" for nothing new."""
+        if text is None:
+            self._waiting, self._refused_text = None, ""
+            return ""
+        try:
+            asked = read_request(text)
+        except NoteError as error:
+            if text == self._refused_text:
+                return ""
+            self._refused_text = text
+            self._answer("", REFUSED, f"the request cannot be read ({error})")
+            return f"a request cannot be read: {error}"
+        answer = self._memory.kept.answer
+        if (answer is not None and answer.id == asked.id) or (self._waiting and self._waiting[0] == asked.id):
+            return ""
+        if asked.level not in LEVELS:
+            self._answer(asked.id, REFUSED, f"there is no level {asked.level[:40]!r}")
+            return f"request {asked.id[:40]} is refused: it asks for an unknown level"
+        self._waiting = (asked.id, asked.level, now_s)
+        self._ask()
+        return ""
+
+    def go_on(self, vitals: Vitals | None, trouble: str, now_s: float) -> str:
+        """Start what waits, once NVML was read after it was asked for; or see whether what runs has ended.
+
+        `trouble` is why NVML cannot be read, "" when it can. A sentence for the journal, "" for nothing new.
+        """
+        if self._waiting is not None:
+            fresh = vitals if vitals is not None and vitals.at_s >= self._waiting[2] else None
+            if fresh is None and not trouble:
+                return ""
+            self._look_s = now_s + _LOOK_S
+            return self._serve(*self._waiting[:2], fresh)
+        answer = self._memory.kept.answer
+        if answer is None or answer.state != RUNNING or now_s < self._look_s:
+            return ""
+        self._look_s = now_s + _LOOK_S
+        if not self._running():
+            self._answer(answer.id, DONE)
+            return f"the burn-in of request {answer.id} has ended"
+        return ""
+
+    def _serve(self, request: str, level: str, vitals: Vitals | None) -> str:
+        self._waiting = None
+        # Without NVML no process can be seen, but no burn-in touches a GPU either: its verdict says what is wrong.
+        busy = sorted({pid for gpu in (vitals.gpus if vitals else ()) for pid in gpu.pids or ()})
+        if busy:
+            return self._refuse(request, f"busy: a process uses a GPU (pid {', '.join(map(str, busy[:4]))})")
+        try:
+            if self._system.burnin().running:
+                return self._refuse(request, "busy: a burn-in is under way")
+            # On the disk first: an agent that is killed here must not start it again.
+            self._answer(request, RUNNING)
+            # Nobody has granted this node a turn for its power waves.
+            waves = ALWAYS if self._config.power_waves == ALWAYS else NEVER
+            self._system.start(("--level", level, "--waves", waves))
+        except GpuBurninError as error:
+            return self._refuse(request, str(error))
+        return f"a burn-in at level {level} is started: the admitter asks for it (request {request})"
+
+    def _refuse(self, request: str, why: str) -> str:
+        self._answer(request, REFUSED, why)
+        return f"request {request} is refused: {why}"
+
+    def _answer(self, request: str, state: str, why: str = "") -> None:
+        self._memory.change(answer=Answer(request[:100], state, why[:_MOST_WHY]))
+
+    def _running(self) -> bool:
+        try:
+            return self._system.burnin().running
+        except GpuBurninError:
+            return True  # not known

@@ -1,0 +1,38 @@
+"""What the agent asks of systemd: the burn-in's one starter, and kubelet."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from gpu_burnin.node import unit
+
+KUBELET = "kubelet.service"
+_TIMEOUT_S = 30.0
+
+
+class System:
+    """The real one; a test has another."""
+
+    def burnin(self) -> unit.UnitState:
+        """What the burn-in's unit does. Raises GpuBurninError."""
+        return unit.state()
+
+    def start(self, arguments: Sequence[str]) -> unit.Started:
+        """Start the burn-in. Raises GpuBurninError."""
+        return unit.start(arguments)
+
+    def kubelet_runs(self) -> bool:
+        """Whether kubelet's unit is active, and not only about to be."""
+        return _systemctl("is-active", "--quiet", KUBELET)
+
+    def restart_kubelet(self) -> bool:
+        """Ask systemd for it; whether it took it on."""
+        return _systemctl("--no-block", "try-restart", KUBELET)
+
+
+def _systemctl(*arguments: str) -> bool:
+    try:
+        return subprocess.run(["systemctl", *arguments], check=False, timeout=_TIMEOUT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
