@@ -23,7 +23,7 @@ from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import Read
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
-from gpu_burnin.node.watch.revoke import Revoker, annotation
+from gpu_burnin.node.watch.revoke import LEVEL, Revoker, annotation
 from gpu_burnin.node.watch.system import System
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
@@ -65,9 +65,11 @@ class Agent:
         root: Path = Path("/"),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         leave: Path = leave_file.LEAVE_FILE,
+        kernel: str = "",
     ) -> None:
         self._config, self._table, self._system, self._say, self._want = config, table, system, say, want
         self._ask_nvml, self._maintenance, self._root, self._now, self._leave = ask_nvml, maintenance, root, now, leave
+        self._kernel = kernel or os.uname().release
         self.memory = Memory(config.state_dir, host.boot_id(root))
         self.revoker = Revoker(config, self.memory, root)
         self.requests = Requests(config, self.memory, system, ask_nvml)
@@ -211,7 +213,7 @@ class Agent:
         newest = self.revoker.newest()
         if newest is None or newest.statement.boot_id != self.memory.kept.boot_id:
             return
-        finding = of_hardware(vitals, os.uname().release, newest.hardware)
+        finding = of_hardware(vitals, self._kernel, newest.hardware)
         # Once may be a driver that is being loaded.
         if finding is None or finding.message != self._changed_hardware:
             self._changed_hardware = finding.message if finding else ""
@@ -259,7 +261,7 @@ class Agent:
     def _forget_tested(self) -> None:
         """Warnings of before the newest test are its to judge; what the agent does not see stays told."""
         newest = self.revoker.newest() if self.memory.kept.warnings else None
-        if newest is None or newest.statement.boot_id != self.memory.kept.boot_id:
+        if newest is None or newest.statement.boot_id != self.memory.kept.boot_id or newest.statement.level == LEVEL:
             return
         since = newest.statement.finished_at
         stays = {NO_LOG, NO_NVML, *STANDING}

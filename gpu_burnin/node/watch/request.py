@@ -25,12 +25,12 @@ class Requests:
         self._look_s = 0.0
         # A request that waits for a fresh reading of NVML: id, level, since when (monotonic).
         self._waiting: tuple[str, str, float] | None = None
-        self._refused_text = ""
+        self._refused_text: str | None = None
 
     def take(self, text: str | None, now_s: float) -> str:
         """What the Node asks for now; a sentence for the journal, "" for nothing new."""
         if text is None:
-            self._waiting, self._refused_text = None, ""
+            self._waiting, self._refused_text = None, None
             return ""
         try:
             asked = read_request(text)
@@ -56,7 +56,7 @@ class Requests:
         `trouble` is why NVML cannot be read, "" when it can. A sentence for the journal, "" for nothing new.
         """
         if self._waiting is not None:
-            fresh = vitals if vitals is not None and vitals.at_s >= self._waiting[2] else None
+            fresh = vitals if vitals is not None and vitals.at_s > self._waiting[2] else None
             if fresh is None and not trouble:
                 return ""
             self._look_s = now_s + _LOOK_S

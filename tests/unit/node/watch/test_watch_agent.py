@@ -1,0 +1,519 @@
+"""The agent: what it revokes, what it only tells, whom it serves; and that it goes on where it was killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node import evidence
+from gpu_burnin.node.agent_note import Answer, Asked, Maintenance, note_text, read_note
+from gpu_burnin.node.evidence import Statement
+from gpu_burnin.node.gate import GateClosed, check_gate
+from gpu_burnin.node.store import Store
+from gpu_burnin.node.watch import revoke
+from gpu_burnin.settings.config import Config
+from gpu_burnin.types import Verdict
+from tests.support.agent_helpers import APPLICATION, Bench, healthy, xid
+from tests.support.report_helpers import BOOT, HARDWARE, NOW, leave_run
+
+EVIDENCE, AGENT = "muster.dev/evidence", "muster.dev/agent"
+
+
+@pytest.fixture
+def bench(config: Config, root: Path, tmp_path: Path, statement: Statement) -> Bench:
+    """The agent of a node that has passed in this boot."""
+    leave_run(config, statement)
+    made = Bench(config, root, tmp_path / "pods" / "leave.json")
+    made.tick()
+    return made
+
+
+def published(bench: Bench, public_line: str) -> evidence.Verified:
+    """What the annotation says that the agent wants, its signature checked."""
+    text = bench.wanted[EVIDENCE]
+    assert text is not None
+    expect = evidence.Expectation(node="gpu-1", boot_id=BOOT, verdict=None, ttl_s=None, skew_s=1e9)
+    return evidence.verify(text, public_line, expect, NOW)
+
+
+def gate_is_open(bench: Bench) -> bool:
+    try:
+        check_gate(bench.config, bench.root)
+    except GateClosed:
+        return False
+    return True
+
+
+def note(bench: Bench) -> dict[str, object]:
+    found: dict[str, object] = json.loads(bench.wanted[AGENT] or "")
+    return found
+
+
+def codes(bench: Bench) -> list[str]:
+    return [warned.code for warned in read_note(bench.wanted[AGENT] or "").warnings]
+
+
+def test_a_healthy_node_is_left_alone(bench: Bench, public_line: str) -> None:
+    for _ in range(3):
+        bench.gpus(healthy())
+        bench.tick()
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+    assert gate_is_open(bench)
+    assert note(bench)["bootID"] == BOOT
+    assert codes(bench) == []
+    assert bench.said == []
+
+
+def test_a_fatal_xid_closes_the_gate_and_is_signed_with_the_next_sequence(bench: Bench, public_line: str) -> None:
+    bench.log(xid())
+    bench.tick()
+    assert not gate_is_open(bench)
+    found = published(bench, public_line)
+    assert (found.statement.verdict, found.statement.code) == (Verdict.FAIL, "XID_FATAL")
+    assert found.statement.level == "watch"
+    assert found.statement.sequence == 2
+    assert found.hardware == HARDWARE
+    assert "XID 79 on 0000:1b:00.0" in found.statement.message
+    kept = Store(bench.config.state_dir).result().path / revoke.REVOCATION
+    assert json.loads(kept.read_bytes())["code"] == "XID_FATAL"
+
+
+def test_a_run_that_begins_later_is_higher_and_its_pass_opens_again(
+    bench: Bench, config: Config, statement: Statement, public_line: str
+) -> None:
+    bench.log(xid())
+    bench.tick()
+    store = Store(config.state_dir)
+    reason = store.revoked()
+    assert reason is not None
+    run = leave_run(config, replace(statement, finished_at="2026-01-02T05:00:00Z"))
+    store.clear_revocation(reason)  # as a run with a PASS does
+    bench.tick()
+    assert run.sequence == 3
+    assert gate_is_open(bench)
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+
+
+def test_the_same_fault_revokes_once(bench: Bench, public_line: str) -> None:
+    for at_us in (1, 2, 3):
+        bench.log(xid(at_us=at_us))
+        bench.tick()
+    assert published(bench, public_line).statement.sequence == 2
+
+
+def test_a_lost_gpu_is_told_though_a_lesser_fault_has_revoked(bench: Bench, public_line: str) -> None:
+    bench.gpus(healthy(remap_failure=True))
+    assert published_code(bench, public_line) == "REMAP_FAILED"
+    bench.gpus(healthy(lost="gpu_is_lost"))
+    assert published_code(bench, public_line) == "GPU_LOST"
+    bench.log(xid())
+    assert published_code(bench, public_line) == "GPU_LOST", "no more can be said"
+
+
+def published_code(bench: Bench, public_line: str) -> str:
+    bench.tick()
+    return published(bench, public_line).statement.code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [(APPLICATION, "XID_SUSPECT"), ("NVRM: Xid (PCI:0000:1b:00): 9999, new", "XID_UNKNOWN")]
+)
+def test_what_applications_cause_and_what_nobody_knows_is_told(bench: Bench, text: str, code: str) -> None:
+    for at_us in range(50):
+        bench.log(xid(text, at_us))
+        bench.tick(60.0)
+    assert gate_is_open(bench)
+    (warned,) = read_note(bench.wanted[AGENT] or "").warnings
+    assert warned.code == code
+    assert warned.at == "2026-01-02T04:01:01Z", "the first: a storm of them is no storm of writes"
+
+
+def test_a_newer_test_has_judged_what_was_warned_of(bench: Bench, config: Config, statement: Statement) -> None:
+    bench.log(xid(APPLICATION))
+    bench.tick()
+    assert codes(bench) == ["XID_SUSPECT"]
+    leave_run(config, replace(statement, finished_at="2026-01-02T05:00:00Z"))
+    bench.tick()
+    assert codes(bench) == []
+    bench.tick(7200.0)
+    bench.log(xid(APPLICATION, 9_000_000))
+    bench.tick()
+    assert codes(bench) == ["XID_SUSPECT"]
+
+
+class Killed(BaseException):
+    """kill -9."""
+
+
+@pytest.mark.parametrize("step", ["revoke", "sign", "begin", "forget"])
+def test_killed_at_any_step_it_goes_on_where_it_was(
+    step: str, bench: Bench, public_line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if step == "revoke":
+            patch.setattr(Store, "revoke", killed)
+        if step == "sign":
+            patch.setattr(evidence, "write_evidence", killed)
+        if step == "begin":
+            patch.setattr(Store, "begin", killed)
+        if step == "forget":
+            bench.agent.memory.change(warnings={})
+            change = bench.agent.memory.change
+
+            def all_but_the_end(**changes: object) -> None:
+                if changes.get("pending", "other") is None:
+                    raise Killed
+                change(**changes)
+
+            patch.setattr(bench.agent.memory, "change", all_but_the_end)
+        bench.log(xid())
+        with pytest.raises(Killed):
+            bench.tick()
+    if step != "revoke":
+        assert not gate_is_open(bench), "the gate comes first"
+    bench.restart()
+    bench.log(xid(), again=True)
+    bench.tick()
+    assert not gate_is_open(bench)
+    found = published(bench, public_line).statement
+    assert (found.verdict, found.code) == (Verdict.FAIL, "XID_FATAL")
+    assert bench.agent.memory.kept.pending is None
+    before = found.sequence
+    bench.restart()
+    bench.log(xid(), again=True)
+    bench.tick()
+    assert published(bench, public_line).statement.sequence == before, "once is enough"
+
+
+def test_a_run_that_began_after_the_finding_has_judged_it(
+    bench: Bench, config: Config, statement: Statement, monkeypatch: pytest.MonkeyPatch, public_line: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence, "write_evidence", lambda *_: (_ for _ in ()).throw(Killed()))
+        bench.log(xid())
+        with pytest.raises(Killed):
+            bench.tick()
+    leave_run(config, replace(statement, finished_at="2026-01-02T05:00:00Z"))
+    bench.restart()
+    bench.tick()
+    assert gate_is_open(bench)
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+
+
+def test_a_host_that_cannot_sign_withdraws_its_evidence(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise GpuBurninError("no key")
+
+    monkeypatch.setattr(evidence, "sign", refuse)
+    bench.log(xid())
+    bench.tick()
+    bench.tick()
+    assert not gate_is_open(bench)
+    assert bench.wanted[EVIDENCE] is None
+    assert [line for line in bench.said if "no key" in line] == [bench.said[-1]]
+
+
+def test_xids_of_a_burn_in_are_its_to_judge(bench: Bench, public_line: str) -> None:
+    bench.system.running = True
+    bench.log(xid())
+    for _ in range(10):
+        bench.tick()
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+    bench.gpus(healthy(lost="gpu_is_lost"))
+    bench.tick()
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+
+
+def report_of(bench: Bench, *events: dict[str, object]) -> None:
+    """The newest run's report, with these XIDs in it."""
+    run = Store(bench.config.state_dir).result()
+    document = {"telemetry": {"kernel_log": {"events": list(events)}}, "schema": "muster-report/v1.2"}
+    (run.path / "report.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_what_the_run_has_not_seen_is_the_agents(judged: bool, bench: Bench, public_line: str) -> None:
+    event = xid()
+    report_of(bench, *([{"text": event.text, "monotonic_us": event.monotonic_us + 300_000}] if judged else []))
+    bench.log(event, again=True)
+    bench.tick()
+    assert published(bench, public_line).statement.verdict is (Verdict.PASS if judged else Verdict.FAIL)
+
+
+def test_before_the_first_run_of_a_boot_nothing_is_judged(
+    config: Config, root: Path, tmp_path: Path, statement: Statement
+) -> None:
+    leave_run(config, replace(statement, boot_id="99999999-2222-3333-4444-555555555555"))
+    bench = Bench(config, root, tmp_path / "pods" / "leave.json")
+    bench.log(xid(), again=True)
+    bench.tick()
+    assert Store(config.state_dir).revoked() is None
+    assert Store(config.state_dir).counter() == 1
+
+
+def test_an_xid_of_nvml_counts_where_the_log_has_it_not(bench: Bench, public_line: str) -> None:
+    reported = replace(xid(), text="NVML reports XID 79")
+    bench.log(xid(APPLICATION))
+    bench.agent.nvml_xid(replace(reported, xid=31, text="NVML reports XID 31"), bench.now_s)
+    bench.agent.nvml_xid(reported, bench.now_s)
+    bench.tick(0.5)
+    assert published(bench, public_line).statement.verdict is Verdict.PASS, "the log's own line may come"
+    bench.tick(2.0)
+    assert published(bench, public_line).statement.code == "XID_FATAL"
+    assert list(bench.agent.memory.kept.warnings) == ["XID_SUSPECT XID 31 0000:1b:00.0"]
+
+
+def test_other_hardware_revokes_when_it_is_seen_twice(bench: Bench, public_line: str) -> None:
+    bench.gpus(healthy(vbios="97.00"))
+    bench.tick()
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+    assert bench.asked == 1
+    bench.gpus(healthy(vbios="97.00"))
+    assert published_code(bench, public_line) == "HARDWARE_CHANGED"
+    assert "VBIOS of GPU-a 96.00.D0.00.03 -> 97.00" in published(bench, public_line).statement.message
+
+
+def test_hardware_that_is_itself_again_is_no_change(bench: Bench, public_line: str) -> None:
+    for vbios in ("97.00", "96.00.D0.00.03", "97.00"):
+        bench.gpus(healthy(vbios=vbios))
+    bench.tick()
+    assert published(bench, public_line).statement.verdict is Verdict.PASS
+
+
+def test_uncorrectable_errors_are_told_once_for_each_count(bench: Bench) -> None:
+    for count in (5, 5, 7, 7):
+        bench.gpus(healthy(uncorrected=count))
+        bench.tick()
+    assert codes(bench) == ["ECC_UNCORRECTED"]
+    assert "2 more uncorrectable memory errors" in str(note(bench)["warnings"])
+
+
+def test_a_row_that_waits_is_told_as_long_as_it_does(bench: Bench, config: Config, statement: Statement) -> None:
+    bench.gpus(healthy(remap_pending=True))
+    bench.tick()
+    first = note(bench)["warnings"]
+    leave_run(config, replace(statement, finished_at="2026-01-02T05:00:00Z"))
+    bench.gpus(healthy(remap_pending=True))
+    bench.tick()
+    assert note(bench)["warnings"] == first, "as of when it began: the test has seen it"
+    bench.gpus(healthy())
+    bench.tick()
+    assert codes(bench) == []
+
+
+def test_what_it_does_not_see_is_told_until_it_sees(bench: Bench, config: Config, statement: Statement) -> None:
+    bench.log(why="/dev/kmsg cannot be read (Permission denied)")
+    bench.gpus(why="libnvidia-ml.so.1 was not found")
+    bench.tick()
+    assert sorted(codes(bench)) == ["NVML_UNAVAILABLE", "XID_SOURCE_MISSING"]
+    leave_run(config, replace(statement, finished_at="2026-01-02T05:00:00Z"))
+    bench.tick()
+    assert sorted(codes(bench)) == ["NVML_UNAVAILABLE", "XID_SOURCE_MISSING"]
+    bench.restart()
+    bench.log()
+    bench.gpus(healthy())
+    bench.tick()
+    assert codes(bench) == []
+
+
+def test_a_gap_and_a_silent_nvml_are_told(bench: Bench) -> None:
+    bench.log(lost=7)
+    bench.gpus(healthy())
+    bench.tick()
+    assert codes(bench) == ["XID_GAP"]
+    bench.tick(300.0)
+    assert sorted(codes(bench)) == ["NVML_UNAVAILABLE", "XID_GAP"]
+
+
+def test_notes_stay_small_however_much_is_seen(bench: Bench) -> None:
+    for code in range(20000, 20400):
+        bench.log(xid(f"NVRM: Xid (PCI:0000:1b:00): {code}, {'x' * 400}"))
+        bench.tick()
+    assert len(bench.wanted[AGENT] or "") < 8192
+    read_note(bench.wanted[AGENT] or "")
+
+
+class TestRequests:
+    def ask(self, bench: Bench, request: str = "r1", level: str = "quick") -> None:
+        bench.node(request=note_text(Asked(request, level)))
+
+    def answer(self, bench: Bench) -> Answer | None:
+        return read_note(bench.wanted[AGENT] or "").request
+
+    def test_an_idle_node_runs_and_tells_its_end(self, bench: Bench) -> None:
+        bench.gpus(healthy())
+        self.ask(bench)
+        bench.tick()
+        assert bench.system.started == [], "only what is read after the request says that the GPUs are idle"
+        assert bench.asked == 1
+        bench.gpus(healthy())
+        bench.tick()
+        assert bench.system.started == [("--level", "quick", "--waves", "never")]
+        assert self.answer(bench) == Answer("r1", "running")
+        bench.system.running = False
+        bench.tick(10.0)
+        assert self.answer(bench) == Answer("r1", "done")
+
+    def test_a_request_is_served_once_also_by_a_new_process(self, bench: Bench) -> None:
+        for _ in range(2):
+            self.ask(bench)
+            bench.gpus(healthy())
+            bench.tick(10.0)
+            bench.restart()
+        bench.system.running = False
+        bench.tick(10.0)
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        assert len(bench.system.started) == 1
+        assert self.answer(bench) == Answer("r1", "done")
+        self.ask(bench, "r2")
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        assert len(bench.system.started) == 2
+
+    def test_a_node_with_work_refuses(self, bench: Bench) -> None:
+        self.ask(bench)
+        bench.gpus(healthy(pids=(4711,)))
+        bench.tick()
+        found = self.answer(bench)
+        assert found is not None
+        assert (found.id, found.state, found.why) == ("r1", "refused", "busy: a process uses a GPU (pid 4711)")
+        assert bench.system.started == []
+
+    def test_two_burn_ins_are_not_started(self, bench: Bench) -> None:
+        bench.system.running = True
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick()
+        found = self.answer(bench)
+        assert found is not None and found.why == "busy: a burn-in is under way"
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"id":1,"level":"quick"}', "x" * 100_000, "[" * 9000])
+    def test_a_request_that_cannot_be_read_is_refused_in_one_sentence(self, bench: Bench, text: str) -> None:
+        for _ in range(3):
+            bench.node(request=text)
+            bench.tick()
+        found = self.answer(bench)
+        assert found is not None and found.state == "refused" and "cannot be read" in found.why
+        assert len([line for line in bench.said if "cannot be read" in line]) == 1
+
+    def test_an_unknown_level_is_refused(self, bench: Bench) -> None:
+        self.ask(bench, level="--inject gemm:bitflip")
+        bench.tick()
+        found = self.answer(bench)
+        assert found is not None and found.state == "refused" and "there is no level" in found.why
+        assert bench.system.started == []
+
+    def test_systemd_that_refuses_is_told(self, bench: Bench) -> None:
+        bench.system.refuses = "gpu-1: systemd-run cannot start the burn-in"
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick()
+        assert self.answer(bench) == Answer("r1", "refused", "gpu-1: systemd-run cannot start the burn-in")
+
+    def test_without_nvml_the_burn_in_says_what_is_wrong(self, bench: Bench) -> None:
+        bench.gpus(why="libnvidia-ml.so.1 was not found")
+        self.ask(bench)
+        bench.tick()
+        assert len(bench.system.started) == 1
+
+    def test_while_the_run_is_under_way_its_evidence_is_not_withdrawn(self, bench: Bench, public_line: str) -> None:
+        store = Store(bench.config.state_dir)
+        with store.locked():
+            store.begin(store.new_run(NOW))
+            bench.tick(10.0)
+            assert EVIDENCE not in bench.wanted
+        bench.tick(10.0)
+        assert bench.wanted[EVIDENCE] is None, "it ended without"
+
+
+def test_work_is_asked_to_leave_by_a_file(bench: Bench) -> None:
+    bench.node(leave='{"since":"2026-01-02T04:00:00Z","deadline":"2026-01-09T04:00:00Z","why":"XID_FATAL"}')
+    assert json.loads(bench.leave.read_text())["why"] == "XID_FATAL"
+    bench.node()
+    assert not bench.leave.exists()
+
+
+def test_maintenance_is_in_the_note(bench: Bench) -> None:
+    bench.maintenance = Maintenance("azure", "scheduled", "2026-01-02T06:00:00Z")
+    bench.tick()
+    assert read_note(bench.wanted[AGENT] or "").maintenance == bench.maintenance
+
+
+def test_kubelet_registers_again_when_its_node_was_deleted(bench: Bench) -> None:
+    def absent(seconds: float) -> None:
+        bench.agent.own_node(None, bench.now_s)
+        bench.tick(seconds)
+
+    absent(59.0)
+    assert bench.system.restarts == 0
+    absent(1.0)
+    assert bench.system.restarts == 1
+    absent(60.0)
+    assert bench.system.restarts == 1, "ever more rarely"
+    absent(60.0)
+    assert bench.system.restarts == 2
+    bench.node()
+    absent(59.0)
+    bench.agent.api_trouble("it does not answer")
+    bench.tick(600.0)
+    assert bench.system.restarts == 2, "nothing is known of it"
+
+
+@pytest.mark.parametrize("change", ["kubelet", "gate"])
+def test_kubelet_is_left_alone_where_it_does_not_run_or_would_not_come_back(change: str, bench: Bench) -> None:
+    if change == "kubelet":
+        bench.system.kubelet = False
+    else:
+        Store(bench.config.state_dir).revoke("a person said so")
+    bench.agent.own_node(None, bench.now_s)
+    bench.tick(61.0)
+    assert bench.system.restarts == 0
+
+
+def test_api_trouble_is_told_once(bench: Bench) -> None:
+    for _ in range(5):
+        bench.agent.api_trouble("it does not answer")
+        bench.tick()
+    bench.agent.api_trouble("")
+    bench.node()
+    bench.agent.api_trouble("it does not answer")
+    assert bench.said == ["the cluster cannot be asked: it does not answer"] * 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"boot_id":1}', "[" * 5000])
+def test_a_broken_memory_ends_nothing(content: str, bench: Bench, public_line: str) -> None:
+    path = bench.config.state_dir / "watch.json"
+    bench.log(xid(APPLICATION))
+    bench.tick()
+    path.write_text(content)
+    bench.restart()
+    assert "cannot be read" in bench.said[-1]
+    bench.log(xid())
+    assert published_code(bench, public_line) == "XID_FATAL"
+
+
+def test_a_new_boot_forgets_what_was_seen_and_not_what_was_served(bench: Bench) -> None:
+    bench.node(request=note_text(Asked("r1", "quick")))
+    bench.gpus(healthy())
+    bench.log(xid(APPLICATION))
+    bench.tick()
+    (bench.root / "proc/sys/kernel/random/boot_id").write_text("22222222-2222-3333-4444-555555555555\n")
+    bench.system.running = False
+    bench.at += timedelta(minutes=3)
+    bench.restart()
+    bench.node(request=note_text(Asked("r1", "quick")))
+    bench.gpus(healthy())
+    bench.tick(10.0)
+    assert len(bench.system.started) == 1
+    assert codes(bench) == []
+    assert note(bench)["bootID"] == "22222222-2222-3333-4444-555555555555"
