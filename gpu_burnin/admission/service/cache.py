@@ -324,6 +324,11 @@ class Pods:
         with self._lock:
             return tuple(self._by_node.get(node, {}).values())
 
+    def uids(self) -> set[str]:
+        """The UIDs of all."""
+        with self._lock:
+            return {pod.uid for _, pod in self._by_key.values()}
+
     def idle(self, node: str) -> bool:
         """Whether no pod on it that has not ended has GPUs."""
         return not any(pod.gpus and not pod.ended for pod in self.on(node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -28,6 +28,7 @@ class Evictor:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _asked: dict[str, datetime] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _refused: set[str] = field(default_factory=set)
 
     def ask(self, node: str, pods: Sequence[Pod], why: str) -> datetime | None:
         """Ask these pods of a node; when to ask again those that are left. Raises ApiError when nobody can be asked."""
@@ -55,11 +56,13 @@ class Evictor:
                 self._told.add(pod.uid)
                 self.herald.leave(node, pod, f"{why}; {sentence}")
 
-    def prune(self, living: Callable[[str], bool]) -> None:
-        """Forget the pods that are gone."""
-        for uid in [uid for uid in {*self._asked, *self._told} if not living(uid)]:
+    def prune(self, living: Callable[[], Collection[str]]) -> None:
+        """Forget the pods that are gone; `living` gives the UIDs of those that are not."""
+        known = {*self._asked, *self._told}
+        for uid in known.difference(living()) if known else ():
             self._asked.pop(uid, None)
             self._told.discard(uid)
+            self._refused.discard(uid)
 
     def _evict(self, pod: Pod) -> str:
         path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/eviction"
@@ -78,6 +81,10 @@ class Evictor:
         except ApiError as error:
             if error.status != TOO_MANY:
                 raise
-            self.journal.say(f"{where} is not evicted yet: {error}", pod=where)
+            if pod.uid not in self._refused:
+                self._refused.add(pod.uid)
+                self.journal.say(
+                    f"{where} is not evicted yet: {error}; it is asked again each {AGAIN_S:.0f} s", pod=where
+                )
             return "refused"
         return "granted"

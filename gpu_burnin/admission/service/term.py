@@ -286,6 +286,7 @@ class Term:
             if time.monotonic() >= next_schedule_s:
                 next_schedule_s = time.monotonic() + SCHEDULE_EVERY_S
                 self.schedule(datetime.now(UTC))
+                self.keeper.evictor.prune(self.pods.uids)
                 # A request that was refused may match by now: the inventory grows.
                 for name in self.requests.known():
                     self._csr_queue.add(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,11 @@ def test_a_pod_that_holds_is_told_and_left_until_its_hold_is_gone(api: FakeApi, 
         assert NAMES.leave in api.nodes["gpu-1"]["metadata"]["annotations"]
         pod("train")
         until("its eviction", lambda: "jobs/train" not in api.objects["pods"])
+
+
+def test_the_page_names_numbers_that_there_are(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs/operations/standing-admission.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"muster_admitter_[a-z_]+?(?=_total|[`{])", page))
+    with working(api, tmp_path) as admitter:
+        there = set(re.findall(r"# TYPE (\S+)", admitter.service.metrics.text().decode()))
+    assert named and named <= there
