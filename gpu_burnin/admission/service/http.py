@@ -61,7 +61,7 @@ class Pages:
                 f"{address[0]}:{address[1]}: cannot listen ({error}); correct `listen` in the configuration, or end "
                 "the other process that uses it"
             ) from error
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True).start()
 
     @property
     def port(self) -> int:

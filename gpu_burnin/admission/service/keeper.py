@@ -109,17 +109,16 @@ class Keeper:
         name, record, node, written = view.name, view.record, view.node, False
         version = str(node["metadata"]["resourceVersion"]) if node is not None else ""
         if record is not None and decision.status != record.status:
-            if node is not None and decision.node_patch is None and self._in_flight(record, node, decision):
+            if node is not None and self._in_flight(record, node, decision):
                 version = self._write_node(name, self._fence(node))
             self._write_record(record, decision.status)
             written = True
         if decision.node_patch is not None:
             if not written and record is not None:
                 self._confirm(record)
-            version = self._write_node(name, decision.node_patch)
+            version = self._write_node(name, _of_version(decision.node_patch, version))
         if decision.node_status_patch is not None:
-            test, *rest = decision.node_status_patch
-            self._write_node(name, [{**test, "value": version}, *rest], status=True)
+            self._write_node(name, _of_version(decision.node_status_patch, version), status=True)
 
     def _write_record(self, record: NodeAdmission, status: Status) -> None:
         path = f"{admissions_path(self.rules.names, record.name)}/status"
@@ -204,6 +203,12 @@ class Keeper:
         self.journal.say(message, brake=str(brake), node=name)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE}
         self.herald.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
+
+
+def _of_version(patch: Patch, version: str) -> Patch:
+    """The patch with its `test` for the version that our own patch before it has made."""
+    test, *rest = patch
+    return [{**test, "value": version}, *rest]
 
 
 def _overlap(old: Sequence[object], new: Sequence[object]) -> int:
