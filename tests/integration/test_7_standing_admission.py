@@ -195,7 +195,7 @@ def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet
         assert phase(fleet, "holding") == "Running"
         told = wait_until(
             "the job's node to be told that its work should leave",
-            lambda: fleet.ssh("gpu-2", "cat /run/gpu-burnin/leave.json").out,
+            lambda: fleet.ssh("gpu-2", "cat /run/muster/leave.json").out,
             timeout_s=30,
         )
         assert "XID" in str(told), told
