@@ -70,17 +70,10 @@ def define(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Have the CRD as this version makes it, and served; whether it was (or would be) written. Raises ApiError."""
-    wanted, path = crd(names), f"{CRDS}/{names.crd}"
-    found = api.find(path, f"read the definition {names.crd}")
-    if found is not None and _covers(found["spec"], wanted["spec"]):
+    if not _write_definition(api, names, apply=apply):
         return False
     if not apply:
         return True
-    if found is None:
-        api.create(CRDS, wanted, f"create the definition {names.crd}")
-    else:
-        metadata = {"name": names.crd, "resourceVersion": found["metadata"]["resourceVersion"]}
-        api.replace(path, {**wanted, "metadata": metadata}, f"write the definition {names.crd}")
     deadline = clock() + SERVED_WITHIN_S
     while True:
         try:
@@ -93,6 +86,27 @@ def define(
                     f"its conditions (kubectl get crd {names.crd} -o yaml)"
                 ) from error
         sleep(POLL_S)
+
+
+def _write_definition(api: KubeApi, names: Names, *, apply: bool) -> bool:
+    wanted, path = crd(names), f"{CRDS}/{names.crd}"
+    for _ in range(_MOST_TRIES):
+        found = api.find(path, f"read the definition {names.crd}")
+        if found is not None and _covers(found["spec"], wanted["spec"]):
+            return False
+        if not apply:
+            return True
+        try:
+            if found is None:
+                api.create(CRDS, wanted, f"create the definition {names.crd}")
+            else:
+                metadata = {"name": names.crd, "resourceVersion": found["metadata"]["resourceVersion"]}
+                api.replace(path, {**wanted, "metadata": metadata}, f"write the definition {names.crd}")
+            return True
+        except Conflict as error:
+            # The API server writes the definition's status itself, soon after each change.
+            conflict = error
+    raise ApiError(f"the definition {names.crd} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
 
 
 def provision(
@@ -163,7 +177,12 @@ def _write(
     if act is Act.CREATED:
         spec = Spec(_with(item.identity, _carried(None, item, carried)), item.hardware, item.evidence)
         made = document(NodeAdmission(item.name, spec), names)
-        api.create(admissions_path(names), made, f"create {KIND} {item.name}")
+        try:
+            api.create(admissions_path(names), made, f"create {KIND} {item.name}")
+        except Conflict as error:
+            raise ApiError(
+                f"{item.name}: somebody else has made its {KIND} meanwhile ({error}); run this again"
+            ) from error
         return
     # People and the admitter write the same object: only our fields are replaced, so the newest version will do.
     for _ in range(_MOST_TRIES):

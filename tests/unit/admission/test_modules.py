@@ -15,7 +15,7 @@ from gpu_burnin.admission.crd import crd
 from gpu_burnin.admission.names import READY_LABEL, Names
 from tests.support.admission_helpers import BOOT, Signer, make_node
 from tests.support.csr_helpers import client_csr
-from tests.support.fake_api import FakeApi
+from tests.support.fake_api import FakeApi, Refused
 
 RunModule = Callable[..., tuple[int, dict[str, Any]]]
 NAMES = Names()
@@ -311,6 +311,37 @@ def test_a_node_that_does_not_register_is_told(run_module: RunModule, parameters
 def test_an_expected_name_that_is_no_node_is_refused(run_module: RunModule, parameters: dict[str, Any]) -> None:
     code, done = run_module(**parameters, expect=["gpu-7"])
     assert code == 1 and "gpu-7" in done["msg"]
+
+
+@pytest.mark.parametrize(("times", "word"), [(1, ""), (10**6, "changed at each of 10 tries")])
+def test_a_definition_that_changes_meanwhile_is_read_again(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, times: int, word: str
+) -> None:
+    """The API server itself writes its status, soon after each change."""
+    run_module(**parameters)
+    api.objects["customresourcedefinitions"][NAMES.crd]["spec"]["versions"] = []
+    left = [times]
+
+    def conflict(path: str) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Refused(409, "the object has been modified")
+
+    api.before_write = conflict
+    code, done = run_module(**parameters)
+    assert code == (1 if word else 0) and word in done.get("msg", "")
+
+
+def test_an_entry_that_somebody_else_has_made_meanwhile_is_one_sentence(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    def conflict(path: str) -> None:
+        if path.endswith(LEDGER):
+            raise Refused(409, "already exists")
+
+    api.before_write = conflict
+    code, failed = run_module(**parameters)
+    assert code == 1 and "gpu-1: somebody else has made its NodeAdmission meanwhile" in failed["msg"]
 
 
 def test_a_definition_of_another_version_is_replaced(

@@ -1,0 +1,90 @@
+"""The inventory in the ledger of a real API server, written by the provisioner with its own rights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.admission.carried import carried, keep
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.names import PROVISIONER_USER, Names
+from gpu_burnin.admission.provision import CRDS, Act, Provisioned, Wanted, define, entries, provision
+from gpu_burnin.admission.record import Ask, Hardware, Identity
+from tests.integration.gate import numbers
+from tests.integration.kube import MERGE_PATCH, Client, Server
+
+NAMES = Names()
+LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJAmHXklaux7lqpKcV5gDZka5HDeDLI27rIyqJDQAkfk"
+
+
+@pytest.fixture(scope="module")
+def api(ledger: Server) -> KubeApi:
+    return KubeApi(ledger.kubeconfig(PROVISIONER_USER))
+
+
+def fleet(count: int) -> list[Wanted]:
+    return [Wanted(f"prov-{next(numbers)}", Identity(KEY, addresses=("10.0.0.1",)), Hardware(8)) for _ in range(count)]
+
+
+def apply(api: KubeApi, wanted: Sequence[Wanted], ledger_dir: Path, *, apply: bool = True) -> Provisioned:
+    """The inventory, with all other entries that the tests of this server have made as if their Nodes were there."""
+    ours = {one.name for one in wanted}
+    others = [name for name in entries(api, NAMES) if name not in ours and not name.startswith("prov-")]
+    return provision(
+        api,
+        NAMES,
+        wanted,
+        [],
+        others,
+        apply=apply,
+        carried={one.name: carried(ledger_dir, one.name, KEY) for one in wanted},
+        keep=lambda name, *seen: keep(ledger_dir, name, *seen),
+    )
+
+
+def test_what_the_api_server_has_kept_is_what_was_wanted(api: KubeApi, tmp_path: Path) -> None:
+    wanted = fleet(200)
+    would = apply(api, wanted, tmp_path, apply=False)
+    assert would.changed and not {one.name for one in wanted} & entries(api, NAMES).keys()
+    done = apply(api, wanted, tmp_path)
+    assert {done.acts[one.name] for one in wanted} == {Act.CREATED}
+    assert not apply(api, wanted, tmp_path).changed
+    fewer = [replace(wanted[0], hardware=Hardware(4)), *wanted[1:]]
+    done = apply(api, fewer, tmp_path)
+    assert [name for name, act in done.acts.items() if act is not Act.NOTHING] == [wanted[0].name]
+    assert entries(api, NAMES)[wanted[0].name].spec.hardware.gpus == 4
+    apply(api, [], tmp_path)
+    assert not {one.name for one in wanted} & entries(api, NAMES).keys()
+
+
+def test_what_was_seen_comes_back_with_the_machine_and_a_hold_keeps_its_entry(
+    api: KubeApi, admitter: Client, admin: Client, tmp_path: Path
+) -> None:
+    [one] = wanted = fleet(1)
+    apply(api, wanted, tmp_path)
+    status = {"status": {"hostKey": KEY, "highestSequence": 9, "highestReportSHA256": "9" * 64}}
+    assert admitter.request("PATCH", f"{LEDGER}/{one.name}/status", status, MERGE_PATCH).status == 200
+    hold = {"spec": {"hold": {"who": "admin", "why": "fan", "since": "2026-11-22T12:00:00Z"}}}
+    assert admin.request("PATCH", f"{LEDGER}/{one.name}", hold, MERGE_PATCH).status == 200
+    done = apply(api, [], tmp_path)
+    assert not done.changed and "the hold of admin stands (fan)" in " ".join(done.notes)
+    assert entries(api, NAMES)[one.name].spec.hold == Ask("admin", "fan", "2026-11-22T12:00:00Z")
+    assert admin.request("PATCH", f"{LEDGER}/{one.name}", {"spec": {"hold": None}}, MERGE_PATCH).status == 200
+    assert apply(api, [], tmp_path).acts == {one.name: Act.REMOVED}
+    apply(api, wanted, tmp_path)
+    assert entries(api, NAMES)[one.name].spec.identity.carried_sequence == 9
+    apply(api, [], tmp_path)
+
+
+def test_the_definition_that_the_api_server_has_is_the_one_that_was_written(api: KubeApi) -> None:
+    assert not define(api, NAMES, apply=True)
+    found = api.get(f"{CRDS}/{NAMES.crd}")
+    older = {**crd(NAMES)["spec"], "names": {**crd(NAMES)["spec"]["names"], "shortNames": ["old"]}}
+    api.replace(f"{CRDS}/{NAMES.crd}", {**found, "spec": older})
+    assert define(api, NAMES, apply=False) and define(api, NAMES, apply=True)
+    assert not define(api, NAMES, apply=True)
