@@ -101,9 +101,8 @@ class Service:
         self._trouble.begin(error.status, sentence)
 
     def _begin_term(self) -> None:
-        api = KubeApi(self.config.kubeconfig_path, retries=0, before_write=self.leadership.check)
+        self.term = Term(self.config, self.leadership.check, self.journal, self.metrics)
         self.metrics.add("leaderships")
-        self.term = Term(self.config, api, self.journal, self.metrics)
         self.term.start()
 
     def _end_term(self) -> None:

@@ -50,10 +50,14 @@ _JOIN_S = 5.0
 
 
 class Term:
-    """Works from `start` to `stop`. `api` refuses writes as soon as this process is not the leader."""
+    """Works from `start` to `stop`. `may_write` raises NotLeader as soon as this process is not the leader."""
 
-    def __init__(self, config: AdmitterConfig, api: KubeApi, journal: Journal, metrics: Metrics) -> None:
-        names = config.names
+    def __init__(
+        self, config: AdmitterConfig, may_write: Callable[[], None], journal: Journal, metrics: Metrics
+    ) -> None:
+        """Raises ApiError when the kubeconfig cannot be used."""
+        names, self._over, self._may_write = config.names, threading.Event(), may_write
+        api = KubeApi(config.kubeconfig_path, retries=0, before_write=self._check)
         self.config, self.api, self.journal, self.metrics = config, api, journal, metrics
         self.nodes, self.records, self.pods = Nodes(trim_node), Records(names), Pods(names.hold_until)
         self.requests, self.pause = Requests(), Pause()
@@ -104,7 +108,6 @@ class Term:
         self.steady_after_s = 0.0
         self._asked_at: dict[str, str] = {}
         self._told: dict[str, str] = {}
-        self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._began_s = time.monotonic()
         self._was_paused = ""
@@ -125,8 +128,9 @@ class Term:
         for closing in (self.queue, self._csr_queue, self.herald):
             closing.close()
         self.api.hang_up()
+        until_s = time.monotonic() + _JOIN_S
         for thread in list(self._threads):
-            thread.join(_JOIN_S)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def dead_threads(self) -> list[str]:
         """Names of the threads that ended though the term goes on."""
@@ -139,6 +143,12 @@ class Term:
         counts = Counter({str(state): 0 for state in State})
         counts.update(str(summary.state) for _, summary in self.records.all_summaries())
         return counts
+
+    def _check(self) -> None:
+        """A thread of this term that a slow answer holds up writes nothing in the next term of this process either."""
+        if self._over.is_set():
+            raise NotLeader("its term is over")
+        self._may_write()
 
     def _reflector(self, path: str, what: str, store: Store, missing: str = "", **selectors: str) -> Reflector:
         look = {id(self.pause): lambda _: self._pause_changed(), id(self.requests): self._csr_queue.add}

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_burnin.admission.names import SYSTEM_NAMESPACE
 from gpu_burnin.admission.service import term as terms
+from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, Signer
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
@@ -208,6 +209,21 @@ def test_of_two_one_leads_and_the_other_follows_at_once_when_it_ends(
             until("the takeover", lambda: first.service.leadership.held())
             fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
             until("the revocation", lambda: fleet.status("gpu-1")["state"] == "quarantined")
+
+
+def test_a_term_that_is_over_writes_nothing_though_the_process_leads_again(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    admitted(fleet, "gpu-1")
+    with working(api, tmp_path) as admitter:
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        term = admitter.service.term
+        assert term is not None
+        term.api.patch_node("gpu-1", [{"op": "add", "path": "/metadata/labels/x", "value": "1"}])
+        term.stop()
+        assert admitter.service.leadership.held()
+        with pytest.raises(NotLeader):
+            term.api.patch_node("gpu-1", [{"op": "add", "path": "/metadata/labels/x", "value": "2"}])
 
 
 def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
