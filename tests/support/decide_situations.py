@@ -101,6 +101,12 @@ CASES: dict[str, Case] = {
         lambda: make_view(spec=replace(SPEC, identity=Identity(SPEC.identity.host_key, "c" * 32))),
         "suspect", "EVIDENCE_NODE", GATED,
     ),
+    "a machine that kubelet does not report": Case(
+        lambda: make_view(
+            replace(PASSED, machine_id="b" * 32), spec=replace(SPEC, identity=Identity(SPEC.identity.host_key))
+        ),
+        "suspect", "EVIDENCE_NODE", GATED,
+    ),
     "evidence of another boot": Case(
         lambda: make_view(replace(PASSED, boot_id=BOOT2)), "testing", "EVIDENCE_BOOT", GATED
     ),
@@ -188,6 +194,9 @@ CASES: dict[str, Case] = {
     ),
     "a reboot that kubelet tells": Case(
         lambda: ready_view(boot=BOOT2, agent=AgentNote(BOOT2)), "testing", "EVIDENCE_BOOT", GATED
+    ),
+    "a reboot that kubelet alone tells": Case(
+        lambda: ready_view(boot=BOOT2, agent=None, evidence=Evidence()), "testing", "EVIDENCE_MISSING", GATED
     ),
     "a reboot and its pass": Case(
         lambda: changed(

@@ -68,8 +68,6 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     if view.record is None:
         return _unprovisioned(view, rules, now)
     spec, before = view.record.spec, view.record.status
-    if denied in (Brake.JOIN, Brake.GATE):
-        return _stay(view, spec, before, rules, now)
     evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
     status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
     if view.node is None:

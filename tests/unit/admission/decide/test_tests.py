@@ -6,10 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from gpu_burnin.admission.decide import decide
 from gpu_burnin.admission.record import Ask, Hardware
 from gpu_burnin.admission.view import Brake, Evidence, View
 from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Warned, read_request
+from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
 from tests.support.decide_helpers import GPU_POD, PASSED, RULES, Seen, changed, make_view, ready_view, seen, settled
@@ -90,7 +93,8 @@ def test_evidence_of_before_the_request_is_no_answer() -> None:
 
 def test_a_pass_of_a_lower_level_is_no_answer() -> None:
     view = seen(seen(ready_view(test="standard")).after, SETTLED).after
-    assert told(seen(changed(view, statement=RESULT), DONE))[0] == "testing"
+    found = seen(changed(view, statement=RESULT), DONE)
+    assert found.state == "testing" and request_id(found.after) == request_id(view)
 
 
 def test_a_pod_that_came_before_the_request_ends_the_test() -> None:
@@ -277,3 +281,26 @@ def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
     # Nobody is let in by it: a node that is out waits for evidence.
     out = settled(asked(kubelet="Unknown"), DONE)
     assert told(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
+
+
+@pytest.mark.parametrize(
+    "worthless",
+    [
+        replace(PASSED, simulated=True),
+        replace(PASSED, finished_at="2026-11-21T12:05:00Z"),
+        replace(PASSED, node="gpu-2"),
+        replace(PASSED, verdict=Verdict.INCONCLUSIVE),
+    ],
+    ids=["simulated", "of the future", "of another node", "inconclusive"],
+)
+def test_what_is_no_proof_proves_no_level_for_a_quicker_run(worthless: Statement) -> None:
+    view = settled(make_view(worthless))
+    assert told(seen(changed(view, statement=RESULT), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+
+
+def test_the_proof_of_other_hardware_is_none_of_this() -> None:
+    view = settled(ready_view(agent=AgentNote(BOOT2)))
+    other = replace(RESULT, boot_id=BOOT2, hardware_sha256="4" * 64)
+    assert told(seen(changed(view, boot=BOOT2, statement=other), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+    same = replace(RESULT, boot_id=BOOT2)
+    assert told(seen(changed(view, boot=BOOT2, statement=same), DONE))[:2] == ("ready", "PASS")
