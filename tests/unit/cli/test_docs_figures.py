@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpu_burnin.admission.service.leader import LEASE_S, WRITE_S
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.dcgm.diagnostic import DIAG_LEVELS
@@ -48,6 +49,8 @@ NUMBERS = {5: "five"}
         ("docs/data-flow.md", f"not more than {MAX_SKEW_S:.0f} seconds in the future"),
         ("docs/data-flow.md", f"taints at most {AdmitterConfig.expire_share:.0%} of the nodes".replace("%", " %")),
         ("docs/data-flow.md", f"(root only, newest {KEEP_RUNS})"),
+        ("docs/decisions.md", f"It writes until {WRITE_S:.0f} seconds after it sent its last"),
+        ("docs/decisions.md", f"others take the Lease when they have seen no renewal for {LEASE_S:.0f}."),
         ("docs/operations/power-waves.md", f"at {LOW} to {HIGH} Hz"),
         ("docs/reference/checks.md", f"{CLEARLY:g} times as fast as TF32"),
         (
