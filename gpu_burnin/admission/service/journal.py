@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ from gpu_burnin.system.clock import rfc3339
 
 COMPONENT = "muster-admitter"
 # Events that wait for a slow API server; the journal and the record's transitions have them all.
-MOST_EVENTS = 2000
+MOST_EVENTS = 10_000
+# While many nodes wait to be looked at, each event lets them go first for so long: to the API server it is as dear as a
+# PATCH.
+GIVE_WAY_S = 1.0
 _GOOD = (State.READY, State.TESTING)
 
 
@@ -55,11 +59,16 @@ class Journal:
 
 @dataclass
 class Herald:
-    """Writes events, one after the other, on a thread of its own: nobody waits for them."""
+    """Writes events, one after the other, on a thread of its own: nobody waits for them.
+
+    While there is more urgent work (`busy`), one is written each GIVE_WAY_S.
+    """
 
     api: KubeApi
     metrics: Metrics
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    busy: Callable[[], bool] = lambda: False
+    wait: Callable[[float], object] = time.sleep
     _waiting: deque[tuple[str, dict[str, Any]]] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _closed: bool = False
@@ -88,6 +97,8 @@ class Herald:
                 if self._closed:
                     return
                 namespace, event = self._waiting.popleft()
+            if self.busy():
+                self.wait(GIVE_WAY_S)
             try:
                 self.api.create(f"/api/v1/namespaces/{namespace}/events", event, "write an event")
                 self.metrics.add("events", {"result": "written"})

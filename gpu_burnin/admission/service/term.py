@@ -62,7 +62,7 @@ class Term:
         self.nodes, self.records, self.pods = Nodes(trim_node), Records(names), Pods(names.hold_until)
         self.requests, self.pause = Requests(), Pause()
         self.queue, self._csr_queue = WorkQueue(), WorkQueue()
-        self.herald = Herald(api, metrics)
+        self.herald = Herald(api, metrics, busy=lambda: len(self.queue) > config.workers, wait=self._wait)
         self.brakes = Brakes(
             self.records,
             config.joins_per_s,
