@@ -142,9 +142,10 @@ def _unknown(seen: Prospect) -> list[str]:
         lengths = "how long nodes are idle or busy at a time (no begin of a spell was seen): each was left as it is now"
     else:
         lengths = (
-            f"how long nodes are idle or busy at a time, but for the present spells: a {seen.spell.state} spell was "
-            f"taken to last {duration(seen.spell.mean_s)} on average, exponentially, the same on all nodes (from "
-            f"{count(seen.spell.begun, 'begin')} seen on {count(seen.spell.nodes, 'node')})"
+            "how long nodes are idle or busy at a time, but for the present spells: "
+            f"{_article(seen.spell.state)} spell was taken to last {duration(seen.spell.mean_s)} on average, "
+            f"exponentially, the same on all nodes (from {count(seen.spell.begun, 'begin')} seen on "
+            f"{count(seen.spell.nodes, 'node')})"
         )
     found = [lengths, "that use changes with the hour or the week, and nodes that fail or are held meanwhile"]
     if seen.unseen:
@@ -185,6 +186,10 @@ def _oldest(item: Ages) -> str:
 
 def _chance(chance: Chance) -> str:
     return f"{chance.mean:.1%} [{chance.low:.1%}, {chance.high:.1%}]"
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _are(number: int) -> str:
