@@ -137,7 +137,9 @@ def report(
     begun = None
     with contextlib.suppress(GpuBurninError):  # a damaged counter is the gate's to tell
         begun = Store(chosen.parent.parent).begun_after(chosen)
-    if begun is not None:
+    if begun is not None and (revoked := Store(chosen.parent.parent).revoked()) is not None:
+        click.echo(f"{NAME}: {chosen}: this result was taken back after it: {revoked}; run gpu-burnin run", err=True)
+    elif begun is not None:
         click.echo(
             f"{NAME}: {chosen}: this is not the newest run: run {begun} began after it and has left no report (yet, if "
             "it is under way); until it does, the gate is closed: run gpu-burnin run",

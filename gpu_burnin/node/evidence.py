@@ -28,6 +28,8 @@ from gpu_burnin.types import JSON, Verdict
 
 SCHEMA = "muster-evidence/v1"
 NAMESPACE = "gpu-burnin"
+# The level of a statement that the agent has signed: no run, but a finding that takes the admission back.
+WATCHED = "watch"
 DEFAULT_TTL_S = 7 * 86400.0
 MAX_SKEW_S = 60.0
 # Statement, signature and the identity of 8 GPUs take about 2 KiB; Kubernetes holds all annotations of a Node to
@@ -73,7 +75,7 @@ class EvidenceError(GpuBurninError):
 
 @dataclass(frozen=True)
 class Statement:
-    """What a host says about one run of its own, or about a finding of its agent (level "watch").
+    """What a host says about one run of its own, or about a finding of its agent (level WATCHED).
 
     `finished_at` is RFC 3339 UTC, the hashes SHA-256 in hex. `code` and `message` are the first reason's, "" for a
     PASS.

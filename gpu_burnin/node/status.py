@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import EXIT_PASS, GpuBurninError
+from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node import authentic, evidence, reports, unit
 from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.gate import GateClosed, check_gate
@@ -24,8 +25,10 @@ from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.report.order import Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
+from gpu_burnin.types import Action, Reason
 
 SCHEMA = "muster-node-status/v1"
 _T = TypeVar("_T")
@@ -191,6 +194,9 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
     if not evidence.signature_holds(envelope.statement, envelope.signature, evidence.own_public_key(config.host_key)):
         raise GpuBurninError(f"{run.path / EVIDENCE} is not signed by this host's key {config.host_key}")
     statement = evidence.read_envelope(envelope).statement
+    this_boot = (statement.machine_id, statement.boot_id) == (host.machine_id(root), host.boot_id(root))
+    if statement.level == evidence.WATCHED:
+        return _revocation(run, statement, annotation, this_boot=this_boot)
     data = reports.read(run.path / REPORT)
     authentic.refuse_changed(run.path / REPORT, data)
     report = parse_json(data)
@@ -199,7 +205,7 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
         run_id=run.run_id,
         path=str(run.path),
         sequence=run.sequence,
-        this_boot=(statement.machine_id, statement.boot_id) == (host.machine_id(root), host.boot_id(root)),
+        this_boot=this_boot,
         boot_id=statement.boot_id,
         verdict=str(statement.verdict),
         level=statement.level,
@@ -211,6 +217,28 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
         warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
         report=str(run.path / REPORT),
         page=str(page) if page.is_file() else "",
+        annotation=annotation,
+    )
+
+
+def _revocation(run: RunDirectory, statement: evidence.Statement, annotation: str, *, this_boot: bool) -> Evidence:
+    """What the agent has signed; there is no report of it."""
+    known = load_reasons().get(statement.code)
+    reason = Reason(
+        statement.code, evidence.WATCHED, statement.message, action=known.action if known else Action.RETEST
+    )
+    return Evidence(
+        run_id=run.run_id,
+        path=str(run.path),
+        sequence=run.sequence,
+        this_boot=this_boot,
+        boot_id=statement.boot_id,
+        verdict=str(statement.verdict),
+        level=statement.level,
+        simulated=statement.simulated,
+        finished_at=statement.finished_at,
+        action=str(reason.action),
+        reasons=(to_json(reason),),
         annotation=annotation,
     )
 
@@ -261,4 +289,6 @@ def _evidence_text(found: Evidence) -> str:
         return found.problem
     boot = "of this boot" if found.this_boot else "of another boot"
     simulated = ", simulated" if found.simulated else ""
+    if found.level == evidence.WATCHED:
+        return f"taken back by the agent, {boot}{simulated}, {found.finished_at}"
     return f"{found.verdict} of run {found.sequence} at level {found.level}, {boot}{simulated}, {found.finished_at}"

@@ -15,7 +15,7 @@ from gpu_burnin.hardware import XidTable
 from gpu_burnin.node import leave_file
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
 from gpu_burnin.node.api import annotations_of
-from gpu_burnin.node.evidence import one_line
+from gpu_burnin.node.evidence import WATCHED, one_line
 from gpu_burnin.node.gate import check_gate
 from gpu_burnin.node.watch import judged
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
@@ -23,7 +23,7 @@ from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import Read
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
-from gpu_burnin.node.watch.revoke import LEVEL, Revoker, annotation
+from gpu_burnin.node.watch.revoke import Revoker, annotation
 from gpu_burnin.node.watch.system import System
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
@@ -261,7 +261,7 @@ class Agent:
     def _forget_tested(self) -> None:
         """Warnings of before the newest test are its to judge; what the agent does not see stays told."""
         newest = self.revoker.newest() if self.memory.kept.warnings else None
-        if newest is None or newest.statement.boot_id != self.memory.kept.boot_id or newest.statement.level == LEVEL:
+        if newest is None or newest.statement.boot_id != self.memory.kept.boot_id or newest.statement.level == WATCHED:
             return
         since = newest.statement.finished_at
         stays = {NO_LOG, NO_NVML, *STANDING}

@@ -24,7 +24,6 @@ from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
 from gpu_burnin.types import JSON, Verdict
 
-LEVEL = "watch"
 REVOCATION = "revocation.json"
 
 
@@ -129,8 +128,8 @@ class Revoker:
                 boot_id=self.memory.kept.boot_id,
                 report_sha256=hashlib.sha256(said).hexdigest(),
                 verdict=Verdict.FAIL,
-                level=LEVEL,
-                plan_sha256=hashlib.sha256(LEVEL.encode()).hexdigest(),
+                level=evidence.WATCHED,
+                plan_sha256=hashlib.sha256(evidence.WATCHED.encode()).hexdigest(),
                 hardware_sha256=hardware_identity.digest(hardware),
                 simulated=newest.statement.simulated if newest is not None and same_boot else self.simulated,
                 sequence=run.sequence,

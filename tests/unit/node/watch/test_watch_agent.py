@@ -8,15 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import burnin
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
+from gpu_burnin.node import evidence, unit
 from gpu_burnin.node.agent_note import Answer, Asked, Maintenance, note_text, read_note
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.gate import GateClosed, check_gate
+from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch import revoke
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Verdict
 from tests.support.agent_helpers import APPLICATION, Bench, healthy, xid
 from tests.support.report_helpers import BOOT, HARDWARE, NOW, leave_run
@@ -97,6 +100,20 @@ def test_a_run_that_begins_later_is_higher_and_its_pass_opens_again(
     assert run.sequence == 3
     assert gate_is_open(bench)
     assert published(bench, public_line).statement.verdict is Verdict.PASS
+
+
+def test_status_tells_a_revocation_as_a_fail_that_stands(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "state", lambda: unit.UnitState(False))
+    bench.log(xid())
+    bench.tick()
+    found = read_status(bench.config, bench.root)
+    assert found.evidence is not None
+    told = found.evidence
+    assert (told.problem, told.verdict, told.level, told.this_boot, told.report) == ("", "FAIL", "watch", True, "")
+    assert [(reason["code"], reason["action"]) for reason in told.reasons] == [("XID_FATAL", "reset_gpu")]
+    assert "taken back by the agent, of this boot" in render(found)
+    decision = burnin.decide(to_json(found), level="quick", retest=False)
+    assert not decision.run, "work may still be on the node: a person or the admitter asks for the retest"
 
 
 def test_the_same_fault_revokes_once(bench: Bench, public_line: str) -> None:
@@ -271,7 +288,9 @@ def test_an_xid_of_nvml_counts_where_the_log_has_it_not(bench: Bench, public_lin
     assert list(bench.agent.memory.kept.warnings) == ["XID_SUSPECT XID 31 0000:1b:00.0"]
 
 
-def test_other_hardware_revokes_when_it_is_seen_twice(bench: Bench, public_line: str) -> None:
+def test_other_hardware_revokes_when_it_is_seen_twice(
+    bench: Bench, public_line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.gpus(healthy(vbios="97.00"))
     bench.tick()
     assert published(bench, public_line).statement.verdict is Verdict.PASS
@@ -279,6 +298,9 @@ def test_other_hardware_revokes_when_it_is_seen_twice(bench: Bench, public_line:
     bench.gpus(healthy(vbios="97.00"))
     assert published_code(bench, public_line) == "HARDWARE_CHANGED"
     assert "VBIOS of GPU-a 96.00.D0.00.03 -> 97.00" in published(bench, public_line).statement.message
+    monkeypatch.setattr(unit, "state", lambda: unit.UnitState(False))
+    status = to_json(read_status(bench.config, bench.root))
+    assert burnin.decide(status, level="quick", retest=False).run, "as after a driver that site.yml has changed"
 
 
 def test_hardware_that_is_itself_again_is_no_change(bench: Bench, public_line: str) -> None:

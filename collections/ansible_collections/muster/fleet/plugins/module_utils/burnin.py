@@ -104,6 +104,8 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
         return Decision(True, evidence["problem"])
     if not evidence["this_boot"]:
         return Decision(True, "the host was started again since its last burn-in")
+    if evidence["level"] == "watch" and any(reason["code"] == "HARDWARE_CHANGED" for reason in evidence["reasons"]):
+        return Decision(True, "the GPUs or the driver are not those that were tested")
     if evidence["verdict"] != "PASS":
         return Decision(False, f"the {evidence['verdict']} of this boot stands until a retest is asked for")
     if level not in LEVELS or evidence["level"] not in LEVELS:
