@@ -19,9 +19,11 @@ from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
 
-# A renewal that takes longer than this is tried again: the leader's time is short.
-_LEASE_TIMEOUT_S = (1.0, 2.0)
-_MOST_RETRY_S = 5.0
+# A slow answer is worth more than a second try: an overloaded API server would never give one to those who hang up.
+# The leader's time goes on by when it sent its renewal, however late the answer comes.
+_LEASE_TIMEOUT_S = (1.0, 5.0)
+# A candidate asks so often at the least that it takes the Lease within seconds of its end.
+_MOST_RETRY_S = 2.0
 _Sample = tuple[Mapping[str, str], float]
 
 
