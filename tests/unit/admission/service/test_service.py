@@ -167,7 +167,7 @@ def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
         )
         assert sum(map(fleet.ready, names)) == 8
         assert any("many nodes at once" in text for text in admitter.messages())
-        until("the event", lambda: "MusterBrake" in str(api.objects["events"]))
+        until("the event", lambda: "MusterBrake" in str(api.objects.get("events")))
         assert admitter.service.metrics.value("brake_denials", brake="gate") >= 8
 
 
