@@ -18,8 +18,6 @@ from gpu_burnin.system.streams import readers_may_leave
 if TYPE_CHECKING:
     from gpu_burnin.admission.schedule.rules import TestRules
 
-_CONFIG = Path("/etc/muster/admitter.yaml")
-
 
 @click.command()
 @click.option("--within", "within_s", type=duration, default="7d", show_default=True, help="The time to come: 24h, 7d.")
@@ -59,18 +57,10 @@ def coverage(
 
 def _budgets(path: Path | None) -> tuple[TestRules, str]:
     """What the admitter was told, and where that was read; its defaults on a machine without its configuration."""
-    from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
-    from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.system.files import read_text
-    from gpu_burnin.system.yaml_text import load
+    from gpu_burnin.admission.schedule.rules import TestRules
+    from gpu_burnin.admission.settings import DEFAULT_CONFIG, read_settings
 
-    found = path or _CONFIG
+    found = path or DEFAULT_CONFIG
     if path is None and not found.exists():
         return TestRules(), "the defaults: no --config is given"
-    try:
-        document = load(read_text(found), found) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise GpuBurninError(f"{found}: cannot be read ({error}); give --config another file") from error
-    if not isinstance(document, dict):
-        raise GpuBurninError(f"{found}: must be keys with values; see the role admitter")
-    return parse_tests(document.get("tests", {})), str(found)
+    return read_settings(found).tests, str(found)
