@@ -77,12 +77,12 @@ def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet
 def test_a_hold_and_a_pause_keep_a_node_as_they_say(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     admitted(fleet, "gpu-1")
     pause: dict[str, Any] = {"metadata": {"namespace": SYSTEM_NAMESPACE, "name": "muster-pause"}}
-    with working(api, tmp_path):
+    with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
         fleet.ask("gpu-1", hold=ASK)
         until("the hold", lambda: fleet.status("gpu-1")["state"] == "held" and not fleet.ready("gpu-1"))
         api.put("configmaps", {**pause, "data": {"who": "ada", "why": "power work", "until": ""}})
-        until("the pause", lambda: "paused" in str(fleet.status("gpu-1").get("next")) or api.objects["configmaps"])
+        until("the pause", lambda: admitter.service.term and admitter.service.term.pause.why())
         fleet.ask("gpu-1", hold=None)
         until("what waits", lambda: "power work" in str(fleet.status("gpu-1").get("next")))
         assert not fleet.ready("gpu-1")
