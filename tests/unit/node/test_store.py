@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import EVIDENCE, NoResult, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import write_atomic
+from tests.support.clocks import PATIENCE_S
 from tests.support.report_helpers import NOW
 from tests.support.sample_reports import healthy_8
 
@@ -189,3 +191,38 @@ def test_write_atomic_leaves_the_old_file_on_error(tmp_path: Path, monkeypatch: 
         write_atomic(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(store: Store) -> None:
+    with store.locked():
+        assert store.held()
+        ended = threading.Event()
+
+        def take() -> None:
+            with store.locked():
+                ended.set()
+
+        waiting = threading.Thread(target=take, daemon=True)
+        waiting.start()
+        assert not ended.wait(0.1), "the agent signs"
+    assert ended.wait(PATIENCE_S)
+    waiting.join(PATIENCE_S)
+    assert not store.held()
+
+
+def test_a_number_beyond_what_json_readers_hold_is_damage(store: Store) -> None:
+    store.root.mkdir()
+    (store.root / "sequence").write_text(f"{2**53 - 1}\n")
+    assert store.counter() == 2**53 - 1
+    (store.root / "sequence").write_text(f"{2**53}\n")
+    with pytest.raises(GpuBurninError, match="does not hold a number"):
+        store.counter()
+
+
+def test_a_revocation_closes_the_gate_until_it_is_taken_away(store: Store) -> None:
+    store.revoke("XID_FATAL: XID 79")
+    assert store.revoked() == "XID_FATAL: XID 79"
+    store.clear_revocation("another reason")
+    assert store.revoked() == "XID_FATAL: XID 79"
+    store.clear_revocation("XID_FATAL: XID 79")
+    assert store.revoked() is None
