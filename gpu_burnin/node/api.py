@@ -87,18 +87,22 @@ class NodeApi:
             if response.status != 200:
                 raise self._refusal("watch", response.status, response.read(1 << 16))
             while line := response.readline(_MOST_EVENT_BYTES):
-                yield self._change(line)
+                if change := self._change(line):
+                    yield change
         except (OSError, http.client.HTTPException) as error:
             raise NotYet(f"{self._config.publish.server} broke off ({error or type(error).__name__})") from error
         finally:
             connection.close()
 
-    def _change(self, line: bytes) -> Change:
+    def _change(self, line: bytes) -> Change | None:
+        """What an event says; None for a bookmark, which nobody asked for and which has no Node in it."""
         try:
             event = parse_json(line)
             kind, item = event["type"], event["object"]
             if kind == "ERROR":
                 raise NotYet(f"the watch ended: {item.get('message', 'no reason given')}", int(item.get("code") or 0))
+            if kind == "BOOKMARK":
+                return None
             return Change(None if kind == "DELETED" else item, str(item["metadata"]["resourceVersion"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotYet(f"{self._config.publish.server} sent an event that cannot be read ({error})") from error

@@ -83,6 +83,16 @@ class TestClient:
         assert next(changes).node is None
         assert client.listed().node is None
 
+    def test_a_bookmark_is_no_node(self, api: FakeApi, config: Config) -> None:
+        put(api)
+        api.bookmark_s = 0.05
+        client = NodeApi(config)
+        version = client.listed().version
+        change = threading.Timer(0.3, lambda: put(api, request="ours"))
+        change.start()
+        found = next(client.watch(version, 5.0))
+        assert found.node is not None and found.node["metadata"]["annotations"] == {"muster.dev/request": "ours"}
+
     @pytest.mark.parametrize(("status", "kind"), [(403, ApiRefused), (401, ApiRefused), (404, NotYet), (503, NotYet)])
     def test_refusals_are_final_or_may_pass(
         self, status: int, kind: type[Exception], api: FakeApi, config: Config
