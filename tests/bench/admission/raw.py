@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
-from gpu_burnin.admission.names import CONDITION
-from gpu_burnin.admission.record import Next, State, Status, Transition, status_document
-from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.admission.client import KubeApi, Object, admissions_path, node_path
+from gpu_burnin.admission.decide import decide, trim_node
+from gpu_burnin.admission.record import parse, status_document
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.verify import Verifier
+from gpu_burnin.admission.view import Patch, Rules, View
 from tests.bench.admission.api import each
 from tests.bench.admission.fleet import ADMISSIONS, NAMES
 from tests.bench.admission.measure import Stopwatch
 
 PATCHES_A_NODE = 3
-_TEXT = "waits for its first test; this is the yardstick of a benchmark, as long as such a sentence is"
 
 
 @dataclass(frozen=True)
 class Rate:
-    """PATCHes by the clock, and what each costs all processes that take part: that is no matter of who else runs."""
+    """PATCHes by the clock, and what each costs all processes that take part, which hangs little on who else runs."""
 
     a_second: float
     cpu_ms: float
@@ -38,36 +38,31 @@ class Rate:
 
 
 def patch_all(kubeconfig: Path, names: Sequence[str], workers: int, pids: Sequence[int]) -> Rate:
-    """For each node the record's status, the Node, the Node's status, as the admitter writes them."""
+    """Admit these nodes by the very patches that the admitter would write, which are ready before the clock runs."""
     api = KubeApi(kubeconfig, retries=0)
-    versions = {str(one["metadata"]["name"]): str(one["metadata"]["resourceVersion"]) for one in api.items(ADMISSIONS)}
-    nodes = {name: str(node["metadata"]["resourceVersion"]) for name, node in api.nodes().items()}
-    at = rfc3339(datetime.now(UTC))
-    status = Status(
-        State.NEW,
-        since=at,
-        code="NO_EVIDENCE",
-        message=_TEXT,
-        next=Next("wait", _TEXT, at),
-        transitions=(Transition(at, "new", "new", "NO_EVIDENCE", _TEXT),),
-    )
-    condition = {
-        "type": CONDITION, "status": "False", "reason": "NoEvidence", "message": _TEXT,
-        "lastHeartbeatTime": at[:19] + "Z", "lastTransitionTime": at[:19] + "Z",
-    }  # fmt: skip
-    annotation = f"/metadata/annotations/{NAMES.admitted.replace('/', '~1')}"
-
-    def tested(version: str) -> dict[str, Any]:
-        return {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    records = {str(item["metadata"]["name"]): item for item in api.items(ADMISSIONS)}
+    nodes, verifier, now = api.nodes(), Verifier(NAMES, Metrics()), datetime.now(UTC)
+    prepared = {name: _patches(records[name], nodes[name], verifier, now) for name in names}
 
     def one(name: str) -> None:
-        change = [tested(versions[name]), {"op": "add", "path": "/status", "value": status_document(status)}]
-        api.patch(f"{admissions_path(NAMES, name)}/status", change)
-        change = [tested(nodes[name]), {"op": "add", "path": annotation, "value": _TEXT}]
-        version = api.patch(node_path(name), change)["metadata"]["resourceVersion"]
-        change = [tested(version), {"op": "add", "path": "/status/conditions/-", "value": condition}]
-        api.patch(f"{node_path(name)}/status", change)
+        record, node, (test, *condition) = prepared[name]
+        api.patch(f"{admissions_path(NAMES, name)}/status", record)
+        version = api.patch(node_path(name), node)["metadata"]["resourceVersion"]
+        api.patch(f"{node_path(name)}/status", [{**test, "value": version}, *condition])
 
     watch = Stopwatch(pids)
     each(one, names, workers)
     return Rate.of(PATCHES_A_NODE * len(names), watch)
+
+
+def _patches(item: Object, node: Object, verifier: Verifier, now: datetime) -> tuple[Patch, Patch, Patch]:
+    """Of the record's status, of the Node, and of the Node's status."""
+    record, trimmed = parse(item), trim_node(node)
+    evidence = verifier.evidence(record, trimmed)
+    view = View(record.name, record, trimmed, evidence=evidence, agent=verifier.agent(trimmed))
+    decision = decide(view, Rules(NAMES), now)
+    if decision.node_patch is None or decision.node_status_patch is None:
+        raise RuntimeError(f"{record.name} is not admitted: {decision.status.message}")
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": record.version}
+    status = {"op": "add", "path": "/status", "value": status_document(decision.status)}
+    return [test, status], decision.node_patch, decision.node_status_patch
