@@ -54,10 +54,14 @@ class Revoker:
         return Newest(statement, hardware)
 
     def wanted(self, finding: Finding) -> bool:
-        """Whether a fatal finding changes anything: the newest FAIL of this boot may have said as much already."""
+        """Whether a fatal finding changes anything: the newest FAIL of this boot may have said as much already.
+
+        Before the first result of a boot there is nothing to take back: the gate is closed, and the burn-in to come
+        judges what is there by then, and says more of it.
+        """
         newest = self.newest()
         if newest is None or newest.statement.boot_id != self.memory.kept.boot_id:
-            return self.store.revoked() is None
+            return False
         if newest.statement.verdict is not Verdict.FAIL:
             return True
         return finding.code in LOSES_WORK and newest.statement.code not in LOSES_WORK

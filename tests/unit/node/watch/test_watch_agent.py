@@ -116,6 +116,22 @@ def test_status_tells_a_revocation_as_a_fail_that_stands(bench: Bench, monkeypat
     assert not decision.run, "work may still be on the node: a person or the admitter asks for the retest"
 
 
+def test_before_the_first_result_of_a_boot_there_is_nothing_to_take_back(
+    config: Config, root: Path, tmp_path: Path, statement: Statement, public_line: str
+) -> None:
+    """The burn-in to come tells more; a revocation in its place would keep it from being run."""
+    bench = Bench(config, root, tmp_path / "pods" / "leave.json")
+    lost = healthy(lost="gpu_is_lost")
+    bench.gpus(lost)
+    bench.log(xid())
+    bench.tick()
+    assert (Store(config.state_dir).runs(), Store(config.state_dir).revoked(), gate_is_open(bench)) == ([], None, False)
+    leave_run(config, statement)
+    bench.gpus(lost)
+    assert published_code(bench, public_line) == "GPU_LOST", "the fault is still there, and now there is a pass"
+    assert not gate_is_open(bench)
+
+
 def test_the_same_fault_revokes_once(bench: Bench, public_line: str) -> None:
     for at_us in (1, 2, 3):
         bench.log(xid(at_us=at_us))
