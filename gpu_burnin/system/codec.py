@@ -14,12 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT
 
 T = TypeVar("T")
+# The value of its data, for a hint that was looked at once. The flag is from_json's `tolerant`.
+Reader: TypeAlias = Callable[[Any, bool], Any]
 _NOT_FINITE = ("nan", "inf", "-inf")
+# Most values are one of these.
+_AS_IS = (str, int, bool, NoneType)
 
 
 class Misfit(ValueError):
@@ -33,12 +37,13 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a dataclass as JSON has it: `make` gives its default (None: it has none)."""
+    """A field of a dataclass as JSON has it: `make` gives its default (None: it has none), `read` its value."""
 
     name: str
     json_name: str
     hint: Any
     make: Callable[[], Any] | None
+    read: Reader
     omit_default: bool
 
 
@@ -54,6 +59,7 @@ def json_fields(kind: type) -> tuple[Field, ...]:
             str(found[name].metadata.get(JSON_NAME, name)),
             hints[name],
             _default(found[name]),
+            _reader(hints[name]),
             bool(found[name].metadata.get(OMIT_DEFAULT)),
         )
         for name in named
@@ -69,13 +75,15 @@ def _default(field: Any) -> Callable[[], Any] | None:
 
 def to_json(value: object, not_finite: Callable[[float], str | None] = str) -> Any:
     """JSON values of a dataclass, mapping, list or scalar; `not_finite` gives what stands for NaN and infinities."""
+    if type(value) in _AS_IS:
+        return value
     if is_dataclass(value) and not isinstance(value, type):
-        entries = ((field, getattr(value, field.name)) for field in json_fields(type(value)))
-        return {
-            field.json_name: to_json(item, not_finite)
-            for field, item in entries
-            if not (field.omit_default and field.make and item == field.make())
-        }
+        document = {}
+        for field in json_fields(type(value)):
+            item = getattr(value, field.name)
+            if not (field.omit_default and field.make and item == field.make()):
+                document[field.json_name] = to_json(item, not_finite)
+        return document
     if isinstance(value, Mapping):
         return {str(key): to_json(item, not_finite) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -91,46 +99,60 @@ def from_json(kind: type[T], data: object, *, tolerant: bool = False) -> T:
     `tolerant` ignores fields that are not known, as another version may have them, and reads null where a number is
     wanted as one that is not finite.
     """
-    made: T = _read(kind, data, tolerant)
+    made: T = _reader(kind)(data, tolerant)
     return made
 
 
-def _read(hint: Any, data: Any, tolerant: bool) -> Any:
+def _reader(hint: Any) -> Reader:
+    """Not cached by hint: unions are equal in any order, and the first that fits counts."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in (Any, object):
-        return data
+        return lambda data, _: data
     if origin in (Union, UnionType):
-        return _first(args, data, tolerant)
+        return _first(NoneType in args, [_reader(arg) for arg in args])
     if origin is Literal:
-        return _one_of(args, data)
+        return lambda data, _: _one_of(args, data)
     if origin is tuple:
-        return _items(args, data, tolerant)
-    if origin is not None and issubclass(origin, Mapping):
-        return {_read(args[0], key, tolerant): _at(key, args[1], item, tolerant) for key, item in _object(data).items()}
+        return _items([_reader(arg) for arg in args if arg is not ...], many=args[1:] == (...,))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(*map(_reader, args))
     if is_dataclass(hint):
-        return _object_of(cast("type[Any]", hint), _object(data), tolerant)
-    if issubclass(hint, Enum):
-        return hint(_one_of([member.value for member in hint], data))
-    return _scalar(hint, data, tolerant)
+        kind = cast("type[Any]", hint)
+        return lambda data, tolerant: _object_of(kind, _object(data), tolerant)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        values = [member.value for member in hint]
+        return lambda data, _: hint(_one_of(values, data))
+    return lambda data, tolerant: _scalar(hint, data, tolerant)
 
 
-def _at(step: str | int, hint: Any, data: Any, tolerant: bool) -> Any:
+def _at(step: str | int, read: Reader, data: Any, tolerant: bool) -> Any:
     try:
-        return _read(hint, data, tolerant)
+        return read(data, tolerant)
     except Misfit as misfit:
         raise Misfit(misfit.why, step, *misfit.path) from None
 
 
-def _first(hints: tuple[Any, ...], data: Any, tolerant: bool) -> Any:
-    if data is None and NoneType in hints:
-        return None
-    misfits = []
-    for hint in hints:
-        try:
-            return _read(hint, data, tolerant)
-        except Misfit as misfit:
-            misfits.append(misfit)
-    raise max(misfits, key=lambda misfit: len(misfit.path))  # the one that went furthest into the data
+def _first(optional: bool, readers: list[Reader]) -> Reader:
+    def read(data: Any, tolerant: bool) -> Any:
+        if data is None and optional:
+            return None
+        misfits = []
+        for reader in readers:
+            try:
+                return reader(data, tolerant)
+            except Misfit as misfit:
+                misfits.append(misfit)
+        raise max(misfits, key=lambda misfit: len(misfit.path))  # the one that went furthest into the data
+
+    return read
+
+
+def _mapping(read_key: Reader, read_item: Reader) -> Reader:
+    def read(data: Any, tolerant: bool) -> Any:
+        entries = _object(data).items()
+        return {read_key(key, tolerant): _at(key, read_item, item, tolerant) for key, item in entries}
+
+    return read
 
 
 def _one_of(values: Any, data: Any) -> Any:
@@ -140,13 +162,15 @@ def _one_of(values: Any, data: Any) -> Any:
     raise Misfit(f"none of {', '.join(map(repr, values))}: {data!r:.40}")
 
 
-def _items(hints: tuple[Any, ...], data: Any, tolerant: bool) -> tuple[Any, ...]:
-    if not isinstance(data, list | tuple):
-        raise Misfit(f"not a list: {data!r:.40}")
-    many = hints[1:] == (...,)
-    if not many and len(data) != len(hints):
-        raise Misfit(f"not {len(hints)} items: {data!r:.40}")
-    return tuple(_at(index, hints[0 if many else index], item, tolerant) for index, item in enumerate(data))
+def _items(readers: list[Reader], *, many: bool) -> Reader:
+    def read(data: Any, tolerant: bool) -> Any:
+        if not isinstance(data, list | tuple):
+            raise Misfit(f"not a list: {data!r:.40}")
+        if not many and len(data) != len(readers):
+            raise Misfit(f"not {len(readers)} items: {data!r:.40}")
+        return tuple(_at(index, readers[0 if many else index], item, tolerant) for index, item in enumerate(data))
+
+    return read
 
 
 def _object(data: Any) -> Mapping[str, Any]:
@@ -157,13 +181,12 @@ def _object(data: Any) -> Mapping[str, Any]:
 
 def _object_of(kind: type, data: Mapping[str, Any], tolerant: bool) -> Any:
     known = json_fields(kind)
-    unknown = set(data) - {field.json_name for field in known}
-    if unknown and not tolerant:
+    if not tolerant and (unknown := set(data) - {field.json_name for field in known}):
         raise Misfit(f"unknown: {', '.join(sorted(map(str, unknown)))}")
     found = {}
     for field in known:
         if field.json_name in data:
-            found[field.name] = _at(field.json_name, field.hint, data[field.json_name], tolerant)
+            found[field.name] = _at(field.json_name, field.read, data[field.json_name], tolerant)
         elif field.make is None:
             raise Misfit("missing", field.json_name)
     try:

@@ -56,6 +56,38 @@ class TestStatus:
         assert change(admin, name, {"status": ADMITTED}).status == 200
         assert "status" not in admin.request("GET", f"{LEDGER}/{name}").body
 
+    @pytest.mark.parametrize("content_type", [MERGE_PATCH, JSON_PATCH, APPLY])
+    def test_brings_in_nothing_else(self, provisioner: Client, admitter: Client, content_type: str) -> None:
+        """The policy passes over the admitter's updates of the status, since only the status is taken from them."""
+        name = entry(provisioner)
+        before = admitter.request("GET", f"{LEDGER}/{name}").body
+        spec = {"identity": {"hostKey": "other"}, "hold": ask("admin")}
+        forged = {"metadata": {"labels": {"team": "red"}, "finalizers": ["a.example/b"]}, "spec": spec}
+        path = f"{LEDGER}/{name}/status"
+        body: Any = {**forged, "status": ADMITTED}
+        if content_type == JSON_PATCH:
+            parts = {"/spec": spec, "/status": ADMITTED, "/metadata/labels": {"team": "red"}}
+            body = [{"op": "add", "path": place, "value": value} for place, value in parts.items()]
+        elif content_type == APPLY:
+            path = f"{path}?fieldManager=x&force=true"
+            body = {**body, "apiVersion": NAMES.api_version, "kind": before["kind"]}
+            body["metadata"] = {**forged["metadata"], "name": name}
+        reply = admitter.request("PATCH", path, body, content_type)
+        assert reply.status == 200, reply.message
+        after = admitter.request("GET", f"{LEDGER}/{name}").body
+        assert after["status"] == ADMITTED and after["spec"] == before["spec"]
+        assert not {"labels", "finalizers"} & after["metadata"].keys()
+
+    @pytest.mark.parametrize("subresource", ["", "/status"])
+    def test_the_admitter_makes_and_removes_no_entry(
+        self, provisioner: Client, admitter: Client, subresource: str
+    ) -> None:
+        made = document(NodeAdmission(f"led-{next(numbers)}"), NAMES)
+        path = f"{LEDGER}/{made['metadata']['name']}{subresource}"
+        assert admitter.request("PUT", path, {**made, "status": ADMITTED}).status in (403, 404)
+        assert admitter.request("PATCH", f"{path}?fieldManager=x&force=true", made, APPLY).status in (403, 404)
+        assert admitter.request("DELETE", f"{LEDGER}/{entry(provisioner)}{subresource}").status in (403, 405)
+
     def test_a_higher_sequence_than_json_holds_is_refused(self, provisioner: Client, admitter: Client) -> None:
         reply = change(admitter, entry(provisioner), {"status": {**ADMITTED, "highestSequence": 10**300}}, "/status")
         assert reply.status in (400, 422), reply.message

@@ -111,13 +111,18 @@ class _Packed:
         self._kept: dict[str, tuple[str, bytes]] = {}
         self._lock = threading.Lock()
 
+    def news(self, name: str, version: str, listed: bool) -> bool:
+        """Whether keep() would keep it; the watch brings our own writes once more, which need no packing."""
+        old = self._kept.get(name)
+        return old is None or (version != old[0] if listed else newer(version, old[0]))
+
     def keep(self, name: str, version: str, document: object, listed: bool) -> tuple[bool, bool]:
         """Whether it is newer than what was kept, and whether it differs but for its version."""
         data = zlib.compress(json.dumps(document, separators=(",", ":"), sort_keys=True).encode(), 1)
         with self._lock:
-            old = self._kept.get(name)
-            if old is not None and (version == old[0] if listed else not newer(version, old[0])):
+            if not self.news(name, version, listed):
                 return False, False
+            old = self._kept.get(name)
             self._kept[name] = (version, data)
             return True, old is None or old[1] != data
 
@@ -150,6 +155,8 @@ class Nodes:
     def put(self, item: Object, *, listed: bool = False) -> str:
         """See Store."""
         name, version = str(item["metadata"]["name"]), str(item["metadata"]["resourceVersion"])
+        if not self._packed.news(name, version, listed):
+            return ""
         trimmed = dict(self._trim(item))
         trimmed["metadata"] = {k: v for k, v in trimmed["metadata"].items() if k != "resourceVersion"}
         _, changed = self._packed.keep(name, version, trimmed, listed)
@@ -196,6 +203,8 @@ class Records:
         """See Store."""
         metadata = item["metadata"]
         name, version = str(metadata["name"]), str(metadata["resourceVersion"])
+        if not self._packed.news(name, version, listed):
+            return ""
         spec, status = item.get("spec") or {}, item.get("status") or {}
         document = {"metadata": {"name": name, "uid": metadata.get("uid", "")}, "spec": spec, "status": status}
         with self._lock:

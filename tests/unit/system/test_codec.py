@@ -108,3 +108,27 @@ def test_another_version_may_have_more() -> None:
     assert from_json(Thing, PLAIN | {"more": 1}, tolerant=True) == THING
     with pytest.raises(Misfit, match="name: missing"):
         from_json(Thing, {}, tolerant=True)
+
+
+@dataclass(frozen=True)
+class RealFirst:
+    number: float | int
+
+
+@dataclass(frozen=True)
+class WholeFirst:
+    number: int | float
+
+
+def test_of_a_union_the_first_that_fits_counts_though_unions_of_another_order_are_equal() -> None:
+    assert type(from_json(WholeFirst, {"number": 1}).number) is int
+    assert type(from_json(RealFirst, {"number": 1}).number) is float
+
+
+@dataclass(frozen=True)
+class Written:
+    names: frozenset[str]
+
+
+def test_what_is_only_written_may_have_a_hint_that_is_not_read() -> None:
+    assert to_json(Written(frozenset({"a"}))) == {"names": ["a"]}
