@@ -11,6 +11,8 @@ from gpu_burnin.types import JSON, Gpu
 # No machine has as many GPUs; each text is some 40 characters.
 MOST_GPUS = 128
 _MOST_CHARS = 128
+# Said where hashes differ and what differs cannot be named.
+UNNAMED = "GPUs, VBIOS, driver or kernel are not those that were tested"
 
 
 def identity(gpus: Iterable[Gpu], driver: str, kernel: str) -> dict[str, JSON]:
@@ -41,8 +43,21 @@ def checked(document: Any) -> dict[str, JSON]:
     return dict(document)
 
 
+def bounded(document: Any) -> dict[str, JSON]:
+    """What is kept of a node's words: nothing where they have not the form."""
+    try:
+        return checked(document)
+    except ValueError:
+        return {}
+
+
 def difference(old: Mapping[str, JSON], new: Mapping[str, JSON]) -> str:
-    """What is other in `new`, in words, such as "driver 570.1 -> 580.2; GPU-a is gone"; "" for the same hardware."""
+    """What is other in `new`, in words, such as "driver 570.1 -> 580.2; GPU-a is gone"; "" for the same hardware.
+
+    UNNAMED where one of them has not the form.
+    """
+    if not bounded(old) or not bounded(new):
+        return UNNAMED
     before, after = (_by_uuid(hardware) for hardware in (old, new))
     parts = [f"{key} {old[key]} -> {new[key]}" for key in ("driver", "kernel") if old[key] != new[key]]
     parts += [f"{uuid or 'a GPU without UUID'} is gone" for uuid in before if uuid not in after]

@@ -8,7 +8,6 @@ from datetime import datetime
 from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch, said, shut
 from gpu_burnin.admission.decide.course import Course, course_of
 from gpu_burnin.admission.decide.draining import draining
-from gpu_burnin.admission.decide.hardware import bounded, change
 from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, judge
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
@@ -22,6 +21,7 @@ from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.names import ADMITTER_USER
 from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
+from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
 LET_IN, PAUSED = "let in", "the fleet is paused"
 # What a brake's leave is for.
@@ -176,7 +176,7 @@ def _changed_since(facts: Facts, course: Course) -> str:
     old, statement = facts.status.accepted, facts.statement
     if not course.open or old is None or statement is None or old.hardware_sha256 == statement.hardware_sha256:
         return ""
-    return f"since it was let in last: {change(old.hardware, facts.evidence.hardware)}"
+    return f"since it was let in last: {difference(old.hardware, facts.evidence.hardware) or UNNAMED}"
 
 
 def _accepted(facts: Facts, judged: Judged) -> Accepted:

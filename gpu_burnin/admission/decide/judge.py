@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_burnin.admission.decide.hardware import change
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
 from gpu_burnin.admission.decide.remember import proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
@@ -15,6 +14,7 @@ from gpu_burnin.admission.decide.words import active, fault, sentence
 from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
 from gpu_burnin.node.evidence import MAX_SKEW_S, Expectation, Statement, refusal
+from gpu_burnin.system.hardware_identity import UNNAMED, difference
 from gpu_burnin.types import Verdict
 
 # Evidence of nodes tested together must not expire together.
@@ -267,7 +267,8 @@ def _changed(facts: Facts, statement: Statement) -> str:
     # Two clocks: a run that was finished as much later as they may differ began after it, or shortly before.
     if first is not None and statement.finished > later(first, MAX_SKEW_S):
         return ""
-    return change(old.hardware, facts.evidence.hardware)
+    # The hashes differ: never an empty text, which would mean that nothing has changed.
+    return difference(old.hardware, facts.evidence.hardware) or UNNAMED
 
 
 def missing_gpus(facts: Facts) -> str:

@@ -14,7 +14,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence
 from gpu_burnin.node.evidence import EvidenceError, Expectation, Statement
 from gpu_burnin.system.canonical import canonical_json
-from gpu_burnin.system.hardware_identity import difference, digest, identity
+from gpu_burnin.system.hardware_identity import UNNAMED, difference, digest, identity
 from gpu_burnin.types import JSON, Gpu, Verdict
 from tests.support.report_helpers import BOOT, HARDWARE, HARDWARE_SHA256, MACHINE, NOW, make_key
 
@@ -287,3 +287,9 @@ def test_message_is_cut_to_what_a_statement_carries() -> None:
 def test_difference_of_hardware_in_words(gpus: list[JSON], driver: str, says: str) -> None:
     old: dict[str, JSON] = {"gpus": [["GPU-a", "1", "96"]], "driver": "580", "kernel": "6"}
     assert difference(old, {"gpus": gpus, "driver": driver, "kernel": "6"}) == says
+
+
+@pytest.mark.parametrize("hardware", [{}, {"gpus": "GPU-a", "driver": "580", "kernel": "6"}])
+def test_a_difference_from_what_has_not_the_form_is_not_named(hardware: dict[str, JSON]) -> None:
+    known: dict[str, JSON] = {"gpus": [["GPU-a", "1", "96"]], "driver": "580", "kernel": "6"}
+    assert difference(known, hardware) == difference(hardware, known) == UNNAMED
