@@ -202,10 +202,13 @@ def _write(
 
 
 def _still(wanted: Wanted, old: NodeAdmission | None) -> Wanted:
-    """With the key that the cluster has, where the inventory knows none."""
-    if old is None or wanted.identity.host_key:
+    """With the key, and the machine of that key, that the cluster has, where the inventory knows none."""
+    if old is None:
         return wanted
-    return replace(wanted, identity=replace(wanted.identity, host_key=old.spec.identity.host_key))
+    there, identity = old.spec.identity, wanted.identity
+    key = identity.host_key or there.host_key
+    machine = identity.machine_id or (there.machine_id if key == there.host_key else "")
+    return replace(wanted, identity=replace(identity, host_key=key, machine_id=machine))
 
 
 def _asked(spec: Spec) -> str:

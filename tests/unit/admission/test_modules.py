@@ -133,6 +133,25 @@ def test_a_key_that_is_not_pinned_any_more_stays(
     assert "the one in the cluster stays" in done["notes"][0]
 
 
+def test_a_machine_id_that_is_not_known_now_stays_with_its_key(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, tmp_path: Path
+) -> None:
+    [node] = parameters["nodes"]
+    run_module(**parameters)
+    assert not entry(api)["spec"]["identity"].get("machineID")
+    run_module(**{**parameters, "nodes": [{**node, "machine_id": "a" * 32}]})
+    assert entry(api)["spec"]["identity"]["machineID"] == "a" * 32
+    _, done = run_module(**parameters)
+    assert (done["changed"], entry(api)["spec"]["identity"]["machineID"]) == (False, "a" * 32)
+    # Another machine with the same key is told by its own id.
+    run_module(**{**parameters, "nodes": [{**node, "machine_id": "b" * 32}]})
+    assert entry(api)["spec"]["identity"]["machineID"] == "b" * 32
+    # One of a new key that is not known is not the old one: its evidence would be refused.
+    (tmp_path / "other").write_text("10.0.0.1 ssh-ed25519 AAAA\n")
+    run_module(**{**parameters, "known_hosts": str(tmp_path / "other")})
+    assert not entry(api)["spec"]["identity"].get("machineID")
+
+
 def test_a_key_that_comes_back_goes_on_from_what_was_seen_of_it(
     run_module: RunModule, parameters: dict[str, Any], api: FakeApi, tmp_path: Path
 ) -> None:

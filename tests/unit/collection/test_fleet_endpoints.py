@@ -24,7 +24,10 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "api_loadbalancer": {"lb-1": {"fleet_address": "2001:db8::41"}},
     "system_nodes": {"system-1": {"ansible_host": "2001:db8::51", "__node_admission_gate_state": {"gate_open": True}}},
     "gpu_nodes": {
-        "gpu-1": {"ansible_host": "2001:db8::61", "__node_admission_gate_state": {"gate_open": True}},
+        "gpu-1": {
+            "ansible_host": "2001:db8::61",
+            "__node_admission_gate_state": {"gate_open": True, "machine_id": "a" * 32},
+        },
         "gpu-2": {
             "ansible_host": "198.18.7.62",
             "ansible_port": 2222,
@@ -163,7 +166,7 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     controller = found["localhost"]
     assert controller["identities"][0] == {"name": "system-1", "addresses": "2001:db8::51"}
     assert controller["nodes"] == [
-        {"name": "gpu-1", "address": "2001:db8::61", "addresses": "2001:db8::61"},
+        {"name": "gpu-1", "address": "2001:db8::61", "addresses": "2001:db8::61", "machine_id": "a" * 32},
         {
             "name": "gpu-2",
             "address": "198.18.7.62",

@@ -119,3 +119,13 @@ def test_a_young_kubelet_is_given_the_time_to_register(
 
     assert kubelet_state.will_not_register(absent, age_s, lambda: now, pause) is lost
     assert now == waited_s
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("a" * 32 + "\n", "a" * 32), ("", ""), ("uninitialized\n", ""), (None, "")]
+)
+def test_machine_id_is_one_or_none(tmp_path: Path, text: str | None, known: str) -> None:
+    (tmp_path / "etc").mkdir()
+    if text is not None:
+        (tmp_path / "etc/machine-id").write_text(text)
+    assert kubelet_state.machine_id(tmp_path) == known

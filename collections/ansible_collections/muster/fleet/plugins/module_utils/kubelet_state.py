@@ -14,6 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Check, Server, ask, context_of
 
 _SERVER = re.compile(r"^\s*server:\s*[\"']?([^\s\"']+)", re.MULTILINE)
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 RESOLVED_UPSTREAM = "run/systemd/resolve/resolv.conf"
 RESOLVED_STUB = "stub-resolv.conf"
 # kubelet tries to register every 7 s at least, and never again once it has (k8s.io/kubernetes v1.36,
@@ -30,6 +31,15 @@ def kubeconfig_server(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return match[1] if match else ""
+
+
+def machine_id(root: Path = Path("/")) -> str:
+    """The host's machine id; empty when it has none (machine-id(5): also before the first boot is over)."""
+    try:
+        text = (root / "etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+    return text if _MACHINE_ID.fullmatch(text) else ""
 
 
 def resolv_conf(root: Path = Path("/")) -> str:

@@ -13,6 +13,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import r
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
 from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import (
     kubeconfig_server,
+    machine_id,
     node_absent,
     resolv_conf,
     will_not_register,
@@ -86,6 +87,10 @@ node_lost:
     register again before it is restarted.
   returned: success
   type: bool
+machine_id:
+  description: The host's machine id, empty when it has none.
+  returned: success
+  type: str
 resolv_conf:
   description: The resolv.conf for pods.
   returned: success
@@ -147,6 +152,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         "node_lost": registered and node_lost(params, server),
         "gate_open": gate_open,
         "gate_message": gate_message,
+        "machine_id": machine_id(),
         "resolv_conf": resolv_conf(),
     }
 

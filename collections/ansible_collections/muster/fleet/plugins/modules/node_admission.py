@@ -67,6 +67,13 @@ options:
         elements: str
         default: []
         version_added: "0.2.0"
+      machine_id:
+        description:
+          - Its machine id. Evidence of another machine is refused, with the same host key too. Empty when it is not
+            known; one that the entry has for the same host key stays then.
+        type: str
+        version_added: "0.2.0"
+        default: ""
       allow_simulated:
         description: Admit evidence of simulated hardware, and label the node so. Only for a lab.
         type: bool
@@ -207,6 +214,7 @@ NODE_OPTIONS = {
     "address": {"type": "str"},
     "port": {"type": "int", "default": 22},
     "addresses": {"type": "list", "elements": "str", "default": []},
+    "machine_id": {"type": "str", "default": ""},
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
@@ -231,7 +239,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
     """The entry that an item of O(nodes) asks for."""
-    identity = Identity(key, allow_simulated=node["allow_simulated"], addresses=tuple(node["addresses"]))
+    identity = Identity(key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]))
     gpus = Hardware(int(node["expect"].get("gpus") or 0))
     return Wanted(node["name"], identity, gpus, Proof(node["level"], evidence_ttl_s))
 
