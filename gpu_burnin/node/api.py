@@ -21,8 +21,9 @@ from gpu_burnin.system.files import parse_json
 REQUEST_TIMEOUT_S = 10.0
 GONE = 410
 NOT_FOUND = 404
+UNAUTHORIZED = 401
 # Refusals that waiting does not cure: bad request, not authorised, forbidden.
-_FINAL = frozenset({400, 401, 403, 405, 415, 422})
+_FINAL = frozenset({400, UNAUTHORIZED, 403, 405, 415, 422})
 # A peer that has vanished is noticed after a minute, without a byte of the API server's while all is well.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _MOST_EVENT_BYTES = 8 << 20

@@ -16,7 +16,7 @@ from typing import Any
 from gpu_burnin import __version__
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.node.agent_note import AgentNote, NoteError, note_text, read_note
-from gpu_burnin.node.api import NOT_FOUND, NodeApi, NotYet, annotations_of
+from gpu_burnin.node.api import NOT_FOUND, UNAUTHORIZED, ApiRefused, NodeApi, NotYet, annotations_of
 from gpu_burnin.node.unit import RUN_DIR
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
@@ -45,8 +45,9 @@ def check_cluster(
 ) -> str:
     """Why kubelet may start, in words. Raises ClusterGateClosed after the deadline, and GpuBurninError.
 
-    It may where kubelet has no certificate yet or the cluster has no such Node, where the Node's status is of this
-    boot, and where its preflight taint ends all work. Else it asks for that taint, by the agent's note.
+    It may where kubelet has no certificate yet, or one that the API server does not take (it has expired), where the
+    cluster has no such Node, where the Node's status is of this boot, and where its preflight taint ends all work.
+    Else it asks for that taint, by the agent's note.
     """
     node, boot = config.node_name, host.boot_id(root)
     if _noted(known) == boot:
@@ -66,6 +67,11 @@ def check_cluster(
             if error.status == NOT_FOUND:
                 return "the cluster has no Node of this name"
             why = str(error)
+        except ApiRefused as error:
+            if error.status != UNAUTHORIZED:
+                raise
+            # An expired certificate: kubelet reads no pod with it, and has to start to ask for another.
+            return "the API server does not take kubelet's certificate, so kubelet can start no pod with it"
         if clock() >= end:
             raise ClusterGateClosed(
                 f"{node}: closed: the cluster does not know yet that this is another boot ({boot}), and kubelet would "

@@ -26,12 +26,15 @@ def request_pem(
     organizations: tuple[str, ...] = ("system:nodes",),
     sans: tuple[x509.GeneralName, ...] = (),
     extra: tuple[x509.NameAttribute, ...] = (),
+    extensions: tuple[x509.ExtensionType, ...] = (),
 ) -> str:
     names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, o) for o in organizations]
     names += [x509.NameAttribute(NameOID.COMMON_NAME, cn), *extra]
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names))
     if sans:
         builder = builder.add_extension(x509.SubjectAlternativeName(sans), critical=False)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
     request = builder.sign(KEY, hashes.SHA256())
     return base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode()
 

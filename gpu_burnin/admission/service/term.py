@@ -267,9 +267,10 @@ class Term:
                 self._approver.look(name)
             except NotLeader:
                 self._csr_queue.fail(name)
-            except (ApiError, ValueError, KeyError, TypeError) as error:
+            except Exception as error:
+                # Whoever may ask for a certificate could else end the approval of all others.
                 self._csr_queue.fail(name)
-                self._tell(f"csr/{name}", f"certificate request {name}: {error}")
+                self._tell(f"csr/{name}", f"certificate request {name}: {error!r}")
             else:
                 self._csr_queue.forgive(name)
                 self._csr_queue.done(name)

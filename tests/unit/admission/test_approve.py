@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr
 from gpu_burnin.admission.client import KubeApi
@@ -38,6 +38,13 @@ INVENTORY = {
 def test_what_matches_the_inventory_may_be_approved(good: dict[str, Any]) -> None:
     judgement = judge_csr(good, INVENTORY)
     assert judgement.refusals == () and judgement.node == "gpu-1"
+
+
+def test_a_name_of_an_unknown_kind_is_a_refusal() -> None:
+    # An x400Address, which API servers let pass and the library has no class for.
+    odd = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a300"))
+    judgement = judge_csr(serving_csr(request=request_pem(extensions=(odd,))), INVENTORY)
+    assert any("cannot be read" in refusal for refusal in judgement.refusals)
 
 
 def sans(*names: x509.GeneralName) -> str:

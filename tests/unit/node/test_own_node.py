@@ -305,6 +305,21 @@ class TestClusterGate:
         bare = replace(config, publish=replace(config.publish, client_cert=tmp_path / "none.pem"))
         assert "no certificate" in self.ask(bare, root, tmp_path)
 
+    @pytest.mark.parametrize(("status", "opens"), [(401, True), (403, False)])
+    def test_kubelet_may_start_to_replace_a_certificate_that_is_not_taken(
+        self, status: int, opens: bool, api: FakeApi, config: Config, root: Path, tmp_path: Path
+    ) -> None:
+        def refuse(path: str) -> None:
+            raise Refused(status, "no")
+
+        put(api, boot=OTHER_BOOT)
+        api.before_read = refuse
+        if opens:
+            assert "does not take kubelet's certificate" in self.ask(config, root, tmp_path)
+            api.before_read = lambda path: None
+        with pytest.raises((ClusterGateClosed, ApiRefused)):
+            self.ask(config, root, tmp_path)
+
     def test_a_cluster_that_does_not_answer_keeps_it_closed(
         self, api: FakeApi, config: Config, root: Path, tmp_path: Path
     ) -> None:
