@@ -18,6 +18,7 @@ from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 
 # A slow answer is worth more than a second try: an overloaded API server would never give one to those who hang up.
 # The leader's time goes on by when it sent its renewal, however late the answer comes.
@@ -29,7 +30,10 @@ _Sample = tuple[Mapping[str, str], float]
 
 @dataclass
 class Service:
-    """Campaigns for the Lease until stopped; while it leads, a Term works. Raises GpuBurninError at the start alone."""
+    """Campaigns for the Lease until stopped; while it leads, a Term works.
+
+    Raises GpuBurninError at the start, and when a part of the term has ended by a fault.
+    """
 
     config: AdmitterConfig
     journal: Journal = field(default_factory=Journal)
@@ -78,6 +82,13 @@ class Service:
     def _campaign(self) -> None:
         retry_s = RETRY_S
         while not self._stopping.is_set():
+            if why := self.unhealthy():
+                # It would lead on and do only a part of the work.
+                raise GpuBurninError(
+                    f"{self.config.identity}: {why}; the admitter ends, so that systemd starts it again and "
+                    "another one may lead; report it with the lines before",
+                    EXIT_INCONCLUSIVE,
+                )
             try:
                 delay_s = self.leadership.campaign()
                 retry_s = RETRY_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import random
 import threading
@@ -253,13 +252,18 @@ class Term:
 
     def _refresh(self, name: str) -> None:
         """Read what the cache has too old; the watch may be late."""
-        with contextlib.suppress(ApiError):
+        try:
             node = self.api.node(name)
             if node is not None:
                 self.nodes.put(node)
             record = self.api.find(admissions_path(self.config.names, name))
             if record is not None:
                 self.records.put(record)
+        except ApiError:
+            return
+        except Exception as error:
+            # An object that cannot be taken in is its node's trouble, and not the worker's.
+            self._tell(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
 
     def _approve(self) -> None:
         while (name := self._csr_queue.get()) is not None:

@@ -12,6 +12,9 @@ import pytest
 from gpu_burnin.admission.names import SYSTEM_NAMESPACE
 from gpu_burnin.admission.service import term as terms
 from gpu_burnin.admission.service.leader import NotLeader
+from gpu_burnin.admission.service.service import Service
+from gpu_burnin.admission.service.term import Term
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, Signer
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
@@ -130,6 +133,29 @@ def test_a_ledger_that_does_not_keep_what_is_written_opens_no_node(
     with working(api, tmp_path) as admitter:
         until("the word", lambda: any("its CRD is of another version" in text for text in admitter.messages()))
         assert "preflight:NoSchedule" in fleet.taints("gpu-1")
+
+
+def test_it_ends_when_a_part_of_it_has_ended(
+    api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would renew its Lease for ever, and nobody would do the rest."""
+    ended: list[GpuBurninError] = []
+    run = Service.run
+
+    def caught(service: Service) -> None:
+        try:
+            run(service)
+        except GpuBurninError as error:
+            ended.append(error)
+
+    monkeypatch.setattr(Service, "run", caught)
+    admitted(fleet, "gpu-1")
+    with working(api, tmp_path) as admitter:
+        until("the admission", lambda: fleet.ready("gpu-1"))
+        monkeypatch.setattr(Term, "dead_threads", lambda term: ["watch-pods"])
+        until("the end", lambda: bool(ended))
+        assert "api-1: threads that ended: watch-pods" in str(ended[0]) and ended[0].exit_code == 3
+        assert admitter.messages()[-1].endswith("the admitter has ended")
 
 
 def test_without_the_crd_it_waits_and_says_what_brings_it(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
