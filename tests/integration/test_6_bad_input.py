@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.fleet import history
 from tests.lab.fleet import LAB_INVENTORY, PlaybookResult, run_playbook
 from tests.lab.paths import REPOSITORY
 
@@ -29,12 +30,15 @@ Refused = Callable[..., str]
 
 
 def state_of_hosts(fleet: Fleet) -> dict[str, str]:
-    """Every file below the folders that roles write to, with its times, on each host; the controller's state too."""
+    """Every file below the folders that roles write to, with its times, on each host; the controller's state too.
+
+    But for the history of plays, which tells of those that ended with an error too.
+    """
     found = {
         host: fleet.must(host, "find /etc /usr/local /opt /root/.ssh -printf '%p %T@ %C@ %m\\n' | sort")
         for host in fleet.addresses
     }
-    files = sorted(fleet.state.rglob("*"))
+    files = sorted(file for file in fleet.state.rglob("*") if not file.name.startswith(history.FILE))
     found["the controller"] = "\n".join(f"{file} {file.stat().st_mtime_ns}" for file in files)
     return found
 
