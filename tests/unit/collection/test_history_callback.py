@@ -66,6 +66,7 @@ def test_each_play_keeps_what_it_did_to_each_host(enabled: Path, ansible_playboo
     assert (failed.failed, failed.task, failed.message) == (1, "Fail where it counts", "no room on the disk")
 
 
+@pytest.mark.slow
 def test_a_damaged_or_forbidden_history_is_one_warning_and_breaks_no_run(
     enabled: Path, ansible_playbook: Playbook, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_damaged_or_forbidden_history_is_one_warning_and_breaks_no_run(
 
 
 @pytest.mark.parametrize("state", ["", "fleet_state_dir: /none/here", 'fleet_state_dir: "{{ not_there }}"'])
+@pytest.mark.slow
 def test_without_a_place_to_write_nothing_is_said(
     state: str, enabled: Path, ansible_playbook: Playbook, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_hours_bound_when_nodes_are_tested() -> None:
 
 
 @pytest.mark.parametrize("idle_share", [0.1, 0.5])
+@pytest.mark.slow
 def test_use_is_estimated_from_what_was_seen(idle_share: float) -> None:
     rng = random.Random(7)
     rows = [in_use(number, rng, DAY_S, idle_share) for number in range(3000)]
@@ -69,6 +70,7 @@ def test_use_is_estimated_from_what_was_seen(idle_share: float) -> None:
     assert low < mean < high
 
 
+@pytest.mark.slow
 def test_a_node_never_seen_idle_for_a_short_time_may_be_idle_one_day() -> None:
     rng = random.Random(7)
     others = [in_use(number, rng, 6 * 3600, 0.5) for number in range(100)]

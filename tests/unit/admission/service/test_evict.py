@@ -50,6 +50,7 @@ def test_a_pod_is_asked_by_its_uid(api: FakeApi, evictor: Evictor) -> None:
     assert evictor.metrics.value("evictions", result="granted") == 1
 
 
+@pytest.mark.slow
 def test_a_budget_that_refuses_is_asked_again_and_told_once(
     api: FakeApi, evictor: Evictor, clock: Clock, out: io.StringIO
 ) -> None:
