@@ -306,7 +306,7 @@ class FakeApi:
     def _write(self, method: str, resource: str, old: dict[str, Any], subresource: str, body: Any) -> dict[str, Any]:
         with self._changed:
             if method == "PATCH":
-                new = apply_patch(old, body) if isinstance(body, list) else apply_merge(old, body)
+                new: dict[str, Any] = apply_patch(old, body) if isinstance(body, list) else apply_merge(old, body)
             else:
                 if body["metadata"].get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
                     raise Refused(409, "the object has been modified")
