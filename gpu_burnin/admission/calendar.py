@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.maintenance.window import SCHEDULED, STARTED
-from gpu_burnin.system.clock import parse_rfc3339
+from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 
 PROVIDER = "calendar"
 ALL = "all"
@@ -56,8 +56,8 @@ def windows(calendar: Sequence[Window], node: str, now: datetime) -> tuple[Maint
         Maintenance(
             provider=PROVIDER,
             state=SCHEDULED if now < one.not_before else STARTED,
-            not_before=_text(one.not_before),
-            not_after=_text(one.not_after),
+            not_before=rfc3339_s(one.not_before),
+            not_after=rfc3339_s(one.not_after),
             kind=one.kind,
             message=one.message,
         )
@@ -92,7 +92,7 @@ def _window(entry: object, where: str) -> Window:
         message=_words(entry, "message", where),
     )
     if found.not_after <= found.not_before:
-        raise CalendarError(f"{where}: not_after must be later than not_before ({_text(found.not_before)})")
+        raise CalendarError(f"{where}: not_after must be later than not_before ({rfc3339_s(found.not_before)})")
     return found
 
 
@@ -131,7 +131,3 @@ def _words(entry: Mapping[object, object], key: str, where: str) -> str:
     if isinstance(value, str) and len(value) <= _LONGEST[key] and value.isprintable():
         return value
     raise CalendarError(f"{where}: {key} must be a text on one line of at most {_LONGEST[key]} characters")
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

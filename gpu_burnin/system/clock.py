@@ -22,6 +22,11 @@ def rfc3339(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def rfc3339_s(moment: datetime) -> str:
+    """An aware time as RFC 3339 UTC in whole seconds, ending in Z."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def parse_rfc3339(text: str) -> datetime:
     """The time of an RFC 3339 text, in UTC. Raises ValueError, also for a time without an offset."""
     if not _RFC3339.fullmatch(text):

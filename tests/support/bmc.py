@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
+import importlib
 import io
-import ipaddress
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from tests.support.tls_pairs import make_pair
 
 USER, PASSWORD = "muster", "a password"
 UUID = "4c4c4544-0042-3510-8047-b7c04f595631"
@@ -36,40 +33,15 @@ class FakeBmc:
     state: Callable[[], str] = lambda: ""
 
 
-def certificate(folder: Path, name: str) -> Path:
-    """A certificate for 127.0.0.1 that signs itself, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"{name}.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 @contextmanager
 def fake_bmc(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On", machines: tuple[str, ...] = (UUID,)
 ) -> Iterator[FakeBmc]:
     """A BMC with machines of these UUIDs. Their power changes as soon as they are told, where it obeys."""
-    bcrypt = pytest.importorskip("bcrypt")
-    emulator = pytest.importorskip("sushy_tools.emulator.main")
-    fakedriver = pytest.importorskip("sushy_tools.emulator.resources.systems.fakedriver")
-    serving = pytest.importorskip("werkzeug.serving")
+    bcrypt = importlib.import_module("bcrypt")
+    emulator = importlib.import_module("sushy_tools.emulator.main")
+    fakedriver = importlib.import_module("sushy_tools.emulator.resources.systems.fakedriver")
+    serving = importlib.import_module("werkzeug.serving")
 
     # The emulator's machines take up to 11 seconds.
     monkeypatch.setattr(fakedriver.random, "randint", lambda low, high: 0)
@@ -81,7 +53,7 @@ def fake_bmc(
         f"SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_AUTH_FILE = {str(users)!r}\n"
         f"SUSHY_EMULATOR_FAKE_SYSTEMS = {systems!r}\nSUSHY_EMULATOR_STATE_DIR = {str(folder)!r}\n"
     )
-    pem = certificate(folder, "bmc")
+    pem = make_pair(folder, "bmc")
     # The emulator is one application for the process, and remembers its machines.
     app = emulator.app
     if not isinstance(app.wsgi_app, emulator.RedfishAuthMiddleware):

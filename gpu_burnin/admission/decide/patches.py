@@ -38,9 +38,9 @@ def node_patch(node: Node, look: Look, ours: Collection[str]) -> Patch | None:
     patch: Patch = []
     if wanted != present:
         patch.append({"op": "add", "path": "/spec/taints", "value": wanted})
-    patch += _map_patch("/metadata/labels", metadata.get("labels"), look.labels)
-    patch += _map_patch("/metadata/annotations", metadata.get("annotations"), look.annotations)
-    return [_version(node), *patch] if patch else None
+    patch += map_patch("/metadata/labels", metadata.get("labels"), look.labels)
+    patch += map_patch("/metadata/annotations", metadata.get("annotations"), look.annotations)
+    return [version_test(node), *patch] if patch else None
 
 
 def condition_patch(node: Node, status: str, reason: str, message: str, now: datetime) -> Patch | None:
@@ -58,7 +58,7 @@ def condition_patch(node: Node, status: str, reason: str, message: str, now: dat
         places = [place for place, one in enumerate(present) if one.get("type") == CONDITION]
         # The place holds, since the version is tested.
         path, op, value = f"{path}/{places[0] if places else '-'}", "replace" if places else "add", new
-    return [_version(node), {"op": op, "path": path, "value": value}]
+    return [version_test(node), {"op": op, "path": path, "value": value}]
 
 
 def our_taints(names: Names) -> tuple[str, ...]:
@@ -82,7 +82,8 @@ def _taints(present: list[Any], wanted: Mapping[tuple[str, str], str], ours: Col
     return kept + new
 
 
-def _map_patch(path: str, current: Mapping[str, str] | None, wanted: Mapping[str, str | None]) -> Patch:
+def map_patch(path: str, current: Mapping[str, str] | None, wanted: Mapping[str, str | None]) -> Patch:
+    """What makes labels or annotations as wanted, None for gone; nothing where they are so."""
     have = current or {}
     changes = {key: value for key, value in wanted.items() if have.get(key) != value}
     if not changes:
@@ -102,5 +103,6 @@ def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _version(node: Node) -> dict[str, Any]:
+def version_test(node: Node) -> dict[str, Any]:
+    """The operation that holds for this version of the Node alone."""
     return {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}

@@ -15,10 +15,9 @@ from gpu_burnin.admission.record import Spec, Status, Tested, Use
 from gpu_burnin.admission.view import Evidence, Pod, View
 from gpu_burnin.engine.plan import LEVELS
 from gpu_burnin.node.evidence import MAX_SKEW_S, Statement
+from gpu_burnin.node.store import MAX_SEQUENCE
 from gpu_burnin.types import Verdict
 
-# JSON's largest integer that every reader has exactly (RFC 8259, section 6).
-MOST_SEQUENCE = 2**53
 _MOST_CHARS = 64
 
 
@@ -93,7 +92,7 @@ def busy(pods: tuple[Pod, ...]) -> bool:
 
 def _misshapen(statement: Statement) -> str:
     """Why a signed statement is still none that can be judged, or ""."""
-    if not 1 <= statement.sequence <= MOST_SEQUENCE:
+    if not 1 <= statement.sequence <= MAX_SEQUENCE:
         return "its sequence is not between 1 and 2^53"
     for name in ("machine_id", "boot_id", "level", "finished_at"):
         text = getattr(statement, name)

@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from gpu_burnin.node.evidence import parse_time
+from gpu_burnin.system.clock import rfc3339_s
 
 _MOST_S = 1e11  # About 3,000 years: what is further away than that is never.
 FAR = datetime.max.replace(tzinfo=UTC)
@@ -32,7 +33,7 @@ def later(time: datetime, seconds: float) -> datetime:
 
 def stamp(time: datetime) -> str:
     """A time as the record has it, in whole seconds: "" for never."""
-    return "" if time >= FAR else time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "" if time >= FAR else rfc3339_s(time)
 
 
 def earliest(*times: datetime | None) -> datetime | None:

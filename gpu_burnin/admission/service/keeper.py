@@ -12,6 +12,7 @@ from gpu_burnin.admission.calendar import Window, windows
 from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
 from gpu_burnin.admission.client import KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, gated, withheld
+from gpu_burnin.admission.decide.patches import map_patch, version_test
 from gpu_burnin.admission.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.admission.schedule.pick import Choice
@@ -174,11 +175,7 @@ class Keeper:
         """A patch that changes nothing but the version (and one note), so that an older one meets a conflict."""
         metadata, key = node["metadata"], self.rules.names.admitted
         note = canonical_json({_FENCED: self.now().isoformat()}).decode("ascii")
-        path = f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
-        add: dict[str, Any] = {"op": "add", "path": path, "value": note}
-        if metadata.get("annotations") is None:
-            add = {"op": "add", "path": "/metadata/annotations", "value": {key: note}}
-        return [{"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}, add]
+        return [version_test(node), *map_patch("/metadata/annotations", metadata.get("annotations"), {key: note})]
 
     def _evict(self, view: View, decision: Decision) -> datetime | None:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""

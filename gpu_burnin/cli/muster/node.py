@@ -16,7 +16,7 @@ from gpu_burnin.admission.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.errors import EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.settings.durations import parse_duration
-from gpu_burnin.system.clock import parse_rfc3339
+from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:
@@ -42,11 +42,7 @@ def _until(context: click.Context, parameter: click.Parameter, text: str | None)
             ) from None
     if time <= now:
         raise click.BadParameter(f"{text} is over; give a time that lies ahead")
-    return _rfc3339(time)
-
-
-def _rfc3339(time: datetime) -> str:
-    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return rfc3339_s(time)
 
 
 def _reason(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -165,7 +161,7 @@ def _ask(
     from gpu_burnin.fleet.cluster import asks
 
     api = connect(kubeconfig)
-    ask = Ask(asks.user(api), reason, _rfc3339(datetime.now(UTC)), until, level or "")
+    ask = Ask(asks.user(api), reason, rfc3339_s(datetime.now(UTC)), until, level or "")
     done = list(asks.ask_all(api, Names(domain), nodes, asks.Verb(verb), ask))
     with readers_may_leave("the answers", "muster"):
         if as_json:

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
@@ -21,6 +21,7 @@ from gpu_burnin.node.watch.kept import Memory, Pending
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import hardware_identity, host
 from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
 from gpu_burnin.types import JSON, Verdict
 
@@ -122,7 +123,7 @@ class Revoker:
                     "code": pending.code,
                     "message": pending.message,
                     "found_after_run": pending.after_sequence,
-                    "at": _rfc3339(now),
+                    "at": rfc3339_s(now),
                 }
             )
             write_atomic(run.path / REVOCATION, said)
@@ -137,7 +138,7 @@ class Revoker:
                 hardware_sha256=hardware_identity.digest(hardware),
                 simulated=newest.statement.simulated if newest is not None and same_boot else self.simulated,
                 sequence=run.sequence,
-                finished_at=_rfc3339(now),
+                finished_at=rfc3339_s(now),
                 code=pending.code,
                 message=pending.message,
             )
@@ -160,7 +161,3 @@ def annotation(store: Store) -> tuple[bool, str | None]:
 
 def _reason(code: str, message: str) -> str:
     return f"{code}: {message} (gpu-burnin watch)"
-
-
-def _rfc3339(now: datetime) -> str:
-    return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

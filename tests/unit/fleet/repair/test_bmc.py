@@ -10,7 +10,8 @@ import pytest
 
 from gpu_burnin.fleet.repair import bmc
 from gpu_burnin.fleet.repair.bmc import Access, BmcError, Clock, Machine
-from tests.support.bmc import PASSWORD, USER, UUID, FakeBmc, certificate, fake_bmc
+from tests.support.bmc import PASSWORD, USER, UUID, FakeBmc, fake_bmc
+from tests.support.tls_pairs import make_pair
 
 SAME = {"product_uuid": UUID, "product_serial": ""}
 
@@ -98,7 +99,7 @@ def test_wrong_credentials_are_one_sentence_without_the_password(well: FakeBmc) 
 
 
 def test_a_certificate_of_somebody_else_is_refused(well: FakeBmc, tmp_path: Path) -> None:
-    other = certificate(tmp_path, "other")
+    other = make_pair(tmp_path, "other")
     for ca_file in (str(other), ""):
         with pytest.raises(BmcError, match=r"has a certificate that cannot be trusted \(.+\); give its authority as"):
             Machine(access(well, ca_file=ca_file))
