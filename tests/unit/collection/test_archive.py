@@ -38,6 +38,11 @@ def ansible(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Runs a command of Ansible where only the installed archive can be found."""
     home = tmp_path_factory.mktemp("controller")
     (home / "ansible.cfg").write_text("[defaults]\n")
+    (home / "bin").mkdir()
+    # The host of the plays is this machine, where no systemd runs: one that knows no unit yet, as on a bare host.
+    systemctl = home / "bin/systemctl"
+    systemctl.write_text("#!/bin/sh\necho LoadState=not-found\n")
+    systemctl.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MUSTER_"))}
     environment |= {
         "ANSIBLE_CONFIG": str(home / "ansible.cfg"),
@@ -47,6 +52,7 @@ def ansible(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
         "ANSIBLE_NOCOLOR": "1",
         # As `pip install` of the collection's folder gives it; the tests' environment has the checkout's.
         "PYTHONPATH": str(home / "collections/ansible_collections/muster/fleet"),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
     }
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

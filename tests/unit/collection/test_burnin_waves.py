@@ -42,7 +42,7 @@ from gpu_burnin.settings.config import load_config
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.system import host as machine
 from gpu_burnin.types import Verdict
-from tests.support.report_helpers import leave_run
+from tests.support.report_helpers import HARDWARE_SHA256, leave_run
 host = Path(os.environ["FAKE_HOST"])
 if not (host / "asks_nothing").exists():
     request = power_grant.ask(host / "state/power_grant", 60.0, 0.5)
@@ -64,7 +64,7 @@ warnings = [{{"code": "EXTENDED_WANTED"}}]
 body = json.dumps({{"verdict": "PASS", "action": "none", "reasons": [], "warnings": warnings}}).encode()
 statement = Statement(
     host.name, machine.machine_id(), machine.boot_id(), hashlib.sha256(body).hexdigest(), Verdict.PASS, "standard",
-    "b" * 64, "c" * 64, False, 1, "2026-01-02T03:04:05Z",
+    "b" * 64, HARDWARE_SHA256, False, 1, "2026-01-02T03:04:05Z",
 )
 run = leave_run(load_config(host / "config.yaml"), statement)
 (run.path / "report.json").write_bytes(body)
@@ -100,7 +100,7 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
         "hosts": "all",
         "gather_facts": False,
         "vars_files": [str(role / "defaults/main.yml"), str(role / "vars/main.yml")],
-        "vars": {"found": "{{ {" + pairs + "} }}"},
+        "vars": {"found": "{{ {" + pairs + "} }}", "fleet_maintenance": [], "fleet_maintenance_before_s": 3600},
         "environment": {
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
             "FAKE_HOST": f"{tmp_path}/{{{{ inventory_hostname }}}}",
