@@ -1,4 +1,4 @@
-"""The Kubernetes, etcd and CoreDNS binaries in the cache: downloaded where the upstream sites answer, else built.
+"""The binaries of the lab in the cache: downloaded where the upstream sites answer, else built from Go modules.
 
 Both ways end in one directory with the same names and a SHA256SUMS, which is what a production mirror holds too.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from .container_image import libraries, write_image
 from .machine import locked
 from .paths import REPOSITORY, cache_dir
 from .progress import Progress, preparing
@@ -29,6 +29,8 @@ from .shell import WITH_US, LabError, run, succeeds
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
 COREDNS_VERSION = "1.15.0"
+CONTAINERD_VERSION = "2.4.2"
+TOOLKIT_VERSION = "1.20.1"
 GO_MINIMUM = (1, 26)
 GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
 ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
@@ -47,12 +49,16 @@ COMPLETE = ".complete"
 
 @dataclass(frozen=True)
 class Build:
-    """One binary as a Go build: the wrapper module (directory of go.mod and go.sum), the package, extra ldflags."""
+    """One binary as a Go build: the wrapper module (directory of go.mod and go.sum), the package, extra ldflags.
+
+    With `nvml` it loads libnvidia-ml.so.1 when it runs: it needs C and takes every function for granted until called.
+    """
 
     name: str
     module: str
     package: str
     ldflags: str = ""
+    nvml: bool = False
 
 
 _KUBERNETES_LDFLAGS = " ".join(
@@ -64,12 +70,36 @@ _KUBERNETES_LDFLAGS = " ".join(
         ("gitTreeState", "clean"),
     )
 )
+CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+_CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+CONTAINERD_BUILDS = tuple(
+    Build(
+        name,
+        "containerd",
+        f"{_CONTAINERD_MODULE}/cmd/{name}",
+        f"-X {_CONTAINERD_MODULE}/version.Version={CONTAINERD_VERSION}",
+    )
+    for name in CONTAINERD
+)
+_TOOLKIT_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
+TOOLKIT_BUILDS = tuple(
+    Build(
+        name,
+        "nvidia",
+        f"{_TOOLKIT_MODULE}/cmd/{name}",
+        f"-X {_TOOLKIT_MODULE}/internal/info.version={TOOLKIT_VERSION}",
+        nvml=True,
+    )
+    for name in ("nvidia-ctk", "nvidia-cdi-hook")
+)
 BUILDS = (
     *(Build(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES_LDFLAGS) for name in KUBERNETES),
     Build("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3"),
     Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3"),
     Build("coredns", "coredns", "github.com/coredns/coredns"),
+    *CONTAINERD_BUILDS,
+    *TOOLKIT_BUILDS,
 )
 
 
@@ -125,7 +155,8 @@ def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> No
     steps = missing(_builds())
     if missing(DOWNLOADS):
         if _reachable(REACHABLE):
-            steps = [*missing(DOWNLOADS), *(step for step in steps if step.name == IMAGE)]
+            downloaded = {name for step in DOWNLOADS for name in step.outputs}
+            steps = [*missing(DOWNLOADS), *(step for step in steps if not downloaded.issuperset(step.outputs))]
         else:
             progress.say("the upstream download sites do not answer: building from the published Go modules")
     progress.plan([GO] if not ready_go() else [])
@@ -218,6 +249,13 @@ def _download_etcd(part: Path) -> None:
     _unpack(part, ETCD, fetch_verified(f"{base}/{archive}", _published_sum(f"{base}/SHA256SUMS", archive)))
 
 
+def _download_containerd(part: Path) -> None:
+    base = f"{GITHUB}/containerd/containerd/releases/download/v{CONTAINERD_VERSION}"
+    archive = f"containerd-{CONTAINERD_VERSION}-linux-amd64.tar.gz"
+    url = f"{base}/{archive}"
+    _unpack(part, CONTAINERD, fetch_verified(url, _published_sum(f"{url}.sha256sum", archive)))
+
+
 def _download_coredns(part: Path) -> None:
     base = f"{GITHUB}/coredns/coredns/releases/download/v{COREDNS_VERSION}"
     archive = f"coredns_{COREDNS_VERSION}_linux_amd64.tgz"
@@ -238,15 +276,17 @@ GO = "install Go"
 IMAGE = "build the container image"
 DOWNLOADS = (
     *(Step(f"download {name}", (name,), partial(_download, name)) for name in KUBERNETES),
+    Step("download containerd", CONTAINERD, _download_containerd),
     Step("download etcd", ETCD, _download_etcd),
     Step("download coredns", ("coredns",), _download_coredns),
 )
 
 
 def _builds() -> tuple[Step, ...]:
-    """Everything from source, the lab's own container image at last."""
+    """Everything from source, the lab's own container images at last."""
     return (
         *(Step(f"build {build.name}", (build.name,), partial(go_build, build)) for build in BUILDS),
+        Step("build the device plugin", ("deviceplugin.tar",), _build_plugin_image),
         Step(IMAGE, ("labtool", "labtool.tar"), _build_image),
     )
 
@@ -281,13 +321,30 @@ def _place(path: Path, data: bytes) -> None:
 
 def _build_image(part: Path) -> None:
     go_build(Build("labtool", "labtool", "."), part)
-    _write_image(part / "labtool", part / "labtool.tar")
+    write_image(part / "labtool.tar", "lab.muster.dev/tool:1", part / "labtool", command=["pause"])
+
+
+def _build_plugin_image(part: Path) -> None:
+    go_build(Build("deviceplugin", "deviceplugin", ".", nvml=True), part)
+    program = part / "deviceplugin"
+    write_image(part / "deviceplugin.tar", "lab.muster.dev/device-plugin:1", program, libraries=libraries(program))
+
+
+# As NVIDIA's own Makefiles build: symbols of libnvidia-ml.so.1 are looked up when they are called. The binding names
+# functions that NVML has deprecated.
+NVML_ENVIRONMENT = [
+    "CGO_ENABLED=1",
+    "CGO_CFLAGS=-O2 -Wno-deprecated-declarations",
+    "CGO_LDFLAGS=-Wl,--unresolved-symbols=ignore-in-object-files",
+]
+NVML_LDFLAGS = " -extldflags=-Wl,-z,lazy"
 
 
 def go_build(build: Build, part: Path, modules: Path = ARTIFACTS) -> None:
     """Build one binary into `part`; `modules` is where the directory of its wrapper module is."""
-    environment = ["CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off"]
-    options = ["-trimpath", "-buildvcs=false", "-o", str(part / build.name), "-ldflags", f"-s -w {build.ldflags}"]
+    environment = [*(NVML_ENVIRONMENT if build.nvml else ["CGO_ENABLED=0"]), "GOFLAGS=-mod=readonly", "GOWORK=off"]
+    ldflags = f"-s -w {build.ldflags}{NVML_LDFLAGS * build.nvml}"
+    options = ["-trimpath", "-buildvcs=false", "-o", str(part / build.name), "-ldflags", ldflags]
     run([*WITH_US, "env", *environment, ready_go(), "build", *options, build.package], cwd=modules / build.module)
 
 
@@ -318,28 +375,3 @@ def install_go() -> None:
 def _go_version(go: str) -> tuple[int, int]:
     found = re.search(r"go(\d+)\.(\d+)", run([go, "version"]))
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _write_image(binary: Path, archive: Path) -> None:
-    """Pack a static binary as a container image archive (docker format) named lab.muster.dev/tool:1."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        entry = tarfile.TarInfo("labtool")
-        entry.size, entry.mode = binary.stat().st_size, 0o755
-        with binary.open("rb") as file:
-            tar.addfile(entry, file)
-    layer_bytes = layer.getvalue()
-    diff_id = hashlib.sha256(layer_bytes).hexdigest()
-    config = json.dumps({
-        "architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/labtool"], "Cmd": ["pause"]},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]}, "history": [{}],
-    }).encode()  # fmt: skip
-    manifest = json.dumps(
-        [{"Config": "config.json", "RepoTags": ["lab.muster.dev/tool:1"], "Layers": ["layer.tar"]}]
-    ).encode()
-    with tarfile.open(archive, "w") as tar:
-        for name, data in (("config.json", config), ("layer.tar", layer_bytes), ("manifest.json", manifest)):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    archive.chmod(0o644)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import binaries
+from tests.lab import binaries, container_image
 from tests.lab.model import read_groups, read_lab
 from tests.lab.paths import REPOSITORY
 from tests.lab.shell import LabError, run
@@ -92,10 +92,23 @@ def test_a_changed_binary_in_the_cache_is_noticed(tmp_path: Path) -> None:
 
 def test_the_image_archive_holds_the_binary_under_its_digest(tmp_path: Path) -> None:
     (tmp_path / "labtool").write_bytes(b"program")
-    binaries._write_image(tmp_path / "labtool", tmp_path / "image.tar")
+    container_image.write_image(tmp_path / "image.tar", "lab.muster.dev/tool:1", tmp_path / "labtool")
     with tarfile.open(tmp_path / "image.tar") as image:
         layer = image.extractfile("layer.tar")
         assert layer is not None
         with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
             program = tar.extractfile("labtool")
             assert program is not None and program.read() == b"program"
+
+
+def test_an_image_of_a_dynamic_program_brings_its_linker_and_its_libraries(tmp_path: Path) -> None:
+    program = Path("/bin/true")
+    container_image.write_image(
+        tmp_path / "image.tar", "lab.muster.dev/true:1", program, libraries=container_image.libraries(program)
+    )
+    with tarfile.open(tmp_path / "image.tar") as image:
+        layer = image.extractfile("layer.tar")
+        assert layer is not None
+        with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
+            names = [Path(name).name for name in tar.getnames()]
+    assert names[0] == "true" and "libc.so.6" in names and any(name.startswith("ld-linux") for name in names)

@@ -24,6 +24,8 @@ from tests.lab.paths import REPOSITORY
 from tests.support.clocks import PATIENCE_S, wait_until
 
 BUILT = [build.name for build in binaries.BUILDS]
+# Of the lab's own images, after all others.
+IMAGES = ["deviceplugin", "labtool"]
 # Writes a half, and stays there as long as the file `block` names what is made.
 GO = """#!/bin/sh
 trap 'touch "$STAND_IN/ended"; exit 1' TERM
@@ -92,7 +94,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     (tmp_path / "bin").mkdir()
-    for name, script in {"go": GO, "mmdebstrap": MMDEBSTRAP}.items():
+    for name, script in {"go": GO, "ldd": "#!/bin/sh\n", "mmdebstrap": MMDEBSTRAP}.items():
         (tmp_path / "bin" / name).write_text(script)
         (tmp_path / "bin" / name).chmod(0o755)
     return Machine(tmp_path)
@@ -117,8 +119,8 @@ def test_finished_binaries_are_kept_and_the_cut_one_is_made_again(machine: Machi
     machine.block()
     (machine.root / "calls").unlink()
     shown = machine.run(BUILD)
-    assert machine.calls() == [*BUILT[BUILT.index("kubelet") :], "labtool"]
-    assert f"build kubelet (1 of {len(BUILT) - BUILT.index('kubelet') + 1})" in shown
+    assert machine.calls() == [*BUILT[BUILT.index("kubelet") :], *IMAGES]
+    assert f"build kubelet (1 of {len(BUILT) - BUILT.index('kubelet') + len(IMAGES)})" in shown
     assert " left  build kubelet" in shown
     final = machine.root / "cache/bin/current"
     assert binaries._sums_fit(final)
@@ -137,7 +139,7 @@ def test_what_another_version_left_half_made_is_not_used(machine: Machine) -> No
     for name in BUILT:
         (other / name).write_text("of another version")
     machine.run(BUILD)
-    assert machine.calls() == [*BUILT, "labtool"]
+    assert machine.calls() == [*BUILT, *IMAGES]
     assert not other.exists()
 
 
@@ -225,5 +227,5 @@ print("done")
     site.go_on.set()
     shown = machine.run(download)
     assert site.asked == ["stable.txt", *names[names.index("kubelet") :]]
-    assert "download kubelet (1 of 3)" in shown
+    assert "download kubelet (1 of 4)" in shown
     assert (machine.root / "cache/bin/current/kubelet").read_text() == "kubelet"

@@ -1,5 +1,5 @@
 // Command labtool is the only program in the lab's container image: pause, a web server that says its
-// host name, and a client that resolves a name and fetches a page.
+// host name, a client that resolves a name and fetches a page, and a list of files that match a pattern.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -26,8 +27,10 @@ func main() {
 		serve(os.Args[2])
 	case mode == "get" && len(os.Args) == 3:
 		get(os.Args[2])
+	case mode == "files" && len(os.Args) == 3:
+		files(os.Args[2])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: labtool pause | serve ADDRESS | get URL")
+		fmt.Fprintln(os.Stderr, "usage: labtool pause | serve ADDRESS | get URL | files PATTERN")
 		os.Exit(2)
 	}
 }
@@ -52,5 +55,16 @@ func get(url string) {
 	io.Copy(os.Stdout, answer.Body)
 	if answer.StatusCode != http.StatusOK {
 		os.Exit(1)
+	}
+}
+
+func files(pattern string) {
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, path := range found {
+		fmt.Println(path)
 	}
 }
