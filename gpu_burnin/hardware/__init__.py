@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_burnin.hardware.drivers import Architecture, DriverNeeds, DriverTable, Modules, load_drivers
 from gpu_burnin.hardware.located import HardwareDataError
 from gpu_burnin.hardware.reasons import ReasonInfo, load_reasons, make_reason, what_to_do
 from gpu_burnin.hardware.skus import Confidence, Floor, Limit, NewField, Sku, SkuTable, load_skus
@@ -19,10 +20,14 @@ from gpu_burnin.hardware.xid import (
 
 __all__ = [
     "NVLINK5_CODES",
+    "Architecture",
     "Confidence",
+    "DriverNeeds",
+    "DriverTable",
     "Floor",
     "HardwareDataError",
     "Limit",
+    "Modules",
     "NewField",
     "NvlinkRule",
     "Preflight",
@@ -34,6 +39,7 @@ __all__ = [
     "TextRule",
     "XidPolicy",
     "XidTable",
+    "load_drivers",
     "load_reasons",
     "load_skus",
     "load_xids",

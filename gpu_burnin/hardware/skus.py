@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+from gpu_burnin.hardware.drivers import DriverNeeds, driver_version, needs
 from gpu_burnin.hardware.located import Located, load
 
 DEFAULT_PATH = Path(__file__).with_name("skus.yaml")
@@ -61,7 +62,7 @@ class Sku:
     `nvlink_links` are those of the boards or, without `fabric`, of the bridges that the model is made for: what a node
     should have is decided in telemetry.node_links. `module_power`: GPU and processor share the power of one module, so
     the enforced limit follows the processor's. `peaks` is what each data path reaches at most, in TFLOP/s or TOP/s,
-    dense; a path the model lacks is missing.
+    dense; a path the model lacks is missing. `driver`: what it needs where that differs from its architecture's needs.
     """
 
     key: str
@@ -81,6 +82,7 @@ class Sku:
     peaks: dict[str, float]
     peaks_source: str
     floors: dict[str, Floor]
+    driver: DriverNeeds | None
     source: str
 
     @property
@@ -196,7 +198,7 @@ def _peaks(value: Located) -> tuple[dict[str, float], str]:
 
 
 def _sku(key: str, value: Located) -> Sku:
-    entry = value.mapping(_REQUIRED, ("module_power", "unsupported", "floors"))
+    entry = value.mapping(_REQUIRED, ("module_power", "unsupported", "floors", "driver"))
     peaks, peaks_source = _peaks(entry["peaks"])
     floors = entry["floors"].entries() if "floors" in entry else {}
     return Sku(
@@ -217,6 +219,7 @@ def _sku(key: str, value: Located) -> Sku:
         peaks=peaks,
         peaks_source=peaks_source,
         floors={name: _floor(name, floor) for name, floor in floors.items()},
+        driver=needs(entry["driver"]) if "driver" in entry else None,
         source=entry["source"].text(),
     )
 
@@ -231,9 +234,7 @@ def _limit(name: str, value: Located) -> Limit:
 
 def _new_field(name: str, value: Located) -> NewField:
     entry = value.mapping(("since_driver", "source"), ("every_model",))
-    version = entry["since_driver"].text()
-    if not re.fullmatch(r"\d+(\.\d+)*", version):
-        raise entry["since_driver"].error(f"must be a driver's branch or version such as 565, not {version!r}")
+    version = driver_version(entry["since_driver"])
     every_model = entry["every_model"].flag() if "every_model" in entry else True
     return NewField(name, tuple(map(int, version.split("."))), every_model, entry["source"].text())
 

@@ -79,3 +79,42 @@ def test_a_range_that_is_too_small_for_the_node_s_pods(network: str, pods: int, 
     ((message, fix),) = findings("kubelet", pod_network_range=network, kubelet_max_pods=pods)
     assert message == f"pod_network_range {network} has room for {room} pods, but kubelet_max_pods is {pods}"
     assert fix == f"give a /{wanted} or wider, or set kubelet_max_pods lower"
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "expected"),
+    [
+        ("image", "", None),
+        ("image", "580.105.08", None),
+        ("nvidia", "580.105.08", None),
+        ("nvidia", "", "fleet_nvidia_driver_version is empty, but fleet_nvidia_source is nvidia"),
+        ("debian", "580", "'580' is no version of a driver"),
+        ("ubuntu", "580.105.08-1", "'580.105.08-1' is no version of a driver"),
+    ],
+)
+def test_driver_version(source: str, version: str, expected: str | None) -> None:
+    found = findings("fleet", fleet_nvidia_source=source, fleet_nvidia_driver_version=version)
+    assert [message for message, _ in found if expected and expected in message] == [m for m, _ in found]
+    assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "url", "key", "fingerprint", "expected"),
+    [
+        ("image", "", "", "", None),
+        ("nvidia", "https://mirror/debian12", "KEY", "EB69 3B30 35CD 5710 E231  E123 A4B4 6996 3BF8 63CC", None),
+        ("nvidia", "https://mirror/debian12", "KEY", "", "fleet_nvidia_repository_fingerprint is empty"),
+        ("nvidia", "", "", "a" * 40, "fleet_nvidia_repository_url, fleet_nvidia_repository_key are empty"),
+        ("nvidia", "https://mirror/debian12", "KEY", "3BF863CC", "'3BF863CC' is no fingerprint"),
+    ],
+)
+def test_nvidia_repository(source: str, url: str, key: str, fingerprint: str, expected: str | None) -> None:
+    found = findings(
+        "fleet",
+        fleet_nvidia_source=source,
+        fleet_nvidia_repository_url=url,
+        fleet_nvidia_repository_key=key,
+        fleet_nvidia_repository_fingerprint=fingerprint,
+    )
+    assert len(found) == bool(expected)
+    assert all(expected in message for message, _ in found if expected)

@@ -71,9 +71,53 @@ def pods_fit(network: Any, pods: Any) -> Iterable[Finding]:
         )
 
 
+def driver_version(source: Any, version: Any) -> Iterable[Finding]:
+    """Packages are installed in an exact version."""
+    if not isinstance(version, str):
+        return
+    if not version and source in NVIDIA_SOURCES:
+        yield (
+            f"fleet_nvidia_driver_version is empty, but fleet_nvidia_source is {source}",
+            "give the exact version, such as 580.105.08",
+        )
+    elif version and not re.fullmatch(r"\d+(\.\d+)+", version):
+        yield (
+            f"fleet_nvidia_driver_version {version!r} is no version of a driver",
+            "give the exact version without the packages' revision, such as 580.105.08",
+        )
+
+
+def nvidia_repository(source: Any, url: Any, key: Any, fingerprint: Any) -> Iterable[Finding]:
+    """NVIDIA's packages need the repository, its key, and the fingerprint that tells that it is the right key."""
+    if source != "nvidia":
+        return
+    given = {
+        "fleet_nvidia_repository_url": url,
+        "fleet_nvidia_repository_key": key,
+        "fleet_nvidia_repository_fingerprint": fingerprint,
+    }
+    empty = [name for name, value in given.items() if not value]
+    if empty:
+        yield (
+            f"fleet_nvidia_source is nvidia, but {', '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty",
+            "set it",
+        )
+    if (
+        isinstance(fingerprint, str)
+        and fingerprint
+        and not re.fullmatch(r"[0-9A-Fa-f]{40}", fingerprint.replace(" ", ""))
+    ):
+        yield (
+            f"fleet_nvidia_repository_fingerprint {fingerprint!r} is no fingerprint",
+            "give the 40 hexadecimal digits that `gpg --show-keys` prints",
+        )
+
+
+NVIDIA_SOURCES = ("nvidia", "debian", "ubuntu")
 # Addresses of a node's range that no pod gets: the network's, the bridge's, the broadcast's.
 TAKEN = 3
 MIRROR = ("http", "https", "file")
+_DRIVER = "fleet_nvidia_driver_version"
 _CHECKSUMS = "kube_binaries_checksums"
 ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     "kube_binaries": (
@@ -83,6 +127,20 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     "container_runtime": (
         RoleRule(("container_runtime_images", _CHECKSUMS), _CHECKSUMS, image_checksums),
         _url("container_runtime_images_url", *MIRROR),
+    ),
+    "fleet": (
+        RoleRule(("fleet_nvidia_source", _DRIVER), _DRIVER, driver_version),
+        RoleRule(
+            (
+                "fleet_nvidia_source",
+                "fleet_nvidia_repository_url",
+                "fleet_nvidia_repository_key",
+                "fleet_nvidia_repository_fingerprint",
+            ),
+            "fleet_nvidia_source",
+            nvidia_repository,
+        ),
+        _url("fleet_nvidia_repository_url", *MIRROR),
     ),
     "cluster_dns": (_url("cluster_dns_server", "https"),),
     "gpu_burnin": (_url("gpu_burnin_api_url", "https"),),
