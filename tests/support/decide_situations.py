@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
     "evidence of another boot": Case(
         lambda: make_view(replace(PASSED, boot_id=BOOT2)), "testing", "EVIDENCE_BOOT", GATED
     ),
-    "a silent agent": Case(lambda: make_view(agent=None), "suspect", "AGENT_SILENT", GATED),
+    "a silent agent": Case(lambda: make_view(agent=None), "testing", "AGENT_SILENT", GATED),
     "an agent of another boot": Case(lambda: make_view(agent=AgentNote(BOOT2)), "testing", "AGENT_BOOT", GATED),
     "a fail": Case(
         lambda: make_view(FAILED), "quarantined", "FAIL", {*GATED, "quarantine=FAIL:NoSchedule"},

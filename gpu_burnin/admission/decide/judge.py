@@ -190,7 +190,8 @@ def _not_proven(facts: Facts) -> Judged | None:
         return _held(facts, State.TESTING, "EVIDENCE_BOOT", message)
     if not facts.agent_boot:
         message = f"{name}: its agent has said nothing that can be read, so nobody watches its GPUs"
-        return _held(facts, _doubt(facts), "AGENT_SILENT", message)
+        state = State.SUSPECT if facts.admitted_in_this_boot else _waiting(facts)
+        return _held(facts, state, "AGENT_SILENT", message)
     if facts.agent_boot != boot:
         message = f"{name}: its agent speaks of boot {sentence(facts.agent_boot)}, its status is of boot {boot}"
         return _held(facts, State.TESTING, "AGENT_BOOT", message)

@@ -14,7 +14,7 @@ _AWAITED = {
     "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
     "HOST_KEY_UNKNOWN": "its host key has to be pinned",
-    "NODE_ABSENT": "kubelet has to register the node",
+    "NODE_ABSENT": "kubelet has to register the node, which it does once a burn-in of this boot has passed",
     "NODE_UNKNOWN": "kubelet has to report again",
     "NODE_UNREPORTED": "kubelet has to report the node's status",
     "REBOOTED": "kubelet has to report the new boot, and its burn-in has to pass; both come by themselves",

@@ -26,7 +26,7 @@ def render(fleet: Snapshot, width: int = STANDARD_WIDTH) -> str:
         coming = [row for row in fleet.waiting if not row.needs_person]
         for title, rows, most in (
             ("A person is needed:", person, _MOST_ROWS),
-            ("Comes by itself:", coming, _MOST_COMING),
+            ("Comes by itself, or with a burn-in that passes:", coming, _MOST_COMING),
         ):
             if rows:
                 lines += ["", title, *_rows(rows[:most], width)]

@@ -47,6 +47,7 @@ CAUSES: Mapping[What, tuple[tuple[Reach, ...], ...]] = {
             Reach(What.PERSON, 10 * _MINUTE_S),
             Reach(What.LOST, 15 * _MINUTE_S, 10 * _MINUTE_S),
             Reach(What.QUARANTINED, 15 * _MINUTE_S, _MINUTE_S),
+            Reach(What.DOUBTED, 15 * _MINUTE_S, _MINUTE_S),
             _LATE_BOOT,
             *_FINDINGS,
         ),
@@ -59,7 +60,9 @@ CAUSES: Mapping[What, tuple[tuple[Reach, ...], ...]] = {
         (Reach(What.QUARANTINED, _HOLD_S), Reach(What.DRAINED, _HOLD_S)),
         (Reach(What.MAINTENANCE, 2 * _HOUR_S), Reach(What.PLAY, 10 * _MINUTE_S)),
     ),
-    What.QUARANTINED: (
+    # It names its finding: what else happened before is no cause of that.
+    What.QUARANTINED: (_FINDINGS,),
+    What.DOUBTED: (
         _FINDINGS,
         (Reach(What.LOST, 15 * _MINUTE_S), _LATE_BOOT),
     ),

@@ -34,7 +34,8 @@ class What(StrEnum):
     PREEMPTED = "preempted"  # for a pod of a higher priority
     PRESSURE = "node pressure"  # evicted by kubelet for disk or memory
     DRAINED = "drained"  # evicted by the API, or asked to leave
-    QUARANTINED = "quarantined"  # the admitter took the node out for a finding, or doubts it
+    QUARANTINED = "quarantined"  # the admitter took the node out for a finding, which it names
+    DOUBTED = "doubted"  # the admitter took the node out for want of something that it needs to know
     XID = "xid"  # an error of a GPU, by the driver
     AFTERMATH = "aftermath"  # an XID that also follows when a process on the GPU is killed
     FAULT = "fault"  # a burn-in or the agent found a fault

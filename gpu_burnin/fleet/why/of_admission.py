@@ -8,6 +8,7 @@ from typing import Any
 from gpu_burnin.admission.names import ADMITTER_USER, Names
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, Tested, Transition
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
+from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, NoteError, read_note
 from gpu_burnin.types import Verdict
 
@@ -23,8 +24,6 @@ _OF_CODE: Mapping[str, What] = {
     "NODE_ABSENT": What.LOST,
 }
 _OUT = (State.QUARANTINED, State.SUSPECT)
-# The level of a revocation, which is no run.
-_AGENT = "watch"
 _DONE = frozenset({"completed", "none", ""})
 
 
@@ -53,18 +52,19 @@ def of_admission(record: NodeAdmission) -> Iterator[Entry]:
 
 
 def _found(record: NodeAdmission, test: Tested) -> str:
-    """What a run, or the agent, found: the change of state that came of it has the words."""
-    who = "the node's agent" if test.level == _AGENT else f"a {test.level} burn-in"
+    """What a run found: the change of state that came of it has the words."""
     steps = [step for step in record.status.transitions if step.code == test.code and step.at >= test.finished_at]
     said = f": {steps[0].message}" if test.code and steps else ""
-    return f"{who} told {test.verdict}{said}"
+    return f"a {test.level} burn-in told {test.verdict}{said}"
 
 
 def kind_of(step: Transition) -> What:
     """What a change of state is a sign of."""
     if step.code in _OF_CODE:
         return _OF_CODE[step.code]
-    return What.QUARANTINED if step.after in _OUT else What.TOLD
+    if step.after not in _OUT:
+        return What.TOLD
+    return What.QUARANTINED if step.code in load_reasons() else What.DOUBTED
 
 
 def out_of_service(record: NodeAdmission) -> Transition | None:

@@ -37,6 +37,7 @@ _OF_DISRUPTION: Mapping[str, What] = {
 }
 _MUSTER_STATE = re.compile(r"Muster([A-Z][a-z]+)")
 _ASSIGNED = re.compile(r"Successfully assigned \S+ to (\S+)")
+_CREATED = re.compile(r"Created pod: (\S+)")
 _CODE = re.compile(r"([A-Z][A-Z0-9_]{2,}): (.*)", re.DOTALL)
 # Fewer events than these say nothing of a clock, and less than these seconds is the time that a request takes.
 _LEAST_EVENTS, _LEAST_SKEW_S = 3, 5.0
@@ -117,6 +118,21 @@ def node_of_events(events: Iterable[Object]) -> str:
     for event in events:
         if event.get("reason") == "Scheduled" and (match := _ASSIGNED.search(str(event.get("message")))):
             return match[1]
+    return ""
+
+
+def pods_of_events(events: Iterable[Object]) -> frozenset[str]:
+    """Names of the pods that a job made, by its own events: a pod that was evicted is gone, and these are left."""
+    found = (_CREATED.search(str(e.get("message"))) for e in events if e.get("reason") == "SuccessfulCreate")
+    return frozenset(match[1] for match in found if match)
+
+
+def end_of_job(job: Object) -> str:
+    """How a job ended, in its own words; "" while it goes on."""
+    for condition in (job.get("status") or {}).get("conditions") or []:
+        if condition.get("type") in ("Failed", "Complete") and condition.get("status") == "True":
+            said = ": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key))
+            return f"{'failed' if condition['type'] == 'Failed' else 'ended well'}{f' ({said})' if said else ''}"
     return ""
 
 

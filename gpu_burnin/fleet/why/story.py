@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from gpu_burnin.fleet.why.of_admission import note_of, of_admission, of_note, ou
 from gpu_burnin.fleet.why.of_cluster import (
     Object,
     end_of_events,
+    end_of_job,
     key_of,
     node_of_events,
     of_event,
     of_pod,
+    pods_of_events,
     skews,
     time_of_event,
 )
@@ -33,6 +35,7 @@ from gpu_burnin.fleet.why.of_files import REPORTS, NotLookedAt, of_audit, of_his
 SCHEMA = "muster-why/v1"
 _SKEW_TOLD_S = 5.0
 # Of the pods of a node that is asked for.
+_FOUND = (What.XID, What.AFTERMATH, What.FAULT)
 _OF_PODS = frozenset({What.ENDED, What.DRAINED, What.OUT_OF_MEMORY, What.PREEMPTED, What.PRESSURE})
 
 
@@ -97,10 +100,12 @@ def tell(api: KubeApi, names: Names, subject: str, files: Files, since: datetime
         return _of_node(api, names, name, files, since, now)
     pods, jobs = _pods(api, namespace, name), _jobs(api, namespace, name)
     if jobs:
-        job = jobs[0]
-        where, label = job["metadata"]["namespace"], f"job-name={job['metadata']['name']}"
-        pods = list(api.items(_in(where, "pods"), "list the job's pods", labelSelector=label))
-        return _of_pods(api, names, _Asked(f"{where}/{name}", "job", where, name), pods, files, since, now)
+        if len(jobs) > 1:
+            places = ", ".join(sorted(key_of(job) for job in jobs))
+            raise GpuBurninError(f"{subject}: there are several jobs of this name ({places}); give NAMESPACE/JOB")
+        namespace = str(jobs[0]["metadata"]["namespace"])
+        asked = _Asked(f"{namespace}/{name}", "job", namespace, name, end_of_job(jobs[0]))
+        return _of_pods(api, names, asked, _pods_of_job(api, asked), files, since, now)
     if len({key_of(pod) for pod in pods}) > 1:
         places = ", ".join(sorted(key_of(pod) for pod in pods))
         raise GpuBurninError(f"{subject}: there are several pods of this name ({places}); give NAMESPACE/POD")
@@ -111,15 +116,19 @@ def tell(api: KubeApi, names: Names, subject: str, files: Files, since: datetime
             f"{subject}: {api.server} knows no node, pod or job of this name, and no event of it is left (they are "
             "kept for an hour); give NODE, NAMESPACE/POD or NAMESPACE/JOB, or the node on which it ran"
         )
-    return _of_pods(api, names, _Asked(f"{namespace}/{name}", "pod", namespace, name), pods, files, since, now)
+    kind = "pod" if pods or not pods_of_events(_events(api, namespace, name)) else "job"
+    return _of_pods(api, names, _Asked(f"{namespace}/{name}", kind, namespace, name), pods, files, since, now)
 
 
 @dataclass(frozen=True)
 class _Asked:
+    """`ended`: how a job says that it ended."""
+
     subject: str
     kind: str
     namespace: str
     name: str
+    ended: str = ""
 
 
 def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetime, now: datetime) -> Story:
@@ -133,6 +142,9 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
     effect = next(
         (one for one in found.entries if out and one.source is Source.ADMISSION and one.at == time_of(out.at)), None
     )
+    if record is None or record.status.accepted is None:
+        # It never was in service: what its burn-in found keeps it out, which the cluster does not hear of.
+        effect = next((one for one in found.entries if one.source is Source.REPORT and one.what in _FOUND), effect)
     return _story(_Asked(node, "node", "", node), node, _stands(node, record), found, effect, api, now, since)
 
 
@@ -143,29 +155,51 @@ def _of_pods(
     found = _Gathered()
     for pod in pods:
         found.entries += of_pod(pod)
+    present = {key_of(pod) for pod in pods}
+    events = _events(api, asked.namespace, asked.name)
+    gone = {asked.subject: events} if asked.kind == "pod" and not pods else {}
+    if asked.kind == "job":
+        found.events += events
+        gone = _events_of_pods(api, asked.namespace, pods_of_events(events) - {key.split("/")[1] for key in present})
     ends = [one for one in found.entries if one.what is What.ENDED]
+    for key, told in gone.items():
+        entries = [entry for event in told for entry in of_event(event, node_of_events(told))]
+        if end := end_of_events(entries, key):
+            ends.append(end)
+            found.entries.append(end)
     effect = min(ends, key=lambda one: one.at, default=None)
     key = effect.pod if effect else asked.subject
-    of_it = _events(api, *key.split("/", 1))
-    if asked.kind == "job":
-        of_it = [*of_it, *_events(api, asked.namespace, asked.name)]
+    of_it = gone.get(key) or (events if key == asked.subject else _events(api, *key.split("/", 1)))
     place = next((str(pod["spec"].get("nodeName") or "") for pod in pods if key_of(pod) == key), "")
-    node = place or next((str(pod["spec"].get("nodeName") or "") for pod in pods), "") or node_of_events(of_it)
+    node = place or node_of_events(of_it) or next((str(pod["spec"].get("nodeName") or "") for pod in pods), "")
     found.events += of_it
-    for event in of_it:
+    for event in found.events:
         found.entries += of_event(event, node)
     if node:
         _add_node(found, api, names, node)
-    if effect is None and not pods and (effect := end_of_events(found.entries, key)):
-        found.entries.append(effect)
-    keys = frozenset({key, *(key_of(pod) for pod in pods)})
-    _add_files(found, node, keys, files, since, now)
-    return _story(asked, node, _pods_stand(asked, pods), found, effect, api, now, since)
+    _add_files(found, node, frozenset({key, *present, *gone}), files, since, now)
+    return _story(asked, node, _pods_stand(asked, pods, len(gone)), found, effect, api, now, since)
+
+
+def _pods_of_job(api: KubeApi, asked: _Asked) -> list[Object]:
+    label = f"job-name={asked.name}"
+    return list(api.items(_in(asked.namespace, "pods"), "list the job's pods", labelSelector=label))
+
+
+def _events_of_pods(api: KubeApi, namespace: str, names: frozenset[str]) -> dict[str, list[Object]]:
+    """The events of pods that are gone, in one list of the namespace however many they are."""
+    found: dict[str, list[Object]] = {f"{namespace}/{name}": [] for name in names}
+    if found:
+        selector = "involvedObject.kind=Pod"
+        for event in api.items(_in(namespace, "events"), "list the events of pods", fieldSelector=selector):
+            if (told := found.get(f"{namespace}/{event['involvedObject'].get('name')}")) is not None:
+                told.append(event)
+    return found
 
 
 def _add_node(found: _Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmission | None:
     """The entries of a node's objects; its record."""
-    record = None
+    record, steps = None, set[tuple[str, datetime]]()
     try:
         document = api.find(admissions_path(names, node), f"read the NodeAdmission of {node}")
         record = parse(document) if document else None
@@ -175,6 +209,7 @@ def _add_node(found: _Gathered, api: KubeApi, names: Names, node: str) -> NodeAd
         found.missing.append(f"{node} has no NodeAdmission that can be read: what the admitter did is not known")
     else:
         found.entries += of_admission(record)
+        steps = {(one.code, one.at) for one in found.entries if one.source is Source.ADMISSION}
     note, why = note_of(api.find(node_path(node), f"read node {node}"), names)
     if note is None:
         found.missing.append(f"{node}: {why}")
@@ -183,7 +218,8 @@ def _add_node(found: _Gathered, api: KubeApi, names: Names, node: str) -> NodeAd
     events = _events(api, "default", node)
     found.events += events
     for event in events:
-        found.entries += of_event(event)
+        # The admitter tells of each change twice; once is enough for people.
+        found.entries += (replace(one, quiet=(one.code, one.at) in steps) for one in of_event(event))
     return record
 
 
@@ -252,12 +288,13 @@ def _stands(node: str, record: NodeAdmission | None) -> str:
     return f"{node} is {status.state}{since}{f' ({why})' if why else ''}{coming}"
 
 
-def _pods_stand(asked: _Asked, pods: list[Object]) -> str:
-    if not pods:
-        return f"{asked.subject} is gone"
-    phases = sorted(_phase(pod) for pod in pods)
-    count = ", ".join(f"{phases.count(phase)} {phase.lower()}" for phase in dict.fromkeys(phases))
-    return f"{asked.subject}: {phases[0].lower()}" if asked.kind == "pod" else f"{asked.subject}: pods: {count}"
+def _pods_stand(asked: _Asked, pods: list[Object], gone: int) -> str:
+    phases = sorted(_phase(pod).lower() for pod in pods)
+    if asked.kind == "pod":
+        return f"{asked.subject}: {phases[0]}" if phases else f"{asked.subject} is gone"
+    counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)] + [f"{gone} gone"] * bool(gone)
+    ended = f"{asked.ended}; " if asked.ended else ""
+    return f"{asked.subject}: {ended}pods: {', '.join(counts) or 'none is known'}"
 
 
 def _phase(pod: Object) -> str:

@@ -53,6 +53,8 @@ E, X = What.ENDED, What.XID
         pytest.param([(0, What.PLAY), (60, What.BOOTED), (70, E)], [0, 60, 70], id="a play rebooted it"),
         pytest.param([(0, What.MAINTENANCE), (600, What.DRAINED), (630, E)], [0, 600, 630], id="drained for a window"),
         pytest.param([(0, X), (1800, What.FAULT), (1803, What.QUARANTINED)], [0, 1800, 1803], id="a burn-in found it"),
+        pytest.param([(-60, What.BOOTED), (3, What.DOUBTED)], [-60, 3], id="a doubt after a boot"),
+        pytest.param([(-60, What.LOST), (3, What.DOUBTED), (9, E)], [-60, 3, 9], id="a doubt after a silence"),
         pytest.param([(0, What.TOLD), (5, E)], [5], id="nothing known"),
         pytest.param([(0, What.FAULT), (-20, E)], [0, -20], id="a fault is told late"),
         pytest.param([(2 * HOUR, X), (0, E)], [0], id="what came after is no cause"),
@@ -64,6 +66,12 @@ def test_the_chain_begins_with_what_set_it_off(seen: list[tuple[float, What]], c
     found = first_cause(timeline, effect)
     assert [(one.at - START).total_seconds() for one in found.chain] == chain
     assert found.first is (found.chain[0] if len(chain) > 1 else None)
+
+
+def test_a_finding_that_the_admitter_names_is_its_own_cause() -> None:
+    effect = entry(3, What.QUARANTINED)
+    found = first_cause([entry(-60, What.LOST), entry(-30, What.PLAY), effect], effect)
+    assert found.chain == (effect,) and found.first is effect
 
 
 def test_what_is_of_another_node_or_pod_is_no_cause() -> None:

@@ -20,8 +20,10 @@ from gpu_burnin.fleet import history
 from gpu_burnin.fleet.why import story, text
 from gpu_burnin.fleet.why.entry import What
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
+from gpu_burnin.report import model
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import NAMES, admission, lease
+from tests.support.sample_reports import faulty_8
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PAGE = Path(__file__).parents[4] / "docs/operations/what-happened.md"
@@ -57,10 +59,13 @@ XID = "gpu-1: XID 79 on GPU 3: GPU has fallen off the bus"
 
 
 def quarantined() -> dict[str, Any]:
-    """As the admitter writes it of a node whose agent has revoked."""
+    """As the admitter writes it of a node that had joined a minute before, and whose agent has revoked."""
+    absent = record.Transition(at(-120), "new", "new", "NODE_ABSENT", "gpu-1: no Node object", ADMITTER_USER)
+    joined = record.Transition(at(-60), "new", "ready", "PASS", "gpu-1: burn-in run 1 (quick) passed", ADMITTER_USER)
     step = record.Transition(at(3), "ready", "quarantined", "XID_FATAL", XID, ADMITTER_USER)
-    test = record.Tested(9, "watch", "FAIL", at(1), "XID_FATAL")
-    status = record.Status(record.State.QUARANTINED, at(3), "XID_FATAL", XID, last_test=test, transitions=(step,))
+    test = record.Tested(1, "quick", "PASS", at(-90))
+    steps = (absent, joined, step)
+    status = record.Status(record.State.QUARANTINED, at(3), "XID_FATAL", XID, last_test=test, transitions=steps)
     return {**admission("gpu-1"), "status": record.status_document(status)}
 
 
@@ -89,12 +94,12 @@ def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
 
 def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:
     found = tell(api, tmp_path, "train/bert-0")
-    assert [one.what for one in found.cause.chain] == [What.XID, What.QUARANTINED, What.DRAINED, What.ENDED]
+    assert [one.what for one in found.cause.chain] == [What.QUARANTINED, What.DRAINED, What.ENDED]
     assert found.cause.first is not None and "XID 79 on GPU 3" in found.cause.first.sentence
     shown = text.render(found, 80)
     assert max(map(len, shown.splitlines())) <= 80
     told = " ".join(shown.split())
-    assert ", by the admitter: XID_FATAL: the node's agent told FAIL: gpu-1: XID 79 on GPU 3" in told
+    assert ", by the admitter: XID_FATAL: ready to quarantined: gpu-1: XID 79 on GPU 3" in told
     assert told.index("First cause: ") < told.index("XID_FATAL: ready to quarantined") < told.index("What happened")
     assert [one.at for one in found.entries] == sorted(one.at for one in found.entries)
 
@@ -109,7 +114,7 @@ def test_a_pod_that_is_gone_is_told_from_its_events(api: FakeApi, tmp_path: Path
     api.put("events", event("Pod bert-0", "Scheduled", "Successfully assigned train/bert-0 to gpu-1", -600))
     found = tell(api, tmp_path, "train/bert-0")
     assert found.stands == "train/bert-0 is gone" and found.node == "gpu-1"
-    assert found.cause.first is not None and found.cause.first.what is What.XID
+    assert found.cause.first is not None and found.cause.first.what is What.QUARANTINED
 
 
 def test_a_job_is_explained_by_the_pod_that_ended_first(api: FakeApi, tmp_path: Path) -> None:
@@ -121,10 +126,69 @@ def test_a_job_is_explained_by_the_pod_that_ended_first(api: FakeApi, tmp_path: 
     assert "2 failed" in found.stands
 
 
+def test_a_job_whose_pod_was_evicted_is_explained_by_the_pod_that_is_gone(api: FakeApi, tmp_path: Path) -> None:
+    """The API server has no pod of it any more: the job's own events name it, and its events say where it was."""
+    failed_job = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "the limit"}
+    api.put("jobs", {"metadata": {"name": "bert", "namespace": "train"}, "status": {"conditions": [failed_job]}})
+    api.put("events", event("Job bert", "SuccessfulCreate", "Created pod: bert-0", -600))
+    api.put("events", event("Pod bert-0", "Scheduled", "Successfully assigned train/bert-0 to gpu-1", -600))
+    api.put("events", event("Pod other", "Killing", "Stopping container main", 1))
+    api.remove("pods", "train/bert-0")
+    for job_is_gone in (False, True):
+        if job_is_gone:
+            api.remove("jobs", "train/bert")
+        found = tell(api, tmp_path, "train/bert")
+        assert found.kind == "job" and found.node == "gpu-1"
+        said = "" if job_is_gone else "failed (BackoffLimitExceeded: the limit); "
+        assert found.stands == f"train/bert: {said}pods: 1 gone"
+        assert [one.what for one in found.cause.chain] == [What.QUARANTINED, What.DRAINED, What.ENDED]
+        assert found.cause.effect is not None and found.cause.effect.pod == "train/bert-0"
+
+
+def test_a_name_of_several_jobs_is_asked_for_again(api: FakeApi, tmp_path: Path) -> None:
+    for namespace in ("train", "other"):
+        api.put("jobs", {"metadata": {"name": "bert", "namespace": namespace}})
+    with pytest.raises(GpuBurninError, match="other/bert, train/bert"):
+        tell(api, tmp_path, "bert")
+
+
 def test_a_node_says_what_took_it_out_of_service(api: FakeApi, tmp_path: Path) -> None:
     found = tell(api, tmp_path, "gpu-1")
     assert found.kind == "node" and found.stands.startswith(f"gpu-1 is quarantined since {at(3)} (XID_FATAL")
-    assert [one.what for one in found.cause.chain] == [What.XID, What.QUARANTINED]
+    assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
+    told = " ".join(text.render(found).split())
+    assert f"First cause: {T0 + timedelta(seconds=3):%Y-%m-%d %H:%M:%S}, by the admitter: XID_FATAL" in told
+
+
+def test_a_play_before_a_fault_is_no_cause_of_it(api: FakeApi, tmp_path: Path) -> None:
+    """site.yml has just made the node: that it changed something did not throw a GPU off the bus."""
+    play = history.Play("r", "site.yml", "Keep time", "ann", "", False, at(-240), at(-200))
+    history.record(tmp_path / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
+    found = tell(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    assert any(one.source == "play" for one in found.entries)
+    assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
+
+
+def test_a_node_that_never_came_in_says_what_its_burn_in_found(api: FakeApi, tmp_path: Path) -> None:
+    """The cluster does not hear of it: its kubelet does not start. The report on the controller knows."""
+    api.put("nodeadmissions", admission("gpu-1", "new", code="NODE_ABSENT"))
+    assert tell(api, tmp_path, "gpu-1", story.Files(tmp_path)).cause.effect is None
+    report, _ = faulty_8()
+    (tmp_path / "reports/gpu-1").mkdir(parents=True)
+    (tmp_path / "reports/gpu-1/report.json").write_text(json.dumps(model.plain(report)))
+    found = tell(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    first = found.cause.first
+    assert first is not None and (first.source, first.code) == ("report", report["reasons"][0]["code"])
+    assert "First cause: " in text.render(found)
+
+
+def test_a_change_is_shown_once(api: FakeApi, tmp_path: Path) -> None:
+    """The admitter's event of a change that its record has too is there for programs alone."""
+    for after_s, quiet in ((3, True), (600, False)):
+        said = event("Node gpu-1", "MusterQuarantined", f"XID_FATAL: {XID}", after_s)
+        api.put("events", {**said, "source": {"component": "muster-admitter"}})
+        found = [one for one in tell(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=after_s)]
+        assert [one.quiet for one in found if one.source == "event"] == [quiet]
 
 
 def test_out_of_memory_is_what_kubelet_says_itself(api: FakeApi, tmp_path: Path) -> None:
@@ -205,7 +269,7 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["schema"] == story.SCHEMA and told["first_cause"]["code"] == "XID_FATAL"
-    assert [one["what"] for one in told["chain"]] == ["xid", "quarantined", "drained", "ended"]
+    assert [one["what"] for one in told["chain"]] == ["quarantined", "drained", "ended"]
     page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page and "XID 79 on GPU 3" in page and "led to it" in page
     assert "First cause:" in run(api, tmp_path, "train/bert-0").stdout
