@@ -8,6 +8,7 @@ With --check nothing is written; it fails and names every file that is not up to
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -58,6 +59,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for name, specs in roles.items():
         yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
     yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
+    yield REPOSITORY / "docs/reference/tuning.md", tuning_page()
     yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
     yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence_codes.CODES, **CODES})
@@ -85,6 +87,40 @@ def roles_page(roles: Mapping[str, Mapping[str, Any]]) -> str:
     for name, specs in roles.items():
         first = next(iter(specs.values()))
         lines.append(f"| [{name}](../../roles/{name}/README.md) | {markdown(_text(first['short_description']))} |")
+    return "\n".join([*lines, ""])
+
+
+def tuning_page() -> str:
+    """The reference of the role node_tuning: each value with its reason and its source."""
+    sys.path.insert(0, str(REPOSITORY / "collections"))
+    table = importlib.import_module("ansible_collections.muster.fleet.plugins.module_utils.tuning.table")
+    profiles = [profile for profile in table.PROFILES if profile != table.NONE]
+    lines = [
+        "# Tuning",
+        "",
+        "What the role [node_tuning](../../roles/node_tuning/README.md) sets on a node, and why.",
+        "`node_tuning_profile` chooses the column; `node_tuning_values` changes single values by their names, `leave`",
+        "leaves one alone.",
+        "Generated from the role's table by `make docs`.",
+        "",
+        f"| setting | value | {' | '.join(profiles)} | why | source |",
+        f"|---|---|{'---|' * len(profiles)}---|---|",
+    ]
+    for setting in table.SETTINGS:
+        marks = " | ".join("yes" if profile in setting.profiles else "" for profile in profiles)
+        lines.append(f"| `{setting.name}` | `{setting.value}` | {marks} | {setting.reason} | {setting.source} |")
+    lines += [
+        "",
+        "Sysctl values, governor, huge pages and limits take effect at once. A service that runs keeps its limits",
+        "until it is restarted, and a loaded nouveau goes with the next reboot: the task warns of both. It also warns",
+        "of a file that wins over its own at the next boot, of a GPU whose IOMMU group translates, and of PCIe switch",
+        "ports that redirect (ACS).",
+        "",
+        "In containers as hosts (`node_tuning_shared_kernel`) only what each has of its own is set: "
+        + ", ".join(f"`{setting.name}`" for setting in table.SETTINGS if setting.per_namespace)
+        + ".",
+        "The task names the rest in `node_tuning_found.not_set`.",
+    ]
     return "\n".join([*lines, ""])
 
 

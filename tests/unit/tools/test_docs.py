@@ -24,6 +24,7 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
     (tmp_path / "gpu_burnin").mkdir()
     (tmp_path / "tools/docs.py").write_text((ROOT / "tools/docs.py").read_text())
     (tmp_path / "gpu_burnin/hardware").symlink_to(ROOT / "gpu_burnin/hardware")
+    (tmp_path / "collections").symlink_to(ROOT / "collections")
     specs = sorted(ROOT.glob("roles/*/meta/argument_specs.yml"))
     for spec in specs:
         copy = tmp_path / spec.relative_to(ROOT)
