@@ -54,9 +54,9 @@ class SystemNode:
 class AdmitterConfig:
     """What the admitter is told. `identity` names this host in the Lease; shares are of the fleet's GPU nodes.
 
-    `joins_per_s` nodes are let in each second, `join_burst` at once; by itself the admitter keeps at most
-    `max_unready_share` of the nodes from work (new boots and people's asks are not counted), and `expire_share` of them
-    for old evidence. All nodes are looked at again each `resync_s`, spread over that time.
+    At most `joins_per_s` nodes are let in in any second; by itself the admitter keeps at most `max_unready_share` of
+    the nodes from work (new boots and people's asks are not counted), and `expire_share` of them for old evidence. All
+    nodes are looked at again each `resync_s`, spread over that time.
     """
 
     domain: str = DEFAULT_DOMAIN
@@ -65,7 +65,6 @@ class AdmitterConfig:
     identity: str = ""
     rules: RuleSeconds = field(default_factory=RuleSeconds)
     joins_per_s: float = 5.0
-    join_burst: int = 20
     max_unready_share: float = 0.2
     expire_share: float = 0.05
     system_nodes: tuple[SystemNode, ...] = ()
@@ -141,8 +140,8 @@ def _problem(config: AdmitterConfig) -> str:
     for key in ("max_unready_share", "expire_share"):
         if not 0 < (share := getattr(config, key)) <= 1:
             return f"{key} is {share:g}; give a share of the nodes above 0 and up to 1"
-    if not 0 < config.joins_per_s <= 10_000 or config.join_burst < 1:
-        return f"joins_per_s is {config.joins_per_s:g} and join_burst {config.join_burst}; give numbers above 0"
+    if not 0 < config.joins_per_s <= 10_000:
+        return f"joins_per_s is {config.joins_per_s:g}; give a number above 0 and up to 10000"
     if not 1 <= config.workers <= 64:
         return f"workers is {config.workers}; give 1 to 64"
     if not 60 <= config.resync_s <= 86_400:

@@ -22,7 +22,7 @@ Patch: TypeAlias = list[dict[str, Any]]
 class Brake(StrEnum):
     """What a decision needs leave for, since too much of it at once would harm the fleet."""
 
-    JOIN = "join"  # lets a node in: a token bucket
+    JOIN = "join"  # lets a node in: so many in any second
     GATE = "gate"  # keeps a working node from work, without a boot or a person asking: a share of the fleet
     EXPIRE = "expire"  # the same for old evidence: at most 5 % of the fleet
     TEST = "test"  # tests an admitted node: nodes at a time, share, hours

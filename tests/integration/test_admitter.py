@@ -25,7 +25,7 @@ from tests.integration.kube import NO_BINARIES, Client, Server, api_server, appl
 
 KILLS = 20
 # The tests are of the admitter's safety, not of its pace.
-PACE = {"joins_per_s": 1000, "join_burst": 1000, "max_unready_share": 1.0, "workers": 4}
+PACE = {"joins_per_s": 1000, "max_unready_share": 1.0, "workers": 4}
 
 
 @pytest.fixture(scope="module")

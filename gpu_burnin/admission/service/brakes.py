@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,27 +28,80 @@ class Leave:
 GRANTED = Leave()
 
 
+class Pace:
+    """Lets at most `per_s` nodes join in any second; a rate below one in any 1 / `per_s` seconds.
+
+    A leave counts from when it is given until that span after the node's writes were over: so no more of the writes
+    than that lie within a span either, however late an overloaded API server carries them out.
+    """
+
+    def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
+        self.per_s, self._clock = per_s, clock
+        # A part of a node above a whole one is not let in.
+        self._most = max(1, math.floor(per_s))
+        self._span_s = max(1.0, 1.0 / per_s)
+        self._interval_s = self._span_s / self._most
+        self._moments: dict[str, float] = {}
+        self._next_s = self._next_late_s = 0.0
+        self._under_way: set[str] = set()
+        self._over: deque[float] = deque()
+
+    def ask(self, name: str) -> float:
+        """0 for yes, else after how many seconds to ask again.
+
+        Each node gets its own moment, so that a whole fleet that waits asks twice and not each second.
+        """
+        now_s = self._clock()
+        if name in self._under_way:
+            return 0.0
+        if name not in self._moments:
+            self._moments[name] = max(self._next_s, now_s)
+            self._next_s = self._moments[name] + self._interval_s
+        if now_s < self._moments[name]:
+            return self._moments[name] - now_s
+        while self._over and self._over[0] <= now_s - self._span_s:
+            self._over.popleft()
+        if len(self._under_way) + len(self._over) < self._most:
+            del self._moments[name]
+            self._under_way.add(name)
+            return 0.0
+        # Others were late too, when an API server was slow: one after the other, as soon as there may be room.
+        room_at_s = (self._over[0] if self._over else now_s) + self._span_s
+        self._moments[name] = self._next_late_s = max(self._next_late_s + self._interval_s, room_at_s)
+        return self._next_late_s - now_s
+
+    def over(self, name: str) -> None:
+        """Its writes are over, whatever became of them, or it does not want to join any more."""
+        self._moments.pop(name, None)
+        if name in self._under_way:
+            self._under_way.discard(name)
+            self._over.append(self._clock())
+
+
 @dataclass
 class Brakes:
     """Gives leave. A grant counts until the record shows it."""
 
     fleet: Records
     joins_per_s: float
-    join_burst: int
     max_unready_share: float
     expire_share: float
     tests_at_once: Callable[[int], int]
     clock: Callable[[], float] = time.monotonic
     _granted: dict[Brake, set[str]] = field(default_factory=lambda: {brake: set() for brake in Brake})
-    _joins: dict[str, float] = field(default_factory=dict)
-    _next_join: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Nobody has joined yet."""
+        self._joins = Pace(self.joins_per_s, self.clock)
 
     def ask(self, brake: Brake, name: str) -> Leave:
         """Whether this node's decision may be carried out now."""
         with self._lock:
             if brake is Brake.JOIN:
-                return self._join(name)
+                wait_s = self._joins.ask(name)
+                words = f"nodes are let in at {self.joins_per_s:g} a second, and others are before it"
+                return Leave(words, wait_s) if wait_s > 0 else GRANTED
             if name in self._granted[brake]:
                 return GRANTED
             most, taken, words = self._room(brake, name)
@@ -59,26 +113,18 @@ class Brakes:
     def settled(self, name: str) -> None:
         """The node's decision is written, or needs no leave any more: what was granted shows in its record now."""
         with self._lock:
-            self._joins.pop(name, None)
+            self._joins.over(name)
             for names in self._granted.values():
                 names.discard(name)
+
+    def broke_off(self, name: str) -> None:
+        """Its writes did not go well: whether it may join is asked anew; the other grants count on."""
+        with self._lock:
+            self._joins.over(name)
 
     def gated(self) -> int:
         """How many nodes the admitter keeps from work by itself."""
         return len(self.fleet.held_back(*HELD_BACK))
-
-    def _join(self, name: str) -> Leave:
-        """Each node gets its own moment, so that a whole fleet that waits asks twice and not each second."""
-        now, interval_s = self.clock(), 1.0 / self.joins_per_s
-        if name not in self._joins:
-            # A bucket that has been full for long holds a burst.
-            self._next_join = max(self._next_join, now - (self.join_burst - 1) * interval_s)
-            self._joins[name] = self._next_join
-            self._next_join += interval_s
-        wait_s = self._joins[name] - now
-        if wait_s <= 0:
-            return GRANTED
-        return Leave(f"nodes are let in at {self.joins_per_s:g} a second, and others are before it", wait_s)
 
     def _room(self, brake: Brake, name: str) -> tuple[int, set[str], str]:
         """How many nodes there may be, those that there are (but for this one), and the limit in words."""

@@ -10,20 +10,22 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.record import State, Transition
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
-from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.system.clock import rfc3339, rfc3339_s
 
 COMPONENT = "muster-admitter"
-# Events that wait for a slow API server; the journal and the record's transitions have them all.
-MOST_EVENTS = 10_000
-# While many nodes wait to be looked at, each event lets them go first for so long: to the API server it is as dear as a
-# PATCH.
+# Events that wait to be written: five for each node of a large fleet. The journal has them all.
+MOST_EVENTS = 50_000
+# To the API server an event is as dear as a PATCH: at most 20 a second, so that both are idle for the most part after a
+# whole fleet has changed. Its last event is written minutes later then, with the time at which it happened.
+EVENT_EVERY_S = 0.05
+# While many nodes wait to be looked at, each event lets them go first for so long.
 GIVE_WAY_S = 1.0
 _GOOD = (State.READY, State.TESTING)
 
@@ -57,11 +59,41 @@ class Journal:
             self.out.flush()
 
 
+class _Told(NamedTuple):
+    """An event that waits: small, since there may be many."""
+
+    at: datetime
+    namespace: str
+    about: Mapping[str, str]
+    reason: str
+    message: str
+    good: bool
+
+    def event(self) -> dict[str, Any]:
+        """As the API has it."""
+        time_text = rfc3339_s(self.at)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{self.about['name']}.", "namespace": self.namespace},
+            "involvedObject": dict(self.about),
+            "reason": self.reason,
+            "message": self.message,
+            "type": "Normal" if self.good else "Warning",
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "firstTimestamp": time_text,
+            "lastTimestamp": time_text,
+            "count": 1,
+        }
+
+
 @dataclass
 class Herald:
     """Writes events, one after the other, on a thread of its own: nobody waits for them.
 
-    While there is more urgent work (`busy`), one is written each GIVE_WAY_S.
+    What calls for people or for work to leave comes before the rest. One is written each EVENT_EVERY_S at most, and
+    each GIVE_WAY_S while there is more urgent work (`busy`).
     """
 
     api: KubeApi
@@ -69,7 +101,8 @@ class Herald:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     busy: Callable[[], bool] = lambda: False
     wait: Callable[[float], object] = time.sleep
-    _waiting: deque[tuple[str, dict[str, Any]]] = field(default_factory=deque)
+    _urgent: deque[_Told] = field(default_factory=deque)
+    _waiting: deque[_Told] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _closed: bool = False
 
@@ -92,18 +125,23 @@ class Herald:
         """Write until closed."""
         while True:
             with self._changed:
-                while not self._waiting and not self._closed:
+                while not len(self) and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     return
-                namespace, event = self._waiting.popleft()
+                told = (self._urgent or self._waiting).popleft()
             if self.busy():
                 self.wait(GIVE_WAY_S)
             try:
-                self.api.create(f"/api/v1/namespaces/{namespace}/events", event, "write an event")
+                self.api.create(f"/api/v1/namespaces/{told.namespace}/events", told.event(), "write an event")
                 self.metrics.add("events", {"result": "written"})
             except (ApiError, Conflict, NotLeader):
                 self.metrics.add("events", {"result": "refused"})
+            self.wait(EVENT_EVERY_S)
+
+    def __len__(self) -> int:
+        """How many wait to be written."""
+        return len(self._urgent) + len(self._waiting)
 
     def close(self) -> None:
         """Write no more."""
@@ -112,24 +150,10 @@ class Herald:
             self._changed.notify_all()
 
     def _add(self, namespace: str, reference: Mapping[str, str], reason: str, message: str, good: bool) -> None:
-        time_text = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{reference['name']}.", "namespace": namespace},
-            "involvedObject": dict(reference),
-            "reason": reason,
-            "message": message[:1024],
-            "type": "Normal" if good else "Warning",
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "firstTimestamp": time_text,
-            "lastTimestamp": time_text,
-            "count": 1,
-        }
+        told = _Told(self.now(), namespace, reference, reason, message[:1024], good)
         with self._changed:
-            if len(self._waiting) >= MOST_EVENTS:
+            if len(self) >= MOST_EVENTS:
                 self.metrics.add("events", {"result": "dropped"})
                 return
-            self._waiting.append((namespace, event))
+            (self._waiting if good else self._urgent).append(told)
             self._changed.notify()

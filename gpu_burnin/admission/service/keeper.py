@@ -83,7 +83,11 @@ class Keeper:
                 if wait_s < SHORT_WAIT_S:
                     return until
                 decision = withheld(view, decision, leave.why, until, self.rules, now)
-        self._carry_out(view, decision)
+        try:
+            self._carry_out(view, decision)
+        except BaseException:
+            self.brakes.broke_off(name)
+            raise
         if not wait_s and not (view.paused and brake is not None):
             self.brakes.settled(name)
         return _earliest(decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now))

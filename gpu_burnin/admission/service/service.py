@@ -148,6 +148,7 @@ class Service:
                 of(lambda term: term.brakes.gated()),
             ),
             "queue_depth": ("Nodes that wait to be looked at.", of(lambda term: len(term.queue))),
+            "events_waiting": ("Events that are not written yet.", of(lambda term: len(term.herald))),
             "delayed_nodes": ("Nodes whose last look was in vain.", of(lambda term: term.queue.delayed())),
             "overdue_tests": (
                 "Nodes that were never idle since their test was due.",

@@ -65,7 +65,6 @@ class Term:
         self.brakes = Brakes(
             self.records,
             config.joins_per_s,
-            config.join_burst,
             config.max_unready_share,
             config.expire_share,
             config.tests.places,

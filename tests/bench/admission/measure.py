@@ -90,6 +90,10 @@ class Admitter:
         except OSError:
             return []
 
+    def value(self, name: str) -> float:
+        """The sum of one of its metrics."""
+        return total(self.metrics(), f"muster_admitter_{name}")
+
     def wait_for(self, what: str, timeout_s: float, **at_least: float) -> None:
         """Until each of these metrics has come so far; `ready` is nodes{state="ready"}. Raises TimeoutError."""
         end_s = time.monotonic() + timeout_s
@@ -107,7 +111,7 @@ class Admitter:
     def wait_idle(self, timeout_s: float) -> None:
         """Until no node waits to be looked at. Raises TimeoutError."""
         end_s = time.monotonic() + timeout_s
-        while total(self.metrics(), "muster_admitter_queue_depth") > 0:
+        while self.value("queue_depth") > 0:
             if time.monotonic() > end_s:
                 raise TimeoutError(f"nodes still wait to be looked at after {timeout_s:g} s")
             time.sleep(_STEADY_POLL_S)

@@ -17,7 +17,6 @@ listen: "[::1]:10270"
 identity: api-1
 rules: {hold_deadline_s: 3600, settle_s: 1}
 joins_per_s: 2
-join_burst: 4
 max_unready_share: 0.1
 expire_share: 0.02
 tests: {nodes: 2, hours: ["22:00-06:00"]}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
 from typing import Any
 
 import pytest
 
 from gpu_burnin.admission.names import Names
-from gpu_burnin.admission.service.brakes import GRANTED, Brakes
+from gpu_burnin.admission.service.brakes import GRANTED, Brakes, Pace
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.view import Brake
 
@@ -45,7 +47,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def brakes(records: Records, clock: Clock) -> Brakes:
-    return Brakes(records, 2.0, 3, 0.2, 0.05, lambda fleet: 2, clock)
+    return Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2, clock)
 
 
 def granted(brakes: Brakes, brake: Brake, *names: str) -> list[bool]:
@@ -100,21 +102,64 @@ def test_a_small_fleet_may_lose_one(clock: Clock) -> None:
     records = Records(Names())
     for name in ("a", "b", "c"):
         put(records, name, "ready")
-    brakes = Brakes(records, 2.0, 3, 0.2, 0.05, lambda fleet: 1, clock)
+    brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock)
     assert granted(brakes, Brake.GATE, "a", "b") == [True, False]
 
 
 def test_joins_have_each_their_own_moment(brakes: Brakes, clock: Clock) -> None:
-    names = [f"j{number}" for number in range(7)]
-    assert granted(brakes, Brake.JOIN, *names) == [True] * 3 + [False] * 4
-    waits = [brakes.ask(Brake.JOIN, name).after_s for name in names[3:]]
+    names = [f"j{number}" for number in range(5)]
+    assert granted(brakes, Brake.JOIN, *names) == [True] + [False] * 4
+    waits = [brakes.ask(Brake.JOIN, name).after_s for name in names[1:]]
     assert waits == pytest.approx([0.5, 1.0, 1.5, 2.0])
-    clock.now += 1.0
-    assert granted(brakes, Brake.JOIN, *names[3:]) == [True, True, False, False]
-    for name in names:
-        brakes.settled(name)
-    clock.now += 100
-    assert granted(brakes, Brake.JOIN, *names) == [True] * 3 + [False] * 4
+    brakes.settled(names[0])
+    clock.now += 0.5
+    # Who has leave and asks again, as after a look that was cut short, keeps it.
+    assert granted(brakes, Brake.JOIN, names[1], names[1], names[2]) == [True, True, False]
+
+
+def test_a_node_whose_writes_fail_takes_no_place_from_the_others(brakes: Brakes, clock: Clock) -> None:
+    for number in range(20):
+        assert granted(brakes, Brake.JOIN, f"n{number}") == [True]
+        brakes.broke_off(f"n{number}")
+        clock.now += 0.5
+
+
+@pytest.mark.parametrize(("per_s", "most", "span_s"), [(50.0, 50, 1.0), (5.0, 5, 1.0), (2.5, 2, 1.0), (0.25, 1, 4.0)])
+@pytest.mark.parametrize("stall_s", [0.0, 3.0], ids=["quick API", "slow API"])
+def test_no_second_has_more_joins_than_allowed(per_s: float, most: int, span_s: float, stall_s: float) -> None:
+    """Waiting nodes come when they are told, or all late at once; each is written within a quarter of a second."""
+    clock, chance = Clock(), random.Random(7)
+    pace = Pace(per_s, clock)
+    waiting = [(clock.now, f"n{number}") for number in range(int(per_s * 6) + 3)]
+    began_s, written, asked = clock.now, [], 0
+    busy: list[tuple[float, str]] = []
+    stalled = (began_s + 0.5, began_s + 0.5 + stall_s)
+    heapq.heapify(waiting)
+    while waiting or busy:
+        if busy and (not waiting or busy[0][0] <= max(waiting[0][0], clock.now)):
+            at_s, name = heapq.heappop(busy)
+            clock.now = max(clock.now, at_s)
+            # The write itself is anywhere between the leave and its end.
+            written.append(clock.now)
+            pace.over(name)
+            continue
+        at_s, name = heapq.heappop(waiting)
+        if stalled[0] <= at_s < stalled[1]:
+            heapq.heappush(waiting, (stalled[1], name))
+            continue
+        clock.now = max(clock.now, at_s)
+        asked += 1
+        wait_s = pace.ask(name)
+        if wait_s > 0:
+            heapq.heappush(waiting, (clock.now + wait_s, name))
+        else:
+            heapq.heappush(busy, (clock.now + chance.uniform(0.0, 0.25), name))
+    for number, at_s in enumerate(written):
+        assert sum(at_s - span_s < other <= at_s for other in written[: number + 1]) <= most
+    # And at half of that pace at least, though each leave holds its place for its writes too.
+    fastest_s = (len(written) - most) / most * span_s
+    assert written[-1] - began_s <= fastest_s * 2 + stall_s + 2 * span_s
+    assert asked < 8 * len(written)
 
 
 def test_tests_count_those_that_run(brakes: Brakes, records: Records) -> None:
