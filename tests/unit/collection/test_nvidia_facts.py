@@ -187,6 +187,8 @@ def test_library_without_a_version_in_its_name(host: NvidiaHost) -> None:
     host.answer_nvml(library_version="580.105.08")
     assert library.find(host.run).version is None
     assert host.gather().library == library.Library("580.105.08", str(path))
+    host.answers["/sbin/ldconfig"] = Output(0, "0 libs found\n", "")
+    assert host.gather().library == library.Library("580.105.08", None)
 
 
 @pytest.mark.parametrize(

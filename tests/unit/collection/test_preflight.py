@@ -40,6 +40,7 @@ FACTS: dict[str, Any] = {
     "ports_taken": {},
     "mirror_fault": "",
     "disk_faults": [],
+    "nvidia_problems": [],
     "cgroup_version": 2,
     "swap": [],
     "is_root": True,
@@ -96,6 +97,10 @@ def test_fit_hosts_have_no_problem() -> None:
         ({"mirror_fault": "the mirror M is silent"}, "gpu-1: the mirror M is silent; start it, let the host reach it"),
         ({"disk_faults": ["D holds data; wipe it"]}, "gpu-1: local_ssd_device D holds data; wipe it"),
         ({"disk_faults": ["D cannot be read"]}, "local_ssd_device D cannot be read; give another disk"),
+        (
+            {"nvidia_problems": [{"message": "no driver fits", "fix": "give another"}]},
+            "gpu-1: no driver fits; give another",
+        ),
         ({"swap": ["/dev/sda2"]}, "node with swap on /dev/sda2; run: swapoff -a"),
         ({"cgroup_version": 1}, "node with cgroup v1"),
         ({"machine_id": OTHER["machine_id"]}, "gpu-1, gpu-2: have the same machine id 0+2; on all but one"),
@@ -241,6 +246,10 @@ def test_role_reports_all_hosts_at_once(
         "local_ssd_device": "/dev/sdx",
         "kube_binaries_url": f"file://{tmp_path}/no-mirror",
         "kube_binaries_checksums": {},
+        "fleet_nvidia_source": "nvidia",
+        "fleet_nvidia_driver_version": "580.105.08",
+        "fleet_nvidia_repository_url": f"file://{tmp_path}/no-packages",
+        "fleet_kernel_root": str(tmp_path),
     }
     done = ansible_playbook("play.yml", "--check", "-e", json.dumps(variables), inventory="inv.ini")
     said = done.stdout + done.stderr
@@ -255,6 +264,8 @@ def test_role_reports_all_hosts_at_once(
         assert f"no-mirror/{name}'" in said
     disk = "no-such-name-1, no-such-name-2: local_ssd_device /dev/sdx is not a stable name; give the disk as"
     assert (disk in said) == (os.geteuid() == 0)
+    # Only the GPU node asks for NVIDIA's packages.
+    assert f"no-such-name-3: the repository file://{tmp_path}/no-packages cannot be reached: " in said
     assert "Traceback" not in said
 
 

@@ -117,6 +117,8 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
     for fault in facts["disk_faults"]:
         message, _, fix = fault.partition("; ")
         yield problem(f"local_ssd_device {message}", fix or "give another disk")
+    for found in facts["nvidia_problems"]:
+        yield problem(found["message"], found["fix"])
 
 
 def free_port(port: str, owner: str) -> str:

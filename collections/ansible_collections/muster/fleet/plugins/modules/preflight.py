@@ -4,22 +4,28 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import block_device
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import mirror_fault
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight as stack
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather as gather_gpu_facts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
+from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather, os_release
 
 DOCUMENTATION = r"""
 module: preflight
 short_description: Read a host's facts before it is touched
 version_added: "0.1.0"
 description:
-  - Reads system, identity, clock, size, ports and, where asked, the disk of a host, and asks the mirror for one
-    header. Changes nothing.
+  - Reads system, identity, clock, size, ports and, where asked, the disk and the NVIDIA stack of a host, and asks the
+    mirror for one header. Changes nothing.
   - The action plugin adds the controller's clock before and after, so that a slow link is no clock skew.
   - The facts are judged by M(muster.fleet.preflight_report), for all hosts at once.
 options:
@@ -100,6 +106,47 @@ options:
         description: Accept a loop device. For labs.
         type: bool
         default: false
+  nvidia:
+    description: What is asked of the NVIDIA stack of a GPU node. Only what its source makes relevant is looked at.
+    type: dict
+    suboptions:
+      source:
+        description: Where the stack comes from.
+        type: str
+        choices: [image, nvidia, debian, ubuntu]
+        required: true
+      driver_version:
+        description: Exact version of the driver; empty accepts any that fits.
+        type: str
+        default: ""
+      cuda:
+        description: Major CUDA version of the burn-in's libraries, or C(none).
+        type: str
+        default: none
+      repository_url:
+        description: Package repository of the source C(nvidia).
+        type: str
+        default: ""
+      min_free_bytes:
+        description: Space that must be free where packages and modules are installed.
+        type: int
+        default: 0
+      models:
+        description: What GPU models need, as the filter P(muster.fleet.gpu_models#filter) gives it.
+        type: dict
+        required: true
+      kernel_root:
+        description: Folder with C(proc), C(sys) and C(lib/modules) of the kernel. For labs.
+        type: path
+        default: /
+      timeout_s:
+        description: Longest wait for the repository, in seconds.
+        type: float
+        default: 5
+      nvml_timeout_s:
+        description: Longest wait for NVML, in seconds.
+        type: float
+        default: 60
   limits:
     description: What is asked of the host; handed to M(muster.fleet.preflight_report) with the facts.
     type: dict
@@ -190,6 +237,20 @@ ARGUMENT_SPEC: dict[str, Any] = {
         },
     },
     "disk": {"type": "dict", "options": {"device": {"type": "str", "required": True}, **block_device.WANTED_OPTIONS}},
+    "nvidia": {
+        "type": "dict",
+        "options": {
+            "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "required": True},
+            "driver_version": {"type": "str", "default": ""},
+            "cuda": {"type": "str", "default": "none"},
+            "repository_url": {"type": "str", "default": ""},
+            "min_free_bytes": {"type": "int", "default": 0},
+            "models": {"type": "dict", "required": True},
+            "kernel_root": {"type": "path", "default": "/"},
+            "timeout_s": {"type": "float", "default": 5.0},
+            "nvml_timeout_s": {"type": "float", "default": 60.0},
+        },
+    },
     "limits": {
         "type": "dict",
         "required": True,
@@ -214,11 +275,28 @@ def disk_faults(disk: Mapping[str, Any] | None) -> list[str]:
     return block_device.faults(disk["device"], block_device.Wanted(**wanted))
 
 
+def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """What speaks against the node's NVIDIA stack, each with `message` and `fix`; nothing for a host without one.
+
+    Raises OSError.
+    """
+    if nvidia is None:
+        return []
+    root = Path("/")
+    asked = stack.Asked(**{name: nvidia[name] for name in stack.Asked.__dataclass_fields__})
+    facts = gather_gpu_facts(root, run_command, Path(nvidia["kernel_root"]), nvidia["nvml_timeout_s"])
+    offers = stack.look(root, run_command, asked, facts, nvidia["timeout_s"])
+    system = stack.System(os_release(root)["id"], platform.machine())
+    found = stack.problems(asked, facts, Models(nvidia["models"]), offers, system)
+    return [{"message": one.message, "fix": one.fix} for one in found]
+
+
 def look(module: AnsibleModule) -> dict[str, Any]:
     """Gather the facts. Raises OSError."""
     facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
     facts["disk_faults"] = disk_faults(module.params["disk"])
+    facts["nvidia_problems"] = nvidia_problems(module.params["nvidia"])
     return {"changed": False, "facts": facts, **{name: module.params[name] for name in ("limits", "is_node")}}
 
 

@@ -121,8 +121,9 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
     states = fact("services", lambda: services.states(_SERVICES, run)) or {}
     answers = nvml.read(run, may_start=bool(loaded and loaded.version), timeout_s=nvml_timeout_s)
     found = fact("library", lambda: library.find(run)) or library.Library(None, None)
-    if found.version is None and found.path:
-        found = library.Library(answers.library_version, found.path)
+    if not found.version and answers.library_version:
+        # A file without a version in its name, or in a folder that the loader's cache leaves out.
+        found = library.Library(answers.library_version, found.path or None)
 
     def those(pattern: re.Pattern[str]) -> tuple[Package, ...] | None:
         return None if known is None else tuple(one for one in known if pattern.fullmatch(one.name))

@@ -1,0 +1,267 @@
+"""What of a GPU node would stop its NVIDIA stack, found before anything is changed. Asks only what the source needs.
+
+What the roles mend by themselves (a driver that is not installed, nouveau, packages that are half there) is no problem
+where they install; a machine image has to bring it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import (
+    Models,
+    Needs,
+    is_older,
+    mismatched,
+    modules_for,
+    number,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import (
+    Offers,
+    apt_versions,
+    free_bytes,
+    repository_fault,
+)
+
+IMAGE, NVIDIA, DEBIAN, UBUNTU = "image", "nvidia", "debian", "ubuntu"
+GIB = 2**30
+# Packages that hold the driver itself; others of the same names' families are shared by all sources.
+_DRIVER_PACKAGE = re.compile(
+    r"(nvidia-(driver|open|dkms|kernel-dkms|kernel-open-dkms|open-kernel-dkms|headless|smi|utils|compute-utils)"
+    r"|libnvidia-(compute|ml1)|libcuda1|linux-modules-nvidia|cuda-drivers)(-.*)?"
+)
+_MACHINES = ("x86_64", "aarch64")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13."""
+
+    source: str
+    driver_version: str
+    cuda: str
+    repository_url: str
+    min_free_bytes: int
+
+
+@dataclass(frozen=True)
+class System:
+    """Where the stack is to run: id and machine as os-release and uname name them."""
+
+    os_id: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem, without the host's name: what is wrong, and what to do."""
+
+    message: str
+    fix: str
+
+
+def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> Offers:
+    """What the host could install, as far as its source makes that relevant. Raises OSError."""
+    if asked.source == IMAGE or is_there(facts, asked.driver_version):
+        return Offers(None, "", {})
+    try:
+        versions = apt_versions(root, _packages(asked, facts), run)
+    except CommandError:
+        versions = None
+    fault = repository_fault(asked.repository_url, timeout_s) if asked.source == NVIDIA else ""
+    return Offers(versions, fault, free_bytes(root))
+
+
+def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system: System) -> list[Finding]:
+    """Everything that speaks against the node's stack."""
+    found = [*_versions(asked, facts, models), *_two_drivers(asked, facts)]
+    if asked.source == IMAGE:
+        return [*found, *_image(asked, facts)]
+    if is_there(facts, asked.driver_version):
+        return found
+    return [*found, *_system(asked, system), *_installable(asked, facts, offers), *_space(asked, offers)]
+
+
+def is_there(facts: Facts, version: str) -> bool:
+    """Whether the driver runs already and will after a reboot, so that nothing is to be installed."""
+    module = (facts.driver.on_disk or {}).get(facts.kernel.release or "")
+    return bool(version) and facts.driver.loaded_version == version and module is not None and module.version == version
+
+
+def _versions(asked: Asked, facts: Facts, models: Models) -> Iterator[Finding]:
+    """The driver against GPUs and CUDA libraries; that of an image is the one that runs."""
+    is_asked = asked.source != IMAGE or bool(asked.driver_version)
+    version = asked.driver_version if is_asked else facts.nvml.driver_version or facts.driver.loaded_version or ""
+    name = f"fleet_nvidia_driver_version {version}" if is_asked else f"its driver {version}"
+    fix = "give another one" if is_asked else "make the image with another one"
+    if version and (branch := number(version)[0]) not in models.branches and branch < max(models.branches):
+        near = min(models.branches, key=lambda known: abs(known - branch))
+        yield Finding(f"{name} is of branch {branch}, which NVIDIA never released (the nearest is {near})", fix)
+        return
+    needs = {device.device: models.needs(device) for device in facts.gpus}
+    for device, one in needs.items():
+        if one is None and asked.source != IMAGE:
+            yield Finding(
+                f"its GPU with PCI id 10de:{device} is of no known architecture, so no driver can be chosen",
+                "add it to gpu_burnin/hardware/skus.yaml and drivers.yaml, or set fleet_nvidia_source: image",
+            )
+    known = list(dict.fromkeys(one for one in needs.values() if one is not None))
+    for one in known if version else ():
+        yield from _fits(version, name, fix, one)
+    if known and not modules_for(known):
+        yield Finding(
+            f"no kernel modules drive all of its GPUs: {_by_modules(known)}", "put them into different machines"
+        )
+    loaded = facts.driver.loaded_flavour or ""
+    for one in known if asked.source == IMAGE else ():
+        if mismatched(loaded, one):
+            yield Finding(
+                f"its {loaded} kernel modules do not drive {one.name}", f"make the image with {one.modules} ones"
+            )
+    least = models.oldest_driver_for_cuda(asked.cuda)
+    if version and least and is_older(version, least):
+        yield Finding(
+            f"{name} is older than {least}, which the CUDA {asked.cuda} libraries of the burn-in need",
+            f"{fix}, or set gpu_burnin_cuda lower",
+        )
+
+
+def _fits(version: str, name: str, fix: str, needs: Needs) -> Iterator[Finding]:
+    if is_older(version, needs.since_driver):
+        yield Finding(f"{name} is too old for {needs.name}, which needs {needs.since_driver} or newer", fix)
+    if needs.until_branch is not None and number(version)[0] > needs.until_branch:
+        yield Finding(f"{name} is too new for {needs.name}: its last branch is {needs.until_branch}", fix)
+
+
+def _by_modules(needs: Iterable[Needs]) -> str:
+    return ", ".join(f"{one.name} needs {one.modules} ones" for one in needs)
+
+
+def _two_drivers(asked: Asked, facts: Facts) -> Iterator[Finding]:
+    """Packages of two sources, or NVIDIA's installer beside packages, overwrite each other's files."""
+    of: dict[str, list[str]] = {}
+    for package in facts.driver.packages or ():
+        if package.source and _DRIVER_PACKAGE.fullmatch(package.name):
+            of.setdefault(package.source, []).append(package.name)
+    if len(of) > 1:
+        named = " and ".join(f"{source} ({', '.join(sorted(names)[:3])})" for source, names in sorted(of.items()))
+        keep = asked.source if asked.source in of else "one"
+        yield Finding(f"has driver packages of two sources: {named}", f"purge those that are not of {keep}")
+    elif asked.source != IMAGE and of and asked.source not in of:
+        ((source, names),) = of.items()
+        yield Finding(
+            f"has driver packages of {source} ({', '.join(sorted(names)[:3])}), "
+            f"but fleet_nvidia_source is {asked.source}",
+            f"purge them, or set fleet_nvidia_source: {source}",
+        )
+    if facts.driver.runfile and (of or asked.source != IMAGE):
+        yield Finding("has a driver of NVIDIA's installer beside packages", "run: nvidia-uninstall")
+
+
+def _image(asked: Asked, facts: Facts) -> Iterator[Finding]:
+    """What the image itself must bring. A sick GPU or driver is not its fault: that is the burn-in's to find."""
+    if facts.nvml.code == nvml.DRIVER_NOT_LOADED and (facts.driver.loaded_version or not facts.gpus):
+        return
+    if facts.nvml.code in (nvml.LIBRARY_NOT_FOUND, nvml.DRIVER_NOT_LOADED, nvml.LIBRARY_MISMATCH):
+        yield Finding(nvml_problem(facts).partition(";")[0], _fix_of(nvml_problem(facts)))
+    elif asked.driver_version and facts.nvml.driver_version not in (None, asked.driver_version):
+        yield Finding(
+            f"its image has driver {facts.nvml.driver_version}, "
+            f"and fleet_nvidia_driver_version is {asked.driver_version}",
+            "boot another image, or correct the variable",
+        )
+
+
+def _fix_of(sentence: str) -> str:
+    return sentence.partition("; ")[2] or "make another image"
+
+
+def _system(asked: Asked, system: System) -> Iterator[Finding]:
+    if asked.source in (DEBIAN, UBUNTU) and system.os_id and system.os_id != asked.source:
+        yield Finding(f"fleet_nvidia_source is {asked.source}, but it runs {system.os_id}", "choose another source")
+    if system.machine not in _MACHINES:
+        yield Finding(f"NVIDIA has no driver for {system.machine}", f"use a machine of {' or '.join(_MACHINES)}")
+
+
+def _packages(asked: Asked, facts: Facts) -> list[str]:
+    """The packages that tell whether the driver can be installed for the running kernel."""
+    release = facts.kernel.release
+    if release is None:
+        return []
+    headers = [] if facts.kernel.headers else [f"linux-headers-{release}"]
+    own = {DEBIAN: ["nvidia-driver"], UBUNTU: _signed_modules(asked, release)}
+    return [*([] if asked.source == UBUNTU else headers), *own.get(asked.source, [])]
+
+
+def _signed_modules(asked: Asked, release: str) -> list[str]:
+    """Ubuntu's names of the modules that it built and signed for one kernel."""
+    branch = number(asked.driver_version)[0] if asked.driver_version else ""
+    kinds = ("-server-open", "-server", "-open", "")
+    return [f"linux-modules-nvidia-{branch}{kind}-{release}" for kind in kinds]
+
+
+def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding]:
+    release = facts.kernel.release
+    if offers.repository_fault:
+        yield Finding(
+            offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
+        )
+    if asked.source == UBUNTU and release is not None:
+        if offers.versions is not None and not any(map(offers.has, _signed_modules(asked, release))):
+            branch = number(asked.driver_version)[0]
+            yield Finding(
+                f"Ubuntu has no signed modules of driver {branch} for its kernel {release}",
+                "run apt-get update there, or boot a kernel that it has them for",
+            )
+        return
+    if asked.source == DEBIAN and offers.has("nvidia-driver") is False:
+        yield Finding(
+            "apt knows no package nvidia-driver", "add contrib and non-free to Debian's sources, run apt-get update"
+        )
+    elif asked.source == DEBIAN and offers.has("nvidia-driver", asked.driver_version) is False:
+        offered = ", ".join((offers.versions or {}).get("nvidia-driver", ()))
+        yield Finding(
+            f"Debian has no driver {asked.driver_version} (apt knows {offered})",
+            "set fleet_nvidia_driver_version to one of these, or choose another source",
+        )
+    if facts.kernel.headers is False and offers.has(f"linux-headers-{release}") is False:
+        yield Finding(
+            f"has no headers for its running kernel {release} and apt knows none, so no module can be built for it",
+            "run apt-get update there, or boot the newest kernel of its repository",
+        )
+    if facts.kernel.secure_boot == "on":
+        yield from _secure_boot(facts)
+
+
+def _secure_boot(facts: Facts) -> Iterator[Finding]:
+    steps = "enrol the key that DKMS signs with (mokutil --import, then confirm at the next boot), or switch it off"
+    unread = facts.errors.get("kernel.signing_keys")
+    if unread:
+        yield Finding(
+            f"Secure Boot is on, and nobody can tell if the firmware trusts the key that DKMS signs with: {unread}",
+            "install mokutil there",
+        )
+    elif not any((facts.kernel.signing_keys or {}).values()):
+        what = (
+            "the firmware does not trust the key that DKMS signs with"
+            if facts.kernel.signing_keys
+            else "DKMS has no key"
+        )
+        yield Finding(f"Secure Boot is on and {what}, so modules that are built there would not load", steps)
+
+
+def _space(asked: Asked, offers: Offers) -> Iterator[Finding]:
+    for folder, size in offers.free_bytes.items():
+        if size < asked.min_free_bytes:
+            yield Finding(
+                f"has {size / GIB:.1f} GiB free on {folder}, "
+                f"{asked.min_free_bytes / GIB:.1f} are needed for the NVIDIA stack",
+                "free some, or lower preflight_min_nvidia_free_bytes",
+            )

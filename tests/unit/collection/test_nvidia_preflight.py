@@ -1,0 +1,366 @@
+"""What would stop the NVIDIA stack of a GPU node: every rule in its case, and what is no problem."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import (
+    Offers,
+    apt_versions,
+    free_bytes,
+    repository_fault,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight import (
+    Asked,
+    Finding,
+    System,
+    is_there,
+    look,
+    problems,
+)
+
+from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
+
+GIB = 2**30
+MODELS = Models(gpu_models("all"))
+IMAGE = Asked("image", "", "13", "", 4 * GIB)
+NVIDIA = Asked("nvidia", "580.105.08", "13", "https://mirror/debian12", 4 * GIB)
+DEBIAN = Asked("debian", "535.261.03", "12", "", 4 * GIB)
+UBUNTU = Asked("ubuntu", "580.105.08", "13", "", 4 * GIB)
+SIGNED = f"linux-modules-nvidia-580-server-open-{KERNEL}"
+OFFERS = Offers(
+    {"nvidia-driver": ("535.261.03-1~deb12u1",), f"linux-headers-{KERNEL}": ("6.1.176-1",), SIGNED: ("6.8.0-88.89",)},
+    "",
+    {"/usr": 20 * GIB},
+)
+Change = Callable[[NvidiaHost], None]
+
+
+def bare(root: Path) -> NvidiaHost:
+    """A host with one H100 and its kernel's headers, and nothing of NVIDIA's."""
+    host = NvidiaHost(root)
+    host.add_device()
+    host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
+    host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
+    return host
+
+
+def found(host: NvidiaHost, asked: Asked, offers: Offers = OFFERS, system: System | None = None) -> list[Finding]:
+    runs = System("ubuntu" if asked.source == "ubuntu" else "debian", "x86_64")
+    return problems(asked, host.gather(), MODELS, offers, system or runs)
+
+
+def secure_boot(host: NvidiaHost) -> None:
+    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
+
+
+def other_gpu(device: str) -> Change:
+    return lambda host: host.add_device("0000:90:00.0", device)
+
+
+def only_gpu(device: str) -> Change:
+    return lambda host: host.add_device(device=device)
+
+
+def untrusted_key(host: NvidiaHost) -> None:
+    secure_boot(host)
+    host.put("var/lib/dkms/mok.pub", "")
+    host.answers["mokutil"] = Output(1, "K is not enrolled\n", "")
+
+
+def unread_key(host: NvidiaHost) -> None:
+    secure_boot(host)
+    host.put("var/lib/dkms/mok.pub", "")
+
+
+def no_headers(host: NvidiaHost) -> None:
+    (host.root / "lib/modules" / KERNEL / "build/Makefile").unlink()
+
+
+def two_sources(host: NvidiaHost) -> None:
+    host.add_package("nvidia-open", "580.105.08-1")
+    host.add_package("libcuda1", "535.261.03-1", "debian")
+
+
+def runfile(host: NvidiaHost) -> None:
+    host.put("usr/bin/nvidia-uninstall", "")
+
+
+def nothing(host: NvidiaHost) -> None:
+    pass
+
+
+@pytest.mark.parametrize("asked", [NVIDIA, DEBIAN, UBUNTU])
+def test_a_bare_host_has_no_problem(tmp_path: Path, asked: Asked) -> None:
+    assert found(bare(tmp_path), asked) == []
+
+
+@pytest.mark.parametrize("asked", [IMAGE, replace(IMAGE, driver_version="580.105.08"), NVIDIA])
+def test_a_whole_stack_has_no_problem(tmp_path: Path, asked: Asked) -> None:
+    assert found(h100(tmp_path), asked) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "message"),
+    [
+        (
+            replace(NVIDIA, driver_version="583.10.01"),
+            nothing,
+            "is of branch 583, which NVIDIA never released (the nea",
+        ),
+        (
+            replace(NVIDIA, driver_version="550.90.07", cuda="12"),
+            only_gpu("2901"),
+            "fleet_nvidia_driver_version 550.90.07 is too old for NVIDIA B200, which needs 570.133.20 or newer",
+        ),
+        (
+            replace(NVIDIA, driver_version="570.124.06", cuda="12"),
+            only_gpu("2901"),
+            "too old for NVIDIA B200, which needs 570.133.20 or newer",
+        ),
+        (replace(NVIDIA, driver_version="590.48.01"), only_gpu("1db6"), "too new for volta: its last branch is 580"),
+        (NVIDIA, only_gpu("3fff"), "its GPU with PCI id 10de:3fff is of no known architecture"),
+        (
+            replace(NVIDIA, driver_version="580.105.08"),
+            lambda host: [only_gpu("2b85")(host), other_gpu("1db6")(host)],
+            "no kernel modules drive all of its GPUs: blackwell needs open ones, volta needs proprietary ones",
+        ),
+        (
+            replace(NVIDIA, driver_version="575.57.08"),
+            nothing,
+            "is older than 580.65.06, which the CUDA 13 libraries of the burn-in need",
+        ),
+        (
+            replace(NVIDIA, driver_version="520.61.05", cuda="12"),
+            nothing,
+            "is older than 525.60.13, which the CUDA 12 libraries",
+        ),
+        (NVIDIA, two_sources, "has driver packages of two sources: debian (libcuda1) and nvidia (nvidia-open)"),
+        (
+            NVIDIA,
+            lambda host: host.add_package("nvidia-driver", "535.261.03-1", "debian"),
+            "has driver packages of debian (nvidia-driver), but fleet_nvidia_source is nvidia",
+        ),
+        (NVIDIA, runfile, "has a driver of NVIDIA's installer beside packages"),
+        (NVIDIA, no_headers, f"has no headers for its running kernel {KERNEL} and apt knows none"),
+        (NVIDIA, secure_boot, "Secure Boot is on and DKMS has no key"),
+        (DEBIAN, untrusted_key, "Secure Boot is on and the firmware does not trust the key"),
+        (NVIDIA, unread_key, "nobody can tell if the firmware trusts the key that DKMS signs with: mokutil is not in"),
+        (DEBIAN, no_headers, "has no headers for its running kernel"),
+        (
+            replace(DEBIAN, driver_version="550.163.01"),
+            nothing,
+            "Debian has no driver 550.163.01 (apt knows 535.261.03-",
+        ),
+        (
+            replace(UBUNTU, driver_version="570.211.01", cuda="12"),
+            nothing,
+            f"Ubuntu has no signed modules of driver 570 for its kernel {KERNEL}",
+        ),
+    ],
+)
+def test_each_rule_where_packages_are_installed(tmp_path: Path, asked: Asked, change: Change, message: str) -> None:
+    host = bare(tmp_path)
+    change(host)
+    offers = replace(OFFERS, versions={**(OFFERS.versions or {}), f"linux-headers-{KERNEL}": ()})
+    (one,) = found(host, asked, offers)
+    assert message in one.message
+    assert one.fix
+
+
+@pytest.mark.parametrize(
+    ("offers", "message"),
+    [
+        (
+            replace(OFFERS, repository_fault="the repository X cannot be reached: timed out"),
+            "the repository X cannot be",
+        ),
+        (replace(OFFERS, free_bytes={"/usr": 20 * GIB, "/var": GIB}), "has 1.0 GiB free on /var, 4.0 are needed"),
+    ],
+)
+def test_each_rule_of_what_is_offered(tmp_path: Path, offers: Offers, message: str) -> None:
+    (one,) = found(bare(tmp_path), NVIDIA, offers)
+    assert message in one.message
+    # A host that has what is asked needs neither.
+    assert found(h100(tmp_path / "there"), NVIDIA, offers) == []
+
+
+def test_debian_without_non_free(tmp_path: Path) -> None:
+    (one,) = found(bare(tmp_path), DEBIAN, replace(OFFERS, versions={}))
+    assert (one.message, one.fix[:28]) == ("apt knows no package nvidia-driver", "add contrib and non-free to ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "system", "message"),
+    [
+        (DEBIAN, System("ubuntu", "x86_64"), "fleet_nvidia_source is debian, but it runs ubuntu"),
+        (UBUNTU, System("debian", "x86_64"), "fleet_nvidia_source is ubuntu, but it runs debian"),
+        (NVIDIA, System("debian", "riscv64"), "NVIDIA has no driver for riscv64"),
+    ],
+)
+def test_each_rule_of_the_system(tmp_path: Path, asked: Asked, system: System, message: str) -> None:
+    assert [one.message for one in found(bare(tmp_path), asked, system=system)] == [message]
+
+
+def test_what_nobody_knows_is_no_problem(tmp_path: Path) -> None:
+    host = bare(tmp_path)
+    no_headers(host)
+    for asked in (NVIDIA, DEBIAN, UBUNTU):
+        assert found(host, asked, Offers(None, "", {})) == []
+
+
+def unload(host: NvidiaHost) -> None:
+    host.answer_nvml(code=9, error="not loaded", driver_version=None, gpus=None)
+    (host.root / "proc/driver/nvidia/version").unlink()
+
+
+def no_module(host: NvidiaHost) -> None:
+    unload(host)
+    for path in (host.root / "lib/modules" / KERNEL).rglob("nvidia.ko"):
+        path.unlink()
+
+
+def nouveau(host: NvidiaHost) -> None:
+    unload(host)
+    host.put("proc/modules", "nouveau 2000000 1 - Live 0x0\n")
+
+
+def old_driver(host: NvidiaHost) -> None:
+    host.answer_nvml(driver_version="575.57.08")
+
+
+def mismatch(host: NvidiaHost) -> None:
+    host.load("575.57.08")
+    host.answer_nvml(code=18, error="mismatch", gpus=None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "message"),
+    [
+        (IMAGE, lambda host: host.answer_nvml(code=12, error="none", gpus=None), "libnvidia-ml.so.1 is not installed"),
+        (IMAGE, no_module, f"there is no module for the running kernel {KERNEL}"),
+        (IMAGE, nouveau, "the NVIDIA driver is not loaded (NVML error 9): nouveau is"),
+        (IMAGE, mismatch, "libnvidia-ml is 580.105.08 and the loaded kernel module is 575.57.08 (NVML error 18)"),
+        (IMAGE, old_driver, "its driver 575.57.08 is older than 580.65.06, which the CUDA 13 libraries"),
+        (
+            replace(IMAGE, cuda="12", driver_version="580.105.08"),
+            old_driver,
+            "its image has driver 575.57.08, and fleet",
+        ),
+        (IMAGE, two_sources, "has driver packages of two sources"),
+        (IMAGE, runfile, "has a driver of NVIDIA's installer beside packages"),
+        (IMAGE, other_gpu("1db6"), "its open kernel modules do not drive volta"),
+    ],
+)
+def test_each_rule_of_an_image(tmp_path: Path, asked: Asked, change: Change, message: str) -> None:
+    host = h100(tmp_path)
+    change(host)
+    (one,) = found(host, asked)
+    assert message in one.message
+    assert one.fix and ";" not in one.message
+
+
+def test_what_is_no_fault_of_an_image(tmp_path: Path) -> None:
+    host = h100(tmp_path)
+    no_headers(host)
+    host.add_device("0000:90:00.0", "3fff")
+    assert found(host, IMAGE, replace(OFFERS, free_bytes={"/usr": 0})) == []
+    host.answer_nvml(code=999, error="a sick GPU", driver_version=None, gpus=None)
+    assert found(host, IMAGE) == []
+    host.answer_nvml(code=9, error="loaded, and silent", driver_version=None, gpus=None)
+    assert found(host, IMAGE) == []
+    lost = NvidiaHost(tmp_path / "lost")
+    lost.answer_nvml(code=9, error="not loaded", driver_version=None, gpus=None)
+    assert found(lost, IMAGE) == []
+
+
+def test_an_image_is_asked_for_no_package_list_and_no_repository(tmp_path: Path) -> None:
+    host = h100(tmp_path)
+    facts = host.gather()
+    host.commands.clear()
+    assert look(host.root, host.run, IMAGE, facts, 1) == Offers(None, "", {})
+    assert look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), facts, 1).free_bytes == {}
+    assert host.commands == []
+
+
+def test_look_asks_apt_and_the_repository(tmp_path: Path) -> None:
+    host = bare(tmp_path)
+    no_headers(host)
+    host.put("var/lib/apt/lists/mirror_debian_Packages.lz4", "")
+    host.answers["apt-cache"] = Output(0, f" linux-headers-{KERNEL} | 6.1.176-1 | http://mirror bookworm/main\n", "")
+    offers = look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), host.gather(), 1)
+    assert offers.versions == {f"linux-headers-{KERNEL}": ("6.1.176-1",)}
+    assert "http://127.0.0.1:1 cannot be reached: [Errno 111] Connection refused" in offers.repository_fault
+    assert set(offers.free_bytes) == {"/var"}
+    # apt that cannot answer is no lack of packages.
+    host.answers["apt-cache"] = CommandError("apt-cache gave no answer in 30 s")
+    assert look(host.root, host.run, DEBIAN, host.gather(), 1).versions is None
+
+
+def test_a_driver_that_a_reboot_would_change_is_not_there(tmp_path: Path) -> None:
+    host = h100(tmp_path)
+    assert is_there(host.gather(), "580.105.08")
+    assert not is_there(host.gather(), "580.65.06")
+    host.add_module("575.57.08")
+    assert not is_there(host.gather(), "580.105.08")
+
+
+def test_apt_s_lists(tmp_path: Path) -> None:
+    host = NvidiaHost(tmp_path)
+    assert apt_versions(tmp_path, ["nvidia-driver"], host.run) is None
+    host.put("var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_non-free_binary-amd64_Packages", "")
+    rows = "".join(
+        f" nvidia-driver | {version} | http://mirror x\n" for version in ("535.261.03-1", "535.261.03-1", "5-1")
+    )
+    host.answers["apt-cache"] = Output(0, rows, "")
+    found = apt_versions(tmp_path, ["nvidia-driver", "other"], host.run)
+    assert found == {"nvidia-driver": ("535.261.03-1", "5-1"), "other": ()}
+    assert Offers(found, "", {}).has("nvidia-driver", "535.261.03") is True
+    assert Offers(found, "", {}).has("nvidia-driver", "535.261.04") is False
+    host.answers["apt-cache"] = Output(100, "", "E: broken lists")
+    with pytest.raises(CommandError, match="broken lists"):
+        apt_versions(tmp_path, ["nvidia-driver"], host.run)
+
+
+def test_free_space_counts_each_file_system_once(tmp_path: Path) -> None:
+    for name in ("usr", "var", "lib/modules"):
+        (tmp_path / name).mkdir(parents=True)
+    assert list(free_bytes(tmp_path)) == ["/usr"]
+    assert free_bytes(tmp_path)["/usr"] > 0
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[str]:
+    for name, text in (
+        ("good", "-----BEGIN PGP SIGNED MESSAGE-----\nOrigin: NVIDIA\n"),
+        ("portal", "<html>log in</html>"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "InRelease").write_text(text)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_repository(mirror: str, tmp_path: Path) -> None:
+    assert repository_fault(f"{mirror}/good/", 5) == ""
+    assert repository_fault(f"file://{tmp_path}/good", 5) == ""
+    assert "has an InRelease that is not signed" in repository_fault(f"{mirror}/portal", 5)
+    assert "answers HTTP 404 File not found for InRelease" in repository_fault(f"{mirror}/none", 5)
+    assert "cannot be reached: " in repository_fault("nonsense", 5)
