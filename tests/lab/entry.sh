@@ -10,6 +10,8 @@ mount --bind /run/lab_boot_id /proc/sys/kernel/random/boot_id
 mkdir -p /run/lab
 echo '6,0,1,-;Linux version of the lab' > /run/lab/kmsg
 if [ -f /etc/fake-nvml/kmsg ]; then cat /etc/fake-nvml/kmsg >> /run/lab/kmsg; fi
+# A stand-in machine begins anew: no driver is loaded but what its kernel loads by itself.
+if [ -x /usr/sbin/lab-nvidia ]; then lab-nvidia boot; fi
 if [ "${LAB_CGROUP_V1:-0}" = 1 ]; then
   # Without this, the units of all hosts land in one shared outer hierarchy, and kubelet cannot make kubepods.
   umount /sys/fs/cgroup/systemd/release_agent 2>/dev/null || true

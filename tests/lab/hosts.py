@@ -12,10 +12,10 @@ import socket
 import time
 from pathlib import Path
 
-from . import machine
+from . import gpus, machine
 from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
-from .nvml import fake_nvml
+from .packages.build import ensure_repository
 from .paths import REPOSITORY, cache_dir
 from .progress import Progress, preparing
 from .shell import LabError, run, succeeds
@@ -45,6 +45,8 @@ def up(lab: Lab, progress: Progress | None = None) -> None:
 
 def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     _ensure_key(lab)
+    if any(host.nvidia is not None for host in lab.hosts):
+        ensure_repository()
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
     _start_mirror(lab, rootfs)
@@ -76,6 +78,11 @@ def reboot(lab: Lab, name: str) -> None:
     host = next(host for host in lab.hosts if host.name == name)
     run(["podman", "restart", "--time", "5", _container(lab, name)])
     _wait_for_ssh(host.name, host.address)
+
+
+def install_scenario(lab: Lab, name: str, scenario: str) -> None:
+    """Give a host another GPU scenario."""
+    gpus.install_scenario(lab.state / "hosts" / name / "merged", name, scenario)
 
 
 def status(lab: Lab) -> dict[str, str]:
@@ -168,42 +175,34 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
     ssh = merged / "root/.ssh"
     ssh.mkdir(mode=0o700, exist_ok=True)
     shutil.copyfile(lab.state / "ssh/id_ed25519.pub", ssh / "authorized_keys")
+    if host.nvidia is not None:
+        gpus.install_machine(merged, host.nvidia, lab.mirror_address)
     if host.gpu_scenario:
-        install_scenario(lab, host.name, host.gpu_scenario)
-
-
-def install_scenario(lab: Lab, name: str, scenario: str) -> None:
-    """Give a host the fake NVML library, a GPU scenario and, where one lies beside it, its kernel log at boot."""
-    merged = lab.state / "hosts" / name / "merged"
-    source = REPOSITORY / "tests/lab/scenarios" / f"{scenario}.scenario"
-    if not source.exists():
-        known = ", ".join(sorted(p.stem for p in source.parent.glob("*.scenario")))
-        raise LabError(f"host {name}: there is no GPU scenario {scenario!r}: lab_gpu_scenario is one of {known}")
-    library = fake_nvml()
-    shutil.copyfile(library, merged / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
-    target = merged / "etc/fake-nvml"
-    target.mkdir(exist_ok=True)
-    (target / "scenario").write_text(f"identity = {name}\n{source.read_text()}")
-    kernel_log = source.with_suffix(".kmsg")
-    if kernel_log.exists():
-        shutil.copyfile(kernel_log, target / "kmsg")
-    else:
-        (target / "kmsg").unlink(missing_ok=True)
+        gpus.install_scenario(merged, host.name, host.gpu_scenario)
 
 
 def _start_mirror(lab: Lab, rootfs: Path) -> None:
-    """The lab's mirror: the binaries of the cache over HTTP, as a fleet would have them on a server of its own."""
+    """The lab's mirror: what the cache has, over HTTP, as a fleet would have it on a server of its own.
+
+    /current has the binaries of Kubernetes, /nvidia/current the stand-in of NVIDIA's repository.
+    """
     container = _container(lab, "mirror")
-    binaries = cache_dir() / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
+    shares = {name: cache_dir() / name for name in ("bin", "nvidia")}
+    for share in shares.values():
+        share.mkdir(parents=True, exist_ok=True)
     if _running(container):
         return
     if succeeds(["podman", "container", "exists", container]):
         run(["podman", "start", container])
         return
     merged = _mount_overlay(lab.state / "hosts" / "mirror", rootfs)
-    run([*_podman_run(lab, container, lab.mirror_address), "--volume", f"{binaries}:/srv/mirror:ro",
-         "--rootfs", merged, "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip
+    site = merged / "srv/mirror"
+    site.mkdir(parents=True)
+    (site / "current").symlink_to("../bin/current")
+    (site / "nvidia").symlink_to("../nvidia")
+    volumes = [f"--volume={path}:/srv/{name}:ro" for name, path in shares.items()]
+    run([*_podman_run(lab, container, lab.mirror_address), *volumes, "--rootfs", merged,
+         "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip
 
 
 def _loop_device(image: Path) -> str:

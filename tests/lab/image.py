@@ -18,7 +18,8 @@ PACKAGES = (
     "iproute2", "ca-certificates", "kmod", "procps", "e2fsprogs", "curl", "iputils-ping",
     "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "chrony", "haproxy",
 )  # fmt: skip
-SUITES = ("bookworm", "noble")
+# By the name of each, that of NVIDIA's repository for it.
+SUITES = {"bookworm": "debian12", "noble": "ubuntu2404"}
 # Packages start their services when installed; in a fleet the roles decide, so a host begins without them.
 DISABLED_UNITS = ("containerd.service", "haproxy.service", "chrony.service")
 
@@ -40,7 +41,7 @@ def ensure_image(progress: Progress | None = None) -> Path:
         if image_stages():
             shown.plan(image_stages())
             shown.stage(STAGE)
-            _build(_suite(), _image())
+            _build(suite(), _image())
     return _image() / "rootfs"
 
 
@@ -50,13 +51,13 @@ def image_stages() -> tuple[str, ...]:
 
 
 def _image() -> Path:
-    suite = _suite()
-    key = hashlib.sha256(repr((suite, PACKAGES, DISABLED_UNITS, _SETUP)).encode()).hexdigest()[:16]
-    return cache_dir() / "image" / f"{suite}-{key}"
+    release = suite()
+    key = hashlib.sha256(repr((release, PACKAGES, DISABLED_UNITS, _SETUP)).encode()).hexdigest()[:16]
+    return cache_dir() / "image" / f"{release}-{key}"
 
 
-def _build(suite: str, image: Path) -> None:
-    for left_over in (image.parent).glob(f"{suite}-*.building"):
+def _build(release: str, image: Path) -> None:
+    for left_over in (image.parent).glob(f"{release}-*.building"):
         # One that was killed may have left its /proc and /dev there.
         unmount_below(left_over)
         shutil.rmtree(left_over)
@@ -64,7 +65,7 @@ def _build(suite: str, image: Path) -> None:
     building.mkdir(parents=True)
     run([
         *WITH_US, "mmdebstrap", "--variant=minbase", "--aptopt=Acquire::Languages \"none\"",
-        f"--include={','.join(PACKAGES)}", f"--customize-hook={_SETUP}", suite, building / "rootfs",
+        f"--include={','.join(PACKAGES)}", f"--customize-hook={_SETUP}", release, building / "rootfs",
     ])  # fmt: skip
     (building / ".complete").touch()
     building.rename(image)
@@ -80,7 +81,8 @@ _SETUP = " && ".join([
 ])  # fmt: skip
 
 
-def _suite() -> str:
+def suite() -> str:
+    """The release of the hosts, which is this machine's. Raises LabError for any other than those of SUITES."""
     for line in Path("/etc/os-release").read_text().splitlines():
         name, _, value = line.partition("=")
         if name == "VERSION_CODENAME" and value.strip('"') in SUITES:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .packages.machine.scenario import ScenarioError, check
 from .paths import state_dir
 from .shell import LabError, run
 
@@ -17,13 +18,17 @@ DISK_SIZE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Host:
-    """One host; `disk_id` is the name of its local SSD below /dev/disk/by-id, `gpu_scenario` a file in scenarios/."""
+    """One host; `disk_id` is the name of its local SSD below /dev/disk/by-id, `gpu_scenario` a file in scenarios/.
+
+    `nvidia`: how its stand-in machine differs from a healthy one; None of a host that gets no driver by packages.
+    """
 
     name: str
     address: str
     node: bool
     disk_id: str | None
     gpu_scenario: str | None
+    nvidia: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,9 @@ def read_lab(inventories: Sequence[Path]) -> Lab:
     """Read the lab that the inventories, taken together, describe.
 
     Each host has ansible_host; `lab_node: true` for hosts that run containers, `lab_disk_id` for a local SSD,
-    `lab_gpu_scenario` for a fake NVML. All share fleet_name, lab_subnet and lab_mirror_address.
+    `lab_gpu_scenario` for a fake NVML, `lab_nvidia: {}` for a machine without a driver yet, to which the stand-ins of
+    NVIDIA's packages can be installed (its keys: packages/machine/scenario.py). All share fleet_name, lab_subnet and
+    lab_mirror_address.
     Raises LabError for anything missing.
     """
     listing = _listing(inventories)
@@ -79,12 +86,18 @@ def _listing(inventories: Sequence[Path]) -> dict[str, Any]:
 
 
 def _host(inventory: Path, name: str, values: Mapping[str, Any]) -> Host:
+    nvidia = values.get("lab_nvidia")
+    try:
+        checked = None if nvidia is None else check(nvidia, f"{inventory}: {name}: lab_nvidia")
+    except ScenarioError as error:
+        raise LabError(str(error)) from None
     return Host(
         name=name,
         address=_need(inventory, name, values, "ansible_host"),
         node=bool(values.get("lab_node", False)),
         disk_id=values.get("lab_disk_id"),
         gpu_scenario=values.get("lab_gpu_scenario"),
+        nvidia=checked,
     )
 
 

@@ -8,8 +8,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
-       TIMED_OUT = 10, FUNCTION_NOT_FOUND = 13, CORRUPT_INFOROM = 14, LOST = 15, BAD_VERSION = 25 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7,
+       DRIVER_NOT_LOADED = 9, TIMED_OUT = 10, FUNCTION_NOT_FOUND = 13, CORRUPT_INFOROM = 14, LOST = 15, LIBRARY_MISMATCH = 18,
+       BAD_VERSION = 25 };
 
 typedef struct device { int index; } *device_t;
 typedef unsigned long long u64;
@@ -17,6 +18,9 @@ typedef unsigned long long u64;
 /* State, handle, hang, lost GPU and injected error, in this order; `cached`: the driver still knows the answer
  * of a GPU that fell off the bus. Returns an NVML code. */
 int enter(device_t device, const char *function, bool cached);
+
+/* What nvmlInit finds of the driver, after the scenario: an NVML code, or -1 for a state that makes no sense. */
+int driver_open(void);
 
 /* Whether nvmlInit has been called. */
 bool is_open(void);

@@ -76,6 +76,7 @@ EXPORT int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     const char *path = getenv("MUSTER_FAKE_NVML_SCENARIO");
     int rc = scenario_load(path && *path ? path : "/etc/fake-nvml/scenario");
+    if (!rc) rc = driver_open();
     if (rc < 0) _exit(2);
     if (rc || (rc = scenario_error_code(scenario_text(-1, "init_error")))) return rc;
     gpu_count = (int)scenario_number(-1, "gpus");
@@ -116,10 +117,19 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
 }
 
 /* ---- identity ---- */
+/* 64 bits that depend on the scenario's identity, the GPU and the salt (FNV-1a): serials and UUIDs. */
+static u64 hash_of(int gpu, unsigned salt) {
+    char text[224];
+    snprintf(text, sizeof text, "%s/%d/%u", scenario_text(gpu, "identity"), gpu, salt);
+    u64 hash = 14695981039346656037ULL;
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211ULL;
+    hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdULL; /* spreads the last characters over all bits */
+    return hash ^ hash >> 33;
+}
 static void uuid_of(int gpu, char out[48]) {
     const char *other = scenario_text(gpu, "uuid_of");
     if (*other) gpu = atoi(other);
-    u64 a = scenario_hash(gpu, 1), b = scenario_hash(gpu, 2);
+    u64 a = hash_of(gpu, 1), b = hash_of(gpu, 2);
     snprintf(out, 48, "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(a >> 32), (unsigned)(a >> 16) & 0xffff,
              (unsigned)a & 0xffff, (unsigned)(b >> 48), b & 0xffffffffffffULL);
 }
@@ -161,7 +171,7 @@ EXPORT int nvmlDeviceGetUUID(device_t d, char *out, unsigned size) {
 EXPORT int nvmlDeviceGetSerial(device_t d, char *out, unsigned size) {
     ENTER_CACHED(d);
     char serial[16];
-    snprintf(serial, sizeof serial, "165%010llu", scenario_hash(d->index, 3) % 10000000000ULL);
+    snprintf(serial, sizeof serial, "165%010llu", hash_of(d->index, 3) % 10000000000ULL);
     return put(out, size, serial);
 }
 EXPORT int nvmlDeviceGetName(device_t d, char *out, unsigned size) { ENTER_CACHED(d); return put(out, size, text_or(d, "name", model(d->index)->name)); }

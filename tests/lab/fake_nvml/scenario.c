@@ -286,6 +286,11 @@ int scenario_load(const char *path) {
         next += length + 1;
     }
     profile_count = pair_count;
+    return scenario_add(path);
+}
+
+int scenario_add(const char *path) {
+    char line[512];
     FILE *file = fopen(path, "r");
     if (!file) {
         fprintf(stderr, "fake-nvml: cannot read the scenario %s\n", path);
@@ -301,6 +306,13 @@ int scenario_load(const char *path) {
     }
     fclose(file);
     return result;
+}
+
+void scenario_set(int gpu, const char *key, const char *value) {
+    char line[512];
+    if (gpu < 0) snprintf(line, sizeof line, "%s = %s", key, value);
+    else snprintf(line, sizeof line, "gpu%d.%s = %s", gpu, key, value);
+    add_line(line, false);
 }
 
 double scenario_elapsed_s(void) {
@@ -387,13 +399,4 @@ double scenario_next_event(const unsigned long long wanted[MAX_GPUS], struct sce
     double in_s = next->from_s - scenario_elapsed_s();
     if (in_s <= 0) next->delivered = true;
     return in_s;
-}
-
-unsigned long long scenario_hash(int gpu, unsigned salt) {
-    char text[224];
-    snprintf(text, sizeof text, "%s/%d/%u", scenario_text(gpu, "identity"), gpu, salt);
-    unsigned long long hash = 14695981039346656037ULL;
-    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211ULL;
-    hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdULL; /* spreads the last characters over all bits */
-    return hash ^ hash >> 33;
 }

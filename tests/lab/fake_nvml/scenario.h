@@ -42,6 +42,12 @@
 /* Reads the scenario file; 0, an NVML error code, or -1 for a line that makes no sense, the reason on stderr. */
 int scenario_load(const char *path);
 
+/* Reads further lines, which hold over those before; 0, or -1 as scenario_load. */
+int scenario_add(const char *path);
+
+/* Sets a value as a further line would; index < 0: for every GPU. */
+void scenario_set(int gpu, const char *key, const char *value);
+
 /* Whether a model of this name can be simulated; defined beside the table of models. */
 bool scenario_model_exists(const char *name);
 
@@ -70,8 +76,5 @@ bool scenario_event_type(const char *text, unsigned long long *type, unsigned lo
  * (0 or less) is taken: it comes once. */
 struct scenario_event { int gpu; unsigned long long type, data; };
 double scenario_next_event(const unsigned long long wanted[MAX_GPUS], struct scenario_event *event);
-
-/* 64 bits that depend on the scenario's identity, the GPU and the salt (FNV-1a): serials and UUIDs. */
-unsigned long long scenario_hash(int gpu, unsigned salt);
 
 #endif

@@ -1,0 +1,90 @@
+"""The GPUs of a lab host: the fake NVML and its scenario, or a machine to which the stand-in packages are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .image import SUITES, suite
+from .nvml import fake_nvml
+from .packages import distribution
+from .packages.build import MACHINE_DEB, ensure_repository
+from .packages.machine import scenario as machine_scenario
+from .paths import REPOSITORY
+from .shell import LabError, run
+
+LIBRARY = "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+_LIST = "import json; from tests.lab.packages.machine import nvml; print(json.dumps(nvml.Nvml().gpus()))"
+
+
+def install_scenario(merged: Path, name: str, scenario: str) -> None:
+    """Give a host a GPU scenario and, where one lies beside it, its kernel log at boot.
+
+    A host with a stand-in machine gets GPUs on its PCI bus by that, and the library by a package; all others get the
+    library at once. Raises LabError for a scenario that does not exist.
+    """
+    source = REPOSITORY / "tests/lab/scenarios" / f"{scenario}.scenario"
+    if not source.exists():
+        known = ", ".join(sorted(p.stem for p in source.parent.glob("*.scenario")))
+        raise LabError(f"host {name}: there is no GPU scenario {scenario!r}: lab_gpu_scenario is one of {known}")
+    target = merged / "etc/fake-nvml"
+    target.mkdir(exist_ok=True)
+    (target / "scenario").write_text(f"identity = {name}\n{source.read_text()}")
+    kernel_log = source.with_suffix(".kmsg")
+    if kernel_log.exists():
+        shutil.copyfile(kernel_log, target / "kmsg")
+    else:
+        (target / "kmsg").unlink(missing_ok=True)
+    hardware = merged / machine_scenario.HARDWARE
+    if hardware.parent.exists():
+        hardware.write_text(json.dumps(pci_devices(target / "scenario"), indent=1) + "\n")
+    else:
+        shutil.copyfile(fake_nvml(), merged / LIBRARY)
+
+
+def install_machine(merged: Path, differs: dict[str, Any], mirror_address: str) -> None:
+    """Make a host a stand-in machine, not booted yet: kernel tools, the scenario, the distribution's packages."""
+    distributed = SUITES[suite()]
+    folder = merged / "etc/muster-lab"
+    folder.mkdir(parents=True, exist_ok=True)
+    scenario = {"kernel": distribution.KERNELS[distributed][0]} | differs
+    (merged / machine_scenario.FILE).write_text(json.dumps(scenario, indent=1) + "\n")
+    # In the host's tree: its own users are named in dpkg's database.
+    shutil.copyfile(ensure_repository() / MACHINE_DEB, merged / "var/cache" / MACHINE_DEB)
+    run(["chroot", merged, "dpkg", "--install", f"/var/cache/{MACHINE_DEB}"])
+    key = merged / "etc/apt/keyrings/lab-distribution.asc"
+    key.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ensure_repository() / "keys/good.asc", key)
+    url = f"http://{mirror_address}/nvidia/current/distribution/{distributed}"
+    source = merged / "etc/apt/sources.list.d/lab-distribution.list"
+    source.write_text(f"deb [signed-by=/{key.relative_to(merged)}] {url} ./\n")
+
+
+def pci_devices(scenario: Path) -> list[dict[str, str]]:
+    """The GPUs of a fake NVML scenario as they are on the PCI bus. Raises LabError for a scenario without them."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(fake_nvml().parent),
+        "MUSTER_FAKE_NVML_SCENARIO": str(scenario),
+        "MUSTER_FAKE_NVML_KERNEL": "/nonexistent",
+    }
+    command = [sys.executable, "-c", _LIST]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=REPOSITORY)
+    if done.returncode != 0:
+        raise LabError(f"{scenario}: its GPUs cannot be listed: {done.stderr.strip()[-300:]}")
+    return [
+        {
+            "address": gpu["pci"].lower()[-12:],
+            "vendor": f"{gpu['device_id'] & 0xFFFF:04x}",
+            "device": f"{gpu['device_id'] >> 16:04x}",
+            "subsystem_vendor": f"{gpu['subsystem_id'] & 0xFFFF:04x}",
+            "subsystem_device": f"{gpu['subsystem_id'] >> 16:04x}",
+            "class": "030200",
+        }
+        for gpu in json.loads(done.stdout)
+    ]

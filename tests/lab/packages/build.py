@@ -1,0 +1,79 @@
+"""The whole repository, and its place in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..image import SUITES, suite
+from ..machine import locked
+from ..nvml import fake_nvml
+from ..paths import cache_dir
+from ..shell import LabError, run
+from . import catalogue, deb, distribution, repository
+from .keys import keys
+
+ARCHITECTURE = "x86_64"
+MACHINE_DEB = "machine.deb"
+_SOURCES = Path(__file__).parent
+_LIBCUDA = "int cuInit(unsigned flags) { return flags ? 1 : 100; } /* invalid value, no device */\n"
+
+
+def build(out: Path) -> None:
+    """Build into a folder that must not exist. Raises LabError without a C compiler or gpg.
+
+    DISTRIBUTION/x86_64 is what stands for NVIDIA's repository; wrong-key/ and expired-key/ have it once more, signed by
+    another and by an expired key; distribution/DISTRIBUTION has kernels and headers; keys/ each key and its
+    fingerprint; machine.deb what makes a lab host such a machine.
+    """
+    out.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as made, keys() as signers:
+        libraries = _libraries(Path(made))
+        for name in catalogue.DISTRIBUTIONS:
+            folder = out / name / ARCHITECTURE
+            repository.write(folder, catalogue.nvidia(name, libraries), signers["good"])
+            for kind in ("wrong", "expired"):
+                other = out / f"{kind}-key" / name / ARCHITECTURE
+                repository.write_signed_otherwise(other, folder, signers[kind], kind)
+            repository.write(out / "distribution" / name, distribution.packages(name), signers["good"])
+        (out / "keys").mkdir()
+        for kind, key in signers.items():
+            (out / "keys" / f"{kind}.asc").write_text(key.public)
+            (out / "keys" / f"{kind}.fingerprint").write_text(f"{key.fingerprint}\n")
+    (out / MACHINE_DEB).write_bytes(deb.archive(distribution.machine()))
+
+
+def ensure_repository() -> Path:
+    """The repository in the cache, built once for each state of its sources; `current` beside it leads there.
+
+    In it, `host` leads to the part for the distribution of this machine, which is that of the lab's hosts.
+    """
+    inputs = [fake_nvml().read_bytes(), *(path.read_bytes() for path in sorted(_SOURCES.rglob("*.py")))]
+    key = hashlib.sha256(b"|".join(inputs)).hexdigest()[:16]
+    top = cache_dir() / "nvidia"
+    with locked(top / "lock"):
+        if not (top / key).exists():
+            building = top / f"{key}.building"
+            shutil.rmtree(building, ignore_errors=True)
+            build(building)
+            (building / "host").symlink_to(SUITES[suite()])
+            building.rename(top / key)
+        fresh = top / "current.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(key)
+        fresh.rename(top / "current")
+    return top / key
+
+
+def _libraries(folder: Path) -> Path:
+    """A folder with libnvidia-ml.so.1 and libcuda.so.1, as the loader and ldconfig take them."""
+    shutil.copyfile(fake_nvml(), folder / "libnvidia-ml.so.1")
+    source = folder / "libcuda.c"
+    source.write_text(_LIBCUDA)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise LabError("no C compiler for the stand-in of libcuda.so.1: install gcc")
+    run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1", source])
+    return folder

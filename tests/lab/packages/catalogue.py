@@ -1,0 +1,15 @@
+"""All packages of the stand-in repository, for Debian 12 and Ubuntu 24.04."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import driver
+from .deb import Package
+
+DISTRIBUTIONS = ("debian12", "ubuntu2404")
+
+
+def nvidia(distribution: str, libraries: Path) -> list[Package]:
+    """What stands for NVIDIA's repository; `libraries` has libnvidia-ml.so.1 and libcuda.so.1."""
+    return driver.packages(distribution, libraries)

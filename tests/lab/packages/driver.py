@@ -1,0 +1,239 @@
+"""The driver's packages, with the names, versions and dependencies of NVIDIA's repository.
+
+Debian: names and versions as they were installed by hand on Debian 12 and 13 from NVIDIA's repository in 2025 and 2026
+(nvidia-kernel-open-dkms=580.126.20-1, nvidia-driver-cuda, libcuda1, libnvidia-ml1, firmware-nvidia-gsp,
+nvidia-kernel-support, nvidia-persistenced, nvidia-modprobe, nvidia-driver-pinning-580) and NVIDIA's installation guide
+("compute-only: nvidia-driver-cuda nvidia-kernel-open-dkms"). Ubuntu: the branch is in the names
+(nvidia-driver-580-open=580.105.08-0ubuntu1, nvidia-dkms-580-open, libnvidia-compute-580, ...), as in the control
+template of NVIDIA/ubuntu-packaging-nvidia-driver. That of Debian's 580 packages is not published: that
+`nvidia-smi` is in nvidia-driver-cuda, that the two kinds of kernel modules exclude each other and that libraries lie
+directly in the multiarch folder is as we understood the guide, not as we saw in a package.
+
+Only what a GPU node needs is here: no X server, OpenGL, video or 32-bit libraries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from .deb import File, Package, package, with_scripts
+
+# The branches that the tests upgrade between, and down again; the first is what a new host gets.
+VERSIONS = ("580.105.08", "580.65.06", "575.57.08")
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+MACHINE = "/usr/local/lib/muster-lab"
+_KERNEL = "/var/lib/muster-lab/kernel"
+
+
+def packages(distribution: str, libraries: Path) -> list[Package]:
+    """The driver's packages of every version."""
+    of_version = _debian if distribution.startswith("debian") else _ubuntu
+    built = [one for version in VERSIONS for one in of_version(version, libraries)]
+    branches = sorted({version.split(".")[0] for version in VERSIONS})
+    return [*built, *(_pinning(branch) for branch in branches)]
+
+
+def tool(module: str) -> str:
+    """The text of a program that runs a module of the stand-in machine."""
+    return (
+        f"#!/usr/bin/python3\nimport sys\nsys.path.insert(0, {MACHINE!r})\n"
+        f"from machine import {module}\nsys.exit({module}.main(sys.argv[1:]))\n"
+    )
+
+
+def configured(built: Package, then: str = "", prerm: str = "") -> Package:
+    """A package whose configuration the scenario can interrupt, and that does something `then`."""
+    hook = f"if command -v lab-nvidia >/dev/null; then lab-nvidia package {built.name}; fi"
+    text = f'[ "$1" = configure ] || exit 0\n{hook}\n{then}'
+    scripts = {"postinst": text} | ({"prerm": prerm} if prerm else {})
+    return with_scripts(built, **scripts)
+
+
+def service(unit: str) -> str:
+    """The lines of a postinst that enable a unit and start it, as dh_installsystemd's."""
+    return (
+        "if [ -d /run/systemd/system ]; then\n"
+        f"  systemctl --system daemon-reload\n  systemctl enable --quiet {unit}\n  systemctl start {unit} || true\nfi\n"
+    )
+
+
+def service_ends(unit: str) -> str:
+    """The lines of a prerm that stop a unit."""
+    return f"if [ -d /run/systemd/system ]; then systemctl stop {unit} || true; fi\n"
+
+
+def _debian(version: str, libraries: Path) -> list[Package]:
+    full, branch = f"{version}-1", version.split(".")[0]
+    same = [f"{name} (= {full})" for name in ("libcuda1", "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced")]
+    modules = {"open": "nvidia-kernel-open-dkms", "proprietary": "nvidia-kernel-dkms"}
+
+    def plain(name: str, *depends: str, **fields: str) -> Package:
+        return configured(package(name, full, {}, depends, **fields))
+
+    kernels = [
+        _dkms(
+            package(
+                name,
+                full,
+                _source(version, flavour),
+                ("dkms (>= 3.0)", f"firmware-nvidia-gsp (= {full})", f"nvidia-kernel-support (= {full})"),
+                conflicts=modules["open" if flavour == "proprietary" else "proprietary"],
+                provides=f"nvidia-kernel-{version}",
+            ),
+            version,
+        )
+        for flavour, name in modules.items()
+    ]
+    recommends = f"nvidia-kernel-dkms (= {full}) | nvidia-kernel-open-dkms (= {full})"
+    return [
+        *kernels,
+        _library(package("libnvidia-ml1", full, _files("libnvidia-ml", version, libraries))),
+        _library(package("libcuda1", full, _files("libcuda", version, libraries), recommends=recommends)),
+        _persistenced(full),
+        plain("nvidia-modprobe"),
+        plain("firmware-nvidia-gsp"),
+        configured(package("nvidia-kernel-support", full, _modprobe_files(), ("nvidia-modprobe",))),
+        configured(
+            package(
+                "nvidia-driver-cuda", full, {"/usr/bin/nvidia-smi": tool("nvidia_smi")}, same,
+                provides="nvidia-smi", conflicts="nvidia-smi", replaces="nvidia-smi",
+            )
+        ),
+        plain("nvidia-driver", f"nvidia-driver-cuda (= {full})"),
+        *(
+            plain(name, f"nvidia-driver (= {full})", f"nvidia-driver-cuda (= {full})", f"{modules[flavour]} (= {full})")
+            for base, flavour in (("nvidia-open", "open"), ("cuda-drivers", "proprietary"))
+            for name in (base, f"{base}-{branch}")
+        ),
+    ]  # fmt: skip
+
+
+def _ubuntu(version: str, libraries: Path) -> list[Package]:
+    full, branch = f"{version}-0ubuntu1", version.split(".")[0]
+    common = f"nvidia-kernel-common-{branch}"
+
+    def plain(name: str, *depends: str, **fields: str) -> Package:
+        return configured(package(name, full, {}, depends, **fields))
+
+    def one_of(name: str) -> dict[str, str]:
+        """Of all branches one alone can be installed: each provides the name without the branch."""
+        return {"provides": name, "conflicts": name, "replaces": name}
+
+    built = [
+        _library(
+            package(
+                f"libnvidia-compute-{branch}", full,
+                _files("libnvidia-ml", version, libraries) | _files("libcuda", version, libraries),
+                **one_of("libnvidia-compute"),
+            )
+        ),
+        configured(
+            package(f"nvidia-utils-{branch}", full, {"/usr/bin/nvidia-smi": tool("nvidia_smi")},
+                    (f"libnvidia-compute-{branch}",), **one_of("nvidia-smi"))
+        ),
+        _persistenced(full, f"nvidia-compute-utils-{branch}", f"libnvidia-compute-{branch}",
+                      **one_of("nvidia-persistenced")),
+        configured(package(common, full, _modprobe_files(), **one_of("nvidia-kernel-common"))),
+        plain("nvidia-modprobe"),
+    ]  # fmt: skip
+    for suffix, flavour in (("-open", "open"), ("", "proprietary")):
+        dkms = f"nvidia-dkms-{branch}{suffix}"
+        source = f"nvidia-kernel-source-{branch}{suffix}"
+        built += [
+            configured(package(source, full, _source(version, flavour), **one_of("nvidia-kernel-source"))),
+            _dkms(
+                package(dkms, full, {}, ("dkms (>= 3.0)", f"{source} (= {full})", f"{common} (= {full})"),
+                        **one_of("nvidia-dkms-kernel")),
+                version,
+            ),
+        ]  # fmt: skip
+        parts = (
+            dkms,
+            source,
+            f"libnvidia-compute-{branch}",
+            f"nvidia-compute-utils-{branch}",
+            f"nvidia-utils-{branch}",
+        )
+        headless = [f"{part} (= {full})" for part in (dkms, source, *parts[2:4])]
+        built += [
+            plain(f"nvidia-headless-{branch}{suffix}", *headless),
+            plain(f"nvidia-driver-{branch}{suffix}", *(f"{part} (= {full})" for part in parts)),
+        ]
+        meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
+        built.append(plain(f"{meta}-{branch}", f"nvidia-driver-{branch}{suffix} (= {full})"))
+    return built
+
+
+def _pinning(branch: str) -> Package:
+    """What keeps a host on a branch. The real package's file of preferences is not known to us in its wording."""
+    name = f"nvidia-driver-pinning-{branch}"
+    text = f"Package: *nvidia* libcuda* cuda-drivers*\nPin: version {branch}.*\nPin-Priority: 1001\n"
+    return package(
+        name, f"{branch}-1", {f"/etc/apt/preferences.d/{name}": text},
+        provides="nvidia-driver-pinning", conflicts="nvidia-driver-pinning",
+    )  # fmt: skip
+
+
+def _files(library: str, version: str, libraries: Path) -> dict[str, File]:
+    """A library under its full name, and the link by its SONAME."""
+    name = f"{library}.so.{version}"
+    return {
+        f"{LIBRARIES}/{name}": File((libraries / f"{library}.so.1").read_bytes()),
+        f"{LIBRARIES}/{library}.so.1": File(link=name),
+    }
+
+
+def _library(built: Package) -> Package:
+    return configured(replace(built, triggers="activate-noawait ldconfig\n"))
+
+
+def _source(version: str, flavour: str) -> dict[str, str]:
+    text = f'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL="yes"\nFLAVOUR="{flavour}"\n'
+    return {f"/usr/src/nvidia-{version}/dkms.conf": text}
+
+
+def _dkms(built: Package, version: str) -> Package:
+    """Builds for every kernel with headers, and says which it leaves out, as dkms' common.postinst."""
+    build = f"""dkms add -m nvidia -v {version}
+running=$(cat {_KERNEL}/proc/sys/kernel/osrelease)
+for folder in {_KERNEL}/lib/modules/*; do
+  release=${{folder##*/}}
+  if [ -e "$folder/build/Makefile" ]; then
+    echo "Building for $release"
+    dkms install -m nvidia -v {version} -k "$release"
+  elif [ "$release" = "$running" ]; then
+    echo "Module build for kernel $release was skipped since the" \\
+      "kernel headers for this kernel do not seem to be installed."
+  fi
+done
+"""
+    return configured(built, build, f"dkms remove -m nvidia -v {version} --all\n")
+
+
+def _modprobe_files() -> dict[str, str]:
+    """Nouveau is kept from loading; which file the real package has for it is not the same in all releases."""
+    return {"/usr/lib/modprobe.d/nvidia-kernel-common.conf": "blacklist nouveau\noptions nouveau modeset=0\n"}
+
+
+def _persistenced(full: str, name: str = "nvidia-persistenced", *depends: str, **fields: str) -> Package:
+    unit = """[Unit]
+Description=NVIDIA Persistence Daemon
+Wants=syslog.target
+
+[Service]
+Type=forking
+PIDFile=/run/nvidia-persistenced/nvidia-persistenced.pid
+ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-mode --verbose
+ExecStopPost=/bin/rm -rf /var/run/nvidia-persistenced
+
+[Install]
+WantedBy=multi-user.target
+"""
+    files = {
+        "/usr/bin/nvidia-persistenced": tool("persistenced"),
+        "/usr/lib/systemd/system/nvidia-persistenced.service": unit,
+    }
+    built = package(name, full, files, depends, **fields)
+    unit_name = "nvidia-persistenced.service"
+    return configured(built, service(unit_name), service_ends(unit_name))
