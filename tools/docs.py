@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from gpu_burnin.admission.decide import CODES
+from gpu_burnin.hardware import DriverNeeds, DriverTable, SkuTable, load_drivers, load_skus
 from gpu_burnin.node import evidence_codes
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
@@ -60,6 +61,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
     yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
     yield REPOSITORY / "docs/reference/tuning.md", tuning_page()
+    yield REPOSITORY / "docs/reference/drivers.md", drivers_page(load_drivers(), load_skus())
     yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
     yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence_codes.CODES, **CODES})
@@ -88,6 +90,46 @@ def roles_page(roles: Mapping[str, Mapping[str, Any]]) -> str:
         first = next(iter(specs.values()))
         lines.append(f"| [{name}](../../roles/{name}/README.md) | {markdown(_text(first['short_description']))} |")
     return "\n".join([*lines, ""])
+
+
+def drivers_page(drivers: DriverTable, skus: SkuTable) -> str:
+    """The reference of drivers: what each architecture, each model that differs, and each CUDA version needs."""
+
+    def row(name: str, needs: DriverNeeds) -> str:
+        last = f"R{needs.until_branch}" if needs.until_branch else ""
+        return f"| {name} | {needs.modules} | {needs.since_driver} | {last} | {needs.source} |"
+
+    architectures = [row(one.name, one.driver) for one in drivers.architectures.values()]
+    models = [row(sku.name, sku.driver) for sku in skus.skus.values() if sku.driver]
+    head = ["| | kernel modules | first driver | last branch | source |", "|---|---|---|---|---|"]
+    return "\n".join(
+        [
+            "# Drivers",
+            "",
+            "Generated from `gpu_burnin/hardware/drivers.yaml` and `skus.yaml` by `make docs`.",
+            "The GPU's PCI id tells its architecture, never its name. Where either kind of kernel modules works,",
+            "Muster takes the open ones. Matrix: CUDA Toolkit, Driver, and Architecture Matrix, in the documentation",
+            "of NVIDIA's data center drivers.",
+            "It is what NVIDIA says: no GPU was tried.",
+            "",
+            *head,
+            *architectures,
+            "",
+            "Models that need something else than their architecture:",
+            "",
+            *head,
+            *models,
+            "",
+            "The burn-in's CUDA libraries (`gpu_burnin_cuda`) need at least:",
+            "",
+            "| CUDA | driver |",
+            "|---|---|",
+            *(f"| {major} | {version} |" for major, version in drivers.cuda.items()),
+            "",
+            f"Branches that exist: {', '.join(map(str, drivers.branches))}. A newer one than these is not refused.",
+            "",
+        ]
+    )
 
 
 def tuning_page() -> str:
