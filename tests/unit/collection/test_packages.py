@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.muster.fleet.plugins.module_utils.apt_get import apt_errors
 from ansible_collections.muster.fleet.plugins.modules import packages
 
 
@@ -20,6 +21,6 @@ def test_half_installed_is_missing() -> None:
 
 def test_apt_errors_are_its_own_words() -> None:
     output = "Reading package lists...\nE: Unable to locate package nosuch\nE: Second\n"
-    assert packages.apt_errors(output) == "Unable to locate package nosuch; Second"
-    assert packages.apt_errors("last line\n") == "last line"
-    assert packages.apt_errors("") == "apt-get said nothing"
+    assert apt_errors(output) == "Unable to locate package nosuch; Second"
+    assert apt_errors("last line\n") == "last line"
+    assert apt_errors("") == "apt-get said nothing"

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.apt_get import (
+    ENVIRONMENT,
+    LOCK_TIMEOUT_S,
+    apt_errors,
+    apt_get,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
@@ -49,10 +55,9 @@ installed:
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "name": {"type": "list", "elements": "str", "required": True},
-    "lock_timeout_s": {"type": "int", "default": 300},
+    "lock_timeout_s": {"type": "int", "default": LOCK_TIMEOUT_S},
 }
 
-ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 QUERY = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"]
 
 
@@ -66,13 +71,6 @@ def missing(names: Sequence[str], query_output: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in installed]
 
 
-def apt_errors(output: str) -> str:
-    """apt's own error lines, joined; its last line when it marked none."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
-    return "; ".join(errors) or (lines[-1] if lines else "apt-get said nothing")
-
-
 def install(module: AnsibleModule) -> dict[str, Any]:
     """Install what dpkg does not have. Raises FleetError."""
     names: list[str] = module.params["name"]
@@ -82,14 +80,7 @@ def install(module: AnsibleModule) -> dict[str, Any]:
         raise FleetError(f"dpkg-query failed: {err.strip()}; run `dpkg --audit` there")
     wanted = missing(names, out)
     if wanted and not module.check_mode:
-        apt = [
-            "apt-get",
-            "--quiet",
-            "--yes",
-            "--no-install-recommends",
-            "--option=Dpkg::Options::=--force-confold",
-            f"--option=DPkg::Lock::Timeout={module.params['lock_timeout_s']}",
-        ]
+        apt = apt_get(module.params["lock_timeout_s"])
         code, out, err = module.run_command([*apt, "update"], environ_update=ENVIRONMENT)
         if code != 0:
             raise FleetError(
