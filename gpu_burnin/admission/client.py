@@ -137,6 +137,11 @@ class KubeApi:
                 return
             options["continue"] = token
 
+    def version_of(self, path: str, what: str = "", **selectors: str) -> str:
+        """The version that the cluster is at now, read from etcd itself."""
+        document = self._json("GET", f"{path}?{urlencode({**selectors, 'limit': '1'})}", what or f"list {path}")
+        return str((document.get("metadata") or {}).get("resourceVersion", ""))
+
     def watch(
         self, path: str, version: str, timeout_s: int, what: str = "", **selectors: str
     ) -> Iterator[tuple[str, Object]]:

@@ -210,6 +210,15 @@ class FakeApi:
             self._cut += 1
             self._changed.notify_all()
 
+    def restore(self, version: int, **annotations: str) -> None:
+        """Be what an etcd that was restored from a backup is: at an older version, with older Nodes, watches cut."""
+        with self._changed:
+            self.version = version
+            for node in self.objects["nodes"].values():
+                node["metadata"] |= {"resourceVersion": str(version), "annotations": dict(annotations)}
+            self._changes.clear()
+        self.cut_watches()
+
     def writes(self) -> list[str]:
         """Paths of the writes asked for so far."""
         return [path for method, path, _ in self.requests if method != "GET"]

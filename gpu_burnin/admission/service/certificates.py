@@ -35,9 +35,8 @@ class Requests:
         return name
 
     def drop(self, name: str) -> str:
-        """See cache.Store. Nothing is to be done about it."""
-        self._kept.pop(name, None)
-        return ""
+        """See cache.Store. It is looked at once more, so that what was said of it is forgotten."""
+        return name if self._kept.pop(name, None) is not None else ""
 
     def known(self) -> set[str]:
         """See cache.Store."""

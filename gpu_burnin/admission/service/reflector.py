@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_burnin.admission.client import ApiError, Gone, KubeApi, NotFound, Object
+from gpu_burnin.admission.service.cache import newer
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.trouble import Trouble
 
@@ -55,6 +56,8 @@ class Reflector:
     synced: threading.Event = field(default_factory=threading.Event)
     last_heard_s: float = 0.0
     _version: str = ""
+    # Whether the last watch ended before its time.
+    _broke: bool = False
     _stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -82,10 +85,11 @@ class Reflector:
         self._stopped = True
 
     def _once(self) -> None:
-        if not self._version:
+        if not self._version or (self._broke and self._older()):
             self._list()
         if self._stopped:
             return
+        self._broke = True
         began_s, watch_s = self.monotonic_s(), random.randint(*WATCH_S)
         for kind, item in self.api.watch(self.path, self._version, watch_s, f"watch {self.what}", **self.selectors):
             if self._stopped:
@@ -96,8 +100,25 @@ class Reflector:
             elif kind != "BOOKMARK":
                 self.sink.put(item)
             self._version = str(item["metadata"]["resourceVersion"])
-        if self.monotonic_s() - began_s < FIRST_DELAY_S:
+        lasted_s = self.monotonic_s() - began_s
+        self._broke = lasted_s < watch_s - 1.0
+        if lasted_s < FIRST_DELAY_S:
             self.wait(FIRST_DELAY_S)
+
+    def _older(self) -> bool:
+        """Whether the cluster is older than what was heard of it: an etcd that was restored counts from before.
+
+        A watch from the newer version would hear nothing until the versions have caught up.
+        """
+        version = self.api.version_of(self.path, f"list {self.what}", **self.selectors)
+        if not newer(self._version, version):
+            return False
+        self.tell(
+            f"{self.what}: the cluster is at version {version}, and was heard of at {self._version}: its etcd was "
+            "restored to an older state; all are listed anew (holds and admissions of the time between are lost: see "
+            "`muster status` and ask for them again)"
+        )
+        return True
 
     def _list(self) -> None:
         version = ""

@@ -276,6 +276,9 @@ class Term:
                 self._tell(f"csr/{name}", f"certificate request {name}: {error!r}")
             else:
                 self._csr_queue.forgive(name)
+                self._told.pop(f"csr/{name}", None)
+                if name not in self._approver.requests.known():
+                    self._csr_queue.forget(name)
                 self._csr_queue.done(name)
 
     def _pause_changed(self) -> None:

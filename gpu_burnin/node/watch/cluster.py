@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.api import GONE, NOT_FOUND, Change, NodeApi, NotYet, annotations_of
+from gpu_burnin.node.api import GONE, NOT_FOUND, NodeApi, NotYet, annotations_of
 
 # Each watch ends after a time of its own, so that agents that began together do not stay together.
 WATCH_S = (240.0, 480.0)
@@ -50,7 +50,6 @@ class Watcher:
         self._api, self._on_node, self._on_trouble = api, on_node, on_trouble
         self._rng = rng or random.Random()
         self._backoff = Backoff(self._rng)
-        self._version, self._absent = "", False
 
     def run(self, stop: threading.Event) -> None:
         """List and watch until `stop` is set."""
@@ -58,30 +57,25 @@ class Watcher:
             stop.wait(self.once())
 
     def once(self) -> float:
-        """One list where it is needed, and one watch to its end; how long to wait then, in seconds."""
+        """One list and one watch to its end; how long to wait then, in seconds.
+
+        Listed each time, which is one object: an etcd that was restored counts its versions from an older one, and a
+        watch from ours would hear nothing until they have caught up.
+        """
         try:
-            # An absence is looked at again, and not only waited on.
-            if not self._version or self._absent:
-                self._take(self._api.listed())
-                self._backoff.good()
-            for change in self._api.watch(self._version, self._rng.uniform(*WATCH_S)):
-                self._take(change)
-                self._backoff.good()
+            found = self._api.listed()
+            self._on_node(found.node)
+            for change in self._api.watch(found.version, self._rng.uniform(*WATCH_S)):
+                self._on_node(change.node)
+            self._backoff.good()
         except NotYet as error:
-            if error.status == GONE:
-                self._version = ""
-                return self._rng.uniform(0.0, _FIRST_BACKOFF_S)
-            self._on_trouble(str(error), error.certificate)
-            return self._backoff.next_s() if error.certificate else _NO_CERTIFICATE_S
+            if error.status != GONE:
+                self._on_trouble(str(error), error.certificate)
+                return self._backoff.next_s() if error.certificate else _NO_CERTIFICATE_S
         except GpuBurninError as error:
-            self._version = ""
             self._on_trouble(str(error), True)
             return self._backoff.next_s()
         return self._rng.uniform(0.0, _FIRST_BACKOFF_S)
-
-    def _take(self, change: Change) -> None:
-        self._version, self._absent = change.version, change.node is None
-        self._on_node(change.node)
 
 
 class Writer:

@@ -17,11 +17,14 @@ MOST_WARNINGS = 12
 
 @dataclass(frozen=True)
 class Pending:
-    """A revocation that is not written to its end. `after_sequence` is the newest run when it was found."""
+    """A revocation that is not written to its end.
+
+    `after_sequence` is the newest run when it was found, None where that could not be read.
+    """
 
     code: str
     message: str
-    after_sequence: int
+    after_sequence: int | None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ RUNNING, DONE, REFUSED = "running", "done", "refused"
 _MOST_WHY = 200
 # How often systemd is asked whether the burn-in runs.
 _LOOK_S = 5.0
+# A driver call can hang for ever. Longer than any reading takes, and shorter than the admitter waits for an answer.
+_NVML_DEADLINE_S = 60.0
 
 
 class Requests:
@@ -37,8 +39,8 @@ class Requests:
         except NoteError as error:
             if text == self._refused_text:
                 return ""
+            # It has no id that could be answered, and the answer that is kept says which request was served.
             self._refused_text = text
-            self._answer("", REFUSED, f"the request cannot be read ({error})")
             return f"a request cannot be read: {error}"
         answer = self._memory.kept.answer
         if (answer is not None and answer.id == asked.id) or (self._waiting and self._waiting[0] == asked.id):
@@ -58,7 +60,10 @@ class Requests:
         if self._waiting is not None:
             fresh = vitals if vitals is not None and vitals.at_s > self._waiting[2] else None
             if fresh is None and not trouble:
-                return ""
+                if now_s - self._waiting[2] < _NVML_DEADLINE_S:
+                    return ""
+                request, self._waiting = self._waiting[0], None
+                return self._refuse(request, f"NVML has not answered for {_NVML_DEADLINE_S:.0f} s: reboot the node")
             self._look_s = now_s + _LOOK_S
             return self._serve(*self._waiting[:2], fresh)
         answer = self._memory.kept.answer

@@ -47,12 +47,9 @@ class Revoker:
     def newest(self) -> Newest | None:
         """The result that counts for the node, of this machine; None where there is none that can be read."""
         try:
-            path = self.store.result().path
-            statement = evidence.parse_statement(read_bytes(path / EVIDENCE, follow=False))
-            hardware = hardware_identity.checked(parse_json(read_bytes(path / HARDWARE, follow=False)))
+            return self._newest()
         except (GpuBurninError, OSError, ValueError):
             return None
-        return Newest(statement, hardware)
 
     def wanted(self, finding: Finding) -> bool:
         """Whether a fatal finding changes anything: the newest FAIL of this boot may have said as much already.
@@ -60,8 +57,13 @@ class Revoker:
         Before the first result of a boot there is nothing to take back: the gate is closed, and the burn-in to come
         judges what is there by then, and says more of it.
         """
-        newest = self.newest()
-        if newest is None or newest.statement.boot_id != self.memory.kept.boot_id:
+        try:
+            newest = self._newest()
+        except NoResult:
+            return False
+        except (GpuBurninError, OSError, ValueError):
+            return True  # what the node has said cannot be read: what was found must not be lost for it
+        if newest.statement.boot_id != self.memory.kept.boot_id:
             return False
         if newest.statement.verdict is not Verdict.FAIL:
             return True
@@ -83,27 +85,28 @@ class Revoker:
             return False
         with self.store.locked():
             # A run that has begun since has judged what the kernel log and the GPUs said before it.
-            if self.store.counter() == pending.after_sequence:
+            if self.store.counter() == pending.after_sequence or pending.after_sequence is None:
                 self.store.revoke(_reason(pending.code, pending.message))
                 self._sign(pending, now)
-            elif self._passed_since(pending):
+            elif self._passed_since(pending.after_sequence):
                 self.store.clear_revocation(_reason(pending.code, pending.message))
         self.memory.change(pending=None)
         return True
 
-    def _counter(self) -> int:
+    def _newest(self) -> Newest:
+        path = self.store.result().path
+        statement = evidence.parse_statement(read_bytes(path / EVIDENCE, follow=False))
+        return Newest(statement, hardware_identity.checked(parse_json(read_bytes(path / HARDWARE, follow=False))))
+
+    def _counter(self) -> int | None:
         try:
             return self.store.counter()
         except GpuBurninError:
-            return 0
+            return None
 
-    def _passed_since(self, pending: Pending) -> bool:
+    def _passed_since(self, sequence: int) -> bool:
         newest = self.newest()
-        return (
-            newest is not None
-            and newest.statement.sequence > pending.after_sequence
-            and newest.statement.verdict is Verdict.PASS
-        )
+        return newest is not None and newest.statement.sequence > sequence and newest.statement.verdict is Verdict.PASS
 
     def _sign(self, pending: Pending, now: datetime) -> None:
         newest = self.newest()

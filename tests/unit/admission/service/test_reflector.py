@@ -88,6 +88,20 @@ def test_a_cut_watch_goes_on_from_where_it_was(api: FakeApi, running: Running) -
     assert running.reflector.metrics.value("lists", resource="nodes") == 1
 
 
+def test_a_cluster_that_was_restored_is_listed_anew_and_believed(api: FakeApi, running: Running) -> None:
+    """Else a watch from the version of before would hear nothing until the cluster has caught up."""
+    api.put_node(make_node("b", boot="other"))
+    running.until("b")
+    api.restore(7, note="of the backup")
+    running.until("a", "b", "c")
+    node = running.store.get("a")
+    assert node is not None and node["metadata"]["annotations"] == {"note": "of the backup"}
+    assert len(running.said) == 1 and "its etcd was restored to an older state" in running.said[0]
+    api.put_node(make_node("c", boot="newer"))
+    running.until("c")
+    assert running.reflector.metrics.value("lists", resource="nodes") == 2
+
+
 def test_a_version_that_is_too_old_has_it_list_again(api: FakeApi, running: Running) -> None:
     with api._changed:
         api.objects["nodes"].pop("a")

@@ -292,6 +292,20 @@ def test_before_the_first_run_of_a_boot_nothing_is_judged(
     assert Store(config.state_dir).counter() == 1
 
 
+def test_a_damaged_counter_loses_no_revocation(bench: Bench, config: Config, public_line: str) -> None:
+    """The gate is shut at once; the statement is signed as soon as somebody has repaired the counter."""
+    counter = config.state_dir / "sequence"
+    counter.write_text("garbage")
+    bench.log(xid())
+    bench.tick()
+    assert Store(config.state_dir).revoked() is not None and bench.wanted[EVIDENCE] is None
+    assert any("does not hold a number" in line for line in bench.said)
+    counter.write_text("41")
+    bench.tick()
+    found = published(bench, public_line).statement
+    assert (found.verdict, found.code, found.sequence) == (Verdict.FAIL, "XID_FATAL", 42)
+
+
 def test_an_xid_of_nvml_counts_where_the_log_has_it_not(bench: Bench, public_line: str) -> None:
     reported = replace(xid(), text="NVML reports XID 79")
     bench.log(xid(APPLICATION))
@@ -436,13 +450,31 @@ class TestRequests:
         assert found is not None and found.why == "busy: a burn-in is under way"
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"id":1,"level":"quick"}', "x" * 100_000, "[" * 9000])
-    def test_a_request_that_cannot_be_read_is_refused_in_one_sentence(self, bench: Bench, text: str) -> None:
+    def test_a_request_that_cannot_be_read_is_told_once_and_has_none_served_twice(
+        self, bench: Bench, text: str
+    ) -> None:
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick()
         for _ in range(3):
             bench.node(request=text)
             bench.tick()
-        found = self.answer(bench)
-        assert found is not None and found.state == "refused" and "cannot be read" in found.why
         assert len([line for line in bench.said if "cannot be read" in line]) == 1
+        assert self.answer(bench) == Answer("r1", "running")
+        bench.system.running = False
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        assert len(bench.system.started) == 1
+
+    def test_a_driver_that_hangs_leaves_no_request_without_answer(self, bench: Bench) -> None:
+        self.ask(bench)
+        bench.tick(59.0)
+        assert self.answer(bench) is None
+        bench.tick(2.0)
+        found = self.answer(bench)
+        assert found is not None and found.state == "refused" and "NVML has not answered for 60 s" in found.why
+        assert bench.system.started == []
 
     def test_an_unknown_level_is_refused(self, bench: Bench) -> None:
         self.ask(bench, level="--inject gemm:bitflip")
