@@ -76,8 +76,8 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
         return Decision(_moved(status, stand, next_of(stand, None), now))
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
-    facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered)
-    facts = replace(facts, under_test=flight.sent and not flight.unanswered)
+    under_test = flight.sent and not flight.unanswered
+    facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered, under_test=under_test)
     judged = judge(facts)
     course = course_of(facts, judged, flight, calendar, denied)
     if flight.unanswered and course.flight.request != facts.status.request:

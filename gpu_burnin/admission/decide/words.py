@@ -17,7 +17,9 @@ _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,61}[A-Z0-9]")
 
 def sentence(text: str) -> str:
     """One line of bounded length, whatever was in it."""
-    line = "".join(char if char.isprintable() else " " for char in text[: 2 * MOST_CHARS])
+    line = text[: 2 * MOST_CHARS]
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else " " for char in line)
     line = " ".join(line.split())
     return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
 

@@ -1,16 +1,10 @@
-"""What the service knows of the cluster: only what decisions read, as small as it goes, changed by the watches alone.
-
-Nodes and NodeAdmissions are kept as canonical JSON: as objects, 7,500 of them with their transitions would take three
-times the memory, and most are looked at once in a while.
-"""
+"""What the service knows of the cluster: only what decisions read, changed by the watches alone."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +12,7 @@ from typing import Any, Protocol
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
+from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.system.codec import from_json
 
@@ -99,58 +94,12 @@ class Feed:
             self._look(name)
 
 
-def newer(version: str, than: str) -> bool:
-    """Whether one resourceVersion follows another: they are integers that count up (KEP-5504)."""
-    return int(version or 0) > int(than or 0)
-
-
-class _Packed:
-    """Objects as compressed JSON with their version; our own writes are kept before the watch brings them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, bytes]] = {}
-        self._lock = threading.Lock()
-
-    def news(self, name: str, version: str, listed: bool) -> bool:
-        """Whether keep() would keep it; the watch brings our own writes once more, which need no packing."""
-        old = self._kept.get(name)
-        return old is None or (version != old[0] if listed else newer(version, old[0]))
-
-    def keep(self, name: str, version: str, document: object, listed: bool) -> tuple[bool, bool]:
-        """Whether it is newer than what was kept, and whether it differs but for its version."""
-        data = zlib.compress(json.dumps(document, separators=(",", ":"), sort_keys=True).encode(), 1)
-        with self._lock:
-            if not self.news(name, version, listed):
-                return False, False
-            old = self._kept.get(name)
-            self._kept[name] = (version, data)
-            return True, old is None or old[1] != data
-
-    def get(self, name: str) -> tuple[str, Any] | None:
-        kept = self._kept.get(name)
-        return None if kept is None else (kept[0], json.loads(zlib.decompress(kept[1])))
-
-    def drop(self, name: str) -> bool:
-        with self._lock:
-            return self._kept.pop(name, None) is not None
-
-    def names(self) -> set[str]:
-        with self._lock:
-            return set(self._kept)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._kept
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-
-class Nodes:
+class Nodes(PackedStore):
     """Nodes, trimmed by `trim`, which keeps what decide() reads."""
 
     def __init__(self, trim: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        super().__init__()
         self._trim = trim
-        self._packed = _Packed()
 
     def put(self, item: Object, *, listed: bool = False) -> str:
         """See Store."""
@@ -166,10 +115,6 @@ class Nodes:
         """See Store."""
         return name if self._packed.drop(name) else ""
 
-    def known(self) -> set[str]:
-        """See Store."""
-        return self._packed.names()
-
     def get(self, name: str) -> Mapping[str, Any] | None:
         """The trimmed Node, with its version."""
         found = self._packed.get(name)
@@ -180,19 +125,13 @@ class Nodes:
         made: Mapping[str, Any] = node
         return made
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._packed
 
-    def __len__(self) -> int:
-        return len(self._packed)
-
-
-class Records:
+class Records(PackedStore):
     """NodeAdmissions, with a summary of each."""
 
     def __init__(self, names: Names) -> None:
+        super().__init__()
         self._names = names
-        self._packed = _Packed()
         self.summaries: dict[str, Summary] = {}
         self.running: set[str] = set()
         self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
@@ -222,10 +161,6 @@ class Records:
             self.addresses.pop(name, None)
             return name if self._packed.drop(name) else ""
 
-    def known(self) -> set[str]:
-        """See Store."""
-        return self._packed.names()
-
     def get(self, name: str) -> NodeAdmission | None:
         """One record. Raises RecordError when it cannot be read."""
         found = self._packed.get(name)
@@ -254,12 +189,6 @@ class Records:
     def all_summaries(self) -> list[tuple[str, Summary]]:
         """Name and summary of each, as they are now."""
         return list(self.summaries.items())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._packed
-
-    def __len__(self) -> int:
-        return len(self._packed)
 
 
 def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_burnin.admission.calendar import Window, windows
 from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
-from gpu_burnin.admission.client import KubeApi, Object, admissions_path, node_path
+from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
 from gpu_burnin.admission.names import KIND, LEASE, SYSTEM_NAMESPACE
@@ -84,13 +84,16 @@ class Keeper:
                     return until
                 decision = withheld(view, decision, leave.why, until, self.rules, now)
         try:
-            self._carry_out(view, decision)
+            changed_meanwhile = self._carry_out(view, decision)
         except BaseException:
             self.brakes.broke_off(name)
             raise
         if not wait_s and not (view.paused and brake is not None):
             self.brakes.settled(name)
-        return _earliest(decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now))
+        wake_at = _earliest(
+            decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now)
+        )
+        return now if changed_meanwhile else wake_at
 
     def view(self, name: str, record: NodeAdmission | None, node: Mapping[str, Any] | None, now: datetime) -> View:
         """All that is known of one node."""
@@ -109,19 +112,31 @@ class Keeper:
             paused=self.paused(),
         )
 
-    def _carry_out(self, view: View, decision: Decision) -> None:
+    def _carry_out(self, view: View, decision: Decision) -> bool:
+        """Whether Node or record was changed by others meanwhile."""
+        stores = self.records, self.nodes
+        for store in stores:
+            store.begin_writing(view.name)
+        try:
+            self._write(view, decision)
+        finally:
+            changed = [store.end_writing(view.name) for store in stores]
+        return any(changed)
+
+    def _write(self, view: View, decision: Decision) -> None:
         """Ledger, Node, condition: each of the version that was decided on, so that a late write meets a conflict."""
         name, record, node, written = view.name, view.record, view.node, False
         version = str(node["metadata"]["resourceVersion"]) if node is not None else ""
         if record is not None and decision.status != record.status:
             if node is not None and self._in_flight(record, node, decision):
-                version = self._write_node(name, self._fence(node))
+                version = self._write_node(name, self._fence(node), last=decision.node_patch is None)
             self._write_record(record, decision.status)
             written = True
         if decision.node_patch is not None:
             if not written and record is not None:
                 self._confirm(record)
-            version = self._write_node(name, _of_version(decision.node_patch, version))
+            last = decision.node_status_patch is None
+            version = self._write_node(name, _of_version(decision.node_patch, version), last=last)
         if decision.node_status_patch is not None:
             self._write_node(name, _of_version(decision.node_status_patch, version), status=True)
 
@@ -132,13 +147,13 @@ class Keeper:
             {"op": "add", "path": "/status", "value": status_document(status)},
         ]
         item = self._patch(path, patch, f"write the status of {KIND} {record.name}")
-        kept = parse(item).status
-        if kept != status:
+        document = patch[-1]["value"]
+        if item.get("status") != document and parse(item).status != status:
             raise Forgotten(
                 f"{record.name}: the API server does not keep all of a {KIND}'s status, so its CRD is of another "
                 "version of muster: run site.yml, which brings this one's; until then its Node is left as it is"
             )
-        self.records.put(item)
+        self.records.wrote(item)
         known = record.status.transitions
         for change in status.transitions[_overlap(known, status.transitions) :]:
             labels = {"from": str(change.before), "to": str(change.after), "code": change.code}
@@ -146,17 +161,19 @@ class Keeper:
             self.journal.transition(record.name, change)
             self.herald.transition(record.name, change)
 
-    def _write_node(self, name: str, patch: Patch, *, status: bool = False) -> str:
-        """The version that the Node has after the patch."""
+    def _write_node(self, name: str, patch: Patch, *, status: bool = False, last: bool = True) -> str:
+        """The version that the Node has after the patch. `last`: no other of ours follows at once."""
         path = f"{node_path(name)}/status" if status else node_path(name)
-        item = self._patch(path, patch, f"patch {'the status of ' if status else ''}node {name}")
-        self.nodes.put(item)
+        what = f"patch {'the status of ' if status else ''}node {name}"
+        item = self._patch(path, patch, what, JSON_TYPE if last else METADATA_ONLY)
+        if last:
+            self.nodes.wrote(item)
         return str(item["metadata"]["resourceVersion"])
 
-    def _patch(self, path: str, patch: Patch, what: str) -> Object:
+    def _patch(self, path: str, patch: Patch, what: str, answer: str = JSON_TYPE) -> Object:
         began_s = self.monotonic_s()
         try:
-            return self.api.patch(path, patch, what)
+            return self.api.patch(path, patch, what, answer=answer)
         finally:
             self.metrics.patched(self.monotonic_s() - began_s)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_burnin.admission.client import KubeApi, Object, admissions_path, node_path
+from gpu_burnin.admission.client import METADATA_ONLY, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, trim_node
 from gpu_burnin.admission.record import parse, status_document
 from gpu_burnin.admission.service.metrics import Metrics
@@ -60,7 +60,7 @@ def patch_all(kubeconfig: Path, names: Sequence[str], workers: int, servers: Seq
     def one(name: str) -> None:
         record, node, (test, *condition) = prepared[name]
         api.patch(f"{admissions_path(NAMES, name)}/status", record)
-        version = api.patch(node_path(name), node)["metadata"]["resourceVersion"]
+        version = api.patch(node_path(name), node, answer=METADATA_ONLY)["metadata"]["resourceVersion"]
         api.patch(f"{node_path(name)}/status", [{**test, "value": version}, *condition])
 
     watches = Stopwatch([os.getpid()]), Stopwatch(servers)

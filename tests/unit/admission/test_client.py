@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi, Refused
 
@@ -61,3 +61,14 @@ def test_an_unusable_kubeconfig_is_one_sentence(tmp_path: Path, content: str | N
         path.write_text(content)
     with pytest.raises(ApiError, match=r"broken\.kubeconfig"):
         KubeApi(path)
+
+
+def test_a_server_below_a_path_is_asked_there(api: FakeApi, kube: KubeApi, tmp_path: Path) -> None:
+    """Some clusters are reached through a proxy that has each under a path of its own."""
+    api.put_node(make_node())
+    content = api.kubeconfig(tmp_path / "below").read_text()
+    server = next(line.split()[-1] for line in content.splitlines() if "server:" in line)
+    (tmp_path / "below").write_text(content.replace(server, f"{server}/clusters/one"))
+    with pytest.raises(NotFound):
+        KubeApi(tmp_path / "below").get("/api/v1/nodes/gpu-1")
+    assert api.requests[-1][1].startswith("/clusters/one/api/v1/nodes/gpu-1")

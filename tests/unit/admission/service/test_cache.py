@@ -111,3 +111,47 @@ def test_an_object_that_is_known_is_not_packed_again() -> None:
     for version in ("5", "5", "4", "6"):
         nodes.put({"metadata": {"name": "n1", "resourceVersion": version}})
     assert trimmed == ["5", "6"]
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["answer after the watch", "answer before the watch"])
+def test_what_was_written_is_not_looked_at_for_it(late: bool) -> None:
+    """A write of ours has two versions: the Node's, whose answer is not kept, and its status'."""
+    nodes = Nodes(lambda node: node)
+    looked: list[str] = []
+    feed = Feed(nodes, looked.append)
+
+    def node(version: int) -> dict[str, Any]:
+        return {"metadata": {"name": "n1", "resourceVersion": str(version)}, "spec": {"of": version}}
+
+    feed.put(node(5))
+    looked.clear()
+    nodes.begin_writing("n1")
+    feed.put(node(6))
+    if late:
+        feed.put(node(7))
+    nodes.wrote(node(7))
+    assert not nodes.end_writing("n1")
+    feed.put(node(7))
+    assert looked == []
+    feed.put(node(8))
+    assert looked == ["n1"]
+
+
+@pytest.mark.parametrize("wrote", [True, False])
+def test_what_others_write_meanwhile_is_looked_at(wrote: bool) -> None:
+    nodes = Nodes(lambda node: node)
+    looked: list[str] = []
+    feed = Feed(nodes, looked.append)
+    feed.put({"metadata": {"name": "n1", "resourceVersion": "5"}})
+    looked.clear()
+    nodes.begin_writing("n1")
+    feed.put({"metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {"foreign": True}})
+    if wrote:
+        nodes.wrote({"metadata": {"name": "n1", "resourceVersion": "6"}})
+    assert looked == [] and nodes.end_writing("n1")
+    # An etcd that was restored is no echo of a write, whatever its versions.
+    nodes.begin_writing("n1")
+    feed.begin()
+    feed.put({"metadata": {"name": "n1", "resourceVersion": "3"}, "spec": {}})
+    feed.end()
+    assert looked == ["n1"]

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.admission.client import Conflict, KubeApi
 from tests.support.admission_helpers import Signer
-from tests.support.admitter_helpers import NAMES, Fleet, until, working
+from tests.support.admitter_helpers import NAMES, Fleet, Working, until, working
 from tests.support.fake_api import FakeApi
 
 ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
@@ -77,3 +77,31 @@ def test_the_patch_of_a_leader_that_wakes_meets_a_conflict(
         with pytest.raises(Conflict):
             kube.patch_node("gpu-1", late)
     assert "fenced" in api.nodes["gpu-1"]["metadata"]["annotations"][NAMES.admitted]
+
+
+def test_a_hold_that_comes_while_the_node_is_written_is_looked_at_next(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    """The watch brings it before the write is over, when what it says of this node is most often that write itself."""
+    fleet.provision("gpu-1")
+    fleet.register("gpu-1")
+    fleet.publish("gpu-1")
+    asked: list[str] = []
+    with working(api, tmp_path) as admitter:
+
+        def hold(path: str) -> None:
+            if path != f"{NODE}/status" or asked:
+                return
+            asked.append(path)
+            fleet.ask("gpu-1", hold=ASK)
+            until("the watch", lambda: held_in_cache(admitter))
+
+        api.before_write = hold
+        until("the hold", lambda: fleet.status("gpu-1").get("state") == "held")
+    assert asked and "preflight:NoSchedule" in fleet.taints("gpu-1")
+
+
+def held_in_cache(admitter: Working) -> bool:
+    term = admitter.service.term
+    record = term.records.get("gpu-1") if term is not None else None
+    return record is not None and record.spec.hold is not None
