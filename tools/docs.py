@@ -128,6 +128,8 @@ def drivers_page(drivers: DriverTable, skus: SkuTable) -> str:
             "",
             f"Branches that exist: {', '.join(map(str, drivers.branches))}. A newer one than these is not refused.",
             "",
+            f"Oldest kernel: {drivers.kernel}.",
+            "",
         ]
     )
 

@@ -44,10 +44,11 @@ class Architecture:
 
 @dataclass(frozen=True)
 class DriverTable:
-    """All architectures, the driver branches that exist, and the oldest driver by major CUDA version."""
+    """All architectures, the driver branches that exist, the oldest kernel, and the oldest driver by CUDA version."""
 
     architectures: Mapping[str, Architecture]
     branches: tuple[int, ...]
+    kernel: str
     cuda: Mapping[str, str]
 
     def architecture_of(self, device_id: int) -> Architecture | None:
@@ -57,11 +58,11 @@ class DriverTable:
         )
 
 
-def driver_version(value: Located) -> str:
-    """A driver's branch or version such as 565 or 580.65.06; raises HardwareDataError."""
+def dotted_version(value: Located) -> str:
+    """A branch or version such as 565 or 580.65.06; raises HardwareDataError."""
     version = value.text()
     if not re.fullmatch(r"\d+(\.\d+)*", version):
-        raise value.error(f"must be a driver's branch or version such as 565, not {version!r}")
+        raise value.error(f"must be a branch or version such as 565 or 580.65.06, not {version!r}")
     return version
 
 
@@ -73,7 +74,7 @@ def needs(value: Located) -> DriverNeeds:
 def _needs(entry: Mapping[str, Located]) -> DriverNeeds:
     return DriverNeeds(
         modules=entry["modules"].choice(Modules),
-        since_driver=driver_version(entry["since_driver"]),
+        since_driver=dotted_version(entry["since_driver"]),
         until_branch=entry["until_branch"].integer() if "until_branch" in entry else None,
         source=entry["source"].text(),
     )
@@ -94,11 +95,12 @@ def _architecture(name: str, value: Located) -> Architecture:
 @cache
 def load_drivers(path: Path = DEFAULT_PATH) -> DriverTable:
     """Read the table; raises HardwareDataError naming file and line."""
-    entry = load(path).mapping(("architectures", "branches", "cuda"))
+    entry = load(path).mapping(("architectures", "branches", "kernel", "cuda"))
     branches = entry["branches"].mapping(("known", "source"))["known"]
     libraries = {key: value.mapping(("since_driver", "source")) for key, value in entry["cuda"].entries().items()}
     return DriverTable(
         architectures={key: _architecture(key, value) for key, value in entry["architectures"].entries().items()},
         branches=tuple(item.integer() for item in branches.items()),
-        cuda={key: driver_version(value["since_driver"]) for key, value in libraries.items()},
+        kernel=dotted_version(entry["kernel"].mapping(("since", "source"))["since"]),
+        cuda={key: dotted_version(value["since_driver"]) for key, value in libraries.items()},
     )

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from gpu_burnin.hardware.drivers import DriverNeeds, driver_version, needs
+from gpu_burnin.hardware.drivers import DriverNeeds, dotted_version, needs
 from gpu_burnin.hardware.located import Located, load
 
 DEFAULT_PATH = Path(__file__).with_name("skus.yaml")
@@ -234,7 +234,7 @@ def _limit(name: str, value: Located) -> Limit:
 
 def _new_field(name: str, value: Located) -> NewField:
     entry = value.mapping(("since_driver", "source"), ("every_model",))
-    version = driver_version(entry["since_driver"])
+    version = dotted_version(entry["since_driver"])
     every_model = entry["every_model"].flag() if "every_model" in entry else True
     return NewField(name, tuple(map(int, version.split("."))), every_model, entry["source"].text())
 

@@ -18,7 +18,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.pci import Pci
 
 from gpu_burnin.hardware import load_skus
 
-MODELS = Models(gpu_models("all"))
+MODELS = Models(json.loads(gpu_models("all")))
 
 
 def gpu(device: str, subsystem: str = "ffff") -> PciDevice:
@@ -26,12 +26,11 @@ def gpu(device: str, subsystem: str = "ffff") -> PciDevice:
 
 
 def test_every_model_reaches_the_hosts() -> None:
-    assert {model["key"] for model in gpu_models("all")["models"]} == set(load_skus().skus)
-    json.dumps(gpu_models("all"))
+    assert {model["key"] for model in json.loads(gpu_models("all"))["models"]} == set(load_skus().skus)
 
 
 def test_chosen_models_and_unknown_ones() -> None:
-    assert [model["key"] for model in gpu_models(["l4", "b200-sxm"])["models"]] == ["l4", "b200-sxm"]
+    assert [model["key"] for model in json.loads(gpu_models(["l4", "b200-sxm"]))["models"]] == ["l4", "b200-sxm"]
     with pytest.raises(AnsibleFilterError, match="no GPU model h1000; choose from a100"):
         gpu_models("h1000")
 

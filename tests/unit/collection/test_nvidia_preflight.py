@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,7 +32,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
 from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
 
 GIB = 2**30
-MODELS = Models(gpu_models("all"))
+MODELS = Models(json.loads(gpu_models("all")))
 IMAGE = Asked("image", "", "13", "", 4 * GIB)
 NVIDIA = Asked("nvidia", "580.105.08", "13", "https://mirror/debian12", 4 * GIB)
 DEBIAN = Asked("debian", "535.261.03", "12", "", 4 * GIB)
@@ -84,6 +85,11 @@ def unread_key(host: NvidiaHost) -> None:
 
 def no_headers(host: NvidiaHost) -> None:
     (host.root / "lib/modules" / KERNEL / "build/Makefile").unlink()
+
+
+def old_kernel(host: NvidiaHost) -> None:
+    host.put("proc/sys/kernel/osrelease", "4.9.0-19-amd64\n")
+    host.put("lib/modules/4.9.0-19-amd64/build/Makefile", "")
 
 
 def two_sources(host: NvidiaHost) -> None:
@@ -152,6 +158,7 @@ def test_a_whole_stack_has_no_problem(tmp_path: Path, asked: Asked) -> None:
         ),
         (NVIDIA, runfile, "has a driver of NVIDIA's installer beside packages"),
         (NVIDIA, no_headers, f"has no headers for its running kernel {KERNEL} and apt knows none"),
+        (NVIDIA, old_kernel, "runs kernel 4.9.0-19-amd64, and NVIDIA's drivers need 4.15 or newer"),
         (NVIDIA, secure_boot, "Secure Boot is on and DKMS has no key"),
         (DEBIAN, untrusted_key, "Secure Boot is on and the firmware does not trust the key"),
         (NVIDIA, unread_key, "nobody can tell if the firmware trusts the key that DKMS signs with: mokutil is not in"),

@@ -58,7 +58,7 @@ def test_no_id_is_in_two_blocks_and_every_branch_is_known() -> None:
     ("old", "new", "message"),
     [
         ("modules: either", "modules: closed", "closed"),
-        ('"525.60.13"', '"525-60"', "must be a driver's branch or version"),
+        ('"525.60.13"', '"525-60"', "must be a branch or version"),
         ("[[0x2300, 0x23FF]]", "[[0x23FF, 0x2300]]", "first and the last PCI device id"),
         ("    until_branch: 580\n", "    until: 580\n", "unknown key 'until'"),
     ],

@@ -34,6 +34,11 @@ class Models:
         """The driver branches that exist, oldest first."""
         return tuple(self.table["branches"])
 
+    @property
+    def oldest_kernel(self) -> str:
+        """The oldest kernel that modules are built for."""
+        return str(self.table["kernel"])
+
     def oldest_driver_for_cuda(self, major: str) -> str | None:
         """The oldest driver for CUDA libraries such as `12`; None for none."""
         version: str | None = self.table["cuda"].get(major)

@@ -86,7 +86,7 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
         return [*found, *_image(asked, facts)]
     if is_there(facts, asked.driver_version):
         return found
-    return [*found, *_system(asked, system), *_installable(asked, facts, offers), *_space(asked, offers)]
+    return [*found, *_system(asked, facts, models, system), *_installable(asked, facts, offers), *_space(asked, offers)]
 
 
 def is_there(facts: Facts, version: str) -> bool:
@@ -183,7 +183,12 @@ def _fix_of(sentence: str) -> str:
     return sentence.partition("; ")[2] or "make another image"
 
 
-def _system(asked: Asked, system: System) -> Iterator[Finding]:
+def _system(asked: Asked, facts: Facts, models: Models, system: System) -> Iterator[Finding]:
+    release = facts.kernel.release
+    if release is not None and number(release)[:2] < number(models.oldest_kernel):
+        yield Finding(
+            f"runs kernel {release}, and NVIDIA's drivers need {models.oldest_kernel} or newer", "boot a newer kernel"
+        )
     if asked.source in (DEBIAN, UBUNTU) and system.os_id and system.os_id != asked.source:
         yield Finding(f"fleet_nvidia_source is {asked.source}, but it runs {system.os_id}", "choose another source")
     if system.machine not in _MACHINES:
