@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_burnin.admission.client import ApiError, Gone, KubeApi, NotFound, Object
-from gpu_burnin.admission.service.cache import newer
 from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.packed import newer
 from gpu_burnin.admission.service.trouble import Trouble
 
 # How long one watch lasts: the server ends it, and the next goes on from the same version.
