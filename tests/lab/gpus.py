@@ -13,7 +13,7 @@ from typing import Any
 from .image import SUITES, suite
 from .nvml import fake_nvml
 from .packages import distribution
-from .packages.build import MACHINE_DEB, ensure_repository
+from .packages.build import MACHINE_DEB
 from .packages.machine import scenario as machine_scenario
 from .paths import REPOSITORY
 from .shell import LabError, run
@@ -47,7 +47,7 @@ def install_scenario(merged: Path, name: str, scenario: str) -> None:
         shutil.copyfile(fake_nvml(), merged / LIBRARY)
 
 
-def install_machine(merged: Path, differs: dict[str, Any], mirror_address: str) -> None:
+def install_machine(merged: Path, differs: dict[str, Any], repository: Path, mirror_address: str) -> None:
     """Make a host a stand-in machine, not booted yet: kernel tools, the scenario, the distribution's packages."""
     distributed = SUITES[suite()]
     folder = merged / "etc/muster-lab"
@@ -55,12 +55,12 @@ def install_machine(merged: Path, differs: dict[str, Any], mirror_address: str) 
     scenario = {"kernel": distribution.KERNELS[distributed][0]} | differs
     (merged / machine_scenario.FILE).write_text(json.dumps(scenario, indent=1) + "\n")
     # In the host's tree: its own users are named in dpkg's database.
-    shutil.copyfile(ensure_repository() / MACHINE_DEB, merged / "var/cache" / MACHINE_DEB)
+    shutil.copyfile(repository / MACHINE_DEB, merged / "var/cache" / MACHINE_DEB)
     run(["chroot", merged, "dpkg", "--install", f"/var/cache/{MACHINE_DEB}"])
     key = merged / "etc/apt/keyrings/lab-distribution.asc"
     key.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(ensure_repository() / "keys/good.asc", key)
-    url = f"http://{mirror_address}/nvidia/current/distribution/{distributed}"
+    shutil.copyfile(repository / "keys/good.asc", key)
+    url = f"http://{mirror_address}/nvidia/distribution/{distributed}"
     source = merged / "etc/apt/sources.list.d/lab-distribution.list"
     source.write_text(f"deb [signed-by=/{key.relative_to(merged)}] {url} ./\n")
 

@@ -45,8 +45,9 @@ def up(lab: Lab, progress: Progress | None = None) -> None:
 
 def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     _ensure_key(lab)
-    if any(host.nvidia is not None for host in lab.hosts):
-        ensure_repository()
+    if any(host.nvidia is not None for host in lab.hosts) and not _repository(lab).exists():
+        # The lab stays with it, whatever becomes of the sources meanwhile: hosts trust its key.
+        _repository(lab).symlink_to(ensure_repository())
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
     _start_mirror(lab, rootfs)
@@ -176,7 +177,7 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
     ssh.mkdir(mode=0o700, exist_ok=True)
     shutil.copyfile(lab.state / "ssh/id_ed25519.pub", ssh / "authorized_keys")
     if host.nvidia is not None:
-        gpus.install_machine(merged, host.nvidia, lab.mirror_address)
+        gpus.install_machine(merged, host.nvidia, _repository(lab), lab.mirror_address)
     if host.gpu_scenario:
         gpus.install_scenario(merged, host.name, host.gpu_scenario)
 
@@ -184,25 +185,31 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
 def _start_mirror(lab: Lab, rootfs: Path) -> None:
     """The lab's mirror: what the cache has, over HTTP, as a fleet would have it on a server of its own.
 
-    /current has the binaries of Kubernetes, /nvidia/current the stand-in of NVIDIA's repository.
+    /current has the binaries of Kubernetes, /nvidia the stand-in of NVIDIA's repository in a lab that has use for it.
     """
     container = _container(lab, "mirror")
-    shares = {name: cache_dir() / name for name in ("bin", "nvidia")}
-    for share in shares.values():
-        share.mkdir(parents=True, exist_ok=True)
+    binaries = cache_dir() / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
     if _running(container):
         return
     if succeeds(["podman", "container", "exists", container]):
         run(["podman", "start", container])
         return
     merged = _mount_overlay(lab.state / "hosts" / "mirror", rootfs)
+    volumes = [f"--volume={binaries}:/srv/bin:ro"]
+    if _repository(lab).exists():
+        volumes.append(f"--volume={_repository(lab).resolve()}:/srv/nvidia:ro")
     site = merged / "srv/mirror"
     site.mkdir(parents=True)
     (site / "current").symlink_to("../bin/current")
     (site / "nvidia").symlink_to("../nvidia")
-    volumes = [f"--volume={path}:/srv/{name}:ro" for name, path in shares.items()]
     run([*_podman_run(lab, container, lab.mirror_address), *volumes, "--rootfs", merged,
          "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip
+
+
+def _repository(lab: Lab) -> Path:
+    """Where a lab finds its stand-in of NVIDIA's repository, and inventories its keys."""
+    return lab.state / "nvidia"
 
 
 def _loop_device(image: Path) -> str:

@@ -46,25 +46,20 @@ def build(out: Path) -> None:
 
 
 def ensure_repository() -> Path:
-    """The repository in the cache, built once for each state of its sources; `current` beside it leads there.
+    """The repository in the cache, built once for each state of its sources.
 
     In it, `host` leads to the part for the distribution of this machine, which is that of the lab's hosts.
     """
     inputs = [fake_nvml().read_bytes(), *(path.read_bytes() for path in sorted(_SOURCES.rglob("*.py")))]
-    key = hashlib.sha256(b"|".join(inputs)).hexdigest()[:16]
-    top = cache_dir() / "nvidia"
-    with locked(top / "lock"):
-        if not (top / key).exists():
-            building = top / f"{key}.building"
+    place = cache_dir() / "nvidia" / hashlib.sha256(b"|".join(inputs)).hexdigest()[:16]
+    with locked(place.with_suffix(".lock")):
+        if not place.exists():
+            building = place.with_suffix(".building")
             shutil.rmtree(building, ignore_errors=True)
             build(building)
             (building / "host").symlink_to(SUITES[suite()])
-            building.rename(top / key)
-        fresh = top / "current.new"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(key)
-        fresh.rename(top / "current")
-    return top / key
+            building.rename(place)
+    return place
 
 
 def _libraries(folder: Path) -> Path:

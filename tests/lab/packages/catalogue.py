@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import driver
+from . import dcgm, driver, fabric
 from .deb import Package
 
 DISTRIBUTIONS = ("debian12", "ubuntu2404")
@@ -12,4 +12,4 @@ DISTRIBUTIONS = ("debian12", "ubuntu2404")
 
 def nvidia(distribution: str, libraries: Path) -> list[Package]:
     """What stands for NVIDIA's repository; `libraries` has libnvidia-ml.so.1 and libcuda.so.1."""
-    return driver.packages(distribution, libraries)
+    return [*driver.packages(distribution, libraries), *fabric.packages(), *dcgm.packages()]

@@ -34,11 +34,12 @@ def packages(distribution: str, libraries: Path) -> list[Package]:
     return [*built, *(_pinning(branch) for branch in branches)]
 
 
-def tool(module: str) -> str:
-    """The text of a program that runs a module of the stand-in machine."""
+def tool(module: str, function: str = "main", version: str = "") -> str:
+    """The text of a program that calls a function of the stand-in machine with its words, and with a version."""
+    last = f", {version!r}" if version else ""
     return (
         f"#!/usr/bin/python3\nimport sys\nsys.path.insert(0, {MACHINE!r})\n"
-        f"from machine import {module}\nsys.exit({module}.main(sys.argv[1:]))\n"
+        f"from machine import {module}\nsys.exit({module}.{function}(sys.argv[1:]{last}))\n"
     )
 
 

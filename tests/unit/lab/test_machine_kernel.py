@@ -10,33 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.nvml import fake_nvml
 from tests.lab.packages.machine import scenario, tools
 from tests.lab.packages.machine.kernel import Kernel, KernelError, describe
 from tests.lab.paths import REPOSITORY
-
-RELEASE = "6.1.0-41-amd64"
-GPU = {"vendor": "10de", "device": "2330", "subsystem_vendor": "10de", "subsystem_device": "16c1", "class": "030200"}
-
-
-def machine(top: Path, **values: object) -> Kernel:
-    """A machine of two GPUs that has just booted."""
-    (top / "etc/muster-lab").mkdir(parents=True, exist_ok=True)
-    (top / "dev").mkdir(exist_ok=True)
-    gpus = [{**GPU, "address": f"0000:{bus}:00.0"} for bus in ("1b", "43")]
-    (top / scenario.HARDWARE).write_text(json.dumps(gpus))
-    scenario.change(top, dict(values))
-    kernel = Kernel(top)
-    kernel.boot()
-    return kernel
-
-
-def again(kernel: Kernel, /, **values: object) -> Kernel:
-    """The same machine, booted anew."""
-    scenario.change(kernel.top, dict(values))
-    fresh = Kernel(kernel.top)
-    fresh.boot()
-    return fresh
+from tests.support.lab_machine import RELEASE, again, environment, machine, with_driver
 
 
 def run_tool(kernel: Kernel, *words: str) -> int:
@@ -193,20 +170,10 @@ except nvml.NvmlError as error:
 
 def ask(kernel: Kernel, version: str = "580.105.08", code: str = _ASK) -> tuple[int, str, list[dict[str, object]]]:
     """What the library of a driver's version says on this machine: code, driver, GPUs."""
-    folder = kernel.top / "libraries"
-    folder.mkdir(exist_ok=True)
-    name = f"libnvidia-ml.so.{version}"
-    (folder / name).write_bytes(fake_nvml().read_bytes())
-    (folder / "libnvidia-ml.so.1").unlink(missing_ok=True)
-    (folder / "libnvidia-ml.so.1").symlink_to(name)
-    (kernel.top / "gpus").write_text("gpus = 2\n")
-    environment = {
-        **os.environ, "LD_LIBRARY_PATH": str(folder), "MUSTER_FAKE_NVML_SCENARIO": str(kernel.top / "gpus"),
-        "MUSTER_FAKE_NVML_KERNEL": str(kernel.tree), scenario.ROOT_VARIABLE: str(kernel.top),
-    }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=REPOSITORY
-    )
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env=environment(kernel, version), cwd=REPOSITORY,
+    )  # fmt: skip
     answer, driver, gpus = json.loads(done.stdout)
     return answer, driver, gpus
 
@@ -214,8 +181,7 @@ def ask(kernel: Kernel, version: str = "580.105.08", code: str = _ASK) -> tuple[
 def test_nvml_answers_for_the_module_that_is_loaded(tmp_path: Path) -> None:
     kernel = machine(tmp_path, nvswitches=4)
     assert ask(kernel)[0] == 9, "no driver is loaded"
-    kernel.add_module(RELEASE, "580.105.08", "open")
-    kernel.load("nvidia")
+    with_driver(kernel)
     code, driver, gpus = ask(kernel)
     assert (code, driver, len(gpus)) == (0, "580.105.08", 2)
     assert [gpu["fabric_state"] for gpu in gpus] == [2, 2], "in progress until a fabric manager runs"
@@ -225,16 +191,12 @@ def test_nvml_answers_for_the_module_that_is_loaded(tmp_path: Path) -> None:
 
 
 def test_without_nvswitches_there_is_no_fabric(tmp_path: Path) -> None:
-    kernel = machine(tmp_path)
-    kernel.add_module(RELEASE, "580.105.08", "open")
-    kernel.load("nvidia")
+    kernel = with_driver(machine(tmp_path))
     assert [gpu["fabric_state"] for gpu in ask(kernel)[2]] == [0, 0]
 
 
 def test_what_is_set_through_nvml_lasts_as_long_as_on_a_real_gpu(tmp_path: Path) -> None:
-    kernel = machine(tmp_path)
-    kernel.add_module(RELEASE, "580.105.08", "open")
-    kernel.load("nvidia")
+    kernel = with_driver(machine(tmp_path))
     change = """import ctypes
 library = ctypes.CDLL("libnvidia-ml.so.1")
 library.nvmlInit_v2()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.packages import deb, distribution, driver
-from tests.lab.packages.build import build
+from tests.lab.packages.build import ensure_repository
 from tests.lab.packages.deb import File, package, with_scripts
 from tests.lab.shell import run
 
@@ -23,10 +23,8 @@ Description: stand-in
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packages") / "out"
-    build(out)
-    return out
+def repository() -> Path:
+    return ensure_repository()
 
 
 class Apt:

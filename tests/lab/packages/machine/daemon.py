@@ -13,10 +13,12 @@ def to_background(pid_file: Path) -> None:
     """Go on as a background process of which the pid file tells; the caller's process ends with 0 (daemon(7))."""
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
-    if os.fork():
+    pid = os.fork()
+    if pid:
+        # Before this process ends: systemd reads it then.
+        pid_file.write_text(f"{pid}\n")
         os._exit(0)
     os.setsid()
-    pid_file.write_text(f"{os.getpid()}\n")
 
 
 def end_of_service() -> threading.Event:

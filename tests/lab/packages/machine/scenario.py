@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "fabric_exits": False,  # the fabric manager ends at its start
     "dcgm_gpus": None,  # the hostengine sees this many of the GPUs
     "dcgm_exits": False,  # the hostengine ends at its start
+    "dcgm_health": "Healthy",  # or Warning, Failure: what `dcgmi health -c` says
     "dcgm_deaf": False,  # the hostengine runs and answers nobody
     "persistenced_exits": False,
 }
