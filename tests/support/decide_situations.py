@@ -167,6 +167,21 @@ CASES: dict[str, Case] = {
     "an inconclusive test": Case(
         lambda: ready_view(statement=UNSURE), "suspect", "INCONCLUSIVE", SHUT, GATE, asked=True
     ),
+    # Its gate keeps kubelet down, which never reports this boot: nobody else would ask for a test.
+    "an inconclusive burn-in at boot": Case(
+        lambda: ready_view(statement=replace(UNSURE, boot_id=BOOT2), agent=AgentNote(BOOT2), kubelet="Unknown"),
+        "suspect", "INCONCLUSIVE", GATED, asked=True,
+    ),
+    "an inconclusive burn-in at boot, and pods of the boot before": Case(
+        lambda: ready_view(
+            statement=replace(UNSURE, boot_id=BOOT2), agent=AgentNote(BOOT2), kubelet="Unknown", pods=(GPU_POD,)
+        ),
+        "suspect", "INCONCLUSIVE", GATED, asked=True,
+    ),
+    "an inconclusive burn-in of a boot that the agent does not name": Case(
+        lambda: ready_view(statement=replace(UNSURE, boot_id=BOOT2), kubelet="Unknown"),
+        "testing", "NODE_UNKNOWN", GATED,
+    ),
     "an inconclusive test, and busy": Case(
         lambda: ready_view(statement=UNSURE, pods=(GPU_POD,)), "suspect", "INCONCLUSIVE", SHUT, GATE
     ),

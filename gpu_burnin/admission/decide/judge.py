@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
-from gpu_burnin.admission.decide.remember import proof_of, rank
+from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.words import active, fault, sentence
 from gpu_burnin.admission.record import Spec, State, Status
@@ -110,6 +110,21 @@ class Facts:
         return bool(self.boot) and any(voice and voice != self.boot for voice in voices)
 
     @property
+    def undecided_boot(self) -> bool:
+        """Whether the burn-in of a boot that kubelet has not reported was inconclusive: its gate keeps kubelet down."""
+        statement = self.statement
+        return (
+            statement is not None
+            and statement.verdict is Verdict.INCONCLUSIVE
+            and statement.boot_id == self.agent_boot != self.boot
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether pods with GPUs are at work. Those of a boot that is over are not, though nobody has ended them."""
+        return busy(self.view.pods) and not self.undecided_boot
+
+    @property
     def admitted_in_this_boot(self) -> bool:
         """Whether its evidence was accepted in the boot that kubelet reports."""
         return self.status.accepted is not None and self.status.accepted.boot_id == self.boot
@@ -150,6 +165,8 @@ def _failed(facts: Facts) -> Judged | None:
 def _not_here(facts: Facts) -> Judged | None:
     """kubelet does not say how the node is."""
     reported, name = condition(facts.node, "Ready"), facts.view.name
+    if facts.undecided_boot:
+        return _undecided(facts)
     if not facts.boot or reported is None:
         state = State.SUSPECT if facts.admitted_in_this_boot else _waiting(facts)
         return _held(facts, state, "NODE_UNREPORTED", f"{name}: kubelet has not reported the node's status yet")
@@ -158,6 +175,16 @@ def _not_here(facts: Facts) -> Judged | None:
         message = f"{name}: kubelet has stopped reporting, it may have booted again"
         return _held(facts, state, "NODE_UNKNOWN", message)
     return None
+
+
+def _undecided(facts: Facts) -> Judged:
+    """Nothing was found, and not enough was seen: tested again, since no kubelet will ever report this boot else."""
+    statement, name = facts.statement, facts.view.name
+    assert statement is not None
+    if facts.unanswered:
+        return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
+    said = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
+    return _held(facts, State.SUSPECT, fault(statement), f"{name}: after its boot: {said}", retest=True)
 
 
 def _between(facts: Facts) -> Judged | None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from gpu_burnin.admission.decide.judge import Facts, Judged
 from gpu_burnin.admission.decide.maintenance import OVER, Windows, ended_at
 from gpu_burnin.admission.decide.nodes import annotation, gated
-from gpu_burnin.admission.decide.remember import busy, rank
+from gpu_burnin.admission.decide.remember import rank
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, sentence
 from gpu_burnin.admission.record import Ask, Request, State
@@ -60,7 +60,8 @@ def flight_of(facts: Facts, maintenance: Windows) -> Flight:
     if statement is not None and _answers(statement, request):
         return Flight(answered=True)
     # The burn-in of the new boot comes by itself.
-    if facts.agent_boot not in ("", facts.boot) or active(facts.spec.repair, facts.now) is not None:
+    of_this_boot = facts.agent_boot in ("", facts.boot) or facts.undecided_boot
+    if not of_this_boot or active(facts.spec.repair, facts.now) is not None:
         return Flight()
     answer = facts.view.agent.request if facts.view.agent is not None else None
     if answer is not None and answer.id == request.id and answer.state == "refused":
@@ -68,7 +69,7 @@ def flight_of(facts: Facts, maintenance: Windows) -> Flight:
     since = when(request.since) or facts.now
     settled = later(since, facts.rules.settle_s)
     if not is_sent(facts, request):
-        if busy(facts.view.pods):
+        if facts.busy:
             return Flight(gave_up="a pod with GPUs came before the test began")
         if maintenance.why:
             return Flight(gave_up=f"no test begins in a maintenance window ({maintenance.why})")
@@ -125,13 +126,13 @@ def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -
     again = when(planned.at) if planned is not None and planned.what == AGAIN else None
     if planned is not None and again is not None and now < again:
         return planned.why, again
-    if facts.agent_boot != facts.boot or not facts.boot:
+    if (facts.agent_boot != facts.boot or not facts.boot) and not facts.undecided_boot:
         return "its agent does not answer in this boot", None
     if maintenance.why:
         return f"no test begins in a maintenance window ({maintenance.why})", maintenance.changes_at
     if maintenance.unknown and wanted.by_schedule:
         return f"it is unknown whether maintenance is near ({maintenance.unknown})", maintenance.changes_at
-    if busy(facts.view.pods):
+    if facts.busy:
         return "it has pods with GPUs; it is tested when it is idle", None
     if wanted.mine and not judged.fit:
         patience = _patience(facts, judged)
