@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import (
@@ -31,6 +33,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
 
 from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
 
+ROOT = Path(__file__).resolve().parents[3]
 GIB = 2**30
 MODELS = Models(json.loads(gpu_models("all")))
 IMAGE = Asked("image", "", "13", "", 4 * GIB)
@@ -371,3 +374,28 @@ def test_repository(mirror: str, tmp_path: Path) -> None:
     assert "has an InRelease that is not signed" in repository_fault(f"{mirror}/portal", 5)
     assert "answers HTTP 404 File not found for InRelease" in repository_fault(f"{mirror}/none", 5)
     assert "cannot be reached: " in repository_fault("nonsense", 5)
+
+
+def words(call: ast.Call) -> list[str]:
+    """The fixed parts of a finding's message, longest first; none for one that is worded elsewhere."""
+    parts = [
+        node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return sorted((part.strip(" ,(:") for part in parts), key=len, reverse=True)
+
+
+def test_the_page_has_every_message() -> None:
+    page = (ROOT / "docs/operations/nvidia-stack.md").read_text().replace("`", "")
+    tree = ast.parse(Path(preflight.__file__).read_text())
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+    ]
+    worded = [
+        found
+        for call in calls
+        if (found := [part for part in words(call) if len(part) >= 12 and "fleet_nvidia" not in part])
+    ]
+    assert len(worded) > 15
+    assert [found for found in worded if not any(part in page for part in found)] == []
