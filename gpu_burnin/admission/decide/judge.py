@@ -300,12 +300,18 @@ def _changed(facts: Facts, statement: Statement) -> str:
 
 
 def missing_gpus(facts: Facts) -> str:
-    """Which GPUs kubelet does not offer, in words; "" where it names none at all, or offers all."""
-    wanted, resource = facts.spec.hardware.gpus, facts.spec.hardware.resource
-    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource)
-    if wanted <= 0 or capacity is None or (offered or 0) >= wanted:
+    """Which GPUs kubelet does not offer, in words; "" where it offers as many as it should.
+
+    Where the inventory has no device plugin, also "" where kubelet names none at all, or offers more.
+    """
+    hardware = facts.spec.hardware
+    wanted, resource = hardware.gpus, hardware.resource
+    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource) or 0
+    if wanted <= 0 or (offered == wanted if hardware.offered else capacity is None or offered >= wanted):
         return ""
-    return f"kubelet offers {offered or 0} of {wanted} {resource}"
+    if capacity is None:
+        return f"kubelet does not offer {resource}: its device plugin has not registered"
+    return f"kubelet offers {offered} of {wanted} {resource}"
 
 
 def _missing(facts: Facts) -> Judged | None:
@@ -315,7 +321,9 @@ def _missing(facts: Facts) -> Judged | None:
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
         return None
-    return _held(facts, State.SUSPECT, GPUS_MISSING, f"{facts.view.name}: {short}", retest=True)
+    # A plugin that has yet to register in this boot says nothing of the GPUs.
+    named = amount(facts.node, "capacity", facts.spec.hardware.resource) is not None
+    return _held(facts, State.SUSPECT, GPUS_MISSING, f"{facts.view.name}: {short}", retest=named)
 
 
 def _before_repair(facts: Facts, statement: Statement) -> bool:

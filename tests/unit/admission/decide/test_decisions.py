@@ -247,3 +247,30 @@ def test_a_revocation_is_no_test() -> None:
 def test_an_amount_that_is_no_number_counts_as_none(amount: str) -> None:
     view = ready_view(spec={"hardware": Hardware(8)}, capacity="8", allocatable=amount)
     assert decide(view, RULES, NOW).status.code == "GPUS_MISSING"
+
+
+PLUGIN = Hardware(8, offered=True)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "amounts", "said"),
+    [
+        (PLUGIN, {}, "kubelet does not offer nvidia.com/gpu: its device plugin has not registered"),
+        (PLUGIN, {"capacity": "8", "allocatable": "7"}, "kubelet offers 7 of 8 nvidia.com/gpu"),
+        (PLUGIN, {"capacity": "16", "allocatable": "16"}, "kubelet offers 16 of 8 nvidia.com/gpu"),
+        (PLUGIN, {"capacity": "8", "allocatable": "8"}, ""),
+        (Hardware(8), {}, ""),
+        (Hardware(8), {"capacity": "16", "allocatable": "16"}, ""),
+        (Hardware(0, offered=True), {}, ""),
+    ],
+)
+def test_with_a_device_plugin_in_the_inventory_a_node_comes_in_when_kubelet_offers_exactly_its_gpus(
+    hardware: Hardware, amounts: dict[str, str], said: str
+) -> None:
+    view = changed(make_view(), spec={"hardware": hardware}, **amounts)
+    found = decide(view, RULES, NOW)
+    assert (found.status.code == "GPUS_MISSING") == bool(said)
+    assert said in found.status.message
+    # Nothing is known against GPUs that nobody has offered yet: no test is asked for.
+    if not amounts:
+        assert found.status.request is None
