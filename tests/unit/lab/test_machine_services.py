@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.packages.machine import exporter, fabric, persistenced, scenario
+from tests.lab.packages.machine import dcgm, exporter, fabric, persistenced, scenario
 from tests.lab.packages.machine.kernel import Kernel
 from tests.lab.paths import REPOSITORY
 from tests.support.lab_machine import again, environment, machine, with_driver
@@ -164,6 +164,10 @@ def test_persistenced_keeps_the_driver_open_and_needs_one(made: Callable[..., Ma
     until(lambda: one.kernel.nvml().get("gpu1.persistence") == "no", "persistence is off")
 
 
+def test_persistenced_can_end_at_its_start(made: Callable[..., Machine]) -> None:
+    assert made(persistenced_exits=True).run("persistenced", "main").returncode == 1
+
+
 # ---- nvidia-smi ----
 
 
@@ -229,6 +233,18 @@ def test_a_host_engine_started_before_the_driver_stays_blind(made: Callable[...,
 
 def test_a_host_engine_can_end_at_its_start(made: Callable[..., Machine]) -> None:
     assert made(dcgm_exits=True).run("dcgm", "hostengine", "-n").returncode == 1
+
+
+def test_a_deaf_host_engine_takes_connections_and_answers_none(
+    made: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = made(dcgm_deaf=True)
+    path = one.kernel.top / "engine"
+    one.start("dcgm", "hostengine", "-n", "-d", str(path))
+    until(path.exists, "the host engine listens")
+    monkeypatch.setattr(dcgm, "ANSWER_TIMEOUT_S", 0.1)
+    with pytest.raises(TimeoutError):
+        dcgm.ask(f"unix://{path}")
 
 
 def test_what_dcgmi_does_not_know_is_refused_and_not_made_up(made: Callable[..., Machine]) -> None:
