@@ -11,6 +11,7 @@ import pytest
 from tests.lab.packages import deb, distribution, driver
 from tests.lab.packages.build import ensure_repository
 from tests.lab.packages.deb import File, package, with_scripts
+from tests.lab.packages.machine.kernel import describe
 from tests.lab.shell import run
 
 _STATUS = """Package: muster-lab-machine
@@ -95,6 +96,25 @@ def test_ubuntus_packages_have_the_branch_in_their_names(repository: Path, tmp_p
     apt.plan("nvidia-headless-575-open")
     both = apt("--simulate", "install", "nvidia-headless-580-open", "nvidia-headless-575-open")
     assert both.returncode != 0 and "you have held broken packages" in both.stderr
+
+
+def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_path: Path) -> None:
+    apt = Apt(tmp_path, repository, "distribution/ubuntu2404", "good")
+    assert apt("update").returncode == 0
+    release = distribution.KERNELS["ubuntu2404"][0]
+    modules = f"linux-modules-nvidia-580-server-open-{release}"
+    plan = apt.plan("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server", modules)
+    assert plan["libnvidia-compute-580-server"] == "580.105.08-0ubuntu0.24.04.1" and "nvidia-dkms" not in str(plan)
+    run(
+        [
+            "dpkg-deb",
+            "--raw-extract",
+            next(repository.glob(f"distribution/ubuntu2404/{modules}_*.deb")),
+            tmp_path / "root",
+        ]
+    )
+    found = next((tmp_path / "root").rglob("nvidia.ko"))
+    assert describe(found)["signer"] == distribution.SIGNER and describe(found)["license"] == "Dual MIT/GPL"
 
 
 @pytest.mark.parametrize(
