@@ -201,15 +201,14 @@ def _packages(asked: Asked, facts: Facts) -> list[str]:
     if release is None:
         return []
     headers = [] if facts.kernel.headers else [f"linux-headers-{release}"]
-    own = {DEBIAN: ["nvidia-driver"], UBUNTU: _signed_modules(asked, release)}
+    own = {DEBIAN: ["nvidia-smi"], UBUNTU: _signed_modules(asked, release)}
     return [*([] if asked.source == UBUNTU else headers), *own.get(asked.source, [])]
 
 
 def _signed_modules(asked: Asked, release: str) -> list[str]:
     """Ubuntu's names of the modules that it built and signed for one kernel."""
     branch = number(asked.driver_version)[0] if asked.driver_version else ""
-    kinds = ("-server-open", "-server", "-open", "")
-    return [f"linux-modules-nvidia-{branch}{kind}-{release}" for kind in kinds]
+    return [f"linux-modules-nvidia-{branch}-{kind}-{release}" for kind in ("server-open", "server")]
 
 
 def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding]:
@@ -226,12 +225,12 @@ def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding
                 "run apt-get update there, or boot a kernel that it has them for",
             )
         return
-    if asked.source == DEBIAN and offers.has("nvidia-driver") is False:
+    if asked.source == DEBIAN and offers.has("nvidia-smi") is False:
         yield Finding(
-            "apt knows no package nvidia-driver", "add contrib and non-free to Debian's sources, run apt-get update"
+            "apt knows no package nvidia-smi", "add contrib and non-free to Debian's sources, run apt-get update"
         )
-    elif asked.source == DEBIAN and offers.has("nvidia-driver", asked.driver_version) is False:
-        offered = ", ".join((offers.versions or {}).get("nvidia-driver", ()))
+    elif asked.source == DEBIAN and offers.has("nvidia-smi", asked.driver_version) is False:
+        offered = ", ".join((offers.versions or {}).get("nvidia-smi", ()))
         yield Finding(
             f"Debian has no driver {asked.driver_version} (apt knows {offered})",
             "set fleet_nvidia_driver_version to one of these, or choose another source",
