@@ -321,9 +321,13 @@ def _missing(facts: Facts) -> Judged | None:
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
         return None
-    # A plugin that has yet to register in this boot says nothing of the GPUs.
+    # At the start of a boot kubelet offers nothing until the plugin has registered, which says nothing of the GPUs; nor
+    # does one that never does.
+    doubted = told and facts.status.state is State.SUSPECT
+    starting = not (over or doubted or facts.admitted_in_this_boot)
     named = amount(facts.node, "capacity", facts.spec.hardware.resource) is not None
-    return _held(facts, State.SUSPECT, GPUS_MISSING, f"{facts.view.name}: {short}", retest=named)
+    state = _waiting(facts) if starting else State.SUSPECT
+    return _held(facts, state, GPUS_MISSING, f"{facts.view.name}: {short}", retest=named and not starting)
 
 
 def _before_repair(facts: Facts, statement: Statement) -> bool:

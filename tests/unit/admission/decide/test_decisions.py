@@ -271,6 +271,20 @@ def test_with_a_device_plugin_in_the_inventory_a_node_comes_in_when_kubelet_offe
     found = decide(view, RULES, NOW)
     assert (found.status.code == "GPUS_MISSING") == bool(said)
     assert said in found.status.message
-    # Nothing is known against GPUs that nobody has offered yet: no test is asked for.
-    if not amounts:
-        assert found.status.request is None
+    assert found.status.request is None
+    if said:
+        assert found.status.state.value == "testing", "on its way: the play that lets nodes in waits"
+
+
+@pytest.mark.parametrize(("amounts", "asked"), [({}, False), ({"capacity": "8", "allocatable": "7"}, True)])
+def test_a_plugin_that_does_not_come_is_a_doubt_after_its_grace_and_a_test_asks_the_gpus_it_named(
+    amounts: dict[str, str], asked: bool
+) -> None:
+    view = changed(make_view(), spec={"hardware": PLUGIN}, **amounts)
+    told = {}
+    for second in range(0, 600, 20):
+        view = settled(view, NOW + timedelta(seconds=second))
+        assert view.record
+        told[view.record.status.since] = view.record.status.state.value
+    assert list(told.values()) == ["testing", "suspect"], "it does not begin anew for ever"
+    assert (view.record.status.request is not None) == asked
