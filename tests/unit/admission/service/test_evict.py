@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -37,8 +36,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def evictor(api: FakeApi, tmp_path: Path, out: io.StringIO, clock: Clock) -> Evictor:
-    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0)
+def evictor(api: FakeApi, kube: KubeApi, out: io.StringIO, clock: Clock) -> Evictor:
     api.put("pods", {"metadata": {"namespace": "ml", "name": "train", "uid": "uid-1"}})
     metrics = Metrics()
     return Evictor(kube, Journal(out), Herald(kube, metrics), metrics, clock)
