@@ -111,6 +111,7 @@ class KubeApi:
         self._timeout = urllib3.Timeout(connect=timeout_s[0], read=timeout_s[1])
         self._before_write = before_write
         self._streams: set[urllib3.BaseHTTPResponse] = set()
+        self._hung_up = False
 
     # What all resources have.
 
@@ -160,6 +161,8 @@ class KubeApi:
         timeout = urllib3.Timeout(connect=REQUEST_TIMEOUT_S[0], read=WATCH_SILENCE_S)
         response = self._send("GET", f"{path}?{urlencode(options)}", what, timeout=timeout, preload_content=False)
         self._streams.add(response)
+        if self._hung_up:
+            _hang_up(response)
         try:
             for line in _lines(response):
                 event = json.loads(line)
@@ -174,7 +177,8 @@ class KubeApi:
             response.close()
 
     def hang_up(self) -> None:
-        """End all watches, from another thread: each raises ApiError there."""
+        """End all watches for good, from another thread: each raises ApiError there, one that begins later too."""
+        self._hung_up = True
         for response in list(self._streams):
             _hang_up(response)
 

@@ -63,10 +63,15 @@ class Identity:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The GPUs that it should offer; 0 where the inventory does not say. `resource` is the device plugin's name."""
+    """The GPUs that it should offer; 0 where the inventory does not say. `resource` is the device plugin's name.
+
+    `offered`: kubelet has to offer exactly these before the node is let in. Else a node whose kubelet does not name
+    the resource has no device plugin, and is not asked for one.
+    """
 
     gpus: int = 0
     resource: str = "nvidia.com/gpu"
+    offered: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,22 @@ spec:
 """
 
 
+LOOK = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: Never
+  nodeSelector: {{muster.node-restriction.kubernetes.io/ready: "true"}}
+  containers:
+    - name: look
+      image: lab.muster.dev/tool:1
+      imagePullPolicy: Never
+      args: [files, "/dev/nvidia[0-9]*"]
+      resources: {{limits: {limits}}}
+"""
+
+
 @pytest.fixture(scope="module")
 def pods(fleet: Fleet) -> Iterator[None]:
     server, _, client = SERVER.partition("---\napiVersion: v1\nkind: Pod\nmetadata: {name: client}")
@@ -71,6 +87,31 @@ def test_a_pod_finds_a_service_by_name_and_reaches_it_on_another_node(fleet: Fle
     assert answer.out == "hello from server\n"
     assert fleet.get("pod", "client")["spec"]["nodeName"] == "gpu-1"
     assert fleet.get("pod", "server")["spec"]["nodeName"] == "gpu-2"
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_a_pod_sees_exactly_the_gpus_that_it_asks_for(fleet: Fleet, gpus: int) -> None:
+    name, limits = f"look-{gpus}", f'{{nvidia.com/gpu: "{gpus}"}}' if gpus else "{}"
+    made = fleet.kubectl("create", "-f", "-", stdin=LOOK.format(name=name, limits=limits))
+    assert made.rc == 0, made.err
+    try:
+        phase = wait_until(
+            f"pod {name} to end",
+            lambda: _phase(fleet, name) if _phase(fleet, name) in ("Succeeded", "Failed") else None,
+            timeout_s=60,
+        )
+        seen = fleet.kubectl("logs", name)
+        assert phase == "Succeeded", seen.out + seen.err
+        assert len(seen.out.split()) == gpus, seen.out
+    finally:
+        fleet.kubectl("delete", "--now", "pod", name)
+
+
+def test_each_admitted_node_offers_as_many_gpus_as_the_inventory_expects(fleet: Fleet) -> None:
+    for node in ("gpu-1", "gpu-2"):
+        assert fleet.get("node", node)["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+        assert fleet.get("nodeadmission", node)["spec"]["hardware"]["offered"] is True
+    assert "nvidia.com/gpu" not in fleet.get("node", "system-1")["status"]["allocatable"]
 
 
 def test_exec_reaches_the_kubelet_through_its_verified_certificate(fleet: Fleet, pods: None) -> None:

@@ -1,7 +1,7 @@
 """The fleet by itself, nobody watching: reboots, an XID, a swapped GPU, tests at random, maintenance, a lost leader.
 
-The lab has no device plugin: the GPUs that pods ask for are advertised by hand, as Kubernetes documents it for extended
-resources. What a job holds is therefore seen as on a real fleet; that kubelet hands out devices is not.
+Pods get their GPUs from kubelet, which has them from the lab's device plugin: a node that comes back has to offer them
+again before it takes work.
 """
 
 from __future__ import annotations
@@ -110,17 +110,9 @@ def write_config(fleet: Fleet, host: str, text: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def gpus(fleet: Fleet) -> None:
-    """Both healthy nodes offer two GPUs to the scheduler, and take work."""
+    """Both healthy nodes take work."""
     for node in ("gpu-1", "gpu-2"):
         back(fleet, node)
-        offer(fleet, node)
-
-
-def offer(fleet: Fleet, node: str) -> None:
-    count = {"nvidia.com/gpu": "2"}
-    patch = json.dumps({"status": {"capacity": count, "allocatable": count}})
-    done = fleet.kubectl("patch", "node", node, "--subresource=status", "-p", patch, identity="break-glass")
-    assert done.rc == 0, done.err
 
 
 @contextmanager
@@ -170,7 +162,6 @@ def test_a_node_that_reboots_is_back_by_itself(fleet: Fleet) -> None:
     # It was out before it came back: no pod could start on the old boot's word.
     assert [change["to"] for change in changes][-1] == "ready" and len(changes) >= 2, changes
     assert fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == boot
-    offer(fleet, "gpu-1")
 
 
 def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet) -> None:
@@ -217,7 +208,6 @@ def test_a_gpu_that_was_swapped_between_two_boots_is_named(fleet: Fleet) -> None
     (new,) = [gpu["uuid"] for gpu in after["gpus"] if gpu["uuid"] not in before]
     words = json.dumps(transitions(fleet, "gpu-2", begun))
     assert new[:12] in words, f"{new} is not named in {words}"
-    offer(fleet, "gpu-2")
 
 
 def test_an_idle_node_is_tested_and_a_busy_one_is_not(fleet: Fleet) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from . import container_image
 from .container_image import libraries, write_image
 from .machine import locked
 from .paths import REPOSITORY, cache_dir
@@ -203,7 +204,8 @@ def fetch_verified(url: str, expected_sha256: str) -> bytes:
 
 
 def _cache_key() -> str:
-    inputs = [path.read_bytes() for path in sorted(ARTIFACTS.rglob("*")) if path.is_file()]
+    sources = [*sorted(ARTIFACTS.rglob("*")), Path(container_image.__file__)]
+    inputs = [path.read_bytes() for path in sources if path.is_file()]
     return f"{KUBERNETES_VERSION}-{hashlib.sha256(b'|'.join(inputs) + repr(BUILDS).encode()).hexdigest()[:12]}"
 
 

@@ -41,6 +41,10 @@ def libraries(program: Path) -> list[Path]:
 def _layer(files: Sequence[tuple[str, Path]]) -> bytes:
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
+        # Any real image has one, and the container toolkit's hook writes its ld.so.conf.d there.
+        folder = tarfile.TarInfo("etc")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(folder)
         for name, path in files:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = path.stat().st_size, 0o755

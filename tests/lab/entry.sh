@@ -12,6 +12,16 @@ echo '6,0,1,-;Linux version of the lab' > /run/lab/kmsg
 if [ -f /etc/fake-nvml/kmsg ]; then cat /etc/fake-nvml/kmsg >> /run/lab/kmsg; fi
 # A stand-in machine begins anew: no driver is loaded but what its kernel loads by itself.
 if [ -x /usr/sbin/lab-nvidia ]; then lab-nvidia boot; fi
+# The device nodes that the driver's helper makes: one for each GPU of the scenario, and the driver's own.
+if [ -f /etc/fake-nvml/scenario ] && [ ! -x /usr/sbin/lab-nvidia ]; then
+  gpus=$(sed -n 's/^gpus *= *\([0-9]*\).*/\1/p' /etc/fake-nvml/scenario)
+  for minor in $(seq 0 $((${gpus:-2} - 1))) 255; do
+    name=nvidia$minor
+    if [ "$minor" = 255 ]; then name=nvidiactl; fi
+    mknod -m 666 "/dev/$name" c 195 "$minor"
+  done
+  mknod -m 666 /dev/nvidia-uvm c 510 0
+fi
 if [ "${LAB_CGROUP_V1:-0}" = 1 ]; then
   # Without this, the units of all hosts land in one shared outer hierarchy, and kubelet cannot make kubepods.
   umount /sys/fs/cgroup/systemd/release_agent 2>/dev/null || true

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from .image import SUITES, suite
-from .nvml import fake_nvml
+from .nvml import driver_version, fake_nvml
 from .packages import distribution
 from .packages.build import MACHINE_DEB
 from .packages.machine import scenario as machine_scenario
 from .paths import REPOSITORY
 from .shell import LabError, run
 
-LIBRARY = "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _LIST = "import json; from tests.lab.packages.machine import nvml; print(json.dumps(nvml.Nvml().gpus()))"
 
 
@@ -44,7 +44,17 @@ def install_scenario(merged: Path, name: str, scenario: str) -> None:
     if hardware.parent.exists():
         hardware.write_text(json.dumps(pci_devices(target / "scenario"), indent=1) + "\n")
     else:
-        shutil.copyfile(fake_nvml(), merged / LIBRARY)
+        _install_driver(merged / LIBRARIES, driver_version(source.read_text()))
+
+
+def _install_driver(libraries: Path, version: str) -> None:
+    """The files of a driver's libraries that the container toolkit looks for; CUDA's is empty."""
+    link = libraries / "libnvidia-ml.so.1"
+    for old in (link, *libraries.glob("libnvidia-ml.so.*.*"), *libraries.glob("libcuda.so.*.*")):
+        old.unlink(missing_ok=True)
+    shutil.copyfile(fake_nvml(), libraries / f"libnvidia-ml.so.{version}")
+    (libraries / f"libcuda.so.{version}").touch()
+    link.symlink_to(f"libnvidia-ml.so.{version}")
 
 
 def install_machine(merged: Path, differs: dict[str, Any], repository: Path, mirror_address: str) -> None:

@@ -115,7 +115,9 @@ def _start(lab: Lab, host: Host, rootfs: Path) -> None:
         return
     merged = _mount_overlay(directory, rootfs)
     _prepare_files(lab, host, merged, directory)
-    run([*_podman_run(lab, container, host.address), *_privileges(host.node), *_devices(host, directory),
+    # Roles reboot hosts of which they install the driver: what ends by itself starts anew.
+    restart = ["--restart=always"] if host.nvidia is not None else []
+    run([*_podman_run(lab, container, host.address), *restart, *_privileges(host.node), *_devices(host, directory),
          "--systemd=always", "--entrypoint", "/usr/local/sbin/lab-entry", "--rootfs", merged])  # fmt: skip
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from .fake_nvml.build import LIBRARY, SOURCES, build
 from .machine import locked
 from .paths import cache_dir
+
+
+def driver_version(scenario: str) -> str:
+    """The driver's version that the fake NVML tells with a scenario of this text: of it, or of the healthy profile."""
+    profile = (SOURCES / "scenario.c").read_text()
+    return next(match[1] for text in (scenario, profile) if (match := re.search(r"driver_version = ([\d.]+)", text)))
 
 
 def fake_nvml() -> Path:

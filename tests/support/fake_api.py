@@ -263,7 +263,7 @@ class FakeApi:
             return
         position = 0
         while time.monotonic() < until:
-            news, bookmark = self._news(position, cut)
+            news, bookmark = self._news(position, cut, until - time.monotonic())
             if self._cut != cut:
                 return
             if bookmark:
@@ -273,11 +273,11 @@ class FakeApi:
                 if changed > version and of == resource and _selected(item, namespace, query):
                     yield {"type": kind, "object": item}
 
-    def _news(self, position: int, cut: int) -> tuple[list[tuple[int, str, str, dict[str, Any]]], str]:
-        """The changes from this one on, once there are any; or the version for a bookmark."""
+    def _news(self, position: int, cut: int, left_s: float) -> tuple[list[tuple[int, str, str, dict[str, Any]]], str]:
+        """The changes from this one on, once there are any; the version where it is time for a bookmark, or to end."""
         with self._changed:
             came = self._changed.wait_for(
-                lambda: position < len(self._changes) or self._cut != cut, min(self.bookmark_s, 5.0)
+                lambda: position < len(self._changes) or self._cut != cut, min(self.bookmark_s, max(0.0, left_s))
             )
             return self._changes[position:], "" if came else str(self.version)
 

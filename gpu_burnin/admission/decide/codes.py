@@ -28,7 +28,7 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
     ),
     "GPUS_MISSING": (
-        "kubelet offers fewer GPUs than the node should have",
+        "kubelet does not offer the GPUs that the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "
         "there is wrong.",
     ),

@@ -19,7 +19,7 @@ from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.names import ADMITTER_USER
-from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Next, Spec, Status, Transition
+from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Leave, Next, Request, Spec, Status, Transition
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
@@ -72,8 +72,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
     if view.node is None:
         stand = without_node(view, spec, status, now)
-        status = replace(status, request=None, leave=None)
-        return Decision(_moved(status, stand, next_of(stand, None), now))
+        return Decision(_moved(status, stand, next_of(stand, None), now, accepted=status.accepted))
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
     under_test = flight.sent and not flight.unanswered
@@ -93,12 +92,18 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
 def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:
     """The status and the patches of a course."""
     names, now, stand = facts.rules.names, facts.now, course.stand
-    status = replace(facts.status, request=course.flight.request)
     leaving = draining(facts, judged, calendar)
-    planned = leaving.next or course.next
-    status = replace(_moved(status, stand, planned, now, _changed_since(facts, course)), leave=leaving.leave)
-    if course.open and judged.fit and not judged.due and facts.statement is not None:
-        status = replace(status, accepted=_accepted(facts, judged))
+    let_in = course.open and judged.fit and not judged.due and facts.statement is not None
+    status = _moved(
+        facts.status,
+        stand,
+        leaving.next or course.next,
+        now,
+        _changed_since(facts, course),
+        request=course.flight.request,
+        leave=leaving.leave,
+        accepted=_accepted(facts, judged) if let_in else facts.status.accepted,
+    )
     look = appearance(facts, judged, course, calendar, leaving, status)
     verified, reason, message = said(judged, course)
     return Decision(
@@ -108,7 +113,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         needs=course.needs,
         evict=leaving.evict,
         told=leaving.told,
-        wake_at=_wake(replace(facts, status=status), judged, calendar, course, leaving.wake_at),
+        wake_at=_wake(facts, status, judged, calendar, course, leaving.wake_at),
     )
 
 
@@ -142,9 +147,19 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     return Decision(status, patch, said_patch, Brake.GATE if was_open else None)
 
 
-def _moved(status: Status, stand: Stand, planned: Next, now: datetime, more: str = "") -> Status:
+def _moved(
+    status: Status,
+    stand: Stand,
+    planned: Next,
+    now: datetime,
+    more: str = "",
+    *,
+    accepted: Accepted | None,
+    request: Request | None = None,
+    leave: Leave | None = None,
+) -> Status:
     """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
-    moved = replace(status, message=stand.message, next=planned)
+    moved = replace(status, message=stand.message, next=planned, request=request, leave=leave, accepted=accepted)
     if (status.state, status.code) == (stand.state, stand.code) and status.since:
         return moved
     time = stamp(now)
@@ -200,11 +215,13 @@ def _accepted(facts: Facts, judged: Judged) -> Accepted:
     return replace(old, expires_at=expires)
 
 
-def _wake(facts: Facts, judged: Judged, calendar: Windows, course: Course, leaving: datetime | None) -> datetime | None:
+def _wake(
+    facts: Facts, status: Status, judged: Judged, calendar: Windows, course: Course, leaving: datetime | None
+) -> datetime | None:
     spec = facts.spec
     asks = (when(ask.until) for ask in (spec.hold, spec.quarantine, spec.retest, spec.repair) if ask is not None)
     planned = when(course.next.at)
-    since = when(facts.status.since) if course.stand.code == GPUS_MISSING else None
+    since = when(status.since) if course.stand.code == GPUS_MISSING else None
     grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
     times = (judged.expires, calendar.changes_at, course.flight.wake_at, leaving, planned, grace, *asks)
     return earliest(*(time for time in times if time is not None and time > facts.now))

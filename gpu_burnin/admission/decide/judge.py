@@ -300,12 +300,18 @@ def _changed(facts: Facts, statement: Statement) -> str:
 
 
 def missing_gpus(facts: Facts) -> str:
-    """Which GPUs kubelet does not offer, in words; "" where it names none at all, or offers all."""
-    wanted, resource = facts.spec.hardware.gpus, facts.spec.hardware.resource
-    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource)
-    if wanted <= 0 or capacity is None or (offered or 0) >= wanted:
+    """Which GPUs kubelet does not offer, in words; "" where it offers as many as it should.
+
+    Where the inventory has no device plugin, also "" where kubelet names none at all, or offers more.
+    """
+    hardware = facts.spec.hardware
+    wanted, resource = hardware.gpus, hardware.resource
+    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource) or 0
+    if wanted <= 0 or (offered == wanted if hardware.offered else capacity is None or offered >= wanted):
         return ""
-    return f"kubelet offers {offered or 0} of {wanted} {resource}"
+    if capacity is None:
+        return f"kubelet does not offer {resource}: its device plugin has not registered"
+    return f"kubelet offers {offered} of {wanted} {resource}"
 
 
 def _missing(facts: Facts) -> Judged | None:
@@ -315,7 +321,13 @@ def _missing(facts: Facts) -> Judged | None:
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
         return None
-    return _held(facts, State.SUSPECT, GPUS_MISSING, f"{facts.view.name}: {short}", retest=True)
+    # At the start of a boot kubelet offers nothing until the plugin has registered, which says nothing of the GPUs; nor
+    # does one that never does.
+    doubted = told and facts.status.state is State.SUSPECT
+    starting = not (over or doubted or facts.admitted_in_this_boot)
+    named = amount(facts.node, "capacity", facts.spec.hardware.resource) is not None
+    state = _waiting(facts) if starting else State.SUSPECT
+    return _held(facts, state, GPUS_MISSING, f"{facts.view.name}: {short}", retest=named and not starting)
 
 
 def _before_repair(facts: Facts, statement: Statement) -> bool:

@@ -37,7 +37,7 @@ def build(out: Path) -> None:
             for kind in ("wrong", "expired"):
                 other = out / f"{kind}-key" / name / ARCHITECTURE
                 repository.write_signed_otherwise(other, folder, signers[kind], kind)
-            repository.write(out / "distribution" / name, distribution.packages(name), signers["good"])
+            repository.write(out / "distribution" / name, distribution.packages(name, libraries), signers["good"])
         (out / "keys").mkdir()
         for kind, key in signers.items():
             (out / "keys" / f"{kind}.asc").write_text(key.public)

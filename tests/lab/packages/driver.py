@@ -23,7 +23,7 @@ from .deb import File, Package, package, with_scripts
 VERSIONS = ("580.105.08", "580.65.06", "575.57.08")
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 MACHINE = "/usr/local/lib/muster-lab"
-_KERNEL = "/var/lib/muster-lab/kernel"
+KERNEL = "/var/lib/muster-lab/kernel"
 
 
 def packages(distribution: str, libraries: Path) -> list[Package]:
@@ -89,12 +89,12 @@ def _debian(version: str, libraries: Path) -> list[Package]:
     recommends = f"nvidia-kernel-dkms (= {full}) | nvidia-kernel-open-dkms (= {full})"
     return [
         *kernels,
-        _library(package("libnvidia-ml1", full, _files("libnvidia-ml", version, libraries))),
-        _library(package("libcuda1", full, _files("libcuda", version, libraries), recommends=recommends)),
-        _persistenced(full),
+        with_ldconfig(package("libnvidia-ml1", full, library_files("libnvidia-ml", version, libraries))),
+        with_ldconfig(package("libcuda1", full, library_files("libcuda", version, libraries), recommends=recommends)),
+        persistenced(full),
         plain("nvidia-modprobe"),
         plain("firmware-nvidia-gsp"),
-        configured(package("nvidia-kernel-support", full, _modprobe_files(), ("nvidia-modprobe",))),
+        configured(package("nvidia-kernel-support", full, modprobe_files(), ("nvidia-modprobe",))),
         configured(
             package(
                 "nvidia-driver-cuda", full, {"/usr/bin/nvidia-smi": tool("nvidia_smi")}, same,
@@ -122,10 +122,10 @@ def _ubuntu(version: str, libraries: Path) -> list[Package]:
         return {"provides": name, "conflicts": name, "replaces": name}
 
     built = [
-        _library(
+        with_ldconfig(
             package(
                 f"libnvidia-compute-{branch}", full,
-                _files("libnvidia-ml", version, libraries) | _files("libcuda", version, libraries),
+                library_files("libnvidia-ml", version, libraries) | library_files("libcuda", version, libraries),
                 **one_of("libnvidia-compute"),
             )
         ),
@@ -133,9 +133,9 @@ def _ubuntu(version: str, libraries: Path) -> list[Package]:
             package(f"nvidia-utils-{branch}", full, {"/usr/bin/nvidia-smi": tool("nvidia_smi")},
                     (f"libnvidia-compute-{branch}",), **one_of("nvidia-smi"))
         ),
-        _persistenced(full, f"nvidia-compute-utils-{branch}", f"libnvidia-compute-{branch}",
+        persistenced(full, f"nvidia-compute-utils-{branch}", f"libnvidia-compute-{branch}",
                       **one_of("nvidia-persistenced")),
-        configured(package(common, full, _modprobe_files(), **one_of("nvidia-kernel-common"))),
+        configured(package(common, full, modprobe_files(), **one_of("nvidia-kernel-common"))),
         plain("nvidia-modprobe"),
     ]  # fmt: skip
     for suffix, flavour in (("-open", "open"), ("", "proprietary")):
@@ -176,7 +176,7 @@ def _pinning(branch: str) -> Package:
     )  # fmt: skip
 
 
-def _files(library: str, version: str, libraries: Path) -> dict[str, File]:
+def library_files(library: str, version: str, libraries: Path) -> dict[str, File]:
     """A library under its full name, and the link by its SONAME."""
     name = f"{library}.so.{version}"
     return {
@@ -185,7 +185,8 @@ def _files(library: str, version: str, libraries: Path) -> dict[str, File]:
     }
 
 
-def _library(built: Package) -> Package:
+def with_ldconfig(built: Package) -> Package:
+    """A package of libraries, which the loader's cache then has."""
     return configured(replace(built, triggers="activate-noawait ldconfig\n"))
 
 
@@ -197,8 +198,8 @@ def _source(version: str, flavour: str) -> dict[str, str]:
 def _dkms(built: Package, version: str) -> Package:
     """Builds for every kernel with headers, and says which it leaves out, as dkms' common.postinst."""
     build = f"""dkms add -m nvidia -v {version}
-running=$(cat {_KERNEL}/proc/sys/kernel/osrelease)
-for folder in {_KERNEL}/lib/modules/*; do
+running=$(cat {KERNEL}/proc/sys/kernel/osrelease)
+for folder in {KERNEL}/lib/modules/*; do
   release=${{folder##*/}}
   if [ -e "$folder/build/Makefile" ]; then
     echo "Building for $release"
@@ -212,12 +213,13 @@ done
     return configured(built, build, f"dkms remove -m nvidia -v {version} --all\n")
 
 
-def _modprobe_files() -> dict[str, str]:
+def modprobe_files() -> dict[str, str]:
     """Nouveau is kept from loading; which file the real package has for it is not the same in all releases."""
     return {"/usr/lib/modprobe.d/nvidia-kernel-common.conf": "blacklist nouveau\noptions nouveau modeset=0\n"}
 
 
-def _persistenced(full: str, name: str = "nvidia-persistenced", *depends: str, **fields: str) -> Package:
+def persistenced(full: str, name: str = "nvidia-persistenced", *depends: str, **fields: str) -> Package:
+    """The package with the persistence daemon, which is started when it is installed."""
     unit = """[Unit]
 Description=NVIDIA Persistence Daemon
 Wants=syslog.target

@@ -4,8 +4,6 @@ Names and versions as in NVIDIA's repository: until branch 575 the branch is in 
 NVIDIA/apt-packaging-fabric-manager makes it, with Provides, Replaces and Conflicts), since 580 it is not
 (nvidia-fabricmanager=580.95.05-1, nvidia-imex, libnvidia-nscq, libnvsdm: NVIDIA/gpu-driver-container). nvlsm has a
 version of dates. Neither service is enabled by its package (Fabric Manager User Guide).
-
-What the real start script asks for on NVLink 5 beyond nvlsm and ib_umad (ibstat of infiniband-diags) is left out.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.lab.binaries import CONTAINERD
 from tests.support.example_inventory import EXAMPLE, filled_example
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,7 +34,8 @@ def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.Monkey
     cache = tmp_path / "cache/bin/current"
     cache.parent.mkdir(parents=True)
     sums = (filled_example(cache) / "SHA256SUMS.txt").read_text()
-    (cache / "SHA256SUMS").write_text(f"{sums}{'0123456789abcdef' * 4}  labtool.tar\n")
+    own = (*CONTAINERD, "nvidia-ctk", "nvidia-cdi-hook", "labtool.tar", "deviceplugin.tar")
+    (cache / "SHA256SUMS").write_text(sums + "".join(f"{'0123456789abcdef' * 4}  {name}\n" for name in own))
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path / "state"))
 

@@ -118,3 +118,25 @@ def test_nvidia_repository(source: str, url: str, key: str, fingerprint: str, ex
     )
     assert len(found) == bool(expected)
     assert all(expected in message for message, _ in found if expected)
+
+
+DIGEST = f"registry.example.com/plugin@sha256:{'0a' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("image", "refused"),
+    [(DIGEST, False), ("", False), (None, False), ("lab/plugin:1", False), ("nvcr.io/nvidia/plugin:v0.17.4", True),
+     (DIGEST[:-1], True), (f"lab/plugin:1@{DIGEST}", True)],
+)  # fmt: skip
+def test_the_device_plugin_is_named_by_digest_or_loaded_by_checksum(image: str | None, refused: bool) -> None:
+    loaded = {"lab/plugin:1": "plugin.tar"}
+    found = findings("nvidia_device_plugin", nvidia_device_plugin_image=image, __nvidia_device_plugin_loaded=loaded)
+    assert bool(found) == refused and all("has no digest" in message for message, _ in found)
+
+
+@pytest.mark.parametrize("role", ["container_runtime", "nvidia_container_toolkit"])
+def test_binaries_of_the_mirror_need_checksums_and_no_others_do(role: str) -> None:
+    given = {f"__{role}_binaries": ["tool"], "kube_binaries_checksums": {}}
+    ((message, _),) = findings(role, **{f"{role}_source": "mirror"}, **given)
+    assert "no entry for tool" in message
+    assert findings(role, **{f"{role}_source": "image"}, **given) == []

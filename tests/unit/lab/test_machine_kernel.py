@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +156,15 @@ def test_dkms_fails_or_builds_for_another_kernel_when_told(tmp_path: Path) -> No
 def test_a_scenario_that_makes_no_sense_is_refused(given: object, reason: str) -> None:
     with pytest.raises(scenario.ScenarioError, match=reason):
         scenario.check(given, "host one")
+
+
+def test_the_changes_that_the_docs_show_are_taken(tmp_path: Path) -> None:
+    kernel = machine(tmp_path)
+    page = (REPOSITORY / "docs/operations/lab.md").read_text()
+    shown = [shlex.split(command) for command in re.findall(r"`(lab-nvidia [^`]+)`", page)]
+    assert len(shown) >= 5
+    for words in shown:
+        assert run_tool(kernel, *words) == 0, words
 
 
 # ---- NVML for the loaded module ----

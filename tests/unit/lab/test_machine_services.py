@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.packages.machine import exporter, fabric, persistenced, scenario
+from tests.lab.packages.machine import dcgm, exporter, fabric, persistenced, scenario
 from tests.lab.packages.machine.kernel import Kernel
 from tests.lab.paths import REPOSITORY
 from tests.support.lab_machine import again, environment, machine, with_driver
@@ -117,7 +117,6 @@ def test_the_fabric_manager_registers_all_gpus_but_those_that_are_stuck(made: Ca
         ({}, VERSION, "NV_WARN_NOTHING_TO_DO"),
         ({"nvswitches": 4}, "580.65.06", "version 580.65.06 don't match with driver version 580.105.08"),
         ({"nvswitches": 4, "fabric_exits": True}, VERSION, "failed to initialize all the available NVSwitches"),
-        ({"nvlink5": True}, VERSION, "nvlsm is not installed"),
         ({"nvswitches": 4, "driver": False}, VERSION, "failed to initialize NVML: error 9"),
     ],
 )
@@ -128,11 +127,13 @@ def test_the_fabric_manager_does_not_start_for_a_reason(
     assert done.returncode == 1 and reason in done.stdout
 
 
-def test_nvlink_5_needs_the_subnet_manager_and_its_kernel_module(made: Callable[..., Machine]) -> None:
+def test_nvlink_5_needs_the_subnet_manager_ibstat_and_a_kernel_module(made: Callable[..., Machine]) -> None:
     one = made(nvlink5=True)
-    nvlsm = one.kernel.top / fabric.NVLSM
-    nvlsm.parent.mkdir(parents=True)
-    nvlsm.touch()
+    for program, missing in ((fabric.NVLSM, "nvlsm"), (fabric.IBSTAT, "ibstat")):
+        assert f"{missing} is not installed" in one.run("fabric", "main").stdout
+        path = one.kernel.top / program
+        path.parent.mkdir(parents=True)
+        path.touch()
     assert "ib_umad is not loaded" in one.run("fabric", "main").stdout
     one.kernel.load("ib_umad")
     assert one.run("fabric", "main").returncode == 0
@@ -162,6 +163,10 @@ def test_persistenced_keeps_the_driver_open_and_needs_one(made: Callable[..., Ma
     assert one.kernel.holders() == ["nvidia-persistenced"]
     os.kill(int((one.kernel.top / persistenced.PID_FILE).read_text()), signal.SIGTERM)
     until(lambda: one.kernel.nvml().get("gpu1.persistence") == "no", "persistence is off")
+
+
+def test_persistenced_can_end_at_its_start(made: Callable[..., Machine]) -> None:
+    assert made(persistenced_exits=True).run("persistenced", "main").returncode == 1
 
 
 # ---- nvidia-smi ----
@@ -229,6 +234,19 @@ def test_a_host_engine_started_before_the_driver_stays_blind(made: Callable[...,
 
 def test_a_host_engine_can_end_at_its_start(made: Callable[..., Machine]) -> None:
     assert made(dcgm_exits=True).run("dcgm", "hostengine", "-n").returncode == 1
+
+
+def test_a_deaf_host_engine_takes_connections_and_answers_none(
+    made: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = made(dcgm_deaf=True)
+    path = one.kernel.top / "engine"
+    one.start("dcgm", "hostengine", "-n", "-d", str(path))
+    log = one.kernel.top / "service.log"
+    until(lambda: "Started host engine" in log.read_text(), "the host engine listens")
+    monkeypatch.setattr(dcgm, "ANSWER_TIMEOUT_S", 0.1)
+    with pytest.raises(TimeoutError):
+        dcgm.ask(f"unix://{path}")
 
 
 def test_what_dcgmi_does_not_know_is_refused_and_not_made_up(made: Callable[..., Machine]) -> None:

@@ -3,6 +3,11 @@
 // NVIDIA's plugin that the lab uses: CONTAINER_DRIVER_ROOT and DP_DISABLE_HEALTHCHECKS.
 package main
 
+// What libnvidia-ml.so.1 needs has to be in the image: it comes with what the program itself is linked to.
+
+// #cgo LDFLAGS: -Wl,--no-as-needed -lm
+import "C"
+
 import (
 	"context"
 	"errors"

@@ -14,6 +14,8 @@ from .kernel import Kernel
 PID_FILE = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
 IMEX_PID_FILE = "run/nvidia-imex/nvidia-imex.pid"
 IMEX_NODES = "etc/nvidia-imex/nodes_config.cfg"
+# Of infiniband-diags; the real start script ends with 1 without it.
+IBSTAT = "usr/sbin/ibstat"
 NVLSM = "opt/nvidia/nvlsm/sbin/nvlsm"
 _COMPLETED = "3"
 
@@ -71,6 +73,8 @@ def _fabric_refusal(kernel: Kernel) -> str:
     if kernel.scenario["nvlink5"]:
         if not (kernel.top / NVLSM).exists():
             return f"Detected NVL5+ system, but /{NVLSM} is not installed"
+        if not (kernel.top / IBSTAT).exists():
+            return "Detected NVL5+ system, but ibstat is not installed"
         if "ib_umad" not in kernel.modules():
             return "Detected NVL5+ system, but the kernel module ib_umad is not loaded"
     return ""

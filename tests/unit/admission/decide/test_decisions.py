@@ -247,3 +247,44 @@ def test_a_revocation_is_no_test() -> None:
 def test_an_amount_that_is_no_number_counts_as_none(amount: str) -> None:
     view = ready_view(spec={"hardware": Hardware(8)}, capacity="8", allocatable=amount)
     assert decide(view, RULES, NOW).status.code == "GPUS_MISSING"
+
+
+PLUGIN = Hardware(8, offered=True)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "amounts", "said"),
+    [
+        (PLUGIN, {}, "kubelet does not offer nvidia.com/gpu: its device plugin has not registered"),
+        (PLUGIN, {"capacity": "8", "allocatable": "7"}, "kubelet offers 7 of 8 nvidia.com/gpu"),
+        (PLUGIN, {"capacity": "16", "allocatable": "16"}, "kubelet offers 16 of 8 nvidia.com/gpu"),
+        (PLUGIN, {"capacity": "8", "allocatable": "8"}, ""),
+        (Hardware(8), {}, ""),
+        (Hardware(8), {"capacity": "16", "allocatable": "16"}, ""),
+        (Hardware(0, offered=True), {}, ""),
+    ],
+)
+def test_with_a_device_plugin_in_the_inventory_a_node_comes_in_when_kubelet_offers_exactly_its_gpus(
+    hardware: Hardware, amounts: dict[str, str], said: str
+) -> None:
+    view = changed(make_view(), spec={"hardware": hardware}, **amounts)
+    found = decide(view, RULES, NOW)
+    assert (found.status.code == "GPUS_MISSING") == bool(said)
+    assert said in found.status.message
+    assert found.status.request is None
+    if said:
+        assert found.status.state.value == "testing", "on its way: the play that lets nodes in waits"
+
+
+@pytest.mark.parametrize(("amounts", "asked"), [({}, False), ({"capacity": "8", "allocatable": "7"}, True)])
+def test_a_plugin_that_does_not_come_is_a_doubt_after_its_grace_and_a_test_asks_the_gpus_it_named(
+    amounts: dict[str, str], asked: bool
+) -> None:
+    view = changed(make_view(), spec={"hardware": PLUGIN}, **amounts)
+    told = {}
+    for second in range(0, 600, 20):
+        view = settled(view, NOW + timedelta(seconds=second))
+        assert view.record
+        told[view.record.status.since] = view.record.status.state.value
+    assert list(told.values()) == ["testing", "suspect"], "it does not begin anew for ever"
+    assert (view.record.status.request is not None) == asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def evictor(api: FakeApi, kube: KubeApi, out: io.StringIO, clock: Clock) -> Evictor:
+def evictor(api: FakeApi, tmp_path: Path, out: io.StringIO, clock: Clock) -> Evictor:
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0)
     api.put("pods", {"metadata": {"namespace": "ml", "name": "train", "uid": "uid-1"}})
     metrics = Metrics()
     return Evictor(kube, Journal(out), Herald(kube, metrics), metrics, clock)

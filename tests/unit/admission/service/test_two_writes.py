@@ -97,8 +97,8 @@ def test_a_hold_that_comes_while_the_node_is_written_is_looked_at_next(
             until("the watch", lambda: held_in_cache(admitter))
 
         api.before_write = hold
-        until("the hold", lambda: fleet.status("gpu-1").get("state") == "held")
-    assert asked and "preflight:NoSchedule" in fleet.taints("gpu-1")
+        until("the taint", lambda: asked and "preflight:NoSchedule" in fleet.taints("gpu-1"))
+    assert fleet.status("gpu-1")["state"] == "held"
 
 
 def held_in_cache(admitter: Working) -> bool:

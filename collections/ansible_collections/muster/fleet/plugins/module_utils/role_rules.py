@@ -36,6 +36,22 @@ def image_checksums(images: Any, checksums: Any) -> Iterable[Finding]:
     return binary_checksums(list(images.values()), checksums) if isinstance(images, Mapping) else ()
 
 
+def of_mirror(source: Any, names: Any, checksums: Any) -> Iterable[Finding]:
+    """With its source the mirror, every binary has its SHA-256."""
+    return binary_checksums(names, checksums) if source == "mirror" else ()
+
+
+def image_has_digest(image: Any, loaded: Any) -> Iterable[Finding]:
+    """An image is named by its digest, or loaded from an archive with a checksum."""
+    if not isinstance(image, str) or not image or (isinstance(loaded, Mapping) and image in loaded):
+        return
+    if not re.fullmatch(r"[^@\s]+@sha256:[0-9a-f]{64}", image):
+        yield (
+            f"nvidia_device_plugin_image {image!r} has no digest: another image may come under the same name",
+            "write NAME@sha256:DIGEST, or load it by container_runtime_images",
+        )
+
+
 def _url(name: str, *schemes: str) -> RoleRule:
     """The variable is a URL of one of these schemes, with a host where the scheme wants one."""
     known = " or ".join(f"{scheme}://" for scheme in schemes)
@@ -126,7 +142,24 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     ),
     "container_runtime": (
         RoleRule(("container_runtime_images", _CHECKSUMS), _CHECKSUMS, image_checksums),
+        RoleRule(("container_runtime_source", "__container_runtime_binaries", _CHECKSUMS), _CHECKSUMS, of_mirror),
         _url("container_runtime_images_url", *MIRROR),
+        _url("container_runtime_binaries_url", *MIRROR),
+    ),
+    "nvidia_container_toolkit": (
+        RoleRule(
+            ("nvidia_container_toolkit_source", "__nvidia_container_toolkit_binaries", _CHECKSUMS),
+            _CHECKSUMS,
+            of_mirror,
+        ),
+        _url("nvidia_container_toolkit_url", *MIRROR),
+    ),
+    "nvidia_device_plugin": (
+        RoleRule(
+            ("nvidia_device_plugin_image", "__nvidia_device_plugin_loaded"),
+            "nvidia_device_plugin_image",
+            image_has_digest,
+        ),
     ),
     "fleet": (
         RoleRule(("fleet_nvidia_source", _DRIVER), _DRIVER, driver_version),

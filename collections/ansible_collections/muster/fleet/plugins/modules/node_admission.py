@@ -83,6 +83,13 @@ options:
         type: dict
         default: {}
         version_added: "0.2.0"
+      device_plugin:
+        description:
+          - The image of the inventory's device plugin. With one, kubelet has to offer exactly as many GPUs as
+            O(nodes[].expect) says before the node is let in. Empty when the inventory has none.
+        type: str
+        version_added: "0.2.0"
+        default: ""
       level:
         description: The least level of burn-in that proves it.
         type: str
@@ -218,6 +225,7 @@ NODE_OPTIONS = {
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
+    "device_plugin": {"type": "str", "default": ""},
     "gate_closed": {"type": "str", "default": ""},
 }
 SYSTEM_NODE_OPTIONS = {
@@ -240,7 +248,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
     """The entry that an item of O(nodes) asks for."""
     identity = Identity(key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]))
-    gpus = Hardware(int(node["expect"].get("gpus") or 0))
+    gpus = Hardware(int(node["expect"].get("gpus") or 0), offered=bool(node["device_plugin"]))
     return Wanted(node["name"], identity, gpus, Proof(node["level"], evidence_ttl_s))
 
 

@@ -1,0 +1,156 @@
+#!/usr/bin/python
+"""Ansible module: the CDI specification of a host's GPUs, made again by its units, and compared with the GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, driver, nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
+
+DOCUMENTATION = r"""
+module: cdi_spec
+short_description: Have a CDI specification that fits the GPUs of the host
+version_added: "0.1.0"
+description:
+  - Enables the units that make the specification at boot and when the driver changes, starts the one that compares and
+    makes it, and then looks whether it has a device for each GPU that NVML shows, for no other, and names only files
+    that are there; and whether the containerd that runs reads such files at all.
+  - A specification that does not fit is an answer, in C(problems), and no error.
+options:
+  path:
+    description: The specification.
+    type: path
+    default: /var/run/cdi/nvidia.yaml
+  service:
+    description: The unit that makes it.
+    type: str
+    default: nvidia-cdi-refresh.service
+  watcher:
+    description: The unit that starts O(service) when a file of the driver changes.
+    type: str
+    default: nvidia-cdi-refresh.path
+  kernel_root:
+    description: Where proc of the kernel is. For labs.
+    type: path
+    default: /
+  timeout_s:
+    description: How long NVML may take to answer, in seconds.
+    type: float
+    default: 60
+extends_documentation_fragment:
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Have a CDI specification that fits the GPUs
+  muster.fleet.cdi_spec:
+  register: __spec
+"""
+
+RETURN = r"""
+actions:
+  description: What was done (or would be, in check mode), of enable, start and make.
+  type: list
+  elements: str
+  returned: success
+devices:
+  description: UUIDs of the GPUs that NVML shows.
+  type: list
+  elements: str
+  returned: success
+problems:
+  description: Why containers would not get the GPUs that they ask for, each one sentence; empty when they do.
+  type: list
+  elements: str
+  returned: success
+"""
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "path": {"type": "path", "default": "/var/run/cdi/nvidia.yaml"},
+    "service": {"type": "str", "default": "nvidia-cdi-refresh.service"},
+    "watcher": {"type": "str", "default": "nvidia-cdi-refresh.path"},
+    "kernel_root": {"type": "path", "default": "/"},
+    "timeout_s": {"type": "float", "default": nvml.TIMEOUT_S},
+}
+
+
+def bring(module: AnsibleModule) -> dict[str, Any]:
+    """Have the specification made, then compare it. Raises FleetError, OSError."""
+    given, act = module.params, not module.check_mode
+    path = Path(given["path"])
+    actions: list[str] = []
+    problems: list[str] = []
+    before = _digest(path)
+    actions += systemd_unit.bring_up(systemd_unit.Wanted(unit=given["watcher"]), act=act).actions
+    service = systemd_unit.show(given["service"])
+    if not service.enabled:
+        actions.append("enable")
+    if act:
+        if not service.enabled:
+            systemd_unit.systemctl(["enable", "--", service.name])
+        try:
+            systemd_unit.systemctl(["start", "--", service.name])
+        except FleetError:
+            problems.append(_last_words(service.name))
+    elif before is None:
+        actions.append("make")
+    if act and _digest(path) != before:
+        actions.append("make")
+    try:
+        runtime = run_command(["ctr", "--connect-timeout", "2s", "version"]).out
+    except CommandError:
+        runtime = ""
+    if act or before is not None:
+        problems += filter(None, [cdi.runtime_problem(runtime)])
+    answers = nvml.read(run_command, _loaded(Path(given["kernel_root"])), given["timeout_s"])
+    gpus = answers.gpus or ()
+    if answers.error:
+        problems.append(f"NVML: {answers.error}; containers get no GPU")
+    elif not gpus:
+        problems.append("NVML shows no GPU; see `nvidia-smi -L` and the kernel log")
+    elif act or before is not None:
+        problems += cdi.problems(Path("/"), path, gpus)
+    return {
+        "changed": bool(actions),
+        "actions": actions,
+        "devices": [gpu.uuid for gpu in gpus if gpu.uuid],
+        "problems": problems,
+        **({"msg": f"{os.uname().nodename}: {'; '.join(problems)}"} if problems else {}),
+    }
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _loaded(kernel_root: Path) -> bool:
+    try:
+        return bool(driver.loaded(kernel_root).version)
+    except ValueError:
+        return True
+
+
+def _last_words(unit: str) -> str:
+    lines = [line for line in systemd_unit.log_tail(unit).splitlines() if "nvidia-ctk" in line or "level=error" in line]
+    return f"{unit} failed: {lines[-1].strip() if lines else 'it said nothing'}; see `journalctl -u {unit}`"
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(bring, ARGUMENT_SPEC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The module muster.fleet.cdi_spec: what it does with the units, and what it tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
+from ansible_collections.muster.fleet.plugins.modules import cdi_spec
+
+from tests.support.nvidia_host import GPU
+
+NODE = {"path": "/dev/nvidia0", "hostPath": "/dev/null"}
+FITS = json.dumps({
+    "kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1", "containerEdits": {"deviceNodes": [NODE]}}]
+})  # fmt: skip
+UNIT = systemd_unit.Unit("nvidia-cdi-refresh.service", True, "inactive", "dead", "success", True, False, (), None)
+ANSWER = nvml.Nvml("", 0, "580.105.08", "580.105.08", (nvml.Gpu(**GPU),), simulated=False)
+
+
+class Host:
+    """A host whose units and NVML do as the test says; `makes` is what the unit writes, None: it fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.makes: str | None = FITS
+        self.unit = UNIT
+        self.watched = True
+        self.nvml = ANSWER
+        self.containerd: str | None = "Server:\n  Version:  v2.4.2\n"
+        self.asked: list[str] = []
+
+    def systemctl(self, arguments: list[str]) -> str:
+        self.asked.append(arguments[0])
+        if arguments[0] == "start":
+            if self.makes is None:
+                raise FleetError("`systemctl start` failed")
+            self.path.write_text(self.makes)
+        return ""
+
+    def bring_up(self, wanted: systemd_unit.Wanted, *, act: bool) -> systemd_unit.Decision:
+        return systemd_unit.Decision(() if self.watched else ("enable", "start"), ())
+
+    def run(self, command: list[str], timeout_s: float = 30.0) -> Output:
+        if self.containerd is None:
+            raise CommandError("ctr gave no answer in 30 s")
+        return Output(0, self.containerd, "")
+
+    def look(self, check_mode: bool = False) -> dict[str, Any]:
+        given = {
+            "path": str(self.path),
+            "service": UNIT.name,
+            "watcher": "w.path",
+            "kernel_root": "/",
+            "timeout_s": 1.0,
+        }
+        return cdi_spec.bring(SimpleNamespace(params={**given, "timeout_s": 1.0}, check_mode=check_mode))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host(tmp_path / "nvidia.yaml")
+    monkeypatch.setattr(systemd_unit, "systemctl", made.systemctl)
+    monkeypatch.setattr(systemd_unit, "bring_up", made.bring_up)
+    monkeypatch.setattr(systemd_unit, "show", lambda name: made.unit)
+    monkeypatch.setattr(systemd_unit, "log_tail", lambda name: 'level=error msg="failed to initialize NVML"')
+    monkeypatch.setattr(cdi_spec, "run_command", made.run)
+    monkeypatch.setattr(nvml, "read", lambda *given: made.nvml)
+    return made
+
+
+def test_a_new_host_gets_its_specification_and_nothing_is_left_to_do_the_second_time(host: Host) -> None:
+    host.unit, host.watched = replace(UNIT, enabled=False), False
+    first = host.look()
+    assert (first["actions"], first["problems"], first["devices"]) == (
+        ["enable", "start", "enable", "make"],
+        [],
+        ["GPU-1"],
+    )
+    assert host.asked == ["enable", "start"]
+    host.unit, host.watched = UNIT, True
+    second = host.look()
+    assert (second["changed"], second["problems"]) == (False, []) and "msg" not in second
+
+
+def test_check_mode_of_a_bare_host_says_what_would_be_done_and_does_nothing(host: Host) -> None:
+    host.unit, host.watched = replace(UNIT, loaded=False, enabled=False), False
+    found = host.look(check_mode=True)
+    assert found["actions"] == ["enable", "start", "enable", "make"] and found["problems"] == []
+    assert host.asked == [] and not host.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"makes": None}, "nvidia-cdi-refresh.service failed: level=error"),
+        ({"makes": FITS.replace("GPU-1", "GPU-9")}, "has no device for the GPU GPU-1"),
+        ({"nvml": replace(ANSWER, error="the driver is not loaded", gpus=None)}, "NVML: the driver is not loaded"),
+        ({"nvml": replace(ANSWER, gpus=())}, "NVML shows no GPU"),
+        ({"containerd": "Server:\n  Version:  1.6.20\n"}, "containerd 1.6.20 knows no CDI"),
+        ({"containerd": None}, "containerd does not answer"),
+    ],
+)
+def test_each_reason_why_containers_would_not_get_their_gpus_is_told(
+    host: Host, changes: dict[str, Any], said: str
+) -> None:
+    for name, value in changes.items():
+        setattr(host, name, value)
+    found = host.look()
+    assert any(said in problem for problem in found["problems"]), found
+    assert said in found["msg"]

@@ -1,0 +1,193 @@
+"""The stand-in of NVIDIA's repository: real apt, dpkg and gpgv take it, and refuse what is signed otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lab.packages import deb, distribution, driver
+from tests.lab.packages.build import ensure_repository
+from tests.lab.packages.deb import File, package, with_scripts
+from tests.lab.packages.machine.kernel import describe
+from tests.lab.shell import run
+
+_STATUS = """Package: muster-lab-machine
+Status: install ok installed
+Version: 1
+Architecture: amd64
+Provides: dkms (= 3.0.10)
+Description: stand-in
+"""
+
+
+@pytest.fixture(scope="module")
+def repository() -> Path:
+    return ensure_repository()
+
+
+class Apt:
+    """apt-get with a root of its own, in which the stand-in machine alone is installed."""
+
+    def __init__(self, top: Path, repository: Path, folder: str, key: str) -> None:
+        for name in ("etc/apt/preferences.d", "state/lists/partial", "cache/archives/partial", "log"):
+            (top / name).mkdir(parents=True)
+        (top / "status").write_text(_STATUS)
+        self._environment = {**os.environ, "APT_CONFIG": str(top / "apt.conf"), "LC_ALL": "C"}
+        (top / "apt.conf").touch()
+        source = f"deb [signed-by={repository}/keys/{key}.asc] file:{repository}/{folder} /\n"
+        (top / "etc/apt/sources.list").write_text(source)
+        settings = {
+            "Dir::Etc": top / "etc/apt", "Dir::State": top / "state", "Dir::State::status": top / "status",
+            "Dir::Cache": top / "cache", "Dir::Log": top / "log", "APT::Sandbox::User": "root",
+            "APT::Architecture": "amd64", "Acquire::Languages": "none",
+        }  # fmt: skip
+        self._options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["apt-get", *self._options, "-q", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment)
+
+    def plan(self, *packages: str) -> dict[str, str]:
+        """What would be installed, with its version."""
+        done = self("--simulate", "--no-install-recommends", "install", *packages)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Inst ")]
+        return {words[1]: words[2].strip("(") for words in lines}
+
+
+@pytest.fixture(scope="module")
+def debian(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Apt:
+    apt = Apt(tmp_path_factory.mktemp("apt"), repository, "debian12/x86_64", "good")
+    done = apt("update")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return apt
+
+
+def test_apt_installs_the_newest_driver_with_all_of_one_version(debian: Apt) -> None:
+    plan = debian.plan("nvidia-open")
+    assert {"nvidia-kernel-open-dkms", "libnvidia-ml1", "libcuda1", "nvidia-driver-cuda", "nvidia-persistenced"} <= set(
+        plan
+    )
+    assert "nvidia-kernel-dkms" not in plan
+    assert set(plan.values()) == {"580.105.08-1"}
+
+
+def test_an_older_driver_needs_each_package_named_as_in_the_real_repository(debian: Apt) -> None:
+    done = debian("--simulate", "install", "nvidia-driver-cuda=575.57.08-1")
+    assert done.returncode != 0 and "unmet dependencies" in done.stdout + done.stderr
+    names = ("nvidia-driver-cuda", "libcuda1", "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced")
+    plan = debian.plan(*(f"{name}=575.57.08-1" for name in names))
+    assert plan == dict.fromkeys(names, "575.57.08-1")
+
+
+def test_the_two_kinds_of_kernel_modules_exclude_each_other(debian: Apt) -> None:
+    done = debian("--simulate", "install", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
+    assert done.returncode != 0 and "Conflicts" in done.stdout + done.stderr
+
+
+def test_ubuntus_packages_have_the_branch_in_their_names(repository: Path, tmp_path: Path) -> None:
+    apt = Apt(tmp_path, repository, "ubuntu2404/x86_64", "good")
+    assert apt("update").returncode == 0
+    plan = apt.plan("nvidia-driver-580-open")
+    assert plan["nvidia-dkms-580-open"] == plan["libnvidia-compute-580"] == "580.105.08-0ubuntu1"
+    apt.plan("nvidia-headless-575-open")
+    both = apt("--simulate", "install", "nvidia-headless-580-open", "nvidia-headless-575-open")
+    assert both.returncode != 0 and "you have held broken packages" in both.stderr
+
+
+def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_path: Path) -> None:
+    apt = Apt(tmp_path, repository, "distribution/ubuntu2404", "good")
+    assert apt("update").returncode == 0
+    release = distribution.KERNELS["ubuntu2404"][0]
+    modules = f"linux-modules-nvidia-580-server-open-{release}"
+    plan = apt.plan("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server", modules)
+    assert plan["libnvidia-compute-580-server"] == "580.105.08-0ubuntu0.24.04.1" and "nvidia-dkms" not in str(plan)
+    run(
+        [
+            "dpkg-deb",
+            "--raw-extract",
+            next(repository.glob(f"distribution/ubuntu2404/{modules}_*.deb")),
+            tmp_path / "root",
+        ]
+    )
+    found = next((tmp_path / "root").rglob("nvidia.ko"))
+    assert describe(found)["signer"] == distribution.SIGNER and describe(found)["license"] == "Dual MIT/GPL"
+
+
+@pytest.mark.parametrize(
+    ("folder", "key", "reason"),
+    [
+        ("wrong-key/debian12/x86_64", "good", "NO_PUBKEY"),
+        ("expired-key/debian12/x86_64", "expired", "EXPKEYSIG"),
+        ("debian12/x86_64", "wrong", "NO_PUBKEY"),
+    ],
+)
+def test_apt_refuses_a_repository_of_another_key(
+    repository: Path, tmp_path: Path, folder: str, key: str, reason: str
+) -> None:
+    done = Apt(tmp_path, repository, folder, key)("update")
+    assert done.returncode != 0 and reason in done.stderr
+
+
+def test_the_fingerprint_is_that_of_the_key_that_signed(repository: Path, tmp_path: Path) -> None:
+    run(["gpg", "--batch", "--quiet", "--dearmor", "--output", tmp_path / "key.gpg", repository / "keys/good.asc"])
+    release = repository / "debian12/x86_64/InRelease"
+    done = subprocess.run(
+        ["gpgv", "--status-fd=1", "--keyring", tmp_path / "key.gpg", release],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fingerprint = (repository / "keys/good.fingerprint").read_text().strip()
+    assert f"VALIDSIG {fingerprint}" in done.stdout
+    changed = tmp_path / "InRelease"
+    changed.write_text(release.read_text().replace("NVIDIA CUDA", "NVIDIA OTHER"))
+    done = subprocess.run(
+        ["gpgv", "--keyring", tmp_path / "key.gpg", changed], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0 and "BAD signature" in done.stderr
+
+
+def test_dpkg_reads_what_python_wrote(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    made = package(
+        "nvidia-container-toolkit", "1:1.20.1-1",
+        {"/usr/bin/nvidia-ctk": program, "/etc/x.toml": "a = 1\n", "/usr/lib/x.so": File(link="x.so.1")},
+        ["libc6 (>= 2.27)"], conflicts="nvidia-docker2", provides="toolkit",
+    )  # fmt: skip
+    path = deb.write(with_scripts(made, postinst="exit 0\n"), tmp_path)
+    assert path.name == "nvidia-container-toolkit_1.20.1-1_amd64.deb"
+    fields = run(["dpkg-deb", "--field", path])
+    assert "Version: 1:1.20.1-1\n" in fields and "Depends: libc6 (>= 2.27)\n" in fields
+    assert "Conflicts: nvidia-docker2\n" in fields and "Provides: toolkit\n" in fields
+    run(["dpkg-deb", "--raw-extract", path, tmp_path / "root"])
+    assert (tmp_path / "root/usr/bin/nvidia-ctk").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "root/etc/x.toml").read_text() == "a = 1\n"
+    assert (tmp_path / "root/usr/lib/x.so").readlink() == Path("x.so.1")
+    run(["md5sum", "--check", "--quiet", "DEBIAN/md5sums"], cwd=tmp_path / "root")
+    assert deb.archive(made) == deb.archive(made)
+
+
+def test_a_script_that_dpkg_would_never_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="postinstall is no maintainer script"):
+        deb.archive(with_scripts(package("x", "1", {}), postinstall="exit 0\n"))
+
+
+def test_scripts_are_sound_shell(repository: Path, tmp_path: Path) -> None:
+    for path in sorted((repository / "debian12/x86_64").glob("*580.105.08*.deb")):
+        run(["dpkg-deb", "--control", path, tmp_path / path.stem])
+        for script in ("postinst", "prerm"):
+            if (tmp_path / path.stem / script).exists():
+                run(["sh", "-n", tmp_path / path.stem / script])
+
+
+def test_every_package_is_nvidias_by_its_maintainer_and_kernels_are_not(repository: Path) -> None:
+    index = (repository / "debian12/x86_64/Packages").read_text()
+    assert index.count("Package: ") == index.count(f"Maintainer: {deb.MAINTAINER}\n") > 30
+    assert deb.MAINTAINER not in (repository / "distribution/debian12/Packages").read_text()
+    assert len(driver.VERSIONS) == 3 and distribution.KERNELS["debian12"][0] == "6.1.0-41-amd64"
