@@ -63,8 +63,8 @@ bench-muster: setup-dev ## Print what muster status and why take for 7,500 nodes
 bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 1,000 and 7,500 hosts (10 minutes)
 	@python -m tests.bench.inventory
 
-bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, LAST=phase: only so far; 20 minutes)
-	@python -m tests.bench.admission $(NODES) $(LAST)
+bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, PHASES=idle,watches: only these; 20 minutes)
+	@python -m tests.bench.admission $(NODES) $(PHASES)
 
 lock: setup-dev ## Renew the lock files of the Python requirements
 	@$(LOCK) --allow-unsafe --extra controller -o requirements/controller.txt pyproject.toml

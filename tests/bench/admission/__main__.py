@@ -1,6 +1,7 @@
-"""What standing admission costs: `python -m tests.bench.admission [NODES [LAST]]`, 7,500 where no number is given.
+"""What standing admission costs: `python -m tests.bench.admission [NODES [PHASES]]`, 7,500 where no number is given.
 
-LAST is the last phase to run, all where none is named: admission, idle, restart, power-cut, watches.
+PHASES are some of admission (which is always run), idle, restart (with power-cut too), power-cut, watches, with commas
+between; all where none is named.
 
 Nodes without machines on one real etcd and API server with the fleet's policies, rights, encryption and audit; kwok
 renews their Leases. All run on this one machine, and the benchmark's own threads too: ratios of one run say more than
@@ -82,7 +83,9 @@ class Bench:
 def main() -> None:
     """All phases, each printed when it is over."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else NODES_OF_A_SITE
-    phases = PHASES[: PHASES.index(sys.argv[2]) + 1] if len(sys.argv) > 2 else PHASES
+    phases = sys.argv[2].split(",") if len(sys.argv) > 2 else PHASES
+    if unknown := set(phases) - set(PHASES):
+        raise SystemExit(f"there is no phase {', '.join(sorted(unknown))}; give some of {', '.join(PHASES)}")
     kwok = ensure_kwok()
     say(f"{count} nodes; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, one etcd and API server")
     with tempfile.TemporaryDirectory(prefix="bench-admission-") as folder:
@@ -109,7 +112,7 @@ def measure(server: Server, fleet: Fleet, directory: Path, phases: Sequence[str]
         admit_all(bench, raw)
         if "idle" in phases:
             idle(bench)
-        if "restart" in phases:
+        if {"restart", "power-cut"} & set(phases):
             process.kill()
             process.config.write_text(yaml.safe_dump({**config, **SPREAD}))
             restart(bench)
