@@ -49,6 +49,7 @@ RAW_STEP = 5
 LEASE_S = 300
 STATUS_EVERY_S = 300.0
 IDLE_S = 60.0
+REST_S = 30.0
 PATIENCE_S = 1800.0
 PHASES = ("admission", "idle", "restart", "power-cut", "watches")
 
@@ -103,13 +104,17 @@ def measure(server: Server, fleet: Fleet, directory: Path, phases: Sequence[str]
     fleet.make(Api.of(server, PROVISIONER_USER))
     say(f"made: {fleet.count} Nodes and NodeAdmissions in {time.monotonic() - began_s:.0f} s")
     fleet.publish()
+    rest = Stopwatch(control_plane(server))
+    time.sleep(REST_S)
+    rest_share = rest.cpu_s / rest.wall_s
+    say(f"at rest, with the nodes' Leases: API server and etcd {rest_share:.1%} of a core, taken off from what follows")
     sample = fleet.names[::RAW_STEP]
-    raw = patch_all(server.kubeconfig(ADMITTER_USER), sample, WORKERS, control_plane(server))
+    raw = patch_all(server.kubeconfig(ADMITTER_USER), sample, WORKERS, control_plane(server), rest_share)
     say(f"raw: {raw}, from {WORKERS} threads, 3 for each of {len(sample)} nodes")
     with admitters(server, directory, ["bench"], workers=WORKERS, **UNLIMITED) as (process,):
         config = yaml.safe_load(process.config.read_text())
         bench = Bench(server, fleet, process, int(config["listen"].rpartition(":")[2]))
-        admit_all(bench, raw)
+        admit_all(bench, raw, rest_share)
         if "idle" in phases:
             idle(bench)
         if {"restart", "power-cut"} & set(phases):
@@ -122,7 +127,7 @@ def measure(server: Server, fleet: Fleet, directory: Path, phases: Sequence[str]
             watches(bench)
 
 
-def admit_all(bench: Bench, raw: Rate) -> None:
+def admit_all(bench: Bench, raw: Rate, rest_share: float) -> None:
     """All evidence is there, and no brake: how fast are the others let in, by the measure of the raw rate?"""
     start = Stopwatch([])
     bench.admitter.wait_for("the first lists", PATIENCE_S, steady_seconds=0.001)
@@ -131,7 +136,7 @@ def admit_all(bench: Bench, raw: Rate) -> None:
     bench.admitter.wait_for("the admission of all", PATIENCE_S, ready=bench.fleet.count)
     bench.admitter.wait_idle(PATIENCE_S)
     made = patches(bench.fleet.api) - before
-    rate, took_s = Rate.of(made, own, servers), own.wall_s
+    rate, took_s = Rate.of(made, own, servers, rest_share), own.wall_s
     say(
         f"admitted: {labelled(bench.fleet.api)} of {bench.fleet.count} have the label {took_s:.1f} s after the "
         f"first lists, which took {listed_s:.1f} s; {made:.0f} PATCHes: {rate} with everything around them: "
