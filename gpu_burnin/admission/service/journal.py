@@ -22,9 +22,9 @@ from gpu_burnin.system.clock import rfc3339, rfc3339_s
 COMPONENT = "muster-admitter"
 # Events that wait to be written: five for each node of a large fleet. The journal has them all.
 MOST_EVENTS = 50_000
-# To the API server an event is as dear as a PATCH: at most 20 a second, so that both are idle for the most part after a
+# To the API server an event is as dear as a PATCH: at most 10 a second, so that both are idle for the most part after a
 # whole fleet has changed. Its last event is written minutes later then, with the time at which it happened.
-EVENT_EVERY_S = 0.05
+EVENT_EVERY_S = 0.1
 # While many nodes wait to be looked at, each event lets them go first for so long.
 GIVE_WAY_S = 1.0
 _GOOD = (State.READY, State.TESTING)
