@@ -177,3 +177,13 @@ def test_a_node_whose_burn_in_was_postponed_says_why() -> None:
     text = fleet_summary(HOSTS, changed, GROUPS, HOSTS)
     assert rows(text)["gpu-2"] == "gpu-2 GPU node held NO VERDICT"
     assert f"gpu-2 is held not tested: {why}" in " ".join(text.split())
+
+
+def test_a_host_without_the_driver_is_held_with_the_reason_and_notes_are_told() -> None:
+    found = variables(localhost={})
+    found["gpu-2"] = {**found["gpu-2"], "__gpu_burnin_result": {}, "nvidia_driver_found": {"held": "it does not load"}}
+    found["gpu-1"]["nvidia_driver_found"] = {"held": "", "notes": [f"note {number}" for number in range(7)]}
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node held no driver as asked"
+    assert "gpu-2 is held\n  driver: it does not load\n" in text
+    assert "gpu-1: note 0\n" in text and "note 5" not in text and "and 2 more notes of the driver" in text

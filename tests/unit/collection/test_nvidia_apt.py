@@ -140,6 +140,19 @@ def test_an_interrupted_dpkg_is_ended_before_anything_is_installed() -> None:
     assert {"--allow-downgrades", "--allow-change-held-packages"} <= set(host.commands[1])
 
 
+def test_what_changes_along_is_let_go_first() -> None:
+    host = Host()
+    apt.install({"libcuda1": "580.65.06-1"}, host.run, ["libnvidia-ml1"])
+    assert host.commands[0] == ["apt-mark", "unhold", "libnvidia-ml1"]
+    with pytest.raises(FleetError, match="apt-mark unhold failed: locked"):
+        apt.install({}, Host(unhold=Output(1, "", "E: locked")).run, ["libcuda1"])
+
+
+def test_an_apt_that_was_killed_is_no_fault_of_the_packages() -> None:
+    with pytest.raises(FleetError, match="cannot install libcuda1: apt-get was killed by signal 9; run it again"):
+        apt.install({"libcuda1": ""}, Host(install=Output(-9, "debconf: delaying", "")).run)
+
+
 @pytest.mark.parametrize("broken", [Output(100, "", "E: Unmet dependencies"), None])
 def test_what_apt_cannot_do_is_said(broken: Output | None) -> None:
     def run(command: Sequence[str], timeout_s: float = 30.0) -> Output:

@@ -206,7 +206,10 @@ def test_each_rule_of_what_is_offered(tmp_path: Path, offers: Offers, message: s
 
 def test_debian_without_non_free(tmp_path: Path) -> None:
     (one,) = found(bare(tmp_path), DEBIAN, replace(OFFERS, versions={}))
-    assert (one.message, one.fix[:28]) == ("apt knows no package nvidia-smi", "add contrib and non-free to ")
+    assert (one.message, one.fix[:37]) == (
+        "apt knows no package nvidia-smi",
+        "add contrib, non-free and non-free-fi",
+    )
 
 
 @pytest.mark.parametrize(

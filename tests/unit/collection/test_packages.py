@@ -22,5 +22,7 @@ def test_half_installed_is_missing() -> None:
 def test_apt_errors_are_its_own_words() -> None:
     output = "Reading package lists...\nE: Unable to locate package nosuch\nE: Second\n"
     assert apt_errors(output) == "Unable to locate package nosuch; Second"
+    unmet = " nvidia-smi : Depends: libcuda1 (= 1) but it is not installable\nE: Unable to correct problems\n"
+    assert apt_errors(unmet).startswith("nvidia-smi : Depends: libcuda1 (= 1) but it is not installable; Unable")
     assert apt_errors("last line\n") == "last line"
     assert apt_errors("") == "apt-get said nothing"

@@ -83,6 +83,7 @@ def fleet_summary(
     lines += [""]
     for host in held:
         lines += _why(host, hostvars, admitted)
+    lines += _notes(names, hostvars)
     new = [host for host in names if _new_gpus(_burnin(host, hostvars))]
     lines += _wanted(new)
     lines += _next(hostvars, names, held, new)
@@ -113,7 +114,7 @@ def _state(
         return "FAILED: see the failed task above"
     burnin, admission = _burnin(host, hostvars), admitted.get(host, {})
     if not burnin and not admission:
-        return "up"
+        return "held  no driver as asked" if _driver(host, hostvars).get("held") else "up"
     simulated = " (simulated)" if admission.get("simulated") else ""
     verdict = burnin.get("verdict") or str(admission.get("verdict") or "no verdict").upper()
     codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in _reasons(burnin, admission)))
@@ -136,10 +137,26 @@ def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
     return result
 
 
+def _driver(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = hostvars[host].get("nvidia_driver_found") or {}
+    return result
+
+
+def _notes(names: list[str], hostvars: Mapping[str, Any]) -> list[str]:
+    """What the driver's role would change and did not, such as the driver of a node that does work."""
+    noted = [(host, note) for host in names for note in _driver(host, hostvars).get("notes", [])]
+    lines = [line for host, note in noted[:NAMED_HOSTS] for line in wrap(f"{host}: {note}", STANDARD_WIDTH, "", "  ")]
+    more = len(noted) - NAMED_HOSTS
+    return [*lines, *([f"and {more} more notes of the driver"] if more > 0 else []), *([""] if noted else [])]
+
+
 def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:
     burnin = _burnin(host, hostvars)
     reasons = _reasons(burnin, admitted.get(host, {}))
     lines = [f"{host} is held{_order(burnin)}"]
+    stack = _driver(host, hostvars)
+    if stack.get("held"):
+        lines += wrap(f"driver: {stack['held']}", STANDARD_WIDTH, "  ", "    ")
     if burnin.get("postponed"):
         lines += wrap(f"not tested: {burnin['why']}", STANDARD_WIDTH, "  ", "    ")
     for reason in reasons:

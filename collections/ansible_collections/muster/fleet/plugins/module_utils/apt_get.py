@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 LOCK_TIMEOUT_S = 300
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
@@ -19,7 +21,8 @@ def apt_get(lock_timeout_s: int = LOCK_TIMEOUT_S) -> list[str]:
 
 
 def apt_errors(output: str) -> str:
-    """apt's own error lines, joined; its last line when it marked none."""
+    """apt's own error lines, joined, after what it cannot satisfy; its last line when it marked none."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
+    unmet = [line for line in lines if " but it is not " in line or re.search(r" but \S+ is to be installed", line)]
+    errors = unmet + [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
     return "; ".join(errors) or (lines[-1] if lines else "apt-get said nothing")

@@ -78,6 +78,7 @@ facts:
           description: Keys that DKMS signs with, and whether the firmware trusts each. Null with Secure Boot off.
           type: dict
         cmdline: {description: Its command line., type: str}
+        installed: {description: "Releases that a boot could take, oldest first.", type: list, elements: str}
     driver:
       description: The kernel modules and the packages of the driver.
       type: dict

@@ -142,14 +142,24 @@ def repair(run: Run) -> None:
             )
 
 
-def install(exact: Mapping[str, str], run: Run) -> None:
-    """Install packages in full versions (empty: any), older ones and held ones too. Raises FleetError."""
+def install(exact: Mapping[str, str], run: Run, held: Sequence[str] = ()) -> None:
+    """Install packages in full versions (empty: any), older ones and held ones too. Raises FleetError.
+
+    `held`: packages that change along. apt leaves what is held as it is where it is only needed by another package, and
+    then finds no solution; so they are let go first, and are the caller's to hold again.
+    """
+    if held:
+        done = _run(run, ["apt-mark", "unhold", *held])
+        if done.code != 0:
+            raise FleetError(f"apt-mark unhold failed: {apt_errors(done.out + done.err)}")
     _run(run, ["dpkg", "--force-confold", "--configure", "--pending"], INSTALL_TIMEOUT_S)
     names = [f"{name}={version}" if version else name for name, version in exact.items()]
     command = [*apt_get(), "--allow-downgrades", "--allow-change-held-packages", "install", *names]
     done = _run(run, command, INSTALL_TIMEOUT_S)
     if done.code != 0:
-        raise FleetError(f"cannot install {', '.join(names)}: {apt_errors(done.out + done.err)}")
+        killed = f"apt-get was killed by signal {-done.code}; run it again, it goes on from there"
+        why = killed if done.code < 0 else apt_errors(done.out + done.err)
+        raise FleetError(f"cannot install {', '.join(names)}: {why}")
 
 
 def hold(names: Iterable[str], run: Run) -> None:

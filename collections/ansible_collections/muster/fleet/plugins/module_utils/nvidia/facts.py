@@ -137,6 +137,7 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
             secure_boot=boot,
             signing_keys=fact("kernel.signing_keys", lambda: kernel.signing_keys(root, run)) if boot == "on" else None,
             cmdline=fact("kernel.cmdline", lambda: kernel.cmdline(tree)),
+            installed=fact("kernel.installed", lambda: kernel.installed(tree)),
         ),
         driver=Driver(
             loaded_version=loaded.version if loaded else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ SIGNING_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 class Kernel:
     """The running kernel. What could not be read is None.
 
+    `installed`: the releases that a boot could take, oldest first; a boot without a choice takes the last.
     `headers`: whether modules can be built for it. `secure_boot`: on, off. `signing_keys`: paths of the keys with
     which DKMS signs modules, each with whether the firmware trusts it; looked for only with Secure Boot on.
     """
@@ -29,6 +31,7 @@ class Kernel:
     secure_boot: str | None
     signing_keys: dict[str, bool] | None
     cmdline: str | None
+    installed: tuple[str, ...] | None
 
 
 def release(root: Path) -> str:
@@ -39,6 +42,20 @@ def release(root: Path) -> str:
 def cmdline(root: Path) -> str:
     """The running kernel's command line. Raises OSError."""
     return (root / "proc/cmdline").read_text(encoding="utf-8", errors="replace").strip()
+
+
+def installed(root: Path) -> tuple[str, ...]:
+    """The kernels on the disk, oldest first. Raises OSError.
+
+    Where boot/ has kernels they decide: DKMS leaves folders below lib/modules behind for those that were removed.
+    """
+    folders = {path.name for path in (root / "lib/modules").glob("*") if path.is_dir()}
+    bootable = {path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")}
+    return tuple(sorted(folders & bootable if bootable else folders, key=_by_version))
+
+
+def _by_version(kernel_release: str) -> tuple[tuple[int, ...], str]:
+    return tuple(int(part) for part in re.findall(r"\d+", kernel_release)), kernel_release
 
 
 def has_headers(root: Path, kernel_release: str) -> bool:

@@ -6,13 +6,13 @@ where they install; a machine image has to bring it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver_packages import is_driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import (
@@ -32,11 +32,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import 
 
 IMAGE, NVIDIA, DEBIAN, UBUNTU = "image", "nvidia", "debian", "ubuntu"
 GIB = 2**30
-# Packages that hold the driver itself; others of the same names' families are shared by all sources.
-_DRIVER_PACKAGE = re.compile(
-    r"(nvidia-(driver|open|dkms|kernel-dkms|kernel-open-dkms|open-kernel-dkms|headless|smi|utils|compute-utils)"
-    r"|libnvidia-(compute|ml1)|libcuda1|linux-modules-nvidia|cuda-drivers)(-.*)?"
-)
 _MACHINES = ("x86_64", "aarch64")
 
 
@@ -81,12 +76,17 @@ def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> 
 
 def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system: System) -> list[Finding]:
     """Everything that speaks against the node's stack."""
-    found = [*_versions(asked, facts, models), *_two_drivers(asked, facts)]
+    found = misfits(asked, facts, models)
     if asked.source == IMAGE:
         return [*found, *_image(asked, facts)]
     if is_there(facts, asked.driver_version):
         return found
     return [*found, *_system(asked, facts, models, system), *_installable(asked, facts, offers), *_space(asked, offers)]
+
+
+def misfits(asked: Asked, facts: Facts, models: Models) -> list[Finding]:
+    """What speaks against the driver asked for, by the GPUs, the CUDA libraries and the drivers that are there."""
+    return [*_versions(asked, facts, models), *_two_drivers(asked, facts)]
 
 
 def is_there(facts: Facts, version: str) -> bool:
@@ -148,7 +148,7 @@ def _two_drivers(asked: Asked, facts: Facts) -> Iterator[Finding]:
     """Packages of two sources, or NVIDIA's installer beside packages, overwrite each other's files."""
     of: dict[str, list[str]] = {}
     for package in facts.driver.packages or ():
-        if package.source and _DRIVER_PACKAGE.fullmatch(package.name):
+        if package.source and is_driver(package.name):
             of.setdefault(package.source, []).append(package.name)
     if len(of) > 1:
         named = " and ".join(f"{source} ({', '.join(sorted(names)[:3])})" for source, names in sorted(of.items()))
@@ -227,7 +227,8 @@ def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding
         return
     if asked.source == DEBIAN and offers.has("nvidia-smi") is False:
         yield Finding(
-            "apt knows no package nvidia-smi", "add contrib and non-free to Debian's sources, run apt-get update"
+            "apt knows no package nvidia-smi",
+            "add contrib, non-free and non-free-firmware to Debian's sources, run apt-get update",
         )
     elif asked.source == DEBIAN and offers.has("nvidia-smi", asked.driver_version) is False:
         offered = ", ".join((offers.versions or {}).get("nvidia-smi", ()))

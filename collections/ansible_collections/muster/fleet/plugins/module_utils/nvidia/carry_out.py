@@ -1,0 +1,189 @@
+"""Does what `decide` asks for, one step at a time, and looks again after each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, decide, driver_packages, kernel, settings
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Action, Plan, Wanted
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
+
+NAME = "nvidia-driver"
+SETTINGS_WANTS = f"/etc/systemd/system/multi-user.target.wants/{settings.UNIT}"
+# Services that keep the module open. Those that ran are started again.
+_SERVICES = ("nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced")
+_MODULES = ("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+# DKMS compiles the modules for minutes, some kernels' headers come over the network before.
+_BUILD_TIMEOUT_S = 3600.0
+_LOAD_TIMEOUT_S = 300.0
+# Steps that one run can need, each of them once, and one for each mode of sixteen GPUs.
+_MOST_STEPS = 80
+
+
+@dataclass(frozen=True)
+class Result:
+    """How it ended. `steps`: why each thing was (in check mode: would be) done."""
+
+    facts: Facts
+    plan: Plan
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host that is worked on. `gather` reads its facts, `run` runs its commands."""
+
+    gather: Callable[[], Facts]
+    run: Run
+    kernel_root: Path
+    repository: apt.Repository | None
+
+
+def converge(host: Host, wanted: Wanted, check: bool) -> Result:
+    """Bring the driver to what is wanted. Raises FleetError when a package source or apt fails."""
+    done: dict[tuple[str, ...], str] = {}
+    steps: list[str] = []
+    for _ in range(_MOST_STEPS):
+        facts = host.gather()
+        plan = decide.decide(facts, wanted, done)
+        if check or not plan.actions:
+            return Result(facts, plan, (*steps, *(action.why for action in plan.actions)))
+        action = plan.actions[0]
+        done[action.key] = _carry_out(action, host, facts, wanted)
+        if not done[action.key]:
+            steps.append(action.why)
+    raise FleetError(f"the driver is not as asked after {_MOST_STEPS} steps, the last: {action.why}; run it again")
+
+
+def config_files(wanted: Wanted, repository: apt.Repository | None) -> tuple[list[files.FileSpec], list[str]]:
+    """The files of the role, and those that must not be there; a host that may do work keeps what it has.
+
+    Raises FleetError for a wrong key.
+    """
+    specs: list[files.FileSpec] = []
+    absent: list[str] = []
+    if wanted.busy:
+        return specs, absent
+    if wanted.source != decide.IMAGE:
+        specs.append(apt.preferences(NAME, {driver_packages.PINNED: wanted.version}))
+        if repository is not None:
+            specs += apt.repository_files(repository)
+        else:
+            absent += [apt.SOURCES, apt.KEYRING]
+    unit = settings.unit(wanted.settings)
+    path = f"/etc/systemd/system/{settings.UNIT}"
+    if unit:
+        specs.append(files.FileSpec(path, unit.encode(), 0o644, "root", "root"))
+    else:
+        absent += [SETTINGS_WANTS, path]
+    return specs, absent
+
+
+def _carry_out(action: Action, host: Host, facts: Facts, wanted: Wanted) -> str:
+    """Do it; what went wrong, empty when nothing did. Raises FleetError."""
+    steps: Mapping[str, Callable[[], str]] = {
+        decide.REPAIR: lambda: apt.repair(host.run) or "",
+        decide.INSTALL: lambda: _install(host, facts, wanted),
+        decide.HOLD: lambda: apt.hold(action.target, host.run) or "",
+        decide.BUILD: lambda: _build(host, wanted, action.target[0]),
+        decide.INITRAMFS: lambda: _said(host.run, ["update-initramfs", "-u", "-k", "all"], _BUILD_TIMEOUT_S),
+        decide.LOAD: lambda: _load(host.run),
+        decide.RELOAD: lambda: _reload(host, facts),
+        decide.PERSIST: lambda: _said(host.run, ["systemctl", "enable", "--now", "nvidia-persistenced.service"]),
+        decide.SET: lambda: _said(host.run, list(action.target)),
+    }
+    return steps[action.kind]()
+
+
+def _install(host: Host, facts: Facts, wanted: Wanted) -> str:
+    apt.update(host.run, host.repository)
+    asked = {one.name: one.version for one in decide.wanted_packages(facts, wanted)}
+    exact = apt.resolve(asked, host.run)
+    release = facts.kernel.release
+    if driver_packages.builds_modules(wanted.source) and facts.kernel.headers is False:
+        exact |= _headers(host, str(release))
+    held = [one.name for one in facts.driver.packages or () if one.held]
+    apt.install(exact, host.run, held)
+    return ""
+
+
+def _headers(host: Host, release: str) -> dict[str, str]:
+    """The headers' package. Raises FleetError when the host's sources have none for the kernel."""
+    name = f"linux-headers-{release}"
+    if not apt.versions(name, host.run):
+        raise FleetError(
+            f"no package source of the host has {name}, without which no module can be built for the kernel {release}; "
+            "install a kernel of its package sources and reboot, or add the source of this one"
+        )
+    return {name: ""}
+
+
+def _build(host: Host, wanted: Wanted, release: str) -> str:
+    if not driver_packages.builds_modules(wanted.source):
+        return "Ubuntu's prebuilt modules for it are of another version; ask for theirs, or install another kernel"
+    if not kernel.has_headers(host.kernel_root, release):
+        apt.update(host.run)
+        apt.install(_headers(host, release), host.run)
+    said = _said(host.run, ["dkms", "autoinstall", "-k", release], _BUILD_TIMEOUT_S)
+    return said and f"{said} (see /var/lib/dkms/*/*/build/make.log)"
+
+
+def _load(run: Run) -> str:
+    said = _said(run, ["modprobe", "nvidia"], _LOAD_TIMEOUT_S)
+    # Without the device files of nvidia-uvm no CUDA program starts.
+    return said or _said(run, ["modprobe", "nvidia-uvm"], _LOAD_TIMEOUT_S)
+
+
+def _reload(host: Host, facts: Facts) -> str:
+    """Unload the old module and load the new one; nothing is lost where a program keeps the old one open."""
+    states = {
+        "nvidia-dcgm": facts.dcgm.service,
+        "nvidia-fabricmanager": facts.fabric.service,
+        "nvidia-persistenced": facts.driver.persistenced,
+    }
+    running = [f"{name}.service" for name in _SERVICES if states[name] == "active"]
+    if running:
+        _said(host.run, ["systemctl", "stop", *running])
+    try:
+        said = ""
+        for module in _MODULES:
+            said = _said(host.run, ["modprobe", "-r", module], _LOAD_TIMEOUT_S)
+        return said or _load(host.run)
+    finally:
+        if running:
+            _said(host.run, ["systemctl", "start", *reversed(running)])
+
+
+def _said(run: Run, command: list[str], timeout_s: float = 120.0) -> str:
+    """Run a command; its last words when it failed, empty when it did not."""
+    try:
+        ended = run(command, timeout_s)
+    except CommandError as error:
+        return str(error)
+    if ended.code == 0:
+        return ""
+    lines = [line.strip() for line in (ended.err + "\n" + ended.out).splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or [f"{command[0]} ended with {ended.code}"])[0]
+
+
+def stale_initramfs(root: Path, release: str) -> bool:
+    """Whether the kernel's initramfs was made before a file of modprobe.d; not where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        made = (root / f"boot/initrd.img-{release}").stat().st_mtime
+        return any(path.stat().st_mtime > made for path in (root / "etc/modprobe.d").glob("*.conf"))
+    return False
+
+
+def nouveau_off(root: Path) -> bool:
+    """Whether a file of modprobe.d keeps nouveau from loading."""
+    folders = ("etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d", "lib/modprobe.d")
+    found = (path for folder in folders for path in (root / folder).glob("*.conf"))
+    lines = (line.split() for path in found for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return any(words[:2] in (["blacklist", "nouveau"], ["install", "nouveau"]) for words in lines)

@@ -1,0 +1,69 @@
+"""The packages of a driver by their source, and which packages belong to a driver at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver import OPEN
+
+DEBIAN, UBUNTU = "debian12", "ubuntu24.04"
+# What `Package:` of apt's preferences covers: all that is made of one release of the driver, and nothing with another
+# version of its own that could be meant by the same version.
+PINNED = "nvidia-* libnvidia-* libcuda1 cuda-drivers* firmware-nvidia-* xserver-xorg-video-nvidia*"
+_DRIVER = re.compile(
+    r"libnvidia-(ml1|compute.*|cfg1.*)|libcuda1|cuda-drivers.*|nvidia-(driver(?!-pinning).*|smi|utils.*|dkms.*|headless.*"
+    r"|open(-\d+|-kernel.*)?|kernel.*|compute-utils.*|tesla.*|legacy.*)|linux-modules-nvidia-.*"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A package and its upstream version; empty for any, where it is not made with the driver."""
+
+    name: str
+    version: str
+
+
+def is_driver(name: str) -> bool:
+    """Whether a package is a part of a driver: its modules, its libraries, its tools."""
+    return _DRIVER.fullmatch(name) is not None
+
+
+def supported(source: str, system: str) -> bool:
+    """Whether a system has packages of that source."""
+    return (source, system) in (("nvidia", DEBIAN), ("nvidia", UBUNTU), ("debian", DEBIAN), ("ubuntu", UBUNTU))
+
+
+def packages(source: str, system: str, version: str, flavour: str, kernels: tuple[str, ...]) -> tuple[Wanted, ...]:
+    """What to install; `kernels`: the releases that get prebuilt modules, which Ubuntu's source alone has.
+
+    Compute only: no X server. NVIDIA driver installation guide ("Compute-only"); Debian's and Ubuntu's own as their
+    archives name them.
+    """
+    branch = version.split(".")[0]
+    is_open = flavour == OPEN
+    if source == "nvidia" and system == DEBIAN:
+        names = ("nvidia-kernel-open-dkms" if is_open else "nvidia-kernel-dkms", "nvidia-driver-cuda")
+        return tuple(Wanted(name, version) for name in names)
+    suffix = "-open" if is_open else ""
+    if source == "nvidia":
+        names = (f"nvidia-headless-{branch}{suffix}", f"nvidia-utils-{branch}")
+        return tuple(Wanted(name, version) for name in names)
+    if source == "debian":
+        names = (
+            "nvidia-open-kernel-dkms" if is_open else "nvidia-kernel-dkms",
+            "nvidia-smi",
+            "libnvidia-ml1",
+            "libcuda1",
+        )
+        return (*(Wanted(name, version) for name in names), Wanted("nvidia-persistenced", ""))
+    server = f"{branch}-server"
+    names = (f"nvidia-headless-no-dkms-{server}{suffix}", f"nvidia-utils-{server}", f"nvidia-compute-utils-{server}")
+    prebuilt = (Wanted(f"linux-modules-nvidia-{server}{suffix}-{kernel}", "") for kernel in kernels)
+    return (*(Wanted(name, version) for name in names), *prebuilt)
+
+
+def builds_modules(source: str) -> bool:
+    """Whether DKMS builds the modules on the host."""
+    return source != "ubuntu"

@@ -1,0 +1,226 @@
+#!/usr/bin/python
+"""Ansible module: the NVIDIA driver of a host in the version asked for, loaded and working, or the reason why not."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.apt import Repository, run_apt
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import UNIT, Settings
+
+DOCUMENTATION = r"""
+module: nvidia_driver
+short_description: Have the NVIDIA driver that was asked for, loaded and working
+version_added: "0.2.0"
+description:
+  - Compares three facts, which are the packages that are installed, the module on the disk for the running kernel, and
+    the module that is loaded. Does one step after the other until they agree, so that a run that was killed in between
+    goes on where it stopped.
+  - Ends with success and a reason in C(held) on a host that cannot have the driver. Fails when a package source or the
+    repository's key is wrong.
+  - Changes nothing on a host whose kubelet runs.
+options:
+  host:
+    description: The host's name in the inventory, for messages.
+    type: str
+    required: true
+  source:
+    description: Where the packages come from; with V(image) nothing is installed.
+    type: str
+    choices: [image, nvidia, debian, ubuntu]
+    required: true
+  version:
+    description: Exact upstream version. Empty with V(image) accepts any that fits the GPUs.
+    type: str
+    default: ""
+  modules:
+    description: Which kernel modules; V(auto) takes the open ones wherever the GPUs have the choice.
+    type: str
+    choices: [auto, open, proprietary]
+    default: auto
+  cuda:
+    description: Major version of the CUDA libraries of the burn-in, or V(none).
+    type: str
+    default: none
+  models:
+    description: What GPUs need, from the filter muster.fleet.gpu_models.
+    type: dict
+    required: true
+  mig:
+    description: Whether MIG is on.
+    type: bool
+    default: false
+  power_limit_w:
+    description: Power limit of each GPU in watts; without it each GPU's own.
+    type: float
+  repository_url:
+    description: The repository, for V(nvidia).
+    type: str
+    default: ""
+  repository_key:
+    description: The public key that signs it, as armoured text.
+    type: str
+    default: ""
+  repository_fingerprint:
+    description: Fingerprint of that key.
+    type: str
+    default: ""
+  kernel_root:
+    description: Folder with C(proc), C(sys) and C(lib/modules) of the kernel. For labs.
+    type: path
+    default: /
+  nvml_timeout_s:
+    description: Longest wait for NVML, in seconds.
+    type: float
+    default: 60
+attributes:
+  diff_mode:
+    support: full
+    description: Shows the files.
+extends_documentation_fragment:
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Have the driver
+  muster.fleet.nvidia_driver:
+    host: "{{ inventory_hostname }}"
+    source: debian
+    version: 535.261.03
+    models: "{{ 'all' | muster.fleet.gpu_models }}"
+  register: driver
+"""
+
+RETURN = r"""
+held:
+  description: Why the host may not take work, with what to do. Empty when the driver is as asked.
+  returned: success
+  type: str
+reboot:
+  description: Why the host needs a reboot; empty when it needs none.
+  returned: success
+  type: str
+problems:
+  description: All reasons.
+  returned: success
+  type: list
+  elements: str
+notes:
+  description: What is not wrong yet.
+  returned: success
+  type: list
+  elements: str
+steps:
+  description: Why each thing was done (in check mode, would be next).
+  returned: success
+  type: list
+  elements: str
+driver:
+  description: The loaded module's version and flavour, that of the library, and whether the host is simulated.
+  returned: success
+  type: dict
+"""
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "host": {"type": "str", "required": True},
+    "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "required": True},
+    "version": {"type": "str", "default": ""},
+    "modules": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+    "cuda": {"type": "str", "default": "none"},
+    "models": {"type": "dict", "required": True},
+    "mig": {"type": "bool", "default": False},
+    "power_limit_w": {"type": "float"},
+    "repository_url": {"type": "str", "default": ""},
+    "repository_key": {"type": "str", "default": "", "no_log": False},
+    "repository_fingerprint": {"type": "str", "default": ""},
+    "kernel_root": {"type": "path", "default": "/"},
+    "nvml_timeout_s": {"type": "float", "default": 60.0},
+}
+ROOT = Path("/")
+
+
+def system(os_release: str) -> str:
+    """The system as driver_packages names it, such as debian12."""
+    fields = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', os_release, re.MULTILINE))
+    return f"{fields.get('ID', '')}{fields.get('VERSION_ID', '')}"
+
+
+def run(module: AnsibleModule) -> dict[str, Any]:
+    """Have the driver. Raises FleetError."""
+    given = module.params
+    tree = Path(given["kernel_root"])
+    read = partial(gather, ROOT, run_command, kernel_root=tree, nvml_timeout_s=given["nvml_timeout_s"])
+    try:
+        busy = services.states(["kubelet"], run_command)["kubelet"] == "active"
+    except CommandError as error:
+        raise FleetError(f"whether kubelet runs cannot be told: {error}") from error
+    repository = None
+    if given["source"] == "nvidia":
+        repository = Repository(*(given[f"repository_{name}"] for name in ("url", "key", "fingerprint")))
+    first = read()
+    wanted = decide.Wanted(
+        host=given["host"],
+        source=given["source"],
+        version=given["version"],
+        system=system((ROOT / "etc/os-release").read_text(encoding="utf-8")),
+        models=Models(given["models"]),
+        modules=given["modules"],
+        cuda=given["cuda"],
+        settings=Settings(given["mig"], given["power_limit_w"]),
+        busy=busy,
+        nouveau_off=carry_out.nouveau_off(ROOT),
+        stale_initramfs=carry_out.stale_initramfs(ROOT, first.kernel.release or ""),
+    )
+    outcome = files.Outcome((), ())
+    if not any(decide.refusals(first, wanted)):
+        specs, absent = carry_out.config_files(wanted, repository)
+        outcome = files.apply(specs, absent=absent, check=module.check_mode)
+        _enable_settings(module)
+    result = carry_out.converge(carry_out.Host(read, run_apt, tree, repository), wanted, module.check_mode)
+    facts, plan = result.facts, result.plan
+    return {
+        "changed": bool(outcome.changed_files or result.steps),
+        "held": plan.held,
+        "reboot": plan.reboot,
+        "problems": list(plan.problems),
+        "notes": list(plan.warnings),
+        "steps": list(result.steps),
+        "driver": {
+            "loaded": facts.driver.loaded_version,
+            "modules": facts.driver.loaded_flavour,
+            "library": facts.library.version,
+            "simulated": facts.simulated,
+        },
+        "diff": [diff.as_ansible() for diff in outcome.diffs],
+    }
+
+
+def _enable_settings(module: AnsibleModule) -> None:
+    path = Path("/etc/systemd/system", UNIT)
+    if module.check_mode or not path.exists() or Path(carry_out.SETTINGS_WANTS).is_symlink():
+        return
+    for command in (["systemctl", "daemon-reload"], ["systemctl", "enable", UNIT]):
+        code, _, err = module.run_command(command)
+        if code != 0:
+            raise FleetError(f"{' '.join(command)} failed: {err.strip()}")
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(run, ARGUMENT_SPEC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,510 @@
+"""What is done about a driver: each state that a host can be in, the step it leads to and the words it is told in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, carry_out, decide, driver_packages
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Plan, Wanted
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import Settings, unit
+from ansible_collections.muster.fleet.plugins.modules.nvidia_driver import system
+
+from tests.support.nvidia_host import GPU, KERNEL, NvidiaHost
+
+NEW, OLD = "580.105.08", "575.57.08"
+NEXT_KERNEL = "6.1.0-51-amd64"
+WANTED = Wanted("gpu-1", "nvidia", NEW, "debian12", Models(json.loads(gpu_models("all"))))
+Change = Callable[[NvidiaHost], Any]
+
+
+def installed(root: Path, version: str = NEW) -> NvidiaHost:
+    """A host with an H100 whose driver is as WANTED."""
+    host = bare(root)
+    for name in ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "libnvidia-ml1"):
+        host.add_package(name, f"{version}-1", want="hold")
+    host.add_module(version)
+    host.add_library(version)
+    host.load(version)
+    host.services = {"nvidia-persistenced": "active"}
+    host.answer_nvml(driver_version=version, library_version=version)
+    return host
+
+
+def bare(root: Path) -> NvidiaHost:
+    """A host with an H100 and no driver."""
+    host = NvidiaHost(root)
+    host.add_device()
+    host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
+    host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
+    return host
+
+
+def plan_of(host: NvidiaHost, wanted: Wanted = WANTED, done: dict[tuple[str, ...], str] | None = None) -> Plan:
+    return decide.decide(host.gather(), wanted, done)
+
+
+def fails(code: int) -> Change:
+    return lambda host: host.answer_nvml(code=code, error=f"NVML error {code}", gpus=None)
+
+
+def unloaded(host: NvidiaHost) -> None:
+    (host.root / "proc/driver/nvidia/version").unlink()
+    fails(9)(host)
+
+
+def secure_boot(host: NvidiaHost) -> None:
+    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\x06\x00\x00\x00\x01")
+
+
+def nouveau(host: NvidiaHost) -> None:
+    unloaded(host)
+    host.put("proc/modules", "nouveau 2400256 0 - Live 0x0\n")
+
+
+def both(*changes: Change) -> Change:
+    def change(host: NvidiaHost) -> None:
+        for one in changes:
+            one(host)
+
+    return change
+
+
+def test_a_host_as_asked_has_nothing_to_do(tmp_path: Path) -> None:
+    plan = plan_of(installed(tmp_path))
+    assert plan == Plan() and plan.held == ""
+
+
+def test_a_bare_host_begins_with_the_packages(tmp_path: Path) -> None:
+    (action,) = plan_of(bare(tmp_path)).actions
+    assert (action.kind, action.why) == ("install", f"nvidia-kernel-open-dkms {NEW} is not installed")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "why"),
+    [
+        (
+            lambda host: host.add_package("nvidia-modprobe", f"{NEW}-1", want="hold", state="half-configured"),
+            "repair",
+            "nvidia-modprobe is half-configured: its installation was interrupted",
+        ),
+        (lambda host: host.add_package("libcuda1", f"{NEW}-1"), "hold", "libcuda1 is not held, so"),
+        (
+            lambda host: host.put(f"lib/modules/{NEXT_KERNEL}/modules.dep", ""),
+            "build",
+            f"the kernel that the next boot takes, {NEXT_KERNEL} has no module and needs the open one of {NEW}",
+        ),
+        (
+            lambda host: host.add_module(NEW, license="NVIDIA"),
+            "build",
+            f"the running kernel {KERNEL} has the proprietary module {NEW} and needs the open one of {NEW}",
+        ),
+        (
+            lambda host: host.add_module(OLD),
+            "build",
+            f"the running kernel {KERNEL} has the open module {OLD} and needs the open one of {NEW}",
+        ),
+        (
+            lambda host: (host.root / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").unlink(),
+            "build",
+            f"the running kernel {KERNEL} has no module and needs the open one of {NEW}",
+        ),
+        (unloaded, "load", f"no NVIDIA module is loaded and {NEW} is on the disk"),
+        (lambda host: host.load(OLD), "reload", f"the module {OLD} is loaded and {NEW} (open) is on the disk"),
+        (
+            lambda host: host.load(NEW, "proprietary"),
+            "reload",
+            f"the proprietary module {NEW} is loaded and {NEW} (open) is on the disk",
+        ),
+        (
+            lambda host: host.services.update({"nvidia-persistenced": "failed"}),
+            "persist",
+            "nvidia-persistenced is failed",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"persistence": False}]),
+            "set",
+            "persistence of 0000:18:00.0 is off",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"ecc_pending": "off"}]),
+            "set",
+            "ECC of 0000:18:00.0 is off from its next reset on",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"mig": "on", "mig_pending": "on"}]),
+            "set",
+            "MIG of 0000:18:00.0 is on and should be off",
+        ),
+    ],
+)
+def test_the_next_step(tmp_path: Path, change: Change, kind: str, why: str) -> None:
+    host = installed(tmp_path)
+    change(host)
+    plan = plan_of(host)
+    assert [action.kind for action in plan.actions] == [kind]
+    assert plan.actions[0].why.startswith(why)
+    # The same on a host that may do work is said and not done.
+    busy = plan_of(host, replace(WANTED, busy=True))
+    assert (busy.actions, busy.reboot) == ((), "")
+    assert busy.warnings[0].endswith("kubelet runs; run `ansible-playbook playbooks/driver_upgrade.yml -l gpu-1`")
+
+
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_up_and_down_the_versions(tmp_path: Path, version: str) -> None:
+    other = OLD if version == NEW else NEW
+    host = installed(tmp_path, other)
+    plan = plan_of(host, replace(WANTED, version=version))
+    assert plan.actions[0].why == f"nvidia-kernel-open-dkms is {other}-1 and should be {version}"
+    busy = plan_of(host, replace(WANTED, version=version, busy=True))
+    assert busy.warnings == (
+        f"asks for driver {version}, {other} is loaded, and kubelet runs; "
+        "run `ansible-playbook playbooks/driver_upgrade.yml -l gpu-1`",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted", "said"),
+    [
+        (lambda host: None, {"version": "530.30.02", "cuda": "13"}, "is older than 580.65.06, which the CUDA 13"),
+        (lambda host: None, {"version": "333.1"}, "branch 333, which NVIDIA never released"),
+        (lambda host: None, {"system": "fedora42"}, "source nvidia has no packages for fedora42"),
+        (lambda host: None, {"source": "ubuntu"}, "source ubuntu has no packages for debian12"),
+        (lambda host: host.put("usr/bin/nvidia-uninstall", ""), {}, "beside packages; run: nvidia-uninstall"),
+        (
+            lambda host: host.add_package("nvidia-smi", "535.261.03-1", "debian"),
+            {},
+            "has driver packages of debian (nvidia-smi), but fleet_nvidia_source is nvidia; purge them",
+        ),
+        (lambda host: host.add_device(device="1db6"), {"version": "590.48.01"}, "too new for volta: its last branch"),
+        (
+            lambda host: host.add_device(device="1db6"),
+            {"modules": "open"},
+            "volta needs the proprietary kernel modules and nvidia_driver_modules is open; set it to auto",
+        ),
+        (
+            lambda host: (host.add_device(device="1db6"), host.add_device("0000:2a:00.0", "2901")),
+            {},
+            "no kernel modules drive all of its GPUs: ",
+        ),
+        (lambda host: host.add_device(device="3fff"), {}, "its GPU with PCI id 10de:3fff is of no known architecture"),
+        (lambda host: host.add_device(device="2901"), {"version": "560.35.05"}, "too old for NVIDIA B200, which"),
+        (
+            lambda host: host.add_device(class_code="068000"),
+            {},
+            "no NVIDIA GPU is on the PCI bus; look at `lspci -d 10de:`",
+        ),
+        (lambda host: (host.root / "proc/sys/kernel/osrelease").unlink(), {}, "kernel.release cannot be read: "),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_anything_is_changed(
+    tmp_path: Path, change: Change, wanted: dict[str, Any], said: str
+) -> None:
+    host = bare(tmp_path)
+    change(host)
+    plan = plan_of(host, replace(WANTED, **wanted))
+    assert said in plan.held and plan.actions == ()
+    assert not plan.held.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted", "held"),
+    [
+        (
+            secure_boot,
+            {},
+            r"Secure Boot is on and \S+/nvidia.ko is signed by nobody; have DKMS sign it .* `mokutil --import ",
+        ),
+        (
+            both(secure_boot, lambda host: host.add_module(NEW, signer="DKMS module signing key")),
+            {},
+            r"Secure Boot is on and the firmware does not trust the key that signed .*; run `mokutil --import ",
+        ),
+        (nouveau, {"nouveau_off": False}, "nouveau is loaded and no file of modprobe.d keeps it off; apply"),
+        (nouveau, {}, "nouveau is loaded, and a reboot without it makes room"),
+        (both(fails(18), lambda host: host.add_library(OLD)), {}, rf"libnvidia-ml is {OLD} and .* {NEW}.*one ver"),
+        (fails(15), {}, "NVML error 15; look at the kernel log for lines with NVRM, then reboot"),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"ecc": "off"}]),
+            {},
+            "ECC of 0000:18:00.0 is off until its next reset",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"mig_pending": "on"}]),
+            {"settings": Settings(mig=True)},
+            "MIG of 0000:18:00.0 is off until its next reset",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"mig": "unsupported", "mig_pending": "unsupported"}]),
+            {"settings": Settings(mig=True)},
+            "0000:18:00.0 has no MIG; take gpu_burnin_expect.mig away from this host",
+        ),
+    ],
+)  # fmt: skip
+def test_held_with_the_reason(tmp_path: Path, change: Change, wanted: dict[str, Any], held: str) -> None:
+    host = installed(tmp_path)
+    change(host)
+    plan = plan_of(host, replace(WANTED, **wanted))
+    assert re.match(held, plan.held) and plan.actions == ()
+
+
+def test_an_enrolled_key_is_good_enough(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    secure_boot(host)
+    host.add_module(NEW, signer="DKMS module signing key")
+    host.put("var/lib/dkms/mok.pub", "")
+    host.answers["mokutil"] = Output(1, "mok.pub is already enrolled\n", "")
+    assert plan_of(host) == Plan()
+    host.add_module(NEW, signer="Canonical Ltd. Kernel Module Signing")
+    host.answers["mokutil"] = Output(0, "mok.pub is not enrolled\n", "")
+    assert plan_of(host) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said", "outcome"),
+    [
+        (unloaded, ("load",), "Key was rejected by service", "does not load: Key was rejected by service;"),
+        (lambda host: host.load(OLD), ("reload",), "Module nvidia is in use", "is on the disk, and it is in use"),
+        (
+            lambda host: host.add_module(OLD),
+            ("build", KERNEL),
+            "Error! Bad return status",
+            "and to build it did not help: Error! Bad return status",
+        ),
+        (
+            lambda host: host.answer_nvml(gpus=[GPU | {"persistence": False}]),
+            ("set", "nvidia-smi", "-i", "0000:18:00.0", "-pm", "1"),
+            "",
+            "persistence of 0000:18:00.0 is off; setting it had no effect",
+        ),
+    ],
+)  # fmt: skip
+def test_what_did_not_help_is_not_done_again(
+    tmp_path: Path, change: Change, key: tuple[str, ...], said: str, outcome: str
+) -> None:
+    host = installed(tmp_path)
+    change(host)
+    plan = plan_of(host, done={key: said})
+    assert plan.actions == () and outcome in plan.held
+
+
+def test_a_kernel_that_cannot_have_a_module_is_a_warning_until_it_runs(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    host.put(f"lib/modules/{NEXT_KERNEL}/modules.dep", "")
+    plan = plan_of(host, done={("build", NEXT_KERNEL): "no headers"})
+    assert plan.held == ""
+    assert plan.warnings[0].endswith("did not help: no headers; do not reboot before that is mended")
+    # DKMS leaves folders of kernels behind that were removed; those are in no boot menu.
+    host.put(f"boot/vmlinuz-{KERNEL}", "")
+    assert plan_of(host) == Plan()
+
+
+def test_nouveau_is_kept_out_of_the_initramfs_first(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    nouveau(host)
+    stale = replace(WANTED, stale_initramfs=True)
+    assert [action.kind for action in plan_of(host, stale).actions] == ["initramfs"]
+    assert "could not be made again: no space" in plan_of(host, stale, {("initramfs",): "no space"}).held
+
+
+def test_an_image_is_checked_and_not_changed(tmp_path: Path) -> None:
+    image = replace(WANTED, source="image", version="")
+    assert plan_of(installed(tmp_path / "good"), image) == Plan()
+    assert "libnvidia-ml.so.1 is not installed" in plan_of(bare(tmp_path / "bare"), image).held
+    other = plan_of(installed(tmp_path / "other"), replace(image, version=OLD))
+    assert other.held.startswith(f"the image brings driver {NEW} and fleet_nvidia_driver_version asks for {OLD}; use")
+    made_up = NvidiaHost(tmp_path / "fake")
+    made_up.answer_nvml(simulated=True)
+    assert plan_of(made_up, image) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("source", "on", "flavour", "expected"),
+    [
+        ("nvidia", "debian12", "proprietary", "nvidia-kernel-dkms=580.1 nvidia-driver-cuda=580.1"),
+        ("nvidia", "ubuntu24.04", "open", "nvidia-headless-580-open=580.1 nvidia-utils-580=580.1"),
+        (
+            "debian", "debian12", "open",
+            "nvidia-open-kernel-dkms=580.1 nvidia-smi=580.1 libnvidia-ml1=580.1 libcuda1=580.1 nvidia-persistenced=",
+        ),
+        (
+            "ubuntu", "ubuntu24.04", "open",
+            "nvidia-headless-no-dkms-580-server-open=580.1 nvidia-utils-580-server=580.1 "
+            "nvidia-compute-utils-580-server=580.1 linux-modules-nvidia-580-server-open-6.8.0-90-generic=",
+        ),
+    ],
+)  # fmt: skip
+def test_packages_of_each_source(source: str, on: str, flavour: str, expected: str) -> None:
+    found = driver_packages.packages(source, on, "580.1", flavour, ("6.8.0-90-generic",))
+    assert " ".join(f"{one.name}={one.version}" for one in found) == expected
+    assert all(driver_packages.is_driver(one.name) for one in found if one.name != "nvidia-persistenced")
+
+
+@pytest.mark.parametrize("name", ["nvidia-driver-pinning-580", "cuda-keyring", "nvidia-container-toolkit", "nvlsm"])
+def test_what_is_no_driver(name: str) -> None:
+    assert not driver_packages.is_driver(name)
+
+
+def test_settings_outlive_a_boot() -> None:
+    assert unit(Settings()) == ""
+    text = unit(Settings(mig=True, power_limit_w=500.0))
+    assert "ExecStart=/usr/bin/nvidia-smi -mig 1\nExecStart=/usr/bin/nvidia-smi -pl 500\n" in text
+
+
+def test_system_names() -> None:
+    assert system('PRETTY_NAME="x"\nID=debian\nVERSION_ID="12"\n') == "debian12"
+    assert system('VERSION_ID="24.04"\nID=ubuntu\nID_LIKE=debian\n') == "ubuntu24.04"
+
+
+class Machine:
+    """A host on which the commands have their effect."""
+
+    def __init__(self, root: Path) -> None:
+        self.host = bare(root)
+        self.commands: list[str] = []
+        self.killed_at = ""
+        self.in_use = False
+
+    def run(self, command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        words = [word for word in command if not word.startswith("-")]
+        text = " ".join(words)
+        self.commands.append(text)
+        if self.killed_at and self.killed_at in text:
+            self.killed_at = ""
+            raise KeyboardInterrupt
+        if words[:2] == ["apt-cache", "madison"]:
+            if words[2].startswith("linux-headers"):
+                return Output(0, f" {words[2]} | 1-1 | m\n", "")
+            return Output(0, f" {words[2]} | {NEW}-1 | m\n {words[2]} | {OLD}-1 | m\n", "")
+        if words[:2] == ["apt-get", "install"]:
+            if any(word.startswith("linux-headers") for word in words):
+                self.host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
+            self._install([word for word in words[2:] if not word.startswith("linux-")])
+        elif words[:2] == ["apt-mark", "hold"]:
+            known = self.host.answers["dpkg-query"]
+            assert isinstance(known, Output)
+            self.host.answers["dpkg-query"] = Output(1, known.out.replace("\tinstall\t", "\thold\t"), "")
+        elif words[0] == "dkms":
+            self.host.add_module(self.version())
+        elif list(command) == ["modprobe", "-r", "nvidia"]:
+            if self.in_use:
+                return Output(1, "", "modprobe: FATAL: Module nvidia is in use.\n")
+            (self.host.root / "proc/driver/nvidia/version").unlink()
+        elif text == "modprobe nvidia":
+            self._load()
+        return Output(0, "", "")
+
+    def version(self) -> str:
+        known = self.host.answers["dpkg-query"]
+        assert isinstance(known, Output)
+        return known.out.split("\t")[1].removesuffix("-1")
+
+    def _install(self, packages: list[str]) -> None:
+        self.host.answers["dpkg-query"] = Output(0, "", "") if packages else self.host.answers["dpkg-query"]
+        for package in packages:
+            name, _, version = package.partition("=")
+            self.host.add_package(name, version)
+        self.host.add_library(self.version())
+        self.host.services = {"nvidia-persistenced": "active"}
+        self._answer()
+
+    def _load(self) -> None:
+        self.host.load(self.version())
+        self._answer()
+
+    def _answer(self) -> None:
+        loaded = self.host.root / "proc/driver/nvidia/version"
+        code = 9 if not loaded.exists() else 0 if self.version() in loaded.read_text() else 18
+        self.host.answer_nvml(code=code, error="it broke" if code else "", driver_version=self.version())
+
+    def converge(self, wanted: Wanted = WANTED, check: bool = False) -> carry_out.Result:
+        repository = apt.Repository("https://m", "KEY", "F" * 40)
+        return carry_out.converge(carry_out.Host(self.host.gather, self.run, self.host.root, repository), wanted, check)
+
+
+def test_from_bare_to_loaded_and_then_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    assert machine.converge(check=True).steps and machine.commands == []
+    result = machine.converge()
+    assert result.plan == Plan() and len(result.steps) == 4  # install, hold, build, load
+    assert [line for line in machine.commands if line.startswith("apt-get install")] == [
+        f"apt-get install nvidia-kernel-open-dkms={NEW}-1 nvidia-driver-cuda={NEW}-1"
+    ]
+    machine.commands.clear()
+    assert machine.converge().steps == () and machine.commands == []
+
+
+@pytest.mark.parametrize("at", ["apt-get update", "apt-get install", "apt-mark hold", "dkms", "modprobe nvidia"])
+def test_a_run_killed_at_any_step_goes_on_where_it_stopped(tmp_path: Path, at: str) -> None:
+    machine = Machine(tmp_path)
+    machine.killed_at = at
+    with pytest.raises(KeyboardInterrupt):
+        machine.converge()
+    assert machine.converge().plan == Plan()
+
+
+def test_to_another_version_without_a_reboot_unless_it_is_in_use(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.converge()
+    older = replace(WANTED, version=OLD)
+    assert machine.converge(older).plan == Plan()
+    assert "systemctl stop nvidia-persistenced.service" in machine.commands
+    assert machine.commands[-1] == "systemctl start nvidia-persistenced.service"
+    machine.in_use = True
+    result = machine.converge()
+    assert not any(step.endswith("on the disk") for step in result.steps)  # it was tried and nothing was changed by it
+    assert result.plan.reboot == f"the module {OLD} is loaded and {NEW} (open) is on the disk, and it is in use"
+
+
+def test_headers_come_with_the_module(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.host.root / f"lib/modules/{KERNEL}/build/Makefile").unlink()
+    machine.converge()
+    assert any(line.endswith(f" linux-headers-{KERNEL}") for line in machine.commands)
+
+
+def test_no_headers_for_the_running_kernel(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (machine.host.root / f"lib/modules/{KERNEL}/build/Makefile").unlink()
+    whole = machine.run
+
+    def without(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return Output(0, "", "") if f"linux-headers-{KERNEL}" in command else whole(command)
+
+    machine.run = without  # type: ignore[method-assign]
+    with pytest.raises(FleetError, match=f"has linux-headers-{KERNEL}, without which no module can be built"):
+        machine.converge()
+
+
+def test_an_initramfs_older_than_what_keeps_nouveau_off(tmp_path: Path) -> None:
+    host = NvidiaHost(tmp_path)
+    assert not carry_out.nouveau_off(tmp_path)
+    blacklist = host.put("etc/modprobe.d/muster-tuning.conf", "# x\nblacklist nouveau\n")
+    assert carry_out.nouveau_off(tmp_path)
+    assert not carry_out.stale_initramfs(tmp_path, KERNEL)  # there is none
+    initramfs = host.put(f"boot/initrd.img-{KERNEL}", "")
+    os.utime(blacklist, (1000, 1000))
+    os.utime(initramfs, (2000, 2000))
+    assert not carry_out.stale_initramfs(tmp_path, KERNEL)
+    os.utime(blacklist, (3000, 3000))
+    assert carry_out.stale_initramfs(tmp_path, KERNEL)
+
+
+def test_files_of_a_host_that_does_work_stay() -> None:
+    repository = None
+    assert carry_out.config_files(replace(WANTED, busy=True), repository) == ([], [])
+    specs, absent = carry_out.config_files(replace(WANTED, settings=Settings(power_limit_w=500.0)), repository)
+    assert [spec.dest for spec in specs] == [
+        "/etc/apt/preferences.d/muster-nvidia-driver", "/etc/systemd/system/muster-gpu-settings.service",
+    ]  # fmt: skip
+    assert absent == [apt.SOURCES, apt.KEYRING]
