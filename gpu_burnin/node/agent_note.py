@@ -70,6 +70,14 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Revoking:
+    """A fatal finding whose signed statement is still to come, as it waits for a burn-in that is under way."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
 class AgentNote:
     """The annotation DOMAIN/agent. `boot_id` is the boot in which the agent runs."""
 
@@ -78,6 +86,7 @@ class AgentNote:
     request: Answer | None = field(default=None, metadata=_ABSENT)
     warnings: tuple[Warned, ...] = ()
     maintenance: Maintenance | None = field(default=None, metadata=_ABSENT)
+    revoking: Revoking | None = field(default=None, metadata=_ABSENT)
 
 
 def note_text(note: AgentNote | Asked) -> str:

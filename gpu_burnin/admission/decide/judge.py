@@ -10,7 +10,7 @@ from enum import StrEnum
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
 from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
-from gpu_burnin.admission.decide.words import active, fault, sentence
+from gpu_burnin.admission.decide.words import active, code_of, fault, sentence
 from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
 from gpu_burnin.node.evidence import MAX_SKEW_S, Expectation, Statement, refusal
@@ -132,7 +132,7 @@ class Facts:
 
 def judge(facts: Facts) -> Judged:
     """Judge a node. A FAIL is named first, since it says most."""
-    return _failed(facts) or _not_here(facts) or _between(facts) or _not_proven(facts) or _proven(facts)
+    return _failed(facts) or _revoking(facts) or _not_here(facts) or _between(facts) or _not_proven(facts) or _proven(facts)
 
 
 def repaired_at(status: Status) -> datetime | None:
@@ -160,6 +160,18 @@ def _failed(facts: Facts) -> Judged | None:
         rebooted=facts.rebooted,
         fault=code,
     )
+
+
+def _revoking(facts: Facts) -> Judged | None:
+    """Its agent takes the admission back and has not signed it yet, since a burn-in (a test of ours) is under way.
+
+    Unsigned, so it only keeps new work away; the statement that follows says how bad it is.
+    """
+    agent = facts.view.agent
+    if agent is None or agent.revoking is None or agent.boot_id != facts.boot:
+        return None
+    code, said = code_of(agent.revoking.code, str(Verdict.FAIL)), sentence(agent.revoking.message)
+    return _held(facts, State.SUSPECT, code, f"{facts.view.name}: its agent takes its admission back: {said}")
 
 
 def _not_here(facts: Facts) -> Judged | None:

@@ -28,7 +28,12 @@ def fault(statement: Statement) -> str:
     """The code of what a run found, its verdict where it names none that can be one: "" for a PASS."""
     if statement.verdict is Verdict.PASS:
         return ""
-    return statement.code if _CODE.fullmatch(statement.code) else str(statement.verdict)
+    return code_of(statement.code, str(statement.verdict))
+
+
+def code_of(text: str, otherwise: str) -> str:
+    """A node's own code where it can be one."""
+    return text if _CODE.fullmatch(text) else otherwise
 
 
 def active(ask: Ask | None, now: datetime) -> Ask | None:

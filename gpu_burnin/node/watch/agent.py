@@ -13,7 +13,7 @@ from gpu_burnin import __version__
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import XidTable
 from gpu_burnin.node import leave_file
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
+from gpu_burnin.node.agent_note import AgentNote, Maintenance, Revoking, Warned, note_text
 from gpu_burnin.node.api import annotations_of
 from gpu_burnin.node.evidence import WATCHED, one_line
 from gpu_burnin.node.gate import check_gate
@@ -180,13 +180,14 @@ class Agent:
 
     def note(self) -> AgentNote:
         """What the agent says of itself."""
-        kept = self.memory.kept
+        kept, pending = self.memory.kept, self.memory.kept.pending
         return AgentNote(
             boot_id=kept.boot_id,
             version=__version__,
             request=kept.answer,
             warnings=tuple(kept.warnings.values()),
             maintenance=self._maintenance(),
+            revoking=Revoking(pending.code, pending.message) if pending is not None else None,
         )
 
     def _merge_reported(self, now_s: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpu_burnin.admission.decide import decide
 from gpu_burnin.admission.record import Ask, Hardware
 from gpu_burnin.admission.view import Brake, Evidence, View
-from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Warned, read_request
+from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Revoking, Warned, read_request
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
@@ -281,6 +281,17 @@ def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
     # Nobody is let in by it: a node that is out waits for evidence.
     out = settled(asked(kubelet="Unknown"), DONE)
     assert told(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
+
+
+def test_a_revocation_that_waits_for_our_own_test_counts_at_once() -> None:
+    note = AgentNote(BOOT, revoking=Revoking("XID_FATAL", "XID 79 on 0000:81:00.0"))
+    found = seen(asked(evidence=Evidence(), agent=note), DONE)
+    assert told(found) == ("suspect", "XID_FATAL", {"preflight:NoSchedule"}, False, Brake.GATE)
+    assert "XID 79" in found.decision.status.message and found.decision.status.request is not None
+    # Of a boot that is over, or with a code that could be none of a taint's.
+    assert told(seen(asked(agent=replace(note, boot_id=BOOT2)), DONE))[1] != "XID_FATAL"
+    odd = replace(note, revoking=Revoking("no code", "text"))
+    assert told(seen(asked(evidence=Evidence(), agent=odd), DONE))[:2] == ("suspect", "FAIL")
 
 
 @pytest.mark.parametrize(

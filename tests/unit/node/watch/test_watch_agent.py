@@ -12,12 +12,13 @@ from ansible_collections.muster.fleet.plugins.module_utils import burnin
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence, unit
-from gpu_burnin.node.agent_note import Answer, Asked, Maintenance, note_text, read_note
+from gpu_burnin.node.agent_note import Answer, Asked, Maintenance, Revoking, note_text, read_note
 from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch import revoke
+from gpu_burnin.node.watch.findings import Finding
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Verdict
@@ -252,6 +253,16 @@ def test_a_host_that_cannot_sign_withdraws_its_evidence(bench: Bench, monkeypatc
     assert not gate_is_open(bench)
     assert bench.wanted[EVIDENCE] is None
     assert [line for line in bench.said if "no key" in line] == [bench.said[-1]]
+
+
+def test_a_revocation_that_a_burn_in_keeps_from_being_signed_is_told_at_once(bench: Bench) -> None:
+    with bench.agent.revoker.store.locked():
+        bench.agent.revoker.begin(Finding("XID_FATAL", "XID 79 on 0000:81:00.0", True))
+        bench.tick()
+        told = read_note(bench.wanted[AGENT] or "").revoking
+        assert told == Revoking("XID_FATAL", "XID 79 on 0000:81:00.0") and bench.wanted[EVIDENCE] is None
+    bench.tick()
+    assert read_note(bench.wanted[AGENT] or "").revoking is None and bench.wanted[EVIDENCE]
 
 
 def test_xids_of_a_burn_in_are_its_to_judge(bench: Bench, public_line: str) -> None:
