@@ -186,6 +186,14 @@ class Transition:
 
 
 @dataclass(frozen=True)
+class BootTests:
+    """How often the admitter has asked for a test of a boot whose burn-in was inconclusive."""
+
+    boot_id: str = field(metadata={JSON_NAME: "bootID"})
+    asked: int = 0
+
+
+@dataclass(frozen=True)
 class Status:
     """What the admitter knows. The highest sequence counts for `host_key` alone: another key starts anew.
 
@@ -208,6 +216,7 @@ class Status:
     leave: Leave | None = field(default=None, metadata=_ABSENT)
     use: Use | None = field(default=None, metadata=_ABSENT)
     retested: str = ""
+    boot_tests: BootTests | None = field(default=None, metadata={JSON_NAME: "bootTests", **_ABSENT})
     transitions: tuple[Transition, ...] = ()
 
 

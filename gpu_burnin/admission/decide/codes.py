@@ -19,6 +19,11 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The node's agent saw something that is no fault yet",
         "Nothing: the node is tested when it is idle. The message says what was seen.",
     ),
+    "BOOT_UNDECIDED": (
+        "The burn-in of the node's boot was inconclusive, and so were the tests that the admitter asked for since",
+        "Look at `gpu-burnin report` on the node and mend what it names, then ask: "
+        "muster node retest NODE --reason REASON. The admitter asks no more in this boot.",
+    ),
     "EVIDENCE_LEVEL": (
         "The node passed at a lower level than its NodeAdmission asks for",
         "Nothing, if the agent runs: the admitter asks for the level; else run gpu-burnin run with it on the node.",

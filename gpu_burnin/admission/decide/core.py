@@ -19,7 +19,17 @@ from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.names import ADMITTER_USER
-from gpu_burnin.admission.record import MOST_TRANSITIONS, Accepted, Leave, Next, Request, Spec, Status, Transition
+from gpu_burnin.admission.record import (
+    MOST_TRANSITIONS,
+    Accepted,
+    BootTests,
+    Leave,
+    Next,
+    Request,
+    Spec,
+    Status,
+    Transition,
+)
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
@@ -76,7 +86,13 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
     under_test = flight.sent and not flight.unanswered
-    facts = replace(facts, status=_asked_done(facts, flight), unanswered=flight.unanswered, under_test=under_test)
+    facts = replace(
+        facts,
+        status=_asked_done(facts, flight),
+        unanswered=flight.unanswered,
+        under_test=under_test,
+        asked=flight.request is not None,
+    )
     judged = judge(facts)
     course = course_of(facts, judged, flight, calendar, denied)
     if flight.unanswered and course.flight.request != facts.status.request:
@@ -101,6 +117,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         now,
         _changed_since(facts, course),
         request=course.flight.request,
+        boot_tests=_boot_tests(facts, course.flight.request),
         leave=leaving.leave,
         accepted=_accepted(facts, judged) if let_in else facts.status.accepted,
     )
@@ -123,6 +140,17 @@ def _asked_done(facts: Facts, flight: Flight) -> Status:
     if not flight.answered or ask is None or request is None or request.why != why_asked(ask):
         return facts.status
     return replace(facts.status, retested=ask.since)
+
+
+def _boot_tests(facts: Facts, request: Request | None) -> BootTests | None:
+    """The count of an undecided boot, with a new request of ours; None once kubelet reports, which ends the doubt."""
+    if not facts.undecided_boot:
+        return facts.status.boot_tests if facts.agent_boot != facts.boot else None
+    ask = retest_asked(facts)
+    new = request is not None and request != facts.status.request
+    ours = request is not None and (ask is None or request.why != why_asked(ask))
+    asked = facts.boot_tests + (new and ours)
+    return BootTests(facts.agent_boot, asked) if asked else None
 
 
 def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -> Decision:
@@ -156,10 +184,19 @@ def _moved(
     *,
     accepted: Accepted | None,
     request: Request | None = None,
+    boot_tests: BootTests | None = None,
     leave: Leave | None = None,
 ) -> Status:
     """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
-    moved = replace(status, message=stand.message, next=planned, request=request, leave=leave, accepted=accepted)
+    moved = replace(
+        status,
+        message=stand.message,
+        next=planned,
+        request=request,
+        boot_tests=boot_tests,
+        leave=leave,
+        accepted=accepted,
+    )
     if (status.state, status.code) == (stand.state, stand.code) and status.since:
         return moved
     time = stamp(now)

@@ -19,6 +19,8 @@ from gpu_burnin.types import Verdict
 
 # Evidence of nodes tested together must not expire together.
 TTL_JITTER = 0.1
+# A boot that stays inconclusive after so many tests is a person's.
+MOST_BOOT_TESTS = 2
 # The work on these is lost: nothing is won by letting it end.
 FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
 GPUS_MISSING, HARDWARE_CHANGED = "GPUS_MISSING", "HARDWARE_CHANGED"
@@ -67,7 +69,7 @@ def node_ttl_s(name: str, ttl_s: float) -> float:
 class Facts:
     """One look at a node: the record's status already knows the evidence. `unanswered` is a request without answer.
 
-    `under_test`: a request of ours is on the Node, and may be answered yet.
+    `under_test`: a request of ours is on the Node, and may be answered yet; `asked`: there is one in the record.
     """
 
     view: View
@@ -79,6 +81,7 @@ class Facts:
     now: datetime
     unanswered: str = ""
     under_test: bool = False
+    asked: bool = False
 
     @property
     def boot(self) -> str:
@@ -120,6 +123,12 @@ class Facts:
         )
 
     @property
+    def boot_tests(self) -> int:
+        """How often this undecided boot was tested, as the admitter asked."""
+        told = self.status.boot_tests
+        return told.asked if told is not None and told.boot_id == self.agent_boot else 0
+
+    @property
     def busy(self) -> bool:
         """Whether pods with GPUs are at work. Those of a boot that is over are not, though nobody has ended them."""
         return busy(self.view.pods) and not self.undecided_boot
@@ -132,7 +141,14 @@ class Facts:
 
 def judge(facts: Facts) -> Judged:
     """Judge a node. A FAIL is named first, since it says most."""
-    return _failed(facts) or _revoking(facts) or _not_here(facts) or _between(facts) or _not_proven(facts) or _proven(facts)
+    return (
+        _failed(facts)
+        or _revoking(facts)
+        or _not_here(facts)
+        or _between(facts)
+        or _not_proven(facts)
+        or _proven(facts)
+    )
 
 
 def repaired_at(status: Status) -> datetime | None:
@@ -196,6 +212,9 @@ def _undecided(facts: Facts) -> Judged:
     if facts.unanswered:
         return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
     said = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
+    if facts.boot_tests >= MOST_BOOT_TESTS and not facts.asked:
+        message = f"{name}: tested {facts.boot_tests} times more since its boot, and still not decided: {said}"
+        return _held(facts, State.SUSPECT, "BOOT_UNDECIDED", message)
     return _held(facts, State.SUSPECT, fault(statement), f"{name}: after its boot: {said}", retest=True)
 
 

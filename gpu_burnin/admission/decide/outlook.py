@@ -10,6 +10,8 @@ from gpu_burnin.admission.record import Next, Request, State
 _AWAITED = {
     "AGENT_BOOT": "its agent has to speak in this boot",
     "AGENT_SILENT": "its agent has to say in which boot it is",
+    "BOOT_UNDECIDED": "a person has to mend what `gpu-burnin report` on the node names, and then ask for a test: "
+    "muster node retest",
     "EVIDENCE_BOOT": "the burn-in of this boot has to pass; it starts by itself",
     "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",

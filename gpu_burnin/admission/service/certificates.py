@@ -82,6 +82,7 @@ class Approver:
             # The watch brings the newer one.
             return
         self.requests.drop(name)
+        self._said.pop(name, None)
         self.metrics.add("csrs", {"result": "approved"})
         self.journal.say(f"certificate request {name} of {judgement.node} is approved ({judgement.signer})", csr=name)
 

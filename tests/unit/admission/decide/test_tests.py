@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide
-from gpu_burnin.admission.record import Ask, Hardware
+from gpu_burnin.admission.record import Ask, BootTests, Hardware
 from gpu_burnin.admission.view import Brake, Evidence, View
 from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Revoking, Warned, read_request
 from gpu_burnin.node.evidence import Statement
@@ -203,6 +203,34 @@ def test_an_inconclusive_node_is_tested_again_but_not_without_end() -> None:
     assert found.decision.wake_at and found.decision.wake_at > DONE + timedelta(minutes=30)
     later = seen(found.after, DONE + timedelta(hours=1))
     assert later.decision.status.request is not None
+
+
+def test_a_boot_that_stays_inconclusive_is_tested_twice_and_then_a_persons() -> None:
+    unsure = replace(
+        PASSED, verdict=Verdict.INCONCLUSIVE, boot_id=BOOT2, sequence=6, finished_at="2026-11-21T11:30:00Z"
+    )
+    view, now, asks = ready_view(statement=unsure, agent=AgentNote(BOOT2), kubelet="Unknown"), SETTLED, 0
+    for sequence in range(7, 10):
+        view = settled(view, now)
+        assert view.record
+        asks += view.record.status.request is not None
+        now += timedelta(minutes=30)
+        finished = now.isoformat().replace("+00:00", "Z")
+        if view.record.status.request is not None:
+            view = settled(changed(view, statement=replace(unsure, sequence=sequence, finished_at=finished)), now)
+        now += timedelta(hours=2)
+    found = seen(view, now)
+    assert asks == 2 and found.decision.status.request is None
+    assert told(found)[:2] == ("suspect", "BOOT_UNDECIDED")
+    assert found.decision.status.next and "muster node retest" in found.decision.status.next.why
+    # A person's word is served, and the next boot begins anew.
+    since = now.isoformat().replace("+00:00", "Z")
+    person = seen(changed(found.after, spec={"retest": Ask("ann", "cable", since, level="standard")}), now)
+    assert person.decision.status.request is not None
+    third = "c" * 8 + BOOT2[8:]
+    other = replace(unsure, boot_id=third, sequence=20)
+    again = seen(changed(found.after, statement=other, agent=AgentNote(third)), now)
+    assert again.decision.status.boot_tests == BootTests(third, 1)
 
 
 def test_hardware_that_changed_in_a_boot_is_good_once_it_was_tested_after_that_was_told() -> None:

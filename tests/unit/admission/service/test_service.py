@@ -262,6 +262,15 @@ def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, 
         api.put("certificatesigningrequests", client_csr())
         until("the approval", lambda: api.csrs["csr-client"].get("status", {}).get("conditions"))
         until("its count", lambda: admitter.service.metrics.value("csrs", result="approved") == 1)
+        # Requests that are approved or gone leave nothing behind, however many come in a year.
+        term = admitter.service.term
+        assert term is not None
+        api.put("certificatesigningrequests", client_csr("csr-odd", request="AAAA"))
+        until("the second refusal", lambda: "csr-odd" in term._approver._said)
+        api.remove("certificatesigningrequests", "csr-odd")
+        until("that both are forgotten", lambda: not term._approver._said)
+        until("its credit", lambda: not term._csr_queue._credit)
+        assert not [about for about in term._told if about.startswith("csr/")]
 
 
 def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
