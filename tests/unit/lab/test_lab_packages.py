@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages
 
 from tests.lab.packages import deb, distribution, driver
 from tests.lab.packages.build import ensure_repository
@@ -115,6 +116,27 @@ def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_p
     )
     found = next((tmp_path / "root").rglob("nvidia.ko"))
     assert describe(found)["signer"] == distribution.SIGNER and describe(found)["license"] == "Dual MIT/GPL"
+
+
+@pytest.mark.parametrize("flavour", ["open", "proprietary"])
+@pytest.mark.parametrize(
+    ("source", "system", "folder", "release"),
+    [
+        ("nvidia", driver_packages.DEBIAN, "debian12/x86_64", "1"),
+        ("nvidia", driver_packages.UBUNTU, "ubuntu2404/x86_64", "0ubuntu1"),
+        ("ubuntu", driver_packages.UBUNTU, "distribution/ubuntu2404", "0ubuntu0.24.04.1"),
+    ],
+)
+def test_what_the_role_installs_can_be_installed(
+    repository: Path, tmp_path: Path, flavour: str, source: str, system: str, folder: str, release: str
+) -> None:
+    apt = Apt(tmp_path, repository, folder, "good")
+    assert apt("update").returncode == 0
+    kernels = distribution.KERNELS["ubuntu2404"] if source == "ubuntu" else ()
+    wanted = driver_packages.packages(source, system, "580.105.08", flavour, kernels)
+    plan = apt.plan(*(f"{one.name}={one.version}-{release}" if one.version else one.name for one in wanted))
+    assert {one.name for one in wanted} <= set(plan)
+    assert all(driver_packages.is_driver(name) for name in plan if name.startswith(("libnvidia", "libcuda", "linux-")))
 
 
 @pytest.mark.parametrize(
