@@ -53,6 +53,7 @@ author:
 EXAMPLES = r"""
 - name: Have a CDI specification that fits the GPUs
   muster.fleet.cdi_spec:
+    path: /var/run/cdi/nvidia.yaml
   register: __spec
 """
 
