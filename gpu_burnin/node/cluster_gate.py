@@ -70,7 +70,8 @@ def check_cluster(
         except ApiRefused as error:
             if error.status != UNAUTHORIZED:
                 raise
-            # An expired certificate: kubelet reads no pod with it, and has to start to ask for another.
+            # An expired certificate: kubelet reads no pod with it, and has to start to ask for another. With that one it
+            # may see pods before the taint is there; the GPUs have passed in this boot by then (`gpu-burnin gate`).
             return "the API server does not take kubelet's certificate, so kubelet can start no pod with it"
         if clock() >= end:
             raise ClusterGateClosed(
