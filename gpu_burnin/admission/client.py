@@ -18,9 +18,9 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.names import Names
 
 Object: TypeAlias = Mapping[str, Any]
 JSON_TYPE = "application/json"

@@ -11,8 +11,8 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from gpu_burnin.admission.names import KIND, PLURAL, VERSION, Names
 from gpu_burnin.admission.record import Spec, Status
+from gpu_burnin.settings.names import KIND, PLURAL, VERSION, Names
 from gpu_burnin.system.codec import json_fields
 
 MOST_CHARACTERS = 1024

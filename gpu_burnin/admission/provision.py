@@ -14,8 +14,8 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.names import KIND, Names
 from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
+from gpu_burnin.settings.names import KIND, Names
 from gpu_burnin.system.codec import to_json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from gpu_burnin.admission.names import KIND, Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.evidence import DEFAULT_TTL_S
+from gpu_burnin.settings.names import KIND, Names
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT
 

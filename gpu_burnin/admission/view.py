@@ -8,10 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import NodeAdmission, Status
 from gpu_burnin.node.agent_note import AgentNote, Maintenance
 from gpu_burnin.node.evidence import Statement
+from gpu_burnin.settings.names import Names
 from gpu_burnin.types import JSON
 
 # A Node as the API server sends it (the service keeps only what decide() reads), and a JSON Patch (RFC 6902).

@@ -19,6 +19,7 @@ from gpu_burnin.node.agent_note import AgentNote, NoteError, note_text, read_not
 from gpu_burnin.node.api import NOT_FOUND, UNAUTHORIZED, ApiRefused, NodeApi, NotYet, annotations_of
 from gpu_burnin.node.unit import RUN_DIR
 from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.names import NO_EXECUTE, Names
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
 
@@ -56,11 +57,11 @@ def check_cluster(
     while True:
         try:
             found = api.get()
-            if opens := _opens(found, boot, config.publish.domain):
+            if opens := _opens(found, boot, config.publish.names):
                 _note(known, boot)
                 return opens
             why = "the admitter has not tainted the Node"
-            _ask(api, found, boot, f"{config.publish.domain}/agent")
+            _ask(api, found, boot, config.publish.names.agent)
         except NotYet as error:
             if not error.certificate:
                 return "kubelet has no certificate, so the cluster does not know this node"
@@ -70,8 +71,8 @@ def check_cluster(
         except ApiRefused as error:
             if error.status != UNAUTHORIZED:
                 raise
-            # An expired certificate: kubelet reads no pod with it, and has to start to ask for another. With that one it
-            # may see pods before the taint is there; the GPUs have passed in this boot by then (`gpu-burnin gate`).
+            # An expired certificate: kubelet reads no pod with it, and has to start to ask for another. With that one
+            # it may see pods before the taint is there; the GPUs have passed in this boot by then (`gpu-burnin gate`).
             return "the API server does not take kubelet's certificate, so kubelet can start no pod with it"
         if clock() >= end:
             raise ClusterGateClosed(
@@ -81,7 +82,7 @@ def check_cluster(
         sleep(_POLL_S)
 
 
-def _opens(found: Mapping[str, Any], boot: str, domain: str) -> str:
+def _opens(found: Mapping[str, Any], boot: str, names: Names) -> str:
     status, spec = found.get("status") or {}, found.get("spec") or {}
     info = status.get("nodeInfo") or {}
     if info.get("bootID") == boot:
@@ -89,7 +90,7 @@ def _opens(found: Mapping[str, Any], boot: str, domain: str) -> str:
     if not info.get("bootID"):
         return "kubelet has never reported for this Node, so no pod runs on it"
     taints = spec.get("taints") or []
-    if any(taint.get("key") == f"{domain}/preflight" and taint.get("effect") == "NoExecute" for taint in taints):
+    if any(taint.get("key") == names.preflight and taint.get("effect") == NO_EXECUTE for taint in taints):
         return "the Node is tainted until this boot has passed"
     return ""
 

@@ -43,7 +43,7 @@ def publish(
     Raises GpuBurninError (one sentence) when there is no evidence, the configuration is wrong, the API server
     refuses, or the deadline passes.
     """
-    key = f"{config.publish.domain}/evidence"
+    key = config.publish.names.evidence
     end, api = clock() + deadline_s, NodeApi(config)
     try:
         value, missing = annotation_of(Store(config.state_dir).result().path), None

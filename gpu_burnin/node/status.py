@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -195,13 +195,7 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
         raise GpuBurninError(f"{run.path / EVIDENCE} is not signed by this host's key {config.host_key}")
     statement = evidence.read_envelope(envelope).statement
     this_boot = (statement.machine_id, statement.boot_id) == (host.machine_id(root), host.boot_id(root))
-    if statement.level == evidence.WATCHED:
-        return _revocation(run, statement, annotation, this_boot=this_boot)
-    data = reports.read(run.path / REPORT)
-    authentic.refuse_changed(run.path / REPORT, data)
-    report = parse_json(data)
-    page = run.path / REPORT_HTML
-    return Evidence(
+    found = Evidence(
         run_id=run.run_id,
         path=str(run.path),
         sequence=run.sequence,
@@ -211,36 +205,33 @@ def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
         level=statement.level,
         simulated=statement.simulated,
         finished_at=statement.finished_at,
+        annotation=annotation,
+    )
+    return _revoked(found, statement) if statement.level == evidence.WATCHED else _reported(found, run)
+
+
+def _reported(found: Evidence, run: RunDirectory) -> Evidence:
+    """With what the run's report says."""
+    data = reports.read(run.path / REPORT)
+    authentic.refuse_changed(run.path / REPORT, data)
+    report, page = parse_json(data), run.path / REPORT_HTML
+    return replace(
+        found,
         action=str(report["action"]),
         order=order_of(report),
         reasons=tuple(report["reasons"]),
         warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
         report=str(run.path / REPORT),
         page=str(page) if page.is_file() else "",
-        annotation=annotation,
     )
 
 
-def _revocation(run: RunDirectory, statement: evidence.Statement, annotation: str, *, this_boot: bool) -> Evidence:
-    """What the agent has signed; there is no report of it."""
+def _revoked(found: Evidence, statement: evidence.Statement) -> Evidence:
+    """With what the agent has signed; there is no report of it."""
     known = load_reasons().get(statement.code)
-    reason = Reason(
-        statement.code, evidence.WATCHED, statement.message, action=known.action if known else Action.RETEST
-    )
-    return Evidence(
-        run_id=run.run_id,
-        path=str(run.path),
-        sequence=run.sequence,
-        this_boot=this_boot,
-        boot_id=statement.boot_id,
-        verdict=str(statement.verdict),
-        level=statement.level,
-        simulated=statement.simulated,
-        finished_at=statement.finished_at,
-        action=str(reason.action),
-        reasons=(to_json(reason),),
-        annotation=annotation,
-    )
+    action = known.action if known else Action.RETEST
+    reason = Reason(statement.code, evidence.WATCHED, statement.message, action=action)
+    return replace(found, action=str(action), reasons=(to_json(reason),))
 
 
 _POWER = {

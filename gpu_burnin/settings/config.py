@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.settings.options import (
     FLAG,
     NAMES,
@@ -61,9 +62,14 @@ class PublishConfig:
     domain: str = option(
         text("a domain name"),
         "Domain of the cluster's taints and annotations.",
-        "muster.dev",
+        DEFAULT_DOMAIN,
         role=Role(variable=None, value="{{ fleet_domain }}"),
     )
+
+    @property
+    def names(self) -> Names:
+        """Keys of taints and annotations."""
+        return Names(self.domain)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.names import ADMITTER_USER, PROVISIONER_USER, Names
 from gpu_burnin.admission.record import (
     MOST_TRANSITIONS,
     Accepted,
@@ -32,6 +31,7 @@ from gpu_burnin.admission.record import (
     status_document,
 )
 from gpu_burnin.fleet import history
+from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER, Names
 from tests.integration.kube import api_server, apply_ledger
 
 NODES = 7500

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.names import PROVISIONER_USER, Names
+from gpu_burnin.settings.names import PROVISIONER_USER, Names
 from tests.lab.paths import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parents[2]

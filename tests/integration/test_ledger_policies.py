@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.admission.record import Ask, Hardware, Identity, NodeAdmission, Spec, document
+from gpu_burnin.settings.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from tests.integration.gate import NODES, admitted_node, attacker, held_node, kubelet, merge, numbers, refused
 from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Reply, Server
 

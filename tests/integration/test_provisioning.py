@@ -11,9 +11,9 @@ import pytest
 from gpu_burnin.admission.carried import carried, keep
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.names import PROVISIONER_USER, Names
 from gpu_burnin.admission.provision import CRDS, Act, Provisioned, Wanted, define, entries, provision
 from gpu_burnin.admission.record import Ask, Hardware, Identity
+from gpu_burnin.settings.names import PROVISIONER_USER, Names
 from tests.integration.gate import numbers
 from tests.integration.kube import MERGE_PATCH, Client, Server
 

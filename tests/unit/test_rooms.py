@@ -133,6 +133,11 @@ def reached(module: str) -> set[str]:
     return found
 
 
+def test_keys_of_the_domain_are_spelt_in_one_place() -> None:
+    spelt = [path for path in ROOT.rglob("*.py") if "domain}/" in path.read_text()]
+    assert spelt == [ROOT / "settings" / "names.py"]
+
+
 def test_the_overview_lists_the_rooms_from_the_top() -> None:
     page = (ROOT.parent / "docs/overview.md").read_text()
     table = page.partition("## The rooms of")[2].partition("\n## ")[0]

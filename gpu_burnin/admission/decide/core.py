@@ -18,7 +18,6 @@ from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, 
 from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import sentence
-from gpu_burnin.admission.names import ADMITTER_USER
 from gpu_burnin.admission.record import (
     MOST_TRANSITIONS,
     Accepted,
@@ -31,6 +30,7 @@ from gpu_burnin.admission.record import (
     Transition,
 )
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
+from gpu_burnin.settings.names import ADMITTER_USER
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
 LET_IN, PAUSED = "let in", "the fleet is paused"

@@ -13,7 +13,6 @@ from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
 from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
-from gpu_burnin.admission.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes
@@ -24,6 +23,7 @@ from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Brake, Decision, Evidence, Patch, Rules, View
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.system.canonical import canonical_json
 
 # A wait that is shorter is not worth a line in the record.

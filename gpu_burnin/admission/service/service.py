@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
-from gpu_burnin.admission.names import LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.admission.service.http import Pages
 from gpu_burnin.admission.service.journal import Journal
 from gpu_burnin.admission.service.leader import RETRY_S, Leadership
@@ -19,6 +18,7 @@ from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.settings.names import LEASE, SYSTEM_NAMESPACE
 
 # A slow answer is worth more than a second try: an overloaded API server would never give one to those who hang up.
 # The leader's time goes on by when it sent its renewal, however late the answer comes.

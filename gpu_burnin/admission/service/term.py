@@ -21,7 +21,6 @@ from gpu_burnin.admission.client import (
     admissions_path,
 )
 from gpu_burnin.admission.decide import trim_node
-from gpu_burnin.admission.names import KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 from gpu_burnin.admission.record import State
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
 from gpu_burnin.admission.service.brakes import Brakes
@@ -38,6 +37,7 @@ from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.names import KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 
 TICK_S = 5.0
 SCHEDULE_EVERY_S = 60.0

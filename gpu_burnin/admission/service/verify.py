@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import NodeAdmission
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.sshsig import signature_holds
@@ -15,6 +14,7 @@ from gpu_burnin.admission.view import Evidence
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.agent_note import AgentNote, NoteError, read_note
 from gpu_burnin.node.evidence import EvidenceError, decode_annotation, read_envelope
+from gpu_burnin.settings.names import Names
 
 
 @dataclass

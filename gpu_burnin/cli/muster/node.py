@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_burnin.admission.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.errors import EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.settings.durations import parse_duration
+from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 from gpu_burnin.system.streams import readers_may_leave
 

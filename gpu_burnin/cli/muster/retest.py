@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from gpu_burnin.admission.names import Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.errors import EXIT_INCONCLUSIVE
+from gpu_burnin.settings.names import Names
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.host_names import natural
 from gpu_burnin.system.quantities import count

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from gpu_burnin.admission.names import Names
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
 from gpu_burnin.cli.options import duration
+from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
 _KUBECONFIGS = "kubeconfig"

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import Gone, KubeApi, admissions_path
-from gpu_burnin.admission.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.admission.record import State
 from gpu_burnin.admission.service.pause import Pause
+from gpu_burnin.settings.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.host_names import natural
 

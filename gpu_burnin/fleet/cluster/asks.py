@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
-from gpu_burnin.admission.names import PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH, standing_pause
+from gpu_burnin.settings.names import PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.system.codec import to_json
 
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import NodeAdmission, RecordError, State, parse
+from gpu_burnin.settings.names import Names
 
 
 def read(api: KubeApi, names: Names) -> tuple[list[NodeAdmission], list[str]]:

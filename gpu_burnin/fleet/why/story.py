@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import NodeAdmission, RecordError, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
@@ -31,6 +30,7 @@ from gpu_burnin.fleet.why.of_cluster import (
     time_of_event,
 )
 from gpu_burnin.fleet.why.of_files import REPORTS, NotLookedAt, of_audit, of_history, of_report
+from gpu_burnin.settings.names import Names
 
 SCHEMA = "muster-why/v1"
 _SKEW_TOLD_S = 5.0

@@ -133,9 +133,9 @@ class Agent:
             return
         self.registration.present()
         found = annotations_of(node)
-        self._say_if(self.requests.take(_text(found.get(f"{self._config.publish.domain}/request")), now_s))
+        self._say_if(self.requests.take(_text(found.get(self._config.publish.names.request)), now_s))
         try:
-            if leave_file.write(_text(found.get(f"{self._config.publish.domain}/leave")), self._leave):
+            if leave_file.write(_text(found.get(self._config.publish.names.leave)), self._leave):
                 self._say("the work on this node is asked to leave" if self._leave.exists() else "nobody asks to leave")
             self._tell("leave", "")
         except GpuBurninError as error:
@@ -166,7 +166,7 @@ class Agent:
 
     def wanted(self, now_s: float) -> dict[str, str | None]:
         """The own annotations as they should be."""
-        domain = self._config.publish.domain
+        names = self._config.publish.names
         found: dict[str, str | None] = {}
         speaks, evidence = annotation(self.revoker.store)
         # A run that is under way has left none yet: what was published before stays until it ends.
@@ -175,8 +175,8 @@ class Agent:
         elif speaks and evidence is None and self._burning(now_s):
             speaks = False
         if speaks:
-            found[f"{domain}/evidence"] = evidence
-        return {**found, f"{domain}/agent": note_text(self.note())}
+            found[names.evidence] = evidence
+        return {**found, names.agent: note_text(self.note())}
 
     def note(self) -> AgentNote:
         """What the agent says of itself."""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission import crd, record
-from gpu_burnin.admission.names import Names
 from gpu_burnin.admission.record import (
     Accepted,
     Ask,
@@ -25,6 +24,7 @@ from gpu_burnin.admission.record import (
     document,
     status_document,
 )
+from gpu_burnin.settings.names import Names
 
 TIME = "2026-11-22T12:00:00Z"
 ASK = Ask("admin", "loud fan", TIME)

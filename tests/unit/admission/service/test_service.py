@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.names import SYSTEM_NAMESPACE
 from gpu_burnin.admission.service import term as terms
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.service import Service
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.names import SYSTEM_NAMESPACE
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, Signer
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
