@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml, parts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import cdi_spec
 
@@ -36,6 +36,7 @@ class Host:
         self.nvml = ANSWER
         self.containerd: str | None = "Server:\n  Version:  v2.4.2\n"
         self.asked: list[str] = []
+        self.packages: dict[str, str] = {}
 
     def systemctl(self, arguments: list[str]) -> str:
         self.asked.append(arguments[0])
@@ -55,13 +56,10 @@ class Host:
 
     def look(self, check_mode: bool = False) -> dict[str, Any]:
         given = {
-            "path": str(self.path),
-            "service": UNIT.name,
-            "watcher": "w.path",
-            "kernel_root": "/",
-            "timeout_s": 1.0,
-        }
-        return cdi_spec.bring(SimpleNamespace(params={**given, "timeout_s": 1.0}, check_mode=check_mode))  # type: ignore[arg-type]
+            "path": str(self.path), "service": UNIT.name, "watcher": "w.path", "kernel_root": "/", "timeout_s": 1.0,
+            "packages": self.packages, "repository_url": "",
+        }  # fmt: skip
+        return cdi_spec.bring(SimpleNamespace(params=given, check_mode=check_mode))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -116,3 +114,18 @@ def test_each_reason_why_containers_would_not_get_their_gpus_is_told(
     found = host.look()
     assert any(said in problem for problem in found["problems"]), found
     assert said in found["msg"]
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_packages_come_before_the_specification(host: Host, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+    had: list[Any] = []
+
+    def ensure(name: str, wanted: dict[str, str], source: object, run: object, *, act: bool) -> tuple[str, ...]:
+        had.append((wanted, act, host.path.exists()))
+        return ("nvidia-container-toolkit-base",)
+
+    monkeypatch.setattr(parts, "ensure", ensure)
+    host.packages = {"nvidia-container-toolkit-base": "1.20.1"}
+    found = host.look(check_mode)
+    assert had == [(host.packages, not check_mode, False)]
+    assert found["changed"] and found["actions"][0] == "nvidia-container-toolkit-base"

@@ -140,3 +140,11 @@ def test_binaries_of_the_mirror_need_checksums_and_no_others_do(role: str) -> No
     ((message, _),) = findings(role, **{f"{role}_source": "mirror"}, **given)
     assert "no entry for tool" in message
     assert findings(role, **{f"{role}_source": "image"}, **given) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "version", "refused"), [("nvidia", "", True), ("nvidia", "1.20.1", False), ("image", "", False)]
+)
+def test_packages_of_the_toolkit_need_a_version(source: str, version: str, refused: bool) -> None:
+    given = {"nvidia_container_toolkit_source": source, "nvidia_container_toolkit_version": version}
+    assert bool(findings("nvidia_container_toolkit", **given)) == refused

@@ -41,6 +41,15 @@ def of_mirror(source: Any, names: Any, checksums: Any) -> Iterable[Finding]:
     return binary_checksums(names, checksums) if source == "mirror" else ()
 
 
+def toolkit_version(source: Any, version: Any) -> Iterable[Finding]:
+    """Packages come in the version that was asked for, not in any."""
+    if source == "nvidia" and not version:
+        yield (
+            "nvidia_container_toolkit_version is empty, but nvidia_container_toolkit_source is nvidia",
+            "give the exact version, such as 1.20.1",
+        )
+
+
 def image_has_digest(image: Any, loaded: Any) -> Iterable[Finding]:
     """An image is named by its digest, or loaded from an archive with a checksum."""
     if not isinstance(image, str) or not image or (isinstance(loaded, Mapping) and image in loaded):
@@ -151,6 +160,11 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
             ("nvidia_container_toolkit_source", "__nvidia_container_toolkit_binaries", _CHECKSUMS),
             _CHECKSUMS,
             of_mirror,
+        ),
+        RoleRule(
+            ("nvidia_container_toolkit_source", "nvidia_container_toolkit_version"),
+            "nvidia_container_toolkit_version",
+            toolkit_version,
         ),
         _url("nvidia_container_toolkit_url", *MIRROR),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, driver, nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, driver, nvml, parts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
 
 DOCUMENTATION = r"""
@@ -19,11 +19,28 @@ module: cdi_spec
 short_description: Have a CDI specification that fits the GPUs of the host
 version_added: "0.1.0"
 description:
+  - Has the O(packages) of the container toolkit in exact versions and held, where there are any.
   - Enables the units that make the specification at boot and when the driver changes, starts the one that compares and
     makes it, and then looks whether it has a device for each GPU that NVML shows, for no other, and names only files
     that are there; and whether the containerd that runs reads such files at all.
   - A specification that does not fit is an answer, in C(problems), and no error.
 options:
+  packages:
+    description: Packages of the toolkit and the version of each.
+    type: dict
+    default: {}
+  repository_url:
+    description: NVIDIA's repository, or a mirror of it. Not read when all O(packages) are as asked.
+    type: str
+    default: ""
+  repository_key:
+    description: The public key that signs it, as armoured text.
+    type: str
+    default: ""
+  repository_fingerprint:
+    description: Fingerprint of that key.
+    type: str
+    default: ""
   path:
     description: The specification.
     type: path
@@ -59,7 +76,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done (or would be, in check mode), of enable, start and make.
+  description:
+    - What was done (or would be, in check mode), of enable, start and make; before them the packages that were
+      installed or held, and the files of apt that changed.
   type: list
   elements: str
   returned: success
@@ -76,12 +95,18 @@ problems:
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
+    "packages": {"type": "dict", "default": {}},
+    **parts.REPOSITORY_OPTIONS,
     "path": {"type": "path", "default": "/var/run/cdi/nvidia.yaml"},
     "service": {"type": "str", "default": "nvidia-cdi-refresh.service"},
     "watcher": {"type": "str", "default": "nvidia-cdi-refresh.path"},
     "kernel_root": {"type": "path", "default": "/"},
     "timeout_s": {"type": "float", "default": nvml.TIMEOUT_S},
 }
+
+
+# The name of apt's file of preferences.
+PART = "nvidia-container-toolkit"
 
 
 def bring(module: AnsibleModule) -> dict[str, Any]:
@@ -91,6 +116,8 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
     actions: list[str] = []
     problems: list[str] = []
     before = _digest(path)
+    if given["packages"]:
+        actions += parts.ensure(PART, given["packages"], parts.repository(given), run_command, act=act)
     actions += systemd_unit.bring_up(systemd_unit.Wanted(unit=given["watcher"]), act=act).actions
     service = systemd_unit.show(given["service"])
     if not service.enabled:

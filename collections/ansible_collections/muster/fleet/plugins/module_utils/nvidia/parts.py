@@ -1,0 +1,59 @@
+"""Packages of one part of the stack in exact versions and held, at the cost of one dpkg-query when they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed
+
+REPOSITORY_OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "repository_url": {"type": "str", "default": ""},
+    "repository_key": {"type": "str", "default": "", "no_log": False},
+    "repository_fingerprint": {"type": "str", "default": ""},
+}
+_WHOLE = "installed"
+
+
+def repository(given: Mapping[str, str]) -> apt.Repository | None:
+    """NVIDIA's repository or a mirror of it as the module was given it; None without a URL."""
+    if not given["repository_url"]:
+        return None
+    return apt.Repository(given["repository_url"], given["repository_key"], given["repository_fingerprint"])
+
+
+def ensure(
+    name: str, wanted: Mapping[str, str], source: apt.Repository | None, run: Run, *, act: bool
+) -> tuple[str, ...]:
+    """Have the packages of a part in their versions (without epoch and revision, or whole; empty: any), and held.
+
+    Gives the names of those that were (with `act` false: would be) installed, and the files that changed. Raises
+    FleetError.
+    """
+    try:
+        have = {package.name: package for package in installed(run, wanted)}
+    except CommandError as error:
+        raise FleetError(str(error)) from error
+    missing = [package for package, version in wanted.items() if not _fits(have.get(package), version)]
+    folders = [files.DirectorySpec("/etc/apt/keyrings"), files.DirectorySpec("/etc/apt/preferences.d")]
+    sources = apt.repository_files(source) if source is not None else ()
+    changed = list(files.apply(sources, folders if sources else (), check=not act).changed_files)
+    exact = {package: have[package].version for package in wanted if package not in missing}
+    if missing and act:
+        apt.update(apt.run_apt, source)
+        exact |= apt.resolve({package: wanted[package] for package in missing}, run)
+        apt.install({package: exact[package] for package in missing}, apt.run_apt)
+    if act or not missing:
+        pins = {package: version for package, version in exact.items() if version}
+        changed += files.apply([apt.preferences(name, pins)], check=not act).changed_files
+    loose = [package for package in wanted if package in missing or not have[package].held]
+    if loose and act:
+        apt.hold(loose, run)
+    return (*changed, *loose)
+
+
+def _fits(package: Package | None, version: str) -> bool:
+    return package is not None and package.state == _WHOLE and version in ("", package.version, package.upstream)
