@@ -40,10 +40,10 @@ campaign: setup-dev ## The fault campaign of the burn-in: every fault seen, no h
 	@python -m tests.campaign $(if $(SEED),--seed $(SEED))
 
 molecule: setup-lab ## Molecule for every role, or one: make molecule ROLE=etcd
-	@python tools/molecule.py $(if $(ROLE),$(ROLE),$(ROLES))
+	@python -m tools.molecule $(if $(ROLE),$(ROLE),$(ROLES))
 
 test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (35 minutes)
-	@python tools/prove.py
+	@python -m tools.prove
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
 	@python tools/collection.py

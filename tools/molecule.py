@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
 """Run the molecule scenario of each role named, as many beside each other as there are cores.
 
-Each scenario has hosts and a network of its own, made for it and removed after it. One line a role; the whole output is
-in build/molecule/ROLE.log. Ends with one line of counts.
+Each scenario has hosts and a network of its own, made for it and removed after it. What took longest the last time goes
+first, so that no core ends with a long one alone. One line a role; the whole output is in build/molecule/ROLE.log. Ends
+with one line of counts.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+
+from gpu_burnin.system.files import write_atomic
+from tests.lab.paths import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / "build/molecule"
@@ -22,43 +29,74 @@ MAX_LANES = 4
 LOG_TAIL_LINES = 40
 
 
+@dataclass(frozen=True)
+class Run:
+    """How a scenario went. `cpu_s`: processor time of Ansible and of all it started here, without that of the hosts."""
+
+    passed: bool
+    seconds: float
+    cpu_s: float
+
+
 def main(roles: list[str]) -> int:
     """0 when every role passed."""
     os.environ["MUSTER_REPOSITORY"] = str(REPOSITORY)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     LOGS.mkdir(parents=True, exist_ok=True)
     _remove_left_overs()
+    known = last_seconds()
     failed = []
     with ThreadPoolExecutor(min(MAX_LANES, os.cpu_count() or 1)) as lanes:
-        running = {lanes.submit(_run, role): role for role in roles}
+        running = {lanes.submit(_run, role): role for role in longest_first(roles, known)}
         for done in as_completed(running):
-            role = running[done]
-            passed, seconds = done.result()
-            if passed:
-                print(f"molecule: {role} passed in {seconds:.0f} s", flush=True)
+            role, run = running[done], done.result()
+            took = f"{run.seconds:.0f} s ({run.cpu_s:.0f} CPU s)"
+            if run.passed:
+                known[role] = round(run.seconds, 1)
+                print(f"molecule: {role} passed in {took}", flush=True)
                 continue
             failed.append(role)
             tail = "\n".join(_log(role).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-            print(f"molecule: {role} FAILED after {seconds:.0f} s; the end of {_log(role)}:\n{tail}", flush=True)
+            print(f"molecule: {role} FAILED after {took}; the end of {_log(role)}:\n{tail}", flush=True)
+    _kept().parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(_kept(), json.dumps(known, indent=1, sort_keys=True).encode(), 0o644)
     print(f"molecule: {len(roles) - len(failed)} passed, {len(failed)} failed{': ' * bool(failed)}{' '.join(failed)}")
     return 1 if failed else 0
 
 
-def _run(role: str) -> tuple[bool, float]:
+def longest_first(roles: list[str], known: dict[str, float]) -> list[str]:
+    """The roles by their seconds of the last time; those never measured come first, in the order given."""
+    return sorted(roles, key=lambda role: -known.get(role, math.inf))
+
+
+def last_seconds() -> dict[str, float]:
+    """How long each role's scenario took when it last passed on this machine; nothing when that cannot be read."""
+    try:
+        return {str(role): float(seconds) for role, seconds in json.loads(_kept().read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _kept() -> Path:
+    return cache_dir() / "durations" / "molecule.json"
+
+
+def _run(role: str) -> Run:
     started = time.monotonic()
     state = LOGS / f"{role}.state"
     shutil.rmtree(state, ignore_errors=True)  # of an earlier run, where there was one
     with _log(role).open("wb") as log:
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["molecule", "test"],
             cwd=REPOSITORY / "roles" / role,
             env={**os.environ, "MOLECULE_EPHEMERAL_DIRECTORY": str(state)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-    return done.returncode == 0, time.monotonic() - started
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Run(process.returncode == 0, time.monotonic() - started, used.ru_utime + used.ru_stime)
 
 
 def _log(role: str) -> Path:

@@ -1,24 +1,31 @@
 #!/usr/bin/env python3
-"""`make test`: prove the project in stages, show how long each took, end with one line of counts.
+"""`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
 Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), molecule (a
 scenario for each role), lab (end to end, attacks, reboot).
-A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more.
+A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
+the stages and of the longest tests and scenarios are in build/times.json.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import resource
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_burnin.system.files import write_atomic
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUILD = REPOSITORY / "build"
+# So many of the longest are printed and kept.
+LONGEST = 10
 
 
 @dataclass(frozen=True)
@@ -32,32 +39,95 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
 
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stage found. `seconds`: how long each of its tests or scenarios took, by its name."""
+
+    counts: Counts
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command and how to read its result from its exit code and its output."""
+
+    name: str
+    command: list[str]
+    read: Callable[[int, str], Result]
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a stage took. `cpu_s`: processor time of all that it started here, without that of lab hosts."""
+
+    stage: str
+    seconds: float
+    cpu_s: float
+
 
 def main() -> int:
     """Run the stages; 0 when every test of every stage passed."""
     BUILD.mkdir(exist_ok=True)
     roles = sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
-    total = Counts(0, 0, 0)
     lab = [sys.executable, "-m", "pytest", "-v", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
-    stages: tuple[tuple[str, list[str], Callable[[int, str], Counts]], ...] = (
-        ("check", ["tools/check.sh", "--all"], lambda rc, _: _from_junit("unit.xml", rc)),
-        ("campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: _from_junit("campaign.xml", rc)),
-        ("molecule", [sys.executable, "tools/molecule.py", *roles], lambda rc, out: _from_molecule(out, rc)),
-        ("lab", lab, lambda rc, _: _from_junit("lab.xml", rc)),
+    stages = (
+        Stage("check", ["tools/check.sh", "--all"], lambda rc, _: read_junit(BUILD / "unit.xml", rc)),
+        Stage(
+            "campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: read_junit(BUILD / "campaign.xml", rc)
+        ),
+        Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], lambda rc, out: read_molecule(out, rc)),
+        Stage("lab", lab, lambda rc, _: read_junit(BUILD / "lab.xml", rc)),
     )
-    for name, command, count in stages:
-        print(f"== {name}", flush=True)
-        started = time.monotonic()
-        rc, out = _run(command)
-        counts = count(rc, out)
-        total += counts
-        print(
-            f"== {name}: {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped "
-            f"in {time.monotonic() - started:.0f} s",
-            flush=True,
-        )
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return prove(stages, BUILD / "times.json")
+
+
+def prove(stages: Sequence[Stage], times: Path) -> int:
+    """Run these stages and write what they took; 0 when every test of every stage passed."""
+    total = Counts(0, 0, 0)
+    took: list[Took] = []
+    seconds: dict[str, float] = {}
+    for stage in stages:
+        print(f"== {stage.name}", flush=True)
+        started, used = time.monotonic(), _children_cpu_s()
+        rc, out = _run(stage.command)
+        result = stage.read(rc, out)
+        took.append(Took(stage.name, time.monotonic() - started, _children_cpu_s() - used))
+        total += result.counts
+        seconds |= {f"{stage.name}: {name}": s for name, s in result.seconds.items()}
+        print(f"== {stage.name}: {result.counts} in {took[-1].seconds:.0f} s", flush=True)
+        write_times(times, took, seconds)
+    print_times(took, seconds)
+    print(total)
     return 1 if total.failed else 0
+
+
+def write_times(path: Path, took: Sequence[Took], seconds: Mapping[str, float]) -> None:
+    """Write the stages in their order and the longest tests and scenarios, in seconds."""
+    stages = {one.stage: {"seconds": round(one.seconds, 1), "cpu_s": round(one.cpu_s, 1)} for one in took}
+    written = {"stages": stages, "longest": {name: round(s, 1) for name, s in longest(seconds)}}
+    write_atomic(path, (json.dumps(written, indent=1) + "\n").encode(), 0o644)
+
+
+def print_times(took: Sequence[Took], seconds: Mapping[str, float]) -> None:
+    """Print the same in a few lines."""
+    print("== times: " + ", ".join(f"{one.stage} {one.seconds:.0f} s ({one.cpu_s:.0f} CPU s)" for one in took))
+    for name, s in longest(seconds):
+        print(f"{s:7.1f} s  {name}")
+
+
+def longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The ten that took longest, the longest first."""
+    return sorted(seconds.items(), key=lambda item: -item[1])[:LONGEST]
+
+
+def _children_cpu_s() -> float:
+    """Processor time of all processes started here, and by them, that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _run(command: list[str]) -> tuple[int, str]:
@@ -72,25 +142,29 @@ def _run(command: list[str]) -> tuple[int, str]:
     return process.returncode, "".join(lines)
 
 
-def _from_junit(name: str, rc: int) -> Counts:
-    """The counts in a JUnit file. A stage that failed without a failed test (a linter, say) counts as one failure."""
-    path = BUILD / name
+def read_junit(path: Path, rc: int) -> Result:
+    """What a JUnit file says. A stage that failed without a failed test (a linter, say) counts as one failure."""
     if not path.exists():
-        return Counts(0, 1, 0)
+        return Result(Counts(0, 1, 0), {})
     passed = failed = skipped = 0
+    seconds: dict[str, float] = {}
     for suite in ElementTree.parse(path).getroot().iter("testsuite"):
         bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         left_out = int(suite.get("skipped", 0))
         failed += bad
         skipped += left_out
         passed += int(suite.get("tests", 0)) - bad - left_out
-    return Counts(passed, max(failed, 1 if rc else 0), skipped)
+        for case in suite.iter("testcase"):
+            seconds[f"{case.get('classname')}.{case.get('name')}"] = float(case.get("time", 0))
+    return Result(Counts(passed, max(failed, 1 if rc else 0), skipped), seconds)
 
 
-def _from_molecule(out: str, rc: int) -> Counts:
+def read_molecule(out: str, rc: int) -> Result:
+    """What the lines of tools/molecule.py say."""
     found = re.search(r"^molecule: (\d+) passed, (\d+) failed", out, re.MULTILINE)
     passed, failed = (int(found[1]), int(found[2])) if found else (0, 1)
-    return Counts(passed, max(failed, 1 if rc else 0), 0)
+    each = re.findall(r"^molecule: (\w+) (?:passed in|FAILED after) (\d+) s", out, re.MULTILINE)
+    return Result(Counts(passed, max(failed, 1 if rc else 0), 0), {role: float(s) for role, s in each})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.yaml import yaml_load
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding, placeholders
 from ansible_collections.muster.fleet.plugins.module_utils.variable_names import KnownNames
@@ -50,7 +51,7 @@ class RoleSpec:
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise FleetError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]}); correct it") from error
 

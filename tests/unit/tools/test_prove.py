@@ -1,0 +1,98 @@
+"""`make test`: its counts, its exit code, and the times it leaves behind; and the order of molecule's scenarios."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.molecule import last_seconds, longest_first
+from tools.prove import Counts, Result, Stage, prove, read_junit, read_molecule
+
+JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
+<testcase classname="tests.unit.test_a" name="test_quick" time="0.01" />
+<testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25"><failure /></testcase>
+<testcase classname="tests.unit.test_b" name="test_none" time="0.0"><skipped /></testcase>
+</testsuite></testsuites>"""
+MOLECULE = """molecule: pki passed in 41 s (12 CPU s)
+molecule: etcd FAILED after 130 s (30 CPU s); the end of etcd.log:
+fatal: it took 9 s
+molecule: 1 passed, 1 failed: etcd
+"""
+
+
+def stage(name: str, result: Result, code: str = "") -> Stage:
+    return Stage(name, [sys.executable, "-c", code], lambda *_: result)
+
+
+def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    unit = Result(Counts(12, 0, 0), {f"test_{number}": float(number) for number in range(12)})
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    times = tmp_path / "times.json"
+    assert prove([stage("check", unit, busy), stage("molecule", Result(Counts(1, 0, 0), {"etcd": 9.5}))], times) == 0
+    kept = json.loads(times.read_text())
+    assert list(kept["stages"]) == ["check", "molecule"]
+    assert kept["stages"]["check"]["cpu_s"] >= 0.3 > kept["stages"]["molecule"]["cpu_s"]
+    assert kept["stages"]["check"]["seconds"] > 0
+    assert list(kept["longest"])[:4] == ["check: test_11", "check: test_10", "molecule: etcd", "check: test_9"]
+    assert len(kept["longest"]) == 10
+    shown = capfd.readouterr().out
+    assert "    9.5 s  molecule: etcd\n" in shown
+    assert "test_2" not in shown
+    assert shown.splitlines()[-1] == "13 passed, 0 failed, 0 skipped"
+
+
+def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(tmp_path: Path) -> None:
+    stages = [stage("check", Result(Counts(1, 1, 0), {})), stage("lab", Result(Counts(2, 0, 0), {}))]
+    assert prove(stages, tmp_path / "times.json") == 1
+    assert list(json.loads((tmp_path / "times.json").read_text())["stages"]) == ["check", "lab"]
+
+
+def test_a_junit_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "unit.xml"
+    path.write_text(JUNIT)
+    read = read_junit(path, 1)
+    assert read.counts == Counts(1, 1, 1)
+    assert read.seconds["tests.unit.test_a.test_long[x]"] == 7.25
+
+
+@pytest.mark.parametrize(
+    ("text", "rc"),
+    [(None, 0), ('<testsuites><testsuite tests="4" failures="0" errors="0" skipped="0"/></testsuites>', 1)],
+)
+def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_failure(
+    tmp_path: Path, text: str | None, rc: int
+) -> None:
+    path = tmp_path / "unit.xml"
+    if text is not None:
+        path.write_text(text)
+    assert read_junit(path, rc).counts.failed == 1
+
+
+def test_the_lines_of_molecule_are_read() -> None:
+    assert read_molecule(MOLECULE, 1) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0})
+    assert read_molecule("Traceback", 1).counts == Counts(0, 1, 0)
+
+
+def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
+    known = {"etcd": 130.0, "kubelet": 200.5, "pki": 41.0}
+    assert longest_first(["etcd", "fresh", "kubelet", "new", "pki"], known) == [
+        "fresh",
+        "new",
+        "kubelet",
+        "etcd",
+        "pki",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"etcd": "long"}', '{"etcd": null}', "\x00"])
+def test_a_broken_file_of_last_seconds_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("MUSTER_CACHE", str(tmp_path))
+    assert last_seconds() == {}
+    (tmp_path / "durations").mkdir()
+    (tmp_path / "durations/molecule.json").write_text('{"etcd": 130}')
+    assert last_seconds() == {"etcd": 130.0}
+    (tmp_path / "durations/molecule.json").write_text(text)
+    assert last_seconds() == {}
