@@ -22,12 +22,18 @@ from gpu_burnin.system.files import read_text
 
 UNIT = "gpu-burnin-run.service"
 PUBLISH_UNIT = "gpu-burnin-publish.service"
+# What observes GPUs and pauses while a burn-in needs them for itself: its services are PartOf= it and start After= it.
+# The service beside it starts it again and ends: a target that stays active would keep the run's name taken.
+MONITORING = Path("/etc/systemd/system/gpu-monitoring.target")
+_RESUME = "gpu-monitoring-resume.service"
 # On tmpfs and for root only: what the newest run of the unit prints, and how it ended.
 RUN_DIR = Path("/run/gpu-burnin")
 PROGRESS, ENDED = "progress.log", "ended"
 PROPERTIES = "ActiveState,Result,InvocationID"
 POLL_S = 0.5
 _COMMAND_TIMEOUT_S = 60.0
+# systemd forgets a unit once what follows it has been started: milliseconds.
+_FORGOTTEN_S = 10.0
 _MOST_PROGRESS_BYTES = 64 << 20
 _LAST_LINES = 5
 
@@ -63,6 +69,13 @@ class Started:
 
 def command(arguments: Sequence[str]) -> list[str]:
     """The systemd-run command line of one `gpu-burnin run --json ARGUMENTS`."""
+    pause = [
+        # Waits until its services have stopped; one that does not stop in its time is no reason not to test.
+        f"--property=ExecStartPre=-/bin/sh -c 'exec systemctl stop {MONITORING.name}'",
+        # By systemd itself, however the unit ends: nothing that is killed with the run can leave it paused.
+        f"--property=OnSuccess={_RESUME}",
+        f"--property=OnFailure={_RESUME}",
+    ]
     return [
         "systemd-run",
         f"--unit={UNIT}",
@@ -80,6 +93,7 @@ def command(arguments: Sequence[str]) -> list[str]:
         f"--property=StandardOutput=append:{RUN_DIR / REPORT}",
         f"--property=StandardError=append:{RUN_DIR / PROGRESS}",
         f"--property=ExecStopPost=-/bin/sh -c '{_at_its_end()}'",
+        *(pause if MONITORING.exists() else ()),
         "--",
         # This very installation, whatever PATH and the working directory hold.
         *(sys.executable, "-P", "-m", "gpu_burnin", "run", "--json"),
@@ -111,6 +125,9 @@ def start(arguments: Sequence[str]) -> Started:
             (RUN_DIR / name).unlink(missing_ok=True)
     except OSError as error:
         raise GpuBurninError(f"{_host()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
+    end_s = time.monotonic() + _FORGOTTEN_S
+    while _systemctl("show", "--property=LoadState", UNIT).strip() == "LoadState=loaded" and time.monotonic() < end_s:
+        time.sleep(POLL_S)
     done = _call(command(arguments))
     found, over = state(), ended()
     if done.returncode == 0:

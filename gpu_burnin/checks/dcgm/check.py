@@ -6,14 +6,16 @@ engine knows, so it is not started where GPUs of the node are left out of the ru
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO
 
 from gpu_burnin.checks import CheckContext, done_share
@@ -27,6 +29,11 @@ from gpu_burnin.types import CheckResult, Reason, SelftestResult, verdict_of
 
 # The longest answer that is read: 8 GPUs and all tests are some 100 KB.
 _MOST_BYTES = 16 << 20
+# Where the host engine listens that the role nvidia_dcgm has set up; others listen where dcgmi looks by itself.
+_SOCKET = Path("/run/nvidia-dcgm/nv-hostengine")
+# It pauses during a burn-in.
+_ENGINE = "nvidia-dcgm.service"
+_SYSTEMCTL_TIMEOUT_S = 60.0
 # What dcgmi says when nv-hostengine cannot be reached.
 _NO_ENGINE = ("unable to establish a connection", "unable to connect to host engine")
 
@@ -63,13 +70,35 @@ class Check:
                 "or leave the check dcgm out"
             )
             return _result(coverage, (make_reason("DCGM_MISSING", NAME, message),))
-        answer = _run(ctx, [path, "diag", "--run", str(level), "--json"], level)
+        with _host_engine():
+            where = ["--host", f"unix://{_SOCKET}"] if _SOCKET.exists() else []
+            answer = _run(ctx, [path, "diag", *where, "--run", str(level), "--json"], level)
         reasons, covered = _judged(ctx, answer, coverage)
         return _result(covered, reasons, answer.seconds)
 
     def selftest(self, ctx: CheckContext) -> tuple[SelftestResult, ...]:
         """None: what DCGM's detectors see is not ours to prove."""
         return ()
+
+
+@contextlib.contextmanager
+def _host_engine() -> Iterator[None]:
+    """With the host engine running. Where it was paused it stops again: the run's other checks have the GPUs alone."""
+    started = not _systemctl("is-active", "--quiet") and _systemctl("start")
+    try:
+        yield
+    finally:
+        if started:
+            _systemctl("stop")
+
+
+def _systemctl(*words: str) -> bool:
+    try:
+        command = ["systemctl", *words, _ENGINE]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_SYSTEMCTL_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False  # dcgmi says what is missing
+    return done.returncode == 0
 
 
 def _judged(ctx: CheckContext, answer: Answer, coverage: DcgmCoverage) -> tuple[tuple[Reason, ...], DcgmCoverage]:

@@ -20,6 +20,7 @@ from gpu_burnin.system.children import die_with_parent
 
 # For dcgmi to stop the tests in the host engine.
 GRACE_S = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _Ended(Exception):
@@ -29,20 +30,23 @@ class _Ended(Exception):
 def main(arguments: list[str]) -> int:
     """Exit status of the command; does not return when it had to be ended (this process gets SIGKILL too)."""
     timeout_s, parent, command = float(arguments[0]), int(arguments[1]), arguments[2:]
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, _end)
+    # Blocked until the command is known, or a signal in between would leave it to its own end.
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         die_with_parent(parent, signal.SIGTERM)
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as child:
-            try:
-                return child.wait(timeout_s)
-            except (_Ended, subprocess.TimeoutExpired):
-                _end_group(child)
-    except _Ended:
-        return -signal.SIGTERM
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        )
     except OSError as error:
         print(f"{command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return 127
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        return child.wait(timeout_s)
+    except (_Ended, subprocess.TimeoutExpired):
+        _end_group(child)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -51,7 +55,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _end_group(child: subprocess.Popen[bytes]) -> NoReturn:
     """End everything in this process group, this process last."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

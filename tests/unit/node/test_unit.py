@@ -37,6 +37,33 @@ def test_the_run_survives_who_started_it_and_verdicts_are_no_failures() -> None:
     assert words[-7:] == [sys.executable, "-P", "-m", "gpu_burnin", "run", "--json", "--level", "quick"][-7:]
 
 
+def test_what_observes_gpus_pauses_and_systemd_itself_starts_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "gpu-monitoring.target"
+    monkeypatch.setattr(unit, "MONITORING", target)
+    assert not any("gpu-monitoring" in word for word in unit.command([]))
+    target.touch()
+    words = unit.command([])
+    assert words.index("--property=OnSuccess=gpu-monitoring-resume.service") < words.index("--")
+    assert "--property=OnFailure=gpu-monitoring-resume.service" in words
+    (pause,) = (word for word in words if word.startswith("--property=ExecStartPre="))
+    assert pause == "--property=ExecStartPre=-/bin/sh -c 'exec systemctl stop gpu-monitoring.target'"
+
+
+def test_a_unit_that_is_not_forgotten_yet_is_waited_for(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host / "program").write_text("exit 0\n")
+    answers = iter(["LoadState=loaded\n", "LoadState=loaded\n", "LoadState=not-found\n"])
+    asked = unit._systemctl
+
+    def systemctl(*words: str) -> str:
+        return next(answers) if "--property=LoadState" in words else asked(*words)
+
+    monkeypatch.setattr(unit, "_systemctl", systemctl)
+    assert unit.start([]).started
+    assert next(answers, None) is None, "it was started while its name was taken"
+
+
 @pytest.mark.parametrize("exit_code", [0, 1, 2, 3])
 def test_a_run_is_followed_to_its_exit_code(host: Path, exit_code: int) -> None:
     (host / "program").write_text(f'echo one >&2; printf "two\\nthree" >&2; echo "{{}}"; exit {exit_code}\n')

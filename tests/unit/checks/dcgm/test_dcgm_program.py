@@ -63,6 +63,25 @@ def test_dcgmi_is_asked_for_the_level_and_its_answer_is_the_result(
     assert covered(result) == f"DCGM 4.5.2 at its level {number}, an opinion of its own, 3 Pass"
 
 
+@pytest.mark.parametrize(("active", "done"), [(0, ["is-active"]), (3, ["is-active", "start", "stop"])])
+def test_a_paused_host_engine_runs_for_the_check_alone(
+    dcgmi: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, active: int, done: list[str]
+) -> None:
+    """systemctl is played: `start` makes the socket, on which dcgmi is then asked."""
+    dcgmi(_say(tmp_path, answer()))
+    monkeypatch.setattr(check, "_SOCKET", tmp_path / "socket")
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\necho "$1" >>{tmp_path}/done\n'
+        f"case $1 in is-active) exit {active};; start) touch {tmp_path}/socket;; esac\n"
+    )
+    systemctl.chmod(0o755)
+    assert run().verdict is Verdict.PASS
+    assert (tmp_path / "done").read_text().split() == done
+    host = [] if active == 0 else ["--host", f"unix://{tmp_path}/socket"]
+    assert (tmp_path / "asked").read_text().split() == ["diag", *host, "--run", "2", "--json"]
+
+
 def test_a_failing_dcgmi_fails_the_node(dcgmi: Callable[[str], Path], tmp_path: Path) -> None:
     document = answer()
     spoil(document, "memory", 0, "Fail", ("Uncorrectable ECC error", 2))
