@@ -186,4 +186,18 @@ def test_a_host_without_the_driver_is_held_with_the_reason_and_notes_are_told() 
     text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
     assert rows(text)["gpu-2"] == "gpu-2 GPU node held no driver as asked"
     assert "gpu-2 is held\n  driver: it does not load\n" in text
-    assert "gpu-1: note 0\n" in text and "note 5" not in text and "and 2 more notes of the driver" in text
+    assert "gpu-1: note 0\n" in text and "note 5" not in text and "and 2 more notes of driver and DCGM" in text
+
+
+def test_a_host_whose_fabric_is_not_complete_is_held_and_a_blind_dcgm_is_told() -> None:
+    found = variables(localhost={})
+    found["gpu-2"] = {
+        **found["gpu-2"],
+        "__gpu_burnin_result": {},
+        "nvidia_fabricmanager_found": {"held": "GPU 1 is out"},
+    }
+    found["gpu-1"]["nvidia_dcgm_found"] = {"held": "it sees one GPU of two"}
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node held no fabric as asked"
+    assert "gpu-2 is held\n  fabric: GPU 1 is out\n" in text
+    assert "gpu-1: DCGM: it sees one GPU of two\n" in text

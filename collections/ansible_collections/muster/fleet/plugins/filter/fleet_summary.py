@@ -57,6 +57,8 @@ ROLES = {
 }
 # So many hosts are named where there may be hundreds.
 NAMED_HOSTS = 5
+# Parts of the NVIDIA stack without which no host does work, and their roles. DCGM only observes.
+_PARTS = {"driver": "driver", "fabric": "fabricmanager"}
 
 
 def fleet_summary(
@@ -114,7 +116,7 @@ def _state(
         return "FAILED: see the failed task above"
     burnin, admission = _burnin(host, hostvars), admitted.get(host, {})
     if not burnin and not admission:
-        return "held  no driver as asked" if _driver(host, hostvars).get("held") else "up"
+        return next((f"held  no {part} as asked" for part in _stack(host, hostvars)), "up")
     simulated = " (simulated)" if admission.get("simulated") else ""
     verdict = burnin.get("verdict") or str(admission.get("verdict") or "no verdict").upper()
     codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in _reasons(burnin, admission)))
@@ -142,21 +144,28 @@ def _driver(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
     return result
 
 
+def _stack(host: str, hostvars: Mapping[str, Any]) -> dict[str, str]:
+    """{part of the NVIDIA stack without which a host does no work: why it is not as asked}."""
+    found = {part: hostvars[host].get(f"nvidia_{role}_found") or {} for part, role in _PARTS.items()}
+    return {part: str(result["held"]) for part, result in found.items() if result.get("held")}
+
+
 def _notes(names: list[str], hostvars: Mapping[str, Any]) -> list[str]:
-    """What the driver's role would change and did not, such as the driver of a node that does work."""
+    """What the driver's role would change and did not, such as the driver of a node that does work; a blind DCGM."""
     noted = [(host, note) for host in names for note in _driver(host, hostvars).get("notes", [])]
+    observed = [(host, (hostvars[host].get("nvidia_dcgm_found") or {}).get("held")) for host in names]
+    noted += [(host, f"DCGM: {short_uuids(held)}") for host, held in observed if held]
     lines = [line for host, note in noted[:NAMED_HOSTS] for line in wrap(f"{host}: {note}", STANDARD_WIDTH, "", "  ")]
     more = len(noted) - NAMED_HOSTS
-    return [*lines, *([f"and {more} more notes of the driver"] if more > 0 else []), *([""] if noted else [])]
+    return [*lines, *([f"and {more} more notes of driver and DCGM"] if more > 0 else []), *([""] if noted else [])]
 
 
 def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:
     burnin = _burnin(host, hostvars)
     reasons = _reasons(burnin, admitted.get(host, {}))
     lines = [f"{host} is held{_order(burnin)}"]
-    stack = _driver(host, hostvars)
-    if stack.get("held"):
-        lines += wrap(f"driver: {stack['held']}", STANDARD_WIDTH, "  ", "    ")
+    for part, held in _stack(host, hostvars).items():
+        lines += wrap(f"{part}: {short_uuids(held)}", STANDARD_WIDTH, "  ", "    ")
     if burnin.get("postponed"):
         lines += wrap(f"not tested: {burnin['why']}", STANDARD_WIDTH, "  ", "    ")
     for reason in reasons:

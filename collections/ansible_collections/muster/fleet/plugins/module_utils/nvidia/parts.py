@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
@@ -33,26 +33,29 @@ def ensure(
     Gives the names of those that were (with `act` false: would be) installed, and the files that changed. Raises
     FleetError.
     """
-    try:
-        have = {package.name: package for package in installed(run, wanted)}
-    except CommandError as error:
-        raise FleetError(str(error)) from error
+    have = _installed(wanted, run)
     missing = [package for package, version in wanted.items() if not _fits(have.get(package), version)]
     folders = [files.DirectorySpec("/etc/apt/keyrings"), files.DirectorySpec("/etc/apt/preferences.d")]
     sources = apt.repository_files(source) if source is not None else ()
     changed = list(files.apply(sources, folders if sources else (), check=not act).changed_files)
-    exact = {package: have[package].version for package in wanted if package not in missing}
+    loose = [package for package in wanted if package in missing or not have[package].held]
     if missing and act:
         apt.update(apt.run_apt, source)
-        exact |= apt.resolve({package: wanted[package] for package in missing}, run)
-        apt.install({package: exact[package] for package in missing}, apt.run_apt)
+        apt.install(apt.resolve({package: wanted[package] for package in missing}, run), apt.run_apt)
+        have = _installed(wanted, run)
     if act or not missing:
-        pins = {package: version for package, version in exact.items() if version}
+        pins = {package: have[package].version for package in wanted}
         changed += files.apply([apt.preferences(name, pins)], check=not act).changed_files
-    loose = [package for package in wanted if package in missing or not have[package].held]
     if loose and act:
         apt.hold(loose, run)
     return (*changed, *loose)
+
+
+def _installed(names: Iterable[str], run: Run) -> dict[str, Package]:
+    try:
+        return {package.name: package for package in installed(run, names)}
+    except CommandError as error:
+        raise FleetError(str(error)) from error
 
 
 def _fits(package: Package | None, version: str) -> bool:

@@ -1,0 +1,244 @@
+#!/usr/bin/python
+"""Ansible module: DCGM and its exporter run, watch health, see every GPU, and pause while a burn-in runs."""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, driver, nvml, parts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
+
+DOCUMENTATION = r"""
+module: nvidia_dcgm
+short_description: DCGM and its exporter - running, watching health, seeing every GPU, paused while a burn-in runs
+version_added: "0.1.0"
+description:
+  - Has DCGM 4 and the exporter in exact versions, the host engine on a Unix socket, all health watches set at each of
+    its starts, and the exporter with a small counter file.
+  - Compares by UUID what the host engine, the exporter and NVML see. A host on which they differ is no failed task; the
+    reason is in C(held).
+  - While a burn-in runs on the host, nothing is started and nothing compared; C(paused) says so.
+  - Where there is no host engine and none is to be installed, nothing is done.
+options:
+  source:
+    description: As C(fleet_nvidia_source). With V(image) nothing is installed.
+    type: str
+    choices: [image, nvidia, debian, ubuntu]
+    default: image
+  repository_url:
+    description: >-
+      As C(fleet_nvidia_repository_url). DCGM is in NVIDIA's repository alone, wherever the driver comes from.
+    type: str
+    default: ""
+  repository_key:
+    description: As C(fleet_nvidia_repository_key).
+    type: str
+    default: ""
+  repository_fingerprint:
+    description: As C(fleet_nvidia_repository_fingerprint).
+    type: str
+    default: ""
+  version:
+    description: Version of DCGM, such as C(4.5.2). Empty installs none.
+    type: str
+    default: ""
+  exporter_version:
+    description: Version of the exporter, such as C(4.8.2). Empty installs none.
+    type: str
+    default: ""
+  cuda:
+    description: For which CUDA release its tests are installed.
+    type: str
+    choices: ["12", "13"]
+    default: "13"
+  exporter_address:
+    description: Where the exporter listens, as address and port; without an address on all.
+    type: str
+    default: ":9400"
+  deadline_s:
+    description: How long engine and exporter may take to see every GPU, in seconds.
+    type: float
+    default: 60
+  kernel_root:
+    description: Where C(proc) of the kernel is.
+    type: path
+    default: /
+extends_documentation_fragment:
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Run DCGM
+  muster.fleet.nvidia_dcgm:
+    source: nvidia
+    repository_url: "{{ fleet_nvidia_repository_url }}"
+    repository_key: "{{ fleet_nvidia_repository_key }}"
+    repository_fingerprint: "{{ fleet_nvidia_repository_fingerprint }}"
+    version: 4.5.2
+"""
+
+RETURN = r"""
+held:
+  description: What is wrong with it, as a sentence; empty when nothing is.
+  returned: success
+  type: str
+paused:
+  description: A burn-in runs, so nothing was started or compared.
+  returned: success
+  type: bool
+present:
+  description: There is a host engine, or was one to be installed.
+  returned: success
+  type: bool
+"""
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "default": "image"},
+    **parts.REPOSITORY_OPTIONS,
+    "version": {"type": "str", "default": ""},
+    "exporter_version": {"type": "str", "default": ""},
+    "cuda": {"type": "str", "choices": ["12", "13"], "default": "13"},
+    "exporter_address": {"type": "str", "default": ":9400"},
+    "deadline_s": {"type": "float", "default": 60},
+    "kernel_root": {"type": "path", "default": "/"},
+}
+_BINARIES = {dcgm.ENGINE: "/usr/bin/nv-hostengine", dcgm.EXPORTER: "/usr/bin/dcgm-exporter"}
+_BURNIN = "gpu-burnin-run.service"
+_POLL_S = 1.0
+_HTTP_TIMEOUT_S = 10.0
+
+
+class Held(Exception):
+    """What is wrong with DCGM here, as a clause."""
+
+
+def manage(module: AnsibleModule) -> dict[str, Any]:
+    """Bring DCGM up and compare what it sees. Raises FleetError for mistakes of the inventory."""
+    given, act = module.params, not module.check_mode
+    installs = given["source"] != "image" and bool(given["version"])
+    present = installs or Path(_BINARIES[dcgm.ENGINE]).exists()
+    exports = bool(given["exporter_version"]) if installs else Path(_BINARIES[dcgm.EXPORTER]).exists()
+    paused = systemd_unit.show(_BURNIN).running
+    changed: list[str] = []
+    held = ""
+    try:
+        if present:
+            if installs:
+                changed += install(given, act=act)
+            changed += configure(given["exporter_address"] if exports else "", act=act)
+            loaded = bool(driver.loaded(Path(given["kernel_root"])).version)
+            if not loaded:
+                raise Held("the NVIDIA driver is not loaded, and DCGM would see no GPU; see the role nvidia_driver")
+            if not paused:
+                changed += run_services(exports, act=act)
+            if not paused and (act or not changed):
+                port = given["exporter_address"].rpartition(":")[2] if exports else ""
+                compare(port, run_command, given["deadline_s"] if act else 0.0)
+    except Held as reason:
+        held = str(reason)
+        module.warn(f"{os.uname().nodename}: {held}")
+    return {"changed": bool(changed), "held": held, "paused": present and paused, "present": present}
+
+
+def install(given: dict[str, Any], *, act: bool) -> tuple[str, ...]:
+    """The packages, of DCGM 4. Raises FleetError."""
+    if not given["version"].startswith("4."):
+        raise FleetError(f"nvidia_dcgm_version is {given['version']}: give a release of DCGM 4, such as 4.5.2")
+    source = parts.repository(given)
+    if source is None:
+        raise FleetError("nvidia_dcgm_version is set and fleet_nvidia_repository_url is not: DCGM is nowhere else")
+    base = "datacenter-gpu-manager-4"
+    wanted = {f"{base}-core": given["version"], f"{base}-cuda{given['cuda']}": given["version"]}
+    if given["exporter_version"]:
+        wanted["datacenter-gpu-manager-exporter"] = given["exporter_version"]
+    return parts.ensure("nvidia-dcgm", wanted, source, run_command, act=act)
+
+
+def configure(exporter: str, *, act: bool) -> tuple[str, ...]:
+    """The units' files and the counters."""
+    texts = dcgm.unit_files(exporter) | ({dcgm.COUNTERS: dcgm.counter_file()} if exporter else {})
+    specs = [files.FileSpec(path, text.encode(), 0o644, "root", "root") for path, text in texts.items()]
+    folders = sorted({str(Path(path).parent) for path in texts})
+    return files.apply(specs, [files.DirectorySpec(folder) for folder in folders], check=not act).changed_files
+
+
+def run_services(exports: bool, *, act: bool) -> list[str]:
+    """The target, and each service not older than its files. Raises Held."""
+    done: list[str] = []
+    units = [dcgm.ENGINE, *([dcgm.EXPORTER] if exports else [])]
+    for unit in [*units, dcgm.TARGET]:
+        if not act and not systemd_unit.show(unit).loaded:
+            done.append(unit)  # its package would bring it
+            continue
+        stale_after = [_BINARIES[unit], dcgm.COUNTERS] if unit == dcgm.EXPORTER else [_BINARIES.get(unit, "/dev/null")]
+        wanted = systemd_unit.Wanted(unit, restart_after=stale_after, enabled=unit == dcgm.TARGET)
+        try:
+            done += systemd_unit.bring_up(wanted, act=act).actions
+        except FleetError as error:
+            last = systemd_unit.log_tail(unit).splitlines()[-1:]
+            raise Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
+    return done
+
+
+def compare(
+    port: str,
+    run: Run,
+    deadline_s: float,
+    fetch: Callable[[str], str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until engine and exporter (on `port`; empty: none) see what NVML sees. Raises Held with what they do not."""
+    by_nvml = nvml.read(run, may_start=True)
+    if by_nvml.gpus is None:
+        raise Held(f"NVML does not tell the GPUs to compare DCGM with: {by_nvml.error}")
+    expected = {gpu.uuid for gpu in by_nvml.gpus if gpu.uuid}
+    end = clock() + deadline_s
+    while problem := _problem(port, run, expected, fetch or metrics):
+        if clock() >= end:
+            raise Held(f"after {deadline_s:g} s {problem}; look at journalctl -u {dcgm.ENGINE}, restart it when idle")
+        sleep(_POLL_S)
+
+
+def _problem(port: str, run: Run, expected: set[str], fetch: Callable[[str], str]) -> str:
+    try:
+        seen = run(["dcgmi", "discovery", "--host", dcgm.ADDRESS, "-l"])
+        if seen.code != 0:
+            return f"the host engine does not answer: {' '.join((seen.out + seen.err).split())[:200]}"
+        if found := dcgm.difference("the host engine", dcgm.uuids(seen.out), expected):
+            return found
+        off = dcgm.watches_off(run(["dcgmi", "health", "--host", dcgm.ADDRESS, "-f"]).out)
+        if off is None or off:
+            return f"health is not watched: {', '.join(off or ['dcgmi health -f shows no watch'])}"
+        return dcgm.difference("the exporter", dcgm.uuids(fetch(port)), expected) if port else ""
+    except CommandError as error:
+        return f"the host engine does not answer: {error}"
+    except (OSError, urllib.error.URLError) as error:
+        return f"the exporter does not answer on port {port}: {error}"
+
+
+def metrics(port: str) -> str:
+    """What the exporter shows. Raises OSError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=_HTTP_TIMEOUT_S) as answer:
+        text: str = answer.read().decode(errors="replace")
+        return text
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(manage, ARGUMENT_SPEC)
+
+
+if __name__ == "__main__":
+    main()
