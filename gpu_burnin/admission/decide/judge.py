@@ -166,8 +166,10 @@ def _failed(facts: Facts) -> Judged | None:
         return None
     code = fault(statement)
     said = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
-    if code == HARDWARE_CHANGED and rank(statement.level) < 0:
-        return _held(facts, State.SUSPECT, code, f"{name}: {said}", retest=True)
+    if rank(statement.level) < 0:
+        said = f"{said.rstrip('.')}, seen by its agent at {sentence(statement.finished_at)}"
+        if code == HARDWARE_CHANGED:
+            return _held(facts, State.SUSPECT, code, f"{name}: {said}", retest=True)
     return Judged(
         State.QUARANTINED,
         code,

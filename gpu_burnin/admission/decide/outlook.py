@@ -42,6 +42,6 @@ def next_of(stand: Stand, request: Request | None, judged: Judged | None = None)
     if stand.state is State.QUARANTINED and stand.who:
         return Next("judged again", f"its work is asked to leave, until {stand.who} lets it go", _time(stand.until))
     if stand.state is State.QUARANTINED:
-        return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what its report asks for")
+        return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what was found asks for")
     why = _AWAITED.get(stand.code, "it needs a pass of a new burn-in, or what the code asks for")
     return Next("judged again", why)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from gpu_burnin.node.evidence import WATCHED
 from gpu_burnin.types import OMIT_DEFAULT, Action, Verdict
 
 # How long a step counts for a fault that comes back: a GPU that needs a reset each week is the technician's.
@@ -96,6 +97,7 @@ class Found:
     """What a node says of itself now. `stale` is why its newest report says nothing of this boot, "" where it does.
 
     `gate` is why its own gate is closed, "" where it is open. `reached`: it answered.
+    `said` is what speaks against it, in words.
     """
 
     reached: bool
@@ -108,6 +110,7 @@ class Found:
     level: str = ""
     stale: str = ""
     gate: str = ""
+    said: str = "its newest report"
 
     @property
     def blamed(self) -> tuple[Fault, ...]:
@@ -161,7 +164,16 @@ def found_of(look: Mapping[str, Any] | None) -> Found:
         run_id=str(evidence["run_id"]),
         level=str(evidence["level"]),
         stale=stale,
+        said=_said(evidence),
     )
+
+
+def _said(evidence: Mapping[str, Any]) -> str:
+    """What speaks against the node: a report, or the words of its agent, of which there is none."""
+    if evidence["level"] != WATCHED:
+        return "its newest report"
+    words = "; ".join(str(reason["message"]) for reason in evidence["reasons"])
+    return f"what its agent saw at {evidence['finished_at']}: {words}"
 
 
 def next_rung(found: Found, steps: Sequence[Step], can: Collection[Rung], now: datetime) -> Next:
@@ -189,7 +201,7 @@ def next_rung(found: Found, steps: Sequence[Step], can: Collection[Rung], now: d
     if highest is not None and wanted.rank <= highest.rank:
         # A doubt that stays blames no hardware: nobody's power is cut for it.
         rung = _AFTER[highest] if found.verdict == Verdict.FAIL else Rung.HOLD
-    why = f"its newest report ({found.verdict}: {codes}) asks for {found.action}"
+    why = f"{found.said} ({found.verdict}: {codes}) asks for {found.action}"
     if rung is not wanted:
         why += f", and {highest} has not cleared it"
     return _within(rung, can, why)

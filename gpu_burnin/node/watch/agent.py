@@ -82,6 +82,8 @@ class Agent:
         self._vitals_due_s: float | None = None
         self._nvml_why = ""
         self._changed_hardware = ""
+        # A GPU that is lost no longer says who it is.
+        self._labels: dict[str, str] = {}
         self._told: dict[str, str] = {}
         if self.memory.problem:
             say(self.memory.problem)
@@ -113,6 +115,7 @@ class Agent:
         if vitals is None:
             return
         self.revoker.simulated |= vitals.simulated
+        self._labels |= {gpu.pci_bus_id: gpu.label for gpu in vitals.gpus if gpu.pci_bus_id and gpu.uuid}
         known = self.memory.kept.uncorrected
         counts = {gpu.uuid: gpu.uncorrected for gpu in vitals.gpus if gpu.uuid and gpu.uncorrected is not None}
         if not self._burning(now_s, fresh=True):
@@ -205,7 +208,7 @@ class Agent:
             self._held = [seen for seen in held if seen.again]
             held = [seen for seen in held if not seen.again]
         fresh = [s.event for s in held if not s.again or not judged.is_known(s.event, known or (), self.memory)]
-        for finding in of_xids(fresh, self._table):
+        for finding in of_xids(fresh, self._table, self._labels):
             self._act(finding)
         if held:
             judged.remember(self.memory, [seen.event for seen in held])

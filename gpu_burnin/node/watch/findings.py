@@ -36,18 +36,25 @@ class Finding:
     monotonic_us: int | None = None
 
 
-def of_xids(events: Iterable[XidEvent], table: XidTable) -> tuple[Finding, ...]:
-    """XIDs and SXids by the runtime column: revoke is fatal, warn and unknown codes are told, log is nothing."""
+def of_xids(events: Iterable[XidEvent], table: XidTable, labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    """XIDs and SXids by the runtime column: revoke is fatal, warn and unknown codes are told, log is nothing.
+
+    `labels` are how a person finds the GPUs, by PCI address, as far as NVML was ever heard of them.
+    """
     return tuple(
         Finding(
             one.code,
-            one.message,
+            _located(one.message, one.event.pci_bus_id, labels),
             one.fatal,
             f"{'SXid' if one.event.sxid else 'XID'} {one.event.xid} {one.event.pci_bus_id}".strip(),
             one.event.monotonic_us,
         )
         for one in judge_work(events, table)
     )
+
+
+def _located(message: str, bus_id: str, labels: Mapping[str, str]) -> str:
+    return message.replace(f" on {bus_id}", f" on {labels[bus_id]}", 1) if bus_id in labels else message
 
 
 def of_vitals(now: Vitals, before: Mapping[str, int]) -> tuple[Finding, ...]:

@@ -311,6 +311,15 @@ def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
     assert told(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
 
 
+def test_what_the_agent_revoked_is_told_with_its_time_and_what_comes_next() -> None:
+    said = replace(
+        PASSED, verdict=Verdict.FAIL, sequence=6, level="watch", code="XID_FATAL", message="XID 79 on GPU 3."
+    )
+    status = seen(ready_view(statement=said)).decision.status
+    assert status.message == f"gpu-1: XID 79 on GPU 3, seen by its agent at {said.finished_at}"
+    assert status.next and "playbooks/repair.yml does what was found asks for" in status.next.why
+
+
 def test_a_revocation_that_waits_for_our_own_test_counts_at_once() -> None:
     note = AgentNote(BOOT, revoking=Revoking("XID_FATAL", "XID 79 on 0000:81:00.0"))
     found = seen(asked(evidence=Evidence(), agent=note), DONE)

@@ -171,3 +171,12 @@ def test_what_a_node_says_is_read() -> None:
     busy["status"]["unit"]["running"] = True
     assert found_of(busy).stale == "a burn-in is under way"
     assert found_of(busy).blamed == ()
+
+
+def test_what_the_agent_saw_is_told_in_its_words_and_is_no_report() -> None:
+    reason = {"code": "XID_FATAL", "gpu": None, "message": "XID 79 on GPU 3: GPU has fallen off the bus"}
+    seen = look(level="watch", reasons=[reason], finished_at="2026-11-22T16:58:00Z", action="reset_gpu")
+    assert next_rung(found_of(seen), [], ALL, NOW).why == (
+        "what its agent saw at 2026-11-22T16:58:00Z: XID 79 on GPU 3: GPU has fallen off the bus (FAIL: XID_FATAL) "
+        "asks for reset_gpu"
+    )

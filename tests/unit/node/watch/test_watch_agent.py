@@ -87,6 +87,15 @@ def test_a_fatal_xid_closes_the_gate_and_is_signed_with_the_next_sequence(bench:
     assert json.loads(kept.read_bytes())["code"] == "XID_FATAL"
 
 
+def test_a_fatal_xid_names_the_gpu_as_it_was_known_before_it_was_lost(bench: Bench, public_line: str) -> None:
+    gpu = healthy(pci_bus_id="0000:1b:00.0")
+    bench.gpus(gpu)
+    bench.log(xid())
+    bench.tick()
+    message = published(bench, public_line).statement.message
+    assert f"XID 79 on GPU {gpu.index} (0000:1b:00.0 {gpu.uuid}): " in message
+
+
 def test_a_run_that_begins_later_is_higher_and_its_pass_opens_again(
     bench: Bench, config: Config, statement: Statement, public_line: str
 ) -> None:
@@ -114,6 +123,8 @@ def test_status_tells_a_revocation_as_a_fail_that_stands(bench: Bench, monkeypat
     assert [(reason["code"], reason["action"]) for reason in told.reasons] == [("XID_FATAL", "reset_gpu")]
     assert "taken back by the agent, of this boot" in render(found)
     decision = burnin.decide(to_json(found), level="quick", retest=False)
+    assert "XID_FATAL: XID 79 on 0000:1b:00.0" in decision.why and "playbooks/repair.yml" in decision.why
+    assert f"at {told.finished_at}" in decision.why
     assert not decision.run, "work may still be on the node: a person or the admitter asks for the retest"
 
 

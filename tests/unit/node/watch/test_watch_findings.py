@@ -27,7 +27,7 @@ def event(text: str, at_us: int = 5_000_000) -> XidEvent:
 
 
 def told(*events: XidEvent) -> list[tuple[str, bool]]:
-    return [(finding.code, finding.fatal) for finding in of_xids(events, TABLE)]
+    return [(finding.code, finding.fatal) for finding in of_xids(events, TABLE, {})]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_every_code_of_the_table_is_judged_as_its_row_says() -> None:
 def test_one_finding_for_each_code_and_device() -> None:
     storm = [event("NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault", at) for at in range(100)]
     other = event("NVRM: Xid (PCI:0000:43:00): 31, pid=7, MMU Fault")
-    found = of_xids([*storm, other], TABLE)
+    found = of_xids([*storm, other], TABLE, {})
     assert [finding.place for finding in found] == ["XID 31 0000:1b:00.0", "XID 31 0000:43:00.0"]
     assert "100 times" in found[0].message
 

@@ -106,6 +106,10 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
         return Decision(True, "the host was started again since its last burn-in")
     if evidence["level"] == "watch" and any(reason["code"] == "HARDWARE_CHANGED" for reason in evidence["reasons"]):
         return Decision(True, "the GPUs or the driver are not those that were tested")
+    if evidence["level"] == "watch":
+        found = "; ".join(f"{reason['code']}: {reason['message']}" for reason in evidence["reasons"])
+        why = f"its agent took the pass of this boot back at {evidence['finished_at']} ({found})"
+        return Decision(False, f"{why}; playbooks/repair.yml does what this asks for, and a retest tests it as it is")
     if evidence["verdict"] != "PASS":
         return Decision(False, f"the {evidence['verdict']} of this boot stands until a retest is asked for")
     if level not in LEVELS or evidence["level"] not in LEVELS:
