@@ -201,3 +201,14 @@ def test_a_host_whose_fabric_is_not_complete_is_held_and_a_blind_dcgm_is_told() 
     assert rows(text)["gpu-2"] == "gpu-2 GPU node held no fabric as asked"
     assert "gpu-2 is held\n  fabric: GPU 1 is out\n" in text
     assert "gpu-1: DCGM: it sees one GPU of two\n" in text
+
+
+def test_a_host_whose_containers_get_no_gpus_is_held_and_a_missing_driver_is_told_first() -> None:
+    found = variables(localhost={})
+    toolkit = {"held": "containerd 1.6.20 knows no CDI", "devices": ["GPU-1"]}
+    found["gpu-2"] = {**found["gpu-2"], "__gpu_burnin_result": {}, "nvidia_container_toolkit_found": toolkit}
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node held no CDI specification as asked"
+    assert "gpu-2 is held\n  CDI specification: containerd 1.6.20 knows no CDI\n" in text
+    found["gpu-2"]["nvidia_driver_found"] = {"held": "it does not load"}
+    assert rows(fleet_summary(HOSTS, found, GROUPS, HOSTS))["gpu-2"] == "gpu-2 GPU node held no driver as asked"

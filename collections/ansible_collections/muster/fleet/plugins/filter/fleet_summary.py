@@ -58,7 +58,7 @@ ROLES = {
 # So many hosts are named where there may be hundreds.
 NAMED_HOSTS = 5
 # Parts of the NVIDIA stack without which no host does work, and their roles. DCGM only observes.
-_PARTS = {"driver": "driver", "fabric": "fabricmanager"}
+_PARTS = {"driver": "driver", "fabric": "fabricmanager", "CDI specification": "container_toolkit"}
 
 
 def fleet_summary(

@@ -23,7 +23,7 @@ description:
   - Enables the units that make the specification at boot and when the driver changes, starts the one that compares and
     makes it, and then looks whether it has a device for each GPU that NVML shows, for no other, and names only files
     that are there; and whether the containerd that runs reads such files at all.
-  - A specification that does not fit is an answer, in C(problems), and no error.
+  - A specification that does not fit is an answer, in RV(held), and no error.
 options:
   packages:
     description: Packages of the toolkit and the version of each.
@@ -87,10 +87,9 @@ devices:
   type: list
   elements: str
   returned: success
-problems:
-  description: Why containers would not get the GPUs that they ask for, each one sentence; empty when they do.
-  type: list
-  elements: str
+held:
+  description: Why containers would not get the GPUs that they ask for; empty when they do.
+  type: str
   returned: success
 """
 
@@ -147,12 +146,13 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
         problems.append("NVML shows no GPU; see `nvidia-smi -L` and the kernel log")
     elif act or before is not None:
         problems += cdi.problems(Path("/"), path, gpus)
+    if problems:
+        module.warn(f"{os.uname().nodename}: {'; '.join(problems)}")
     return {
         "changed": bool(actions),
         "actions": actions,
         "devices": [gpu.uuid for gpu in gpus if gpu.uuid],
-        "problems": problems,
-        **({"msg": f"{os.uname().nodename}: {'; '.join(problems)}"} if problems else {}),
+        "held": "; ".join(problems),
     }
 
 
