@@ -30,8 +30,8 @@ lab: setup-lab ## Start a small fleet on this machine and run site.yml on it
 lab-down: setup-lab ## Remove the lab: hosts, network, disks, state
 	@python -m tests.lab down
 
-check: setup-dev ## The fast loop: lint, types, unit tests but for the slow ones (2.5 minutes)
-	@tools/check.sh
+check: setup-dev ## The fast loop: lint, types, unit tests but for the slow ones (2.5 minutes); BASE=commit adds the slow ones of what changed since
+	@BASE=$(BASE) tools/check.sh
 
 unit: setup-dev ## All unit tests, the slow ones too
 	@pytest -q -n 3 tests/unit

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # The fast loop: lint, types, unit tests. Each tool runs on the whole tree, without skip lists. Unit tests that are
-# marked slow run with --all, as `make test` does.
+# marked slow run with --all, as `make test` does; with BASE=COMMIT in the environment those of the areas that changed
+# since that commit run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 export PATH="$PWD/.venv/bin:$PATH"
+# Tests start Python a thousand times, and three workers rewrite the same assertions: what is compiled is kept, also where
+# the environment says otherwise, as images of containers do.
+unset PYTHONDONTWRITEBYTECODE
 failed=()
 selection=(-m "not slow")
 [[ "${1:-}" != --all ]] || selection=()
+changed=$([[ -z "${BASE:-}" ]] || python tools/changed_areas.py "$BASE") || exit 2
 
 step() {
   local name=$1 started=$SECONDS
@@ -31,6 +36,14 @@ finish_ansible_lint() {
   return "$status"
 }
 
+# pytest ends with 5 when these areas have no slow test.
+slow_tests() {
+  local folders status=0
+  mapfile -t folders <<<"$changed"
+  pytest -q -n 3 -m slow "${folders[@]}" || status=$?
+  ((status == 0 || status == 5))
+}
+
 mapfile -t shell_scripts < <(git ls-files -co --exclude-standard -- '*.sh' .ci/run)
 step ruff ruff check .
 step format ruff format --check .
@@ -39,6 +52,7 @@ step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
 step generated python -m tools.docs --check
 step unit pytest -q -n 3 "${selection[@]}" tests/unit --junitxml=build/unit.xml
+[[ -z "$changed" ]] || step slow slow_tests
 step ansible-lint finish_ansible_lint
 
 if ((${#failed[@]})); then
