@@ -283,7 +283,7 @@ def test_an_enrolled_key_is_good_enough(tmp_path: Path) -> None:
         ),
         (
             lambda host: host.answer_nvml(gpus=[GPU | {"persistence": False}]),
-            ("set", "nvidia-smi", "-i", "0000:18:00.0", "-pm", "1"),
+            ("set", "nvidia-smi", "-i", "GPU-1", "-pm", "1"),
             "",
             "persistence of 0000:18:00.0 is off; setting it had no effect",
         ),

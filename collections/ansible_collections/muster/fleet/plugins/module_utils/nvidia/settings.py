@@ -42,7 +42,7 @@ def _of_gpu(gpu: Gpu, settings: Settings) -> Iterable[Difference]:
     name = gpu.pci or gpu.uuid or "a GPU"
 
     def set_by(what: str, *words: str) -> Difference:
-        return Difference(what, ("nvidia-smi", "-i", gpu.pci or gpu.uuid or "", *words))
+        return Difference(what, ("nvidia-smi", "-i", gpu.uuid or gpu.pci or "", *words))
 
     if gpu.persistence is False:
         yield set_by(f"persistence of {name} is off", "-pm", "1")
