@@ -43,7 +43,7 @@ def main(roles: list[str]) -> int:
     os.environ["MUSTER_REPOSITORY"] = str(REPOSITORY)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     LOGS.mkdir(parents=True, exist_ok=True)
-    _remove_left_overs()
+    _remove_left_overs(roles)
     known = last_seconds()
     failed = []
     with ThreadPoolExecutor(min(MAX_LANES, os.cpu_count() or 1)) as lanes:
@@ -103,12 +103,13 @@ def _log(role: str) -> Path:
     return LOGS / f"{role}.log"
 
 
-def _remove_left_overs() -> None:
-    """Remove what a killed run has left, of whatever role: it is neither used nor in the way."""
+def _remove_left_overs(roles: list[str]) -> None:
+    """Remove what a killed run of these roles has left. Hosts of other roles may belong to a run beside this one."""
     listing = ["podman", "ps", "--all", "--filter", "label=muster.lab", "--format", '{{index .Labels "muster.lab"}}']
     labs = set(subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split())
-    for scenario in REPOSITORY.glob("roles/*/molecule/default"):
-        if f"molecule-{scenario.parents[1].name.replace('_', '-')}" in labs:
+    for role in roles:
+        if f"molecule-{role.replace('_', '-')}" in labs:
+            scenario = REPOSITORY / "roles" / role / "molecule/default"
             inventories = [REPOSITORY / "tests/molecule/inventory.yml", scenario / "inventory.yml"]
             command = [sys.executable, "-m", "tests.lab", *(f"--inventory={path}" for path in inventories), "down"]
             subprocess.run(command, cwd=REPOSITORY, check=True)
