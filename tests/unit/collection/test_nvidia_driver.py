@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, carry_out, decide, driver_packages
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
+    apt,
+    carry_out,
+    decide,
+    driver_packages,
+    services,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Plan, Wanted
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
@@ -24,7 +30,7 @@ from tests.support.nvidia_host import GPU, KERNEL, NvidiaHost
 
 NEW, OLD = "580.105.08", "575.57.08"
 NEXT_KERNEL = "6.1.0-51-amd64"
-WANTED = Wanted("gpu-1", "nvidia", NEW, "debian12", Models(json.loads(gpu_models("all"))))
+WANTED = Wanted("nvidia", NEW, "debian12", Models(json.loads(gpu_models("all"))))
 Change = Callable[[NvidiaHost], Any]
 
 
@@ -155,9 +161,9 @@ def test_the_next_step(tmp_path: Path, change: Change, kind: str, why: str) -> N
     assert [action.kind for action in plan.actions] == [kind]
     assert plan.actions[0].why.startswith(why)
     # The same on a host that may do work is said and not done.
-    busy = plan_of(host, replace(WANTED, busy=True))
+    busy = plan_of(host, replace(WANTED, busy="kubelet runs"))
     assert (busy.actions, busy.reboot) == ((), "")
-    assert busy.warnings[0].endswith("kubelet runs; run `ansible-playbook playbooks/driver_upgrade.yml -l gpu-1`")
+    assert busy.warnings[0].endswith("kubelet runs; drain it, stop its kubelet and its pods, then run site.yml again")
 
 
 @pytest.mark.parametrize("version", [NEW, OLD])
@@ -166,10 +172,10 @@ def test_up_and_down_the_versions(tmp_path: Path, version: str) -> None:
     host = installed(tmp_path, other)
     plan = plan_of(host, replace(WANTED, version=version))
     assert plan.actions[0].why == f"nvidia-kernel-open-dkms is {other}-1 and should be {version}"
-    busy = plan_of(host, replace(WANTED, version=version, busy=True))
+    busy = plan_of(host, replace(WANTED, version=version, busy="kubelet runs"))
     assert busy.warnings == (
         f"asks for driver {version}, {other} is loaded, and kubelet runs; "
-        "run `ansible-playbook playbooks/driver_upgrade.yml -l gpu-1`",
+        "drain it, stop its kubelet and its pods, then run site.yml again",
     )
 
 
@@ -221,12 +227,12 @@ def test_what_is_refused_before_anything_is_changed(
     ("change", "wanted", "held"),
     [
         (
-            secure_boot,
+            both(secure_boot, unloaded),
             {},
             r"Secure Boot is on and \S+/nvidia.ko is signed by nobody; have DKMS sign it .* `mokutil --import ",
         ),
         (
-            both(secure_boot, lambda host: host.add_module(NEW, signer="DKMS module signing key")),
+            both(secure_boot, unloaded, lambda host: host.add_module(NEW, signer="DKMS module signing key")),
             {},
             r"Secure Boot is on and the firmware does not trust the key that signed .*; run `mokutil --import ",
         ),
@@ -315,6 +321,7 @@ def test_nouveau_is_kept_out_of_the_initramfs_first(tmp_path: Path) -> None:
     stale = replace(WANTED, stale_initramfs=True)
     assert [action.kind for action in plan_of(host, stale).actions] == ["initramfs"]
     assert "could not be made again: no space" in plan_of(host, stale, {("initramfs",): "no space"}).held
+    assert plan_of(host, stale, {("initramfs",): ""}).reboot.startswith("nouveau is loaded, and a reboot without it")
 
 
 def test_an_image_is_checked_and_not_changed(tmp_path: Path) -> None:
@@ -326,6 +333,48 @@ def test_an_image_is_checked_and_not_changed(tmp_path: Path) -> None:
     made_up = NvidiaHost(tmp_path / "fake")
     made_up.answer_nvml(simulated=True)
     assert plan_of(made_up, image) == Plan()
+    # What the image should have otherwise is said, and never changed.
+    host = installed(tmp_path / "modes")
+    host.answer_nvml(gpus=[GPU | {"ecc": "off"}])
+    other = plan_of(host, image)
+    assert (other.actions, other.reboot, other.held) == ((), "", "")
+    assert other.warnings == (
+        "ECC of 0000:18:00.0 is off until its next reset; nothing of what an image brings is changed: set it there",
+    )
+    assert carry_out.config_files(image, None) == ([], [])
+
+
+def test_what_is_loaded_was_signed_well_enough(tmp_path: Path) -> None:
+    """Whoever trusts the key, and whether mokutil can tell: the firmware has let the module in."""
+    host = installed(tmp_path)
+    secure_boot(host)
+    host.add_module(NEW, signer="DKMS module signing key")
+    assert plan_of(host) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "burnin", "containers", "why"),
+    [
+        ("active", "inactive", (), "kubelet runs"),
+        ("activating", "inactive", (), ""),
+        ("activating", "inactive", ("k8s.io/4f1a",), "pods run"),
+        ("inactive", "inactive", ("moby/77",), "pods run"),
+        ("not-found", "active", (), "a burn-in runs"),
+        ("active", "activating", ("k8s.io/4f1a",), "a burn-in runs"),
+    ],
+)
+def test_a_host_at_work(tmp_path: Path, kubelet: str, burnin: str, containers: tuple[str, ...], why: str) -> None:
+    for one in containers:
+        (tmp_path / "run/containerd/io.containerd.runtime.v2.task" / one).mkdir(parents=True)
+
+    def run(words: Sequence[str]) -> Output:
+        told = {f"{name}.service": state for name, state in (("kubelet", kubelet), ("gpu-burnin-run", burnin))}
+        states = (told[word] for word in words if word in told)
+        loaded = {"not-found": "LoadState=not-found\nActiveState=inactive"}
+        blocks = [loaded.get(one, f"LoadState=loaded\nActiveState={one}") for one in states]
+        return Output(0, "\n\n".join(blocks), "")
+
+    assert services.at_work(run, tmp_path) == why
 
 
 @pytest.mark.parametrize(
@@ -502,7 +551,7 @@ def test_an_initramfs_older_than_what_keeps_nouveau_off(tmp_path: Path) -> None:
 
 def test_files_of_a_host_that_does_work_stay() -> None:
     repository = None
-    assert carry_out.config_files(replace(WANTED, busy=True), repository) == ([], [])
+    assert carry_out.config_files(replace(WANTED, busy="kubelet runs"), repository) == ([], [])
     specs, absent = carry_out.config_files(replace(WANTED, settings=Settings(power_limit_w=500.0)), repository)
     assert [spec.dest for spec in specs] == [
         "/etc/apt/preferences.d/muster-nvidia-driver", "/etc/systemd/system/muster-gpu-settings.service",

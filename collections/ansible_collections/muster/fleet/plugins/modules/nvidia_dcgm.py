@@ -98,7 +98,7 @@ paused:
   returned: success
   type: bool
 present:
-  description: There is a host engine, or was one to be installed.
+  description: There is a host engine that is ours to look after.
   returned: success
   type: bool
 """
@@ -127,15 +127,14 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
     """Bring DCGM up and compare what it sees. Raises FleetError for mistakes of the inventory."""
     given, act = module.params, not module.check_mode
     installs = given["source"] != "image" and bool(given["version"])
-    present = installs or Path(_BINARIES[dcgm.ENGINE]).exists()
-    exports = bool(given["exporter_version"]) if installs else Path(_BINARIES[dcgm.EXPORTER]).exists()
+    exports = installs and bool(given["exporter_version"])
     paused = systemd_unit.show(_BURNIN).running
     changed: list[str] = []
     held = ""
     try:
-        if present:
-            if installs:
-                changed += install(given, act=act)
+        # An image's own engine is its maker's: sites have pods and tools that ask it where it listens.
+        if installs:
+            changed += install(given, act=act)
             changed += configure(given["exporter_address"] if exports else "", act=act)
             loaded = bool(driver.loaded(Path(given["kernel_root"])).version)
             if not loaded:
@@ -148,7 +147,7 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
     except Held as reason:
         held = str(reason)
         module.warn(f"{os.uname().nodename}: {held}")
-    return {"changed": bool(changed), "held": held, "paused": present and paused, "present": present}
+    return {"changed": bool(changed), "held": held, "paused": installs and paused, "present": installs}
 
 
 def install(given: dict[str, Any], *, act: bool) -> tuple[str, ...]:

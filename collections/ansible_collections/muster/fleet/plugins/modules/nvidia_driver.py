@@ -28,12 +28,8 @@ description:
     goes on where it stopped.
   - Ends with success and a reason in C(held) on a host that cannot have the driver. Fails when a package source or the
     repository's key is wrong.
-  - Changes nothing on a host whose kubelet runs.
+  - Changes nothing on a host that does work (kubelet, pods or a burn-in run), and nothing of what an image brings.
 options:
-  host:
-    description: The host's name in the inventory, for messages.
-    type: str
-    required: true
   source:
     description: Where the packages come from; with V(image) nothing is installed.
     type: str
@@ -96,7 +92,6 @@ author:
 EXAMPLES = r"""
 - name: Have the driver
   muster.fleet.nvidia_driver:
-    host: "{{ inventory_hostname }}"
     source: debian
     version: 535.261.03
     models: "{{ 'all' | muster.fleet.gpu_models }}"
@@ -134,7 +129,6 @@ driver:
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
-    "host": {"type": "str", "required": True},
     "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "required": True},
     "version": {"type": "str", "default": ""},
     "modules": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
@@ -163,15 +157,14 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     tree = Path(given["kernel_root"])
     read = partial(gather, ROOT, run_command, kernel_root=tree, nvml_timeout_s=given["nvml_timeout_s"])
     try:
-        busy = services.states(["kubelet"], run_command)["kubelet"] == "active"
+        busy = services.at_work(run_command)
     except CommandError as error:
-        raise FleetError(f"whether kubelet runs cannot be told: {error}") from error
+        raise FleetError(f"whether the host does work cannot be told: {error}") from error
     repository = None
     if given["source"] == "nvidia":
         repository = Repository(*(given[f"repository_{name}"] for name in ("url", "key", "fingerprint")))
     first = read()
     wanted = decide.Wanted(
-        host=given["host"],
         source=given["source"],
         version=given["version"],
         system=system((ROOT / "etc/os-release").read_text(encoding="utf-8")),

@@ -12,8 +12,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver, fabric, nvml, parts
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run, run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver, fabric, nvml, parts, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
 
 DOCUMENTATION = r"""
 module: nvidia_fabric
@@ -106,7 +106,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "deadline_s": {"type": "float", "default": 120},
     "kernel_root": {"type": "path", "default": "/"},
 }
-MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
+MANAGER = "nvidia-fabricmanager.service"
+IMEX = "nvidia-imex.service"
 _BINARIES = {MANAGER: "/usr/bin/nv-fabricmanager", IMEX: "/usr/bin/nvidia-imex"}
 _NODES = "/etc/nvidia-imex/nodes_config.cfg"
 _UMAD = "/etc/modules-load.d/muster-nvlink5.conf"
@@ -155,12 +156,10 @@ def _install(given: dict[str, Any], platform: fabric.Platform, version: str, cha
         platform.kind, given["source"], version, given["nvlsm_version"], imex=bool(given["imex_nodes"])
     )
     if given["source"] != "image" and wanted:
-        busy = systemd_unit.show("kubelet.service").running
+        busy = _at_work()
         done = parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act and not busy)
         if busy and done:
-            raise Held(
-                f"{', '.join(done)} is not as asked and kubelet runs here: drain it, stop kubelet, run site.yml again"
-            )
+            raise Held(f"{', '.join(done)} is not as asked and {busy} here: drain it, stop kubelet, run site.yml again")
         changed += done
     specs = []
     if platform.kind == fabric.NVLINK5:
@@ -195,15 +194,25 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
     if not act and not systemd_unit.show(unit).loaded:
         changed.append(unit)  # its package would bring it
         return
-    restart = not systemd_unit.show("kubelet.service").running
+    busy = _at_work()
     try:
-        decision = systemd_unit.bring_up(systemd_unit.Wanted(unit, restart_after=stale_after, restart=restart), act=act)
+        decision = systemd_unit.bring_up(
+            systemd_unit.Wanted(unit, restart_after=stale_after, restart=not busy), act=act
+        )
     except FleetError as error:
         last = systemd_unit.log_tail(unit).splitlines()[-1:]
         raise Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
     changed += decision.actions
-    if decision.stale and not restart:
-        raise Held(f"{unit} runs older than {', '.join(decision.stale)} and kubelet runs here: restart it when idle")
+    if decision.stale and busy:
+        raise Held(f"{unit} runs older than {', '.join(decision.stale)} and {busy} here: restart it when idle")
+
+
+def _at_work() -> str:
+    """See services.at_work. Raises FleetError."""
+    try:
+        return services.at_work(run_command)
+    except CommandError as error:
+        raise FleetError(f"whether the host does work cannot be told: {error}") from error
 
 
 def registered(

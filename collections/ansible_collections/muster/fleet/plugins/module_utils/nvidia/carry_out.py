@@ -62,20 +62,19 @@ def converge(host: Host, wanted: Wanted, check: bool) -> Result:
 
 
 def config_files(wanted: Wanted, repository: apt.Repository | None) -> tuple[list[files.FileSpec], list[str]]:
-    """The files of the role, and those that must not be there; a host that may do work keeps what it has.
+    """The files of the role, and those that must not be there; a host at work keeps what it has, and so does an image.
 
     Raises FleetError for a wrong key.
     """
     specs: list[files.FileSpec] = []
     absent: list[str] = []
-    if wanted.busy:
+    if wanted.busy or wanted.source == decide.IMAGE:
         return specs, absent
-    if wanted.source != decide.IMAGE:
-        specs.append(apt.preferences(NAME, {driver_packages.PINNED: wanted.version}))
-        if repository is not None:
-            specs += apt.repository_files(repository)
-        else:
-            absent += [apt.SOURCES, apt.KEYRING]
+    specs.append(apt.preferences(NAME, {driver_packages.PINNED: wanted.version}))
+    if repository is not None:
+        specs += apt.repository_files(repository)
+    else:
+        absent += [apt.SOURCES, apt.KEYRING]
     unit = settings.unit(wanted.settings)
     path = f"/etc/systemd/system/{settings.UNIT}"
     if unit:

@@ -27,17 +27,18 @@ REPAIR, INSTALL, HOLD, BUILD, INITRAMFS, LOAD, RELOAD, PERSIST, SET = (
 )  # fmt: skip
 _NEEDED = ("pci", "kernel.release", "kernel.installed", "driver.loaded", "driver.on_disk", "packages")
 _DKMS_SIGNER = "DKMS"
+_WHEN_IDLE = "drain it, stop its kubelet and its pods, then run site.yml again"
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What a host should have. `modules`: auto, open or proprietary; `cuda`: none, or the burn-in's major version.
 
-    `busy`: kubelet runs, so nothing is changed. `nouveau_off`: a file of modprobe.d keeps nouveau from loading.
+    `busy`: what a change would disturb (services.at_work), so nothing is changed.
+    `nouveau_off`: a file of modprobe.d keeps nouveau from loading.
     `stale_initramfs`: the initramfs is older than such a file.
     """
 
-    host: str
     source: str
     version: str
     system: str
@@ -45,7 +46,7 @@ class Wanted:
     modules: str = "auto"
     cuda: str = "none"
     settings: Settings = field(default_factory=Settings)
-    busy: bool = False
+    busy: str = ""
     nouveau_off: bool = True
     stale_initramfs: bool = False
 
@@ -86,12 +87,12 @@ def decide(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str] | N
     """What is to be done. `done`: what this run did already (by Action.key) and what it said; it is not done again."""
     if wanted.source == IMAGE and not facts.gpus and facts.nvml.simulated and not facts.nvml.error:
         # GPUs that a library makes up have no module and no PCI device.
-        return _settled(facts, wanted, done or {})
+        return _of_image(_settled(facts, wanted, {}))
     if refused := tuple(refusals(facts, wanted)):
         return Plan(problems=refused)
     if wanted.source == IMAGE:
         problem = nvml_problem(facts)
-        return Plan(problems=(problem,)) if problem else _settled(facts, wanted, done or {})
+        return Plan(problems=(problem,)) if problem else _of_image(_settled(facts, wanted, {}))
     plan = _next(facts, wanted, done or {})
     return _left_alone(facts, wanted, plan) if wanted.busy else plan
 
@@ -179,12 +180,13 @@ def _next(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> 
         # The next boot would come up without a driver; what runs now is as it should be.
         warnings.append(f"{said}; do not reboot before that is mended")
     assert module is not None  # _on_disk asks for one
-    if problem := _secure_boot(facts, module):
-        return Plan(problems=(problem,))
     if facts.driver.nouveau:
         return _nouveau(wanted, done)
     loaded = (facts.driver.loaded_version, facts.driver.loaded_flavour)
     if loaded != (wanted.version, kind):
+        # What is loaded was signed well enough.
+        if problem := _secure_boot(facts, module):
+            return Plan(problems=(problem,))
         return _load(facts, wanted, module, done)
     if problem := nvml_problem(facts):
         return Plan(problems=(problem,))
@@ -245,10 +247,10 @@ def _nouveau(wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> Plan:
             )
         )
     action = Action(INITRAMFS, "the initramfs is older than the file that keeps nouveau off")
-    if wanted.stale_initramfs:
-        if action.key in done:
-            return Plan(problems=(f"{action.why}, and it could not be made again: {done[action.key]}",))
+    if wanted.stale_initramfs and action.key not in done:
         return Plan((action,))
+    if why := done.get(action.key):
+        return Plan(problems=(f"{action.why}, and it could not be made again: {why}",))
     return Plan(reboot="nouveau is loaded, and a reboot without it makes room for NVIDIA's driver")
 
 
@@ -287,7 +289,7 @@ def _settled(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) 
     warnings: tuple[str, ...] = ()
     if wanted.busy and (fresh or reboot):
         what = fresh[0].why if fresh else reboot
-        fresh, reboot, warnings = (), "", (f"{what}, and kubelet runs; {_upgrade(wanted)}",)
+        fresh, reboot, warnings = (), "", (f"{what}, and {wanted.busy}; {_WHEN_IDLE}",)
     return Plan(fresh, "" if fresh else reboot, tuple(problems), warnings)
 
 
@@ -296,12 +298,15 @@ def _left_alone(facts: Facts, wanted: Wanted, plan: Plan) -> Plan:
     warnings = list(plan.warnings)
     loaded = facts.driver.loaded_version or "no driver"
     if loaded != wanted.version:
-        warnings.append(f"asks for driver {wanted.version}, {loaded} is loaded, and kubelet runs; {_upgrade(wanted)}")
+        warnings.append(f"asks for driver {wanted.version}, {loaded} is loaded, and {wanted.busy}; {_WHEN_IDLE}")
     elif plan.actions or plan.reboot:
         why = plan.actions[0].why if plan.actions else plan.reboot
-        warnings.append(f"{why}, and kubelet runs; {_upgrade(wanted)}")
+        warnings.append(f"{why}, and {wanted.busy}; {_WHEN_IDLE}")
     return Plan(problems=plan.problems, warnings=tuple(warnings))
 
 
-def _upgrade(wanted: Wanted) -> str:
-    return f"run `ansible-playbook playbooks/driver_upgrade.yml -l {wanted.host}`"
+def _of_image(plan: Plan) -> Plan:
+    """What the image should have otherwise: said, and never changed."""
+    found = (*(action.why for action in plan.actions), *([plan.reboot] if plan.reboot else []))
+    said = tuple(f"{one}; nothing of what an image brings is changed: set it there" for one in found)
+    return Plan(problems=plan.problems, warnings=(*plan.warnings, *said))

@@ -1,12 +1,29 @@
-"""The states of systemd services."""
+"""The states of systemd services, and whether a host does work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 NOT_FOUND = "not-found"
+BURNIN = "gpu-burnin-run"
+# containerd's shims have a folder here for each container that runs, by namespace.
+_TASKS = "run/containerd/io.containerd.runtime.v2.task"
+
+
+def at_work(run: Run, root: Path = Path("/")) -> str:
+    """What a change of the driver would disturb, as a clause; empty where the host does no work. Raises CommandError.
+
+    A kubelet whose gate is shut is started again and again, and does no work; its pods of before may, when it crashed.
+    """
+    found = states(["kubelet", BURNIN], run)
+    if found[BURNIN] in ("active", "activating", "deactivating"):
+        return "a burn-in runs"
+    if found["kubelet"] == "active":
+        return "kubelet runs"
+    return "pods run" if any((root / _TASKS).glob("*/*")) else ""
 
 
 def states(names: Sequence[str], run: Run) -> dict[str, str]:
