@@ -209,7 +209,8 @@ def _add_node(found: _Gathered, api: KubeApi, names: Names, node: str) -> NodeAd
         found.missing.append(f"{node} has no NodeAdmission that can be read: what the admitter did is not known")
     else:
         found.entries += of_admission(record)
-        steps = {(one.code, one.at) for one in found.entries if one.source is Source.ADMISSION}
+        # What people ask has no code, and no second teller.
+        steps = {(one.code, one.at) for one in found.entries if one.source is Source.ADMISSION and one.code}
     note, why = note_of(api.find(node_path(node), f"read node {node}"), names)
     if note is None:
         found.missing.append(f"{node}: {why}")

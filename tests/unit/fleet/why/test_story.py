@@ -191,6 +191,15 @@ def test_a_change_is_shown_once(api: FakeApi, tmp_path: Path) -> None:
         assert [one.quiet for one in found if one.source == "event"] == [quiet]
 
 
+def test_a_release_in_the_second_of_an_ask_is_shown(api: FakeApi, tmp_path: Path) -> None:
+    """Neither has a code: they are no two tellers of one thing."""
+    ask = {"who": "ann", "why": "loud fan", "since": at(7), "until": ""}
+    api.put("nodeadmissions", {**admission("gpu-1"), "spec": {"retest": ask}})
+    api.put("events", event("Node gpu-1", "Released", "ann: new fan", 7))
+    told = [one for one in tell(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=7)]
+    assert {one.source for one in told} == {"admission", "event"} and not any(one.quiet for one in told)
+
+
 def test_out_of_memory_is_what_kubelet_says_itself(api: FakeApi, tmp_path: Path) -> None:
     api.put("pods", pod(**failed(2, 137, "OOMKilled")))
     found = tell(api, tmp_path, "train/bert-0")
