@@ -29,18 +29,6 @@ options:
     description: Packages of the toolkit and the version of each.
     type: dict
     default: {}
-  repository_url:
-    description: NVIDIA's repository, or a mirror of it. Not read when all O(packages) are as asked.
-    type: str
-    default: ""
-  repository_key:
-    description: The public key that signs it, as armoured text.
-    type: str
-    default: ""
-  repository_fingerprint:
-    description: Fingerprint of that key.
-    type: str
-    default: ""
   path:
     description: The specification.
     type: path
@@ -62,6 +50,7 @@ options:
     type: float
     default: 60
 extends_documentation_fragment:
+  - muster.fleet.nvidia_repository
   - muster.fleet.check_mode
 author:
   - Muster (@muster)

@@ -14,7 +14,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, driver, nvml, parts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, driver, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
 
 DOCUMENTATION = r"""
@@ -28,25 +28,13 @@ description:
     reason is in C(held).
   - While a burn-in runs on the host, nothing is started and nothing compared; C(paused) says so.
   - Where there is no host engine and none is to be installed, nothing is done.
+  - DCGM is in NVIDIA's repository alone, wherever the driver comes from.
 options:
   source:
     description: As C(fleet_nvidia_source). With V(image) nothing is installed.
     type: str
     choices: [image, nvidia, debian, ubuntu]
     default: image
-  repository_url:
-    description: >-
-      As C(fleet_nvidia_repository_url). DCGM is in NVIDIA's repository alone, wherever the driver comes from.
-    type: str
-    default: ""
-  repository_key:
-    description: As C(fleet_nvidia_repository_key).
-    type: str
-    default: ""
-  repository_fingerprint:
-    description: As C(fleet_nvidia_repository_fingerprint).
-    type: str
-    default: ""
   version:
     description: Version of DCGM, such as C(4.5.2). Empty installs none.
     type: str
@@ -73,6 +61,7 @@ options:
     type: path
     default: /
 extends_documentation_fragment:
+  - muster.fleet.nvidia_repository
   - muster.fleet.check_mode
 author:
   - Muster (@muster)
@@ -114,7 +103,6 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "kernel_root": {"type": "path", "default": "/"},
 }
 _BINARIES = {dcgm.ENGINE: "/usr/bin/nv-hostengine", dcgm.EXPORTER: "/usr/bin/dcgm-exporter"}
-_BURNIN = "gpu-burnin-run.service"
 _POLL_S = 1.0
 _HTTP_TIMEOUT_S = 10.0
 
@@ -128,7 +116,7 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
     given, act = module.params, not module.check_mode
     installs = given["source"] != "image" and bool(given["version"])
     exports = installs and bool(given["exporter_version"])
-    paused = systemd_unit.show(_BURNIN).running
+    paused = systemd_unit.show(f"{services.BURNIN}.service").running
     changed: list[str] = []
     held = ""
     try:

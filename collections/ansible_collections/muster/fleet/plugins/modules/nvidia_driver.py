@@ -11,9 +11,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.apt import Repository, run_apt
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import UNIT, Settings
@@ -59,18 +59,6 @@ options:
   power_limit_w:
     description: Power limit of each GPU in watts; without it each GPU's own.
     type: float
-  repository_url:
-    description: The repository, for V(nvidia).
-    type: str
-    default: ""
-  repository_key:
-    description: The public key that signs it, as armoured text.
-    type: str
-    default: ""
-  repository_fingerprint:
-    description: Fingerprint of that key.
-    type: str
-    default: ""
   kernel_root:
     description: Folder with C(proc), C(sys) and C(lib/modules) of the kernel. For labs.
     type: path
@@ -84,6 +72,7 @@ attributes:
     support: full
     description: Shows the files.
 extends_documentation_fragment:
+  - muster.fleet.nvidia_repository
   - muster.fleet.check_mode
 author:
   - Muster (@muster)
@@ -136,9 +125,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "models": {"type": "dict", "required": True},
     "mig": {"type": "bool", "default": False},
     "power_limit_w": {"type": "float"},
-    "repository_url": {"type": "str", "default": ""},
-    "repository_key": {"type": "str", "default": "", "no_log": False},
-    "repository_fingerprint": {"type": "str", "default": ""},
+    **parts.REPOSITORY_OPTIONS,
     "kernel_root": {"type": "path", "default": "/"},
     "nvml_timeout_s": {"type": "float", "default": 60.0},
 }
@@ -156,10 +143,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     given = module.params
     tree = Path(given["kernel_root"])
     read = partial(gather, ROOT, run_command, kernel_root=tree, nvml_timeout_s=given["nvml_timeout_s"])
-    try:
-        busy = services.at_work(run_command)
-    except CommandError as error:
-        raise FleetError(f"whether the host does work cannot be told: {error}") from error
+    busy = services.at_work(run_command)
     repository = None
     if given["source"] == "nvidia":
         repository = Repository(*(given[f"repository_{name}"] for name in ("url", "key", "fingerprint")))

@@ -13,7 +13,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver, fabric, nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run, run_command
 
 DOCUMENTATION = r"""
 module: nvidia_fabric
@@ -33,18 +33,6 @@ options:
     type: str
     choices: [image, nvidia, debian, ubuntu]
     default: image
-  repository_url:
-    description: As C(fleet_nvidia_repository_url).
-    type: str
-    default: ""
-  repository_key:
-    description: As C(fleet_nvidia_repository_key).
-    type: str
-    default: ""
-  repository_fingerprint:
-    description: As C(fleet_nvidia_repository_fingerprint).
-    type: str
-    default: ""
   nvlsm_version:
     description: Version of nvlsm, which is not the driver's. Empty takes the newest of the repository.
     type: str
@@ -63,6 +51,7 @@ options:
     type: path
     default: /
 extends_documentation_fragment:
+  - muster.fleet.nvidia_repository
   - muster.fleet.check_mode
 author:
   - Muster (@muster)
@@ -156,7 +145,7 @@ def _install(given: dict[str, Any], platform: fabric.Platform, version: str, cha
         platform.kind, given["source"], version, given["nvlsm_version"], imex=bool(given["imex_nodes"])
     )
     if given["source"] != "image" and wanted:
-        busy = _at_work()
+        busy = services.at_work(run_command)
         done = parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act and not busy)
         if busy and done:
             raise Held(f"{', '.join(done)} is not as asked and {busy} here: drain it, stop kubelet, run site.yml again")
@@ -194,7 +183,7 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
     if not act and not systemd_unit.show(unit).loaded:
         changed.append(unit)  # its package would bring it
         return
-    busy = _at_work()
+    busy = services.at_work(run_command)
     try:
         decision = systemd_unit.bring_up(
             systemd_unit.Wanted(unit, restart_after=stale_after, restart=not busy), act=act
@@ -205,14 +194,6 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
     changed += decision.actions
     if decision.stale and busy:
         raise Held(f"{unit} runs older than {', '.join(decision.stale)} and {busy} here: restart it when idle")
-
-
-def _at_work() -> str:
-    """See services.at_work. Raises FleetError."""
-    try:
-        return services.at_work(run_command)
-    except CommandError as error:
-        raise FleetError(f"whether the host does work cannot be told: {error}") from error
 
 
 def registered(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 NOT_FOUND = "not-found"
@@ -14,11 +15,14 @@ _TASKS = "run/containerd/io.containerd.runtime.v2.task"
 
 
 def at_work(run: Run, root: Path = Path("/")) -> str:
-    """What a change of the driver would disturb, as a clause; empty where the host does no work. Raises CommandError.
+    """What a change of the driver would disturb, as a clause; empty where the host does no work. Raises FleetError.
 
     A kubelet whose gate is shut is started again and again, and does no work; its pods of before may, when it crashed.
     """
-    found = states(["kubelet", BURNIN], run)
+    try:
+        found = states(["kubelet", BURNIN], run)
+    except CommandError as error:
+        raise FleetError(f"whether the host does work cannot be told: {error}") from error
     if found[BURNIN] in ("active", "activating", "deactivating"):
         return "a burn-in runs"
     if found["kubelet"] == "active":
