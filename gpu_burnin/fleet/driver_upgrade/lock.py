@@ -1,0 +1,156 @@
+"""One driver upgrade at a time: who has the folder of the runs, and whether they still run.
+
+The lock names the process of Ansible. One that has ended on this machine keeps nobody out: a run that was killed is
+gone on with by the next one. Of a process on another machine nobody here can tell, so a person does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpu_burnin.admission.record import Ask, NodeAdmission
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.driver_upgrade import book
+from gpu_burnin.fleet.driver_upgrade.book import Entry, Lock, Owner
+from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed
+from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE
+
+_PLAYBOOK = "ansible-playbook"
+
+
+def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
+    """Have the lock; what was taken over from a run that has ended without its end, "" for nothing.
+
+    Raises UpgradeRefused where another run has it.
+    """
+    with _alone(directory):
+        old = book.read_lock(directory)
+        if old is not None and old.owner != mine.owner and _may_run(old.owner, proc):
+            raise UpgradeRefused(_told(old, directory, mine.owner))
+        book.write_lock(directory, mine)
+    return _ended(old) if old is not None and old.owner != mine.owner else ""
+
+
+def release(directory: Path, mine: Owner) -> None:
+    """Give the lock back, where it is this run's."""
+    with _alone(directory):
+        found = book.read_lock(directory)
+        if found is not None and found.owner == mine:
+            book.lock_path(directory).unlink(missing_ok=True)
+
+
+def seen(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
+    """Which other run has the lock, or left it behind; "" for none. Changes nothing."""
+    found = book.read_lock(directory)
+    if found is None or found.owner == mine:
+        return ""
+    return _told(found, directory, mine) if _may_run(found.owner, proc) else _ended(found)
+
+
+def lost(directory: Path, mine: Owner) -> str:
+    """Why this run may not go on: somebody lifted its lock, and another run has it now; "" where it may."""
+    found = book.read_lock(directory)
+    if found is None or found.owner == mine:
+        return ""
+    return f"its lock was lifted, and {found.who} upgrades drivers since {found.since}"
+
+
+def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str, Entry]) -> None:
+    """Raises UpgradeRefused where the ledger shows a run of another controller, whose folder is not this one."""
+    found: list[tuple[str, Ask]] = []
+    for name, record in sorted(records.items()):
+        ask, entry = record.spec.repair, entries.get(name)
+        if ask and ask.why.startswith(DRIVER_UPGRADE) and not (entry is not None and entry.ours("repair", ask)):
+            found.append((name, ask))
+    if found:
+        ask = min((ask for _, ask in found), key=lambda ask: ask.since)
+        raise UpgradeRefused(
+            f"{listed([name for name, _ in found])}: {ask.who} upgrades drivers from another controller since "
+            f"{ask.since}; wait until that run has ended. If it was lost, run it again there; if it cannot be, see "
+            "docs/operations/driver-upgrade.md, 'When the run is killed'"
+        )
+
+
+def owner(proc: Path = Path("/proc"), pid: int | None = None) -> Owner:
+    """The run that this process is of: the outermost of Ansible's processes above it, else its parent."""
+    pid = os.getppid() if pid is None else pid
+    chain = [pid]
+    while (above := _stat(proc, chain[-1])[0]) > 1:
+        chain.append(above)
+    # Ansible's workers are processes of the same command line.
+    plays = itertools.takewhile(
+        lambda one: _plays(proc, one), itertools.dropwhile(lambda one: not _plays(proc, one), chain)
+    )
+    chosen = (list(plays) or [pid])[-1]
+    return Owner(socket.gethostname(), _boot_id(proc), chosen, _stat(proc, chosen)[1])
+
+
+def _may_run(old: Owner, proc: Path) -> bool:
+    """Whether the process may still be there; False where it certainly has ended."""
+    if old.machine != socket.gethostname():
+        return True
+    return old.boot_id == _boot_id(proc) and _stat(proc, old.pid)[1] == old.began_ticks
+
+
+def _told(old: Lock, directory: Path, mine: Owner) -> str:
+    where = f"process {old.owner.pid} on {old.owner.machine}"
+    lift = f"remove {book.lock_path(directory)}"
+    if old.owner.machine == mine.machine:
+        return (
+            f"{old.who} upgrades drivers since {old.since} ({where}); wait until that run has ended, or end it with "
+            f"Ctrl-C (its lock ends with it)"
+        )
+    return (
+        f"{old.who} upgrades drivers since {old.since} ({where}, which nobody can see from here); wait until that run "
+        f"has ended; where there is no such process there any more, {lift}"
+    )
+
+
+def _ended(old: Lock) -> str:
+    return (
+        f"the run of {old.who} since {old.since} (process {old.owner.pid} on {old.owner.machine}) is dead: it ended "
+        "without its summary; this run goes on with what it left"
+    )
+
+
+def _plays(proc: Path, pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")[:2]
+        return any(word.rpartition(b"/")[2] == _PLAYBOOK.encode() for word in words)
+    return False
+
+
+def _stat(proc: Path, pid: int) -> tuple[int, int]:
+    """Parent and start of a process, proc_pid_stat(5); zeros where it is gone. A zombie has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        if fields[0] not in ("Z", "X"):
+            return int(fields[1]), int(fields[19])
+    return 0, 0
+
+
+def _boot_id(proc: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return ""
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Only one process at a time looks at the lock and changes it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise GpuBurninError(f"{directory} cannot be used ({error.strerror}); nothing is done without it") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

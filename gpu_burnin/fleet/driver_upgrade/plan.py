@@ -1,0 +1,143 @@
+"""Who gets the other driver in this run, in which batches, and who is left as it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_burnin.admission.record import NodeAdmission, State
+from gpu_burnin.admission.view import Pod
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.driver_upgrade.book import Entry, Left, Outcome, Run
+
+IMAGE = "image"
+_MOST_NAMES = 3
+# A node in one of these works, or did before a person took it.
+_AT_WORK = (State.READY, State.EXPIRING, State.HELD)
+
+
+class UpgradeRefused(GpuBurninError):
+    """Why nothing is done at all, or not to this host now."""
+
+
+@dataclass(frozen=True)
+class HostView:
+    """What is known of a host: what the inventory asks for, and what role nvidia_driver says of it in check mode.
+
+    `differs` is the first thing that it would do, "" where the driver is as asked; `cannot`: why the host cannot have
+    the driver, or cannot be asked.
+    """
+
+    name: str
+    source: str
+    wanted: str
+    loaded: str = ""
+    differs: str = ""
+    cannot: str = ""
+    record: NodeAdmission | None = None
+    pods: tuple[Pod, ...] = ()
+
+    @property
+    def work(self) -> tuple[str, ...]:
+        """What a drain asks to leave."""
+        return tuple(f"{pod.namespace}/{pod.name}" for pod in working(self.pods))
+
+
+def working(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The pods that are at work still; one that is ending is. Daemons leave with the host's kubelet alone."""
+    return tuple(pod for pod in pods if not pod.daemon and not pod.ended)
+
+
+def plan(hosts: Sequence[HostView], entries: Mapping[str, Entry], paused: str, most_nodes: int, run_id: str) -> Run:
+    """The run for the hosts that were named. Raises UpgradeRefused where nothing may be done at all."""
+    if paused:
+        raise UpgradeRefused(f"the fleet is paused ({paused}); run this again after `muster resume`")
+    refuse_mix(hosts)
+    half_way = [name for name, entry in entries.items() if entry.outcome is Outcome.UNDER_WAY]
+    names = {host.name for host in hosts}
+    if outside := sorted(set(half_way) - names):
+        raise UpgradeRefused(
+            f"{listed(outside)}: a run that was lost on the way to driver {entries[outside[0]].wanted} keeps it out of "
+            "work; add it to --limit"
+        )
+    left = {host.name: found for host in hosts if (found := _left(host, entries.get(host.name)))}
+    chosen = [host for host in hosts if host.name not in left]
+    # Those that are out already come first, then those whose work has not to leave.
+    begun = [host for host in chosen if host.name in half_way]
+    rest = [host for host in chosen if host.name not in half_way]
+    rest.sort(key=lambda host: (not _failed(entries.get(host.name)), bool(host.work)))
+    return Run(
+        id=run_id,
+        wanted=hosts[0].wanted if hosts else "",
+        hosts=tuple(host.name for host in (*begun, *rest)),
+        batches=batches(len(begun), len(rest), most_nodes),
+        left=tuple(left.values()),
+    )
+
+
+def batches(begun: int, rest: int, most_nodes: int) -> tuple[int, ...]:
+    """How many at a time: what was begun before, one canary, then twice as many each time, at most `most_nodes`."""
+    return tuple(_batches(begun, rest, max(1, most_nodes)))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def refuse_mix(hosts: Sequence[HostView]) -> None:
+    """One source and one version: a canary of another kind proves nothing. Raises UpgradeRefused."""
+    images = [host.name for host in hosts if host.source == IMAGE]
+    if images:
+        raise UpgradeRefused(
+            f"{listed(images)}: fleet_nvidia_source is image, so the driver comes with the machine image; boot another "
+            "image, or set fleet_nvidia_source"
+        )
+    for what, values in (
+        ("fleet_nvidia_source", [host.source for host in hosts]),
+        ("fleet_nvidia_driver_version", [host.wanted for host in hosts]),
+    ):
+        if len(set(values)) > 1:
+            told = (f"{value} on {hosts[values.index(value)].name}" for value in dict.fromkeys(values))
+            raise UpgradeRefused(
+                f"{what} is not the same on all hosts ({', '.join(told)}), and a canary of one says nothing of the "
+                "others; name hosts with the same one in --limit"
+            )
+
+
+def _batches(begun: int, rest: int, most: int) -> Iterator[int]:
+    while begun > 0:
+        yield min(begun, most)
+        begun -= most
+    size = 1
+    while rest > 0:
+        yield min(size, rest)
+        rest -= size
+        size = min(size * 2, most)
+
+
+def _failed(entry: Entry | None) -> bool:
+    return entry is not None and entry.open
+
+
+def _left(host: HostView, entry: Entry | None) -> Left | None:
+    """Why a host is not touched; None for one that is."""
+    if host.cannot:
+        out = "; an earlier run keeps it out of work" if entry is not None and entry.open else ""
+        return Left(host.name, f"{host.cannot}{out}")
+    if entry is not None and entry.open:
+        return None
+    if not host.differs:
+        return Left(host.name, f"driver {host.wanted} is loaded", as_asked=True)
+    if host.record is None:
+        return Left(host.name, f"the cluster does not know it: `site.yml -l {host.name}` gives it its driver")
+    status = host.record.status
+    asked = status.code == "QUARANTINED_BY_PERSON" or status.state is State.REPAIRING
+    if status.state in _AT_WORK or asked or (status.state is State.TESTING and status.accepted is not None):
+        return None
+    return Left(
+        host.name,
+        f"it is {status.state} and does no work ({status.code}: {status.message.removeprefix(f'{host.name}: ')}); mend "
+        "that first, or where its kubelet does not run, `site.yml` gives it the driver",
+    )

@@ -1,0 +1,133 @@
+"""A driver upgrade against a real API server and its policies: asked by the everyday admin, killed, given back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.fleet.driver_upgrade import book
+from gpu_burnin.fleet.driver_upgrade.book import Outcome, Run
+from gpu_burnin.fleet.driver_upgrade.course import Found, Upgrade
+from gpu_burnin.fleet.repair.cluster import Cluster
+from tests.integration.gate import held_node, merge
+from tests.integration.kube import Client, Server
+from tests.integration.test_ledger_policies import LEDGER, NAMES, change
+
+OLD, NEW = "575.57.08", "580.105.08"
+WHO = "ann@example.com"
+
+
+class Killed(BaseException):
+    """SIGKILL, as far as Python can have it."""
+
+
+class Host:
+    """A node of the real cluster; `follow` is what the admitter does with what is asked."""
+
+    def __init__(self, server: Server, provisioner: Client, admitter: Client, folder: Path) -> None:
+        self.name, self.folder = held_node(server), folder
+        self.provisioner, self.admitter = provisioner, admitter
+        made = {"apiVersion": NAMES.api_version, "kind": "NodeAdmission", "metadata": {"name": self.name}, "spec": {}}
+        assert provisioner.request("POST", LEDGER, made).status == 201
+        self.api = KubeApi(server.kubeconfig(WHO, ["muster:admins"]))
+        self.now_s = 0.0
+        self.on_poll: Callable[[], None] = lambda: None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return dict(self.provisioner.request("GET", f"{LEDGER}/{self.name}").body["spec"])
+
+    def follow(self) -> None:
+        asked = self.spec
+        state, code = ("repairing", "REPAIRING") if "repair" in asked else ("ready", "PASS")
+        status = {"state": state, "code": code, "message": code, "since": "2026-11-22T16:00:00Z"}
+        reply = change(self.admitter, self.name, {"status": status}, "/status")
+        assert reply.status == 200, reply.message
+        if state == "ready":
+            labels = {"muster.node-restriction.kubernetes.io/ready": "true"}
+            reply = merge(self.admitter, self.name, {"metadata": {"labels": labels}, "spec": {"taints": None}})
+            assert reply.status == 200, reply.message
+
+    def upgrade(self) -> Upgrade:
+        def sleep(seconds: float) -> None:
+            self.now_s += seconds
+            self.on_poll()
+            self.follow()
+
+        book.write_run(self.folder, Run(f"run-{time.monotonic_ns()}", NEW, (self.name,), (1,)))
+        return Upgrade(
+            node=self.name,
+            directory=self.folder,
+            cluster=Cluster(self.api, NAMES, now_s=lambda: self.now_s, sleep=sleep),
+            now=lambda: datetime.now(UTC),
+            now_s=lambda: self.now_s,
+            sleep=sleep,
+            drain_timeout_s=60,
+            admission_timeout_s=60,
+        )
+
+
+@pytest.fixture
+def host(ledger: Server, provisioner: Client, admitter: Client, tmp_path: Path) -> Host:
+    return Host(ledger, provisioner, admitter, tmp_path)
+
+
+def finish(upgrade: Upgrade) -> book.Entry:
+    upgrade.change({"working": []})
+    upgrade.test(Found(NEW))
+    return upgrade.admit("PASS", "")
+
+
+def test_an_admin_may_ask_and_take_back_all_that_an_upgrade_needs(host: Host) -> None:
+    upgrade = host.upgrade()
+    assert upgrade.begin(OLD).outcome is Outcome.UNDER_WAY
+    assert {verb: host.spec[verb]["who"] for verb in ("repair", "quarantine")} == {"repair": WHO, "quarantine": WHO}
+    done = finish(upgrade)
+    assert (done.outcome, done.why) == (Outcome.DONE, "")
+    assert {"repair", "quarantine"}.isdisjoint(host.spec)
+
+
+def test_what_a_killed_run_has_asked_the_next_one_takes_back(host: Host) -> None:
+    def kill() -> None:
+        raise Killed
+
+    host.on_poll = kill
+    with pytest.raises(Killed):
+        host.upgrade().begin(OLD)
+    assert host.spec["repair"]["who"] == WHO
+    host.on_poll = lambda: None
+    upgrade = host.upgrade()
+    upgrade.begin(OLD)
+    assert finish(upgrade).outcome is Outcome.DONE
+    assert {"repair", "quarantine"}.isdisjoint(host.spec)
+
+
+def test_a_failure_stays_in_quarantine_with_its_reason_until_a_run_ends_well(host: Host) -> None:
+    upgrade = host.upgrade()
+    upgrade.begin(OLD)
+    upgrade.fail("the module does not load: " + "x" * 2000)
+    asked = host.spec
+    assert "repair" not in asked
+    assert asked["quarantine"]["why"].startswith(f"driver upgrade to {NEW} failed: the module does not load")
+    again = host.upgrade()
+    again.begin(OLD)
+    assert finish(again).outcome is Outcome.DONE and "quarantine" not in host.spec
+
+
+def test_a_quarantine_that_the_same_admin_asks_for_meanwhile_stays(host: Host) -> None:
+    upgrade = host.upgrade()
+    upgrade.begin(OLD)
+    asked = {"who": WHO, "why": "loud fan", "since": "2026-11-22T16:30:00Z"}
+    admin = host.api
+    admin.patch(
+        f"{LEDGER}/{host.name}", [{"op": "add", "path": "/spec/quarantine", "value": asked}], "quarantine it by hand"
+    )
+    done = finish(upgrade)
+    assert done.why == f"it stays out of work: quarantine by {WHO} (loud fan)"
+    assert host.spec["quarantine"]["why"] == "loud fan" and "repair" not in host.spec

@@ -1,0 +1,118 @@
+"""One driver upgrade at a time: who has the lock, who is dead, and what another controller has begun."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.admission.record import Ask, NodeAdmission, Spec
+from gpu_burnin.fleet.driver_upgrade import book, lock
+from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Lock, Owner
+from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused
+
+BOOT = "1b4e28ba"
+MINE = Lock("anna", "2026-11-22T17:00:00Z", Owner(socket.gethostname(), BOOT, 50, 500))
+OTHER = Lock("bob", "2026-11-22T16:00:00Z", Owner(socket.gethostname(), BOOT, 40, 400))
+PLAYS = "/usr/bin/python3\0/opt/venv/bin/ansible-playbook\0site.yml"
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A /proc in which the processes of both run."""
+    folder = tmp_path / "proc"
+    (folder / "sys/kernel/random").mkdir(parents=True)
+    (folder / "sys/kernel/random/boot_id").write_text(f"{BOOT}\n")
+    for one in (MINE, OTHER):
+        process(folder, one.owner.pid, 1, PLAYS)
+    return folder
+
+
+def process(proc: Path, pid: int, parent: int, words: str, state: str = "S") -> None:
+    """It began at ten times its id."""
+    folder = proc / str(pid)
+    folder.mkdir(exist_ok=True)
+    folder.joinpath("stat").write_text(f"{pid} (a (b) c) {state} {parent} {'0 ' * 17}{pid * 10} 0\n")
+    folder.joinpath("cmdline").write_text(f"{words}\0")
+
+
+def test_a_run_that_runs_keeps_the_next_one_out_until_it_gives_the_lock_back(tmp_path: Path, proc: Path) -> None:
+    assert lock.take(tmp_path, OTHER, proc) == ""
+    assert lock.take(tmp_path, OTHER, proc) == "" and lock.seen(tmp_path, OTHER.owner, proc) == ""
+    with pytest.raises(UpgradeRefused) as refused:
+        lock.take(tmp_path, MINE, proc)
+    said = f"bob upgrades drivers since {OTHER.since} (process 40 on {socket.gethostname()}); wait until"
+    assert str(refused.value).startswith(said)
+    assert lock.seen(tmp_path, MINE.owner, proc) == str(refused.value)
+    lock.release(tmp_path, MINE.owner)
+    assert book.read_lock(tmp_path) == OTHER, "it gave back what it did not have"
+    lock.release(tmp_path, OTHER.owner)
+    assert lock.take(tmp_path, MINE, proc) == "" and book.read_lock(tmp_path) == MINE
+
+
+@pytest.mark.parametrize("how", ["gone", "another process of this id", "a zombie", "an earlier boot"])
+def test_a_dead_run_is_told_as_such_and_keeps_nobody_out(tmp_path: Path, proc: Path, how: str) -> None:
+    before = OTHER
+    match how:
+        case "gone":
+            (proc / "40/stat").unlink()
+        case "another process of this id":
+            before = replace(OTHER, owner=replace(OTHER.owner, began_ticks=399))
+        case "a zombie":
+            process(proc, 40, 1, PLAYS, state="Z")
+        case _:
+            before = replace(OTHER, owner=replace(OTHER.owner, boot_id="another"))
+    book.write_lock(tmp_path, before)
+    said = f"the run of bob since {OTHER.since} (process 40 on {socket.gethostname()}) is dead"
+    assert lock.seen(tmp_path, MINE.owner, proc).startswith(said)
+    assert lock.take(tmp_path, MINE, proc).startswith(said)
+    assert book.read_lock(tmp_path) == MINE
+
+
+def test_of_a_process_on_another_machine_nobody_can_tell_and_a_person_lifts_its_lock(
+    tmp_path: Path, proc: Path
+) -> None:
+    book.write_lock(tmp_path, replace(OTHER, owner=replace(OTHER.owner, machine="laptop", pid=4)))
+    with pytest.raises(UpgradeRefused) as refused:
+        lock.take(tmp_path, MINE, proc)
+    assert "process 4 on laptop, which nobody can see from here" in str(refused.value)
+    assert str(refused.value).endswith(f"remove {tmp_path}/lock.json")
+    (tmp_path / "lock.json").unlink()
+    assert lock.take(tmp_path, MINE, proc) == ""
+
+
+def test_a_run_whose_lock_was_lifted_and_taken_does_not_go_on(tmp_path: Path) -> None:
+    assert lock.lost(tmp_path, MINE.owner) == ""
+    book.write_lock(tmp_path, MINE)
+    assert lock.lost(tmp_path, MINE.owner) == ""
+    book.write_lock(tmp_path, OTHER)
+    assert lock.lost(tmp_path, MINE.owner).endswith(f"bob upgrades drivers since {OTHER.since}")
+
+
+def test_the_owner_is_the_playbook_above_its_workers_and_modules(proc: Path) -> None:
+    process(proc, 10, 1, "bash")
+    process(proc, 20, 10, PLAYS)
+    process(proc, 21, 20, PLAYS)
+    process(proc, 22, 21, "/bin/sh\0-c\0python3")
+    assert lock.owner(proc, 22) == Owner(socket.gethostname(), BOOT, 20, 200)
+    assert lock.owner(proc, 10) == Owner(socket.gethostname(), BOOT, 10, 100)
+
+
+def test_what_another_controller_has_begun_is_seen_in_the_ledger() -> None:
+    def asked(who: str, why: str, since: str) -> NodeAdmission:
+        return NodeAdmission("n", spec=Spec(repair=Ask(who, why, since)))
+
+    records = {
+        "gpu-1": asked("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
+        "gpu-2": asked("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
+        "gpu-3": asked("carl", "a new GPU", "2026-11-22T13:00:00Z"),
+        "gpu-4": NodeAdmission("gpu-4"),
+    }
+    mine = records["gpu-1"].spec.repair
+    assert mine is not None
+    entries = {"gpu-1": Entry("gpu-1", "r", "1", "2", "t", asks=(Asked("repair", mine),))}
+    with pytest.raises(UpgradeRefused, match=r"^gpu-2: bob upgrades drivers from another controller since .*T14"):
+        lock.refuse_elsewhere(records, entries)
+    lock.refuse_elsewhere({**records, "gpu-2": records["gpu-4"]}, entries)
