@@ -1,0 +1,107 @@
+"""playbooks/etcd_restore.yml as far as it goes without a host: what it asks for and refuses; and its page's words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+PLAYBOOK = str(ROOT / "playbooks/etcd_restore.yml")
+PAGE = (ROOT / "docs/operations/backup-and-restore.md").read_text()
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """A snapshot of lab-main, a minute old, decrypted; its database is none, as only etcdutl on a member would see."""
+    database = b"database" * 100
+    taken = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+    manifest = {
+        "format": 1, "fleet": "lab", "cluster": "main", "taken_at": taken.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "revision": 7, "keys": 3, "sha256": hashlib.sha256(database).hexdigest(),
+    }  # fmt: skip
+    path = tmp_path / "lab-main.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, content in (("manifest.json", json.dumps(manifest).encode()), ("snapshot.db", database)):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def restore(tmp_path: Path, ansible_playbook: Playbook) -> Callable[..., str]:
+    """Runs it with these variables; it must fail, and leave nothing. Returns what it said on one line."""
+    inventory = tmp_path / "hosts.yml"
+    member = {"ansible_host": "198.51.100.1", "ansible_connection": "local"}
+    groups = {"etcd": {"hosts": {"etcd-1": member}}, "etcd_events": {"hosts": {"events-1": member}}}
+    state = tmp_path / "state"
+    state.mkdir()
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(state)}
+    inventory.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+
+    def run(*options: str, **given: Any) -> str:
+        extra = [word for name, value in given.items() for word in ("-e", f"{name}={value}")]
+        done = ansible_playbook(PLAYBOOK, *options, *extra, inventory=str(inventory))
+        assert done.returncode != 0, done.stdout
+        assert not list(state.iterdir())
+        return " ".join((done.stdout + done.stderr).split())
+
+    return run
+
+
+@pytest.mark.slow
+def test_without_the_clusters_name_it_tells_what_it_would_do(restore: Callable[..., str], snapshot: Path) -> None:
+    for confirm in ({}, {"confirm": "lab-events"}, {"confirm": "lab"}):
+        said = restore(cluster="main", snapshot=snapshot, **confirm)
+        assert "is whole: lab-main as of" in said
+        assert "revision 7, 3 keys" in said
+        assert "stops every API server meanwhile: etcd-1" in said
+        assert "add `-e confirm=lab-main`. Nothing was done." in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "given", "why"),
+    [
+        ([], {}, "restores one etcd cluster from the snapshot you name"),
+        ([], {"cluster": "main"}, "restores one etcd cluster from the snapshot you name"),
+        ([], {"cluster": "all", "snapshot": "FILE"}, "add `-e cluster=main` or `-e cluster=events`"),
+        (["--check"], {"cluster": "main", "snapshot": "FILE", "confirm": "lab-main"}, "leave out `--check`"),
+        ([], {"cluster": "events", "snapshot": "FILE", "confirm": "lab-events"}, "cluster lab-main, not of lab-events"),
+        ([], {"cluster": "main", "snapshot": "FILE", "confirm": "lab-main", "max_age_hours": 0.001}, "are allowed"),
+        ([], {"cluster": "main", "snapshot": "/nowhere.tar", "confirm": "lab-main"}, "/nowhere.tar is not there"),
+    ],
+)
+def test_what_it_refuses(
+    restore: Callable[..., str], snapshot: Path, options: list[str], given: dict[str, Any], why: str
+) -> None:
+    named = {name: snapshot if value == "FILE" else value for name, value in given.items()}
+    assert why in restore(*options, **named)
+
+
+def test_the_page_names_what_there_is() -> None:
+    playbook = Path(PLAYBOOK).read_text()
+    for name in re.findall(r"-e (\w+)=", PAGE):
+        assert re.search(rf"\b{name}\b", playbook.partition("\n- name")[2]), name
+    options = yaml.safe_load((ROOT / "roles/etcd_backup/meta/argument_specs.yml").read_text())
+    known = options["argument_specs"]["main"]["options"]
+    named = set(re.findall(r"\b(?<!muster_)(etcd_backup_\w+)", PAGE)) - {"etcd_backup_real"}
+    assert named <= set(known), named - set(known)
+    assert len(named) >= 8
+    for path in re.findall(r"(?:playbooks|tests/integration)/\w+\.\w+", PAGE):
+        assert (ROOT / path).exists(), path
+    metrics = (ROOT / "roles/etcd_backup/files/etcd_backup.py").read_text()
+    for name in re.findall(r"muster_etcd_backup_(\w+)", PAGE):
+        assert f'"{name}"' in metrics, name
