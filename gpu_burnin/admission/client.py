@@ -24,7 +24,10 @@ from gpu_burnin.settings.names import Names
 
 Object: TypeAlias = Mapping[str, Any]
 JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain"
 JSON_PATCH = "application/json-patch+json"
+# YAML, of which JSON is a part.
+APPLY_PATCH = "application/apply-patch+yaml"
 # An answer without what a patch's writer knows or does not need: of a Node 2 KiB instead of 10 or more.
 METADATA_ONLY = f"{JSON_TYPE};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON_TYPE}"
 PAGE = 500
@@ -189,6 +192,15 @@ class KubeApi:
     def create(self, path: str, document: Object, what: str = "") -> Object:
         """Create an object, or do what a subresource does. Raises Conflict when it is there."""
         return self._json("POST", path, what or f"create in {path}", document)
+
+    def apply(self, path: str, document: Object, what: str = "") -> Object:
+        """Apply an object (server side), as the path's query says. Raises Conflict and ApiError."""
+        return self._json("PATCH", path, what or f"apply {path}", document, APPLY_PATCH)
+
+    def text(self, path: str, what: str = "") -> str:
+        """What a path that is no object says, such as /metrics."""
+        response = self._send("GET", path, what or f"read {path}", answer=TEXT_TYPE, timeout=self._timeout)
+        return response.data.decode(errors="replace")
 
     def replace(self, path: str, document: Object, what: str = "") -> Object:
         """Replace an object of the version that `document` has; raises Conflict when it has changed since."""

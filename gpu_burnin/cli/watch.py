@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli.options import host_config, host_options
+from gpu_burnin.system import journald
 
 
 @click.command()
@@ -25,4 +26,11 @@ def watch(config_path: Path | None, state_dir: Path | None) -> None:
     config, stop = host_config(config_path, state_dir), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    serve(config, lambda message: click.echo(message), stop)
+
+    def say(message: str, code: str = "") -> None:
+        priority = journald.Priority.WARNING if code else journald.Priority.INFO
+        entry = journald.Entry(message, "gpu-burnin", priority, "agent", config.node_name, code=code)
+        if not (journald.is_output() and journald.send(entry)):
+            click.echo(message)
+
+    serve(config, say, stop)

@@ -24,6 +24,11 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `gpu-burnin report` on the node and mend what it names, then ask: "
         "muster node retest NODE --reason REASON. The admitter asks no more in this boot.",
     ),
+    "DRIFTS_FROM_PEERS": (
+        "A rate of the node went down over weeks against those of its peers, so somebody asks for a test of it",
+        "Test it again. If it stays, compare its reports with gpu-burnin compare, and look at temperatures and "
+        "throttling.",
+    ),
     "EVIDENCE_LEVEL": (
         "The node passed at a lower level than its NodeAdmission asks for",
         "Nothing, if the agent runs: the admitter asks for the level; else run gpu-burnin run with it on the node.",
@@ -87,8 +92,8 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Nothing: the admitter asks for a test.",
     ),
     "REPAIRING": (
-        "The node is in the hands of the repair ladder",
-        "Wait for playbooks/repair.yml; it is tested after it.",
+        "The node is in the hands of the repair ladder, or gets another driver",
+        "Wait for playbooks/repair.yml or playbooks/driver_upgrade.yml, as the message says; it is tested after it.",
     ),
     "REQUEST_UNANSWERED": (
         "The node was asked for a test and no result came in time",
@@ -97,6 +102,11 @@ CODES: Mapping[str, tuple[str, str]] = {
     "RETEST_ASKED": (
         "A person has asked for a test",
         "Nothing: the node is tested when it is idle.",
+    ),
+    "SLOWER_THAN_PEERS": (
+        "A rate of the node is lower than all of its peers can be, so somebody asks for a test of it",
+        "Test it again. If it stays, compare it with a node beside it: power limit, temperatures, throttling, link "
+        "width; then swap the GPU with another slot's to see which of the two is slow.",
     ),
     "TEST_DUE": (
         "It is the node's turn to be tested",

@@ -318,11 +318,17 @@ def _due(facts: Facts, statement: Statement) -> Judged:
 
 
 def _changed(facts: Facts, statement: Statement) -> str:
-    """What of the hardware is not as it was admitted in this boot, unless it was tested since that was told."""
+    """What of the hardware is not as it was admitted in this boot, unless it was tested since that was told.
+
+    What a repair or another driver has changed is meant; evidence of the time before it does not come here.
+    """
     old = facts.status.accepted
     if old is None or old.boot_id != facts.boot or old.hardware_sha256 == statement.hardware_sha256:
         return ""
     admitted = when(old.admitted_at) or LONG_AGO
+    repaired = repaired_at(facts.status)
+    if repaired is not None and repaired >= admitted:
+        return ""
     told = (when(t.at) for t in facts.status.transitions if t.code == HARDWARE_CHANGED)
     first = min((at for at in told if at is not None and at >= admitted), default=None)
     # Two clocks: a run that was finished as much later as they may differ began after it, or shortly before.

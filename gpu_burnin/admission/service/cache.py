@@ -36,6 +36,7 @@ class Summary:
     use: Use | None
     repaired_at: str
     admitted: bool
+    expires_at: str
 
 
 class Store(Protocol):
@@ -208,6 +209,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
         use=_use(use),
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
+        expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
     )
 
 

@@ -1,4 +1,5 @@
-"""What the admitter tells: lines of JSON on standard output (the journal), and Kubernetes events, in the background."""
+"""What the admitter tells: lines of JSON on standard output, entries with fields of the journal where that is its
+output, and Kubernetes events, in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from gpu_burnin.admission.record import State, Transition
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.system import journald
 from gpu_burnin.system.clock import rfc3339, rfc3339_s
+from gpu_burnin.system.journald import Entry, Priority
 
 COMPONENT = "muster-admitter"
 # Events that wait to be written: five for each node of a large fleet. The journal has them all.
@@ -35,27 +38,52 @@ def node_reference(name: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
 
 
+# What calls for somebody to look.
+_ALARMING = (State.SUSPECT, State.QUARANTINED)
+
+
+def _native(entry: Entry) -> bool:
+    return journald.is_output() and journald.send(entry)
+
+
 @dataclass
 class Journal:
-    """Lines of JSON with time and kind, whole lines at a time."""
+    """Lines of JSON with time and kind, whole lines at a time; in the journal each is an entry with fields.
+
+    `native` gives an entry to the journal and says whether that took it; else it is a line of `out`.
+    """
 
     out: TextIO = field(default_factory=lambda: sys.stdout)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    native: Callable[[Entry], bool] = _native
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def say(self, message: str, **more: object) -> None:
         """One sentence on the service itself."""
-        self._write({"kind": "message", "message": message, **more})
+        text = self._text({"kind": "message", "message": message, **more})
+        node, pod = (str(more.get(name, "")) for name in ("node", "pod"))
+        self._write(Entry(text, COMPONENT, kind="message", node=node, pod=pod))
 
     def transition(self, node: str, change: Transition) -> None:
         """One change of a node's state."""
         line = {"kind": "transition", "node": node, "from": change.before, "to": change.after, "code": change.code}
-        self._write({**line, "message": change.message, "who": change.who})
+        text = self._text({**line, "message": change.message, "who": change.who})
+        priority = Priority.WARNING if change.after in _ALARMING else Priority.INFO
+        self._write(
+            Entry(
+                text, COMPONENT, priority, "transition", node,
+                code=change.code, before=change.before, after=change.after, who=change.who,
+            )
+        )  # fmt: skip
 
-    def _write(self, line: Mapping[str, object]) -> None:
-        text = json.dumps({"at": rfc3339(self.now()), **line}, ensure_ascii=False)
+    def _text(self, line: Mapping[str, object]) -> str:
+        return json.dumps({"at": rfc3339(self.now()), **line}, ensure_ascii=False)
+
+    def _write(self, entry: Entry) -> None:
+        if self.native(entry):
+            return
         with self._lock:
-            self.out.write(f"{text}\n")
+            self.out.write(f"{entry.message}\n")
             self.out.flush()
 
 

@@ -90,6 +90,8 @@ class Keeper:
             raise
         if not wait_s and not (view.paused and brake is not None):
             self.brakes.settled(name)
+            if brake is Brake.JOIN:
+                self.metrics.add("joins")
         wake_at = _earliest(
             decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now)
         )

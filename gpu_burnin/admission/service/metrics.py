@@ -15,6 +15,7 @@ _Labels = tuple[tuple[str, str], ...]
 Gauge = Callable[[], Iterable[tuple[Mapping[str, str], float]]]
 
 COUNTERS: Mapping[str, str] = {
+    "joins": "Nodes that were let in.",
     "transitions": "Changes of a node's state.",
     "decisions": "Looks at a node.",
     "failed_looks": "Looks at a node that ended in trouble and are done again, by the kind of trouble.",

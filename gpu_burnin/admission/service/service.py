@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
 from gpu_burnin.admission.service.http import Pages
@@ -49,6 +50,8 @@ class Service:
         self._stopping = threading.Event()
         self._trouble = Trouble(self.journal.say)
         self.metrics.gauges.update(self._gauges())
+        # A counter that only appears with its first count could not be told from one that nobody writes.
+        self.metrics.add("joins", by=0)
 
     def run(self) -> None:
         """Until `stop`, or SIGTERM and SIGINT where this is the main thread."""
@@ -135,6 +138,10 @@ class Service:
             term = self.term
             return [] if term is None else [({"state": s}, n) for s, n in sorted(term.states().items())]
 
+        def held() -> Iterable[_Sample]:
+            term = self.term
+            return [] if term is None else [({"reason": code}, n) for code, n in sorted(term.held().items())]
+
         def heard() -> Iterable[_Sample]:
             term, now_s = self.term, time.monotonic()
             watches = {} if term is None else term.reflectors
@@ -143,6 +150,11 @@ class Service:
         return {
             "leader": ("1 while this process leads.", lambda: [({}, float(self.leadership.held()))]),
             "nodes": ("Nodes by the state in their NodeAdmission.", states),
+            "held": ("Nodes that take no new work, by the code of the reason.", held),
+            "proof_expires_soon": (
+                "Working nodes whose proof ends within a day.",
+                of(lambda term: term.proofs_end_soon(datetime.now(UTC))),
+            ),
             "unready_nodes": (
                 "Nodes that the admitter keeps from work by its own judgement.",
                 of(lambda term: term.brakes.gated()),

@@ -46,6 +46,11 @@ _PASSING_DELAY_S = 30.0
 # So many conflicts in a row are a fight.
 _FIGHT = 5
 _JOIN_S = 5.0
+_HELD = frozenset({State.NEW, State.SUSPECT, State.QUARANTINED, State.REPAIRING, State.HELD})
+_WORKING = frozenset({State.READY, State.EXPIRING})
+# Codes come from nodes too: their number stays one that a monitoring system can keep.
+_MOST_REASONS = 24
+_SOON = timedelta(days=1)
 
 
 class Term:
@@ -141,6 +146,18 @@ class Term:
         counts = Counter({str(state): 0 for state in State})
         counts.update(str(summary.state) for _, summary in self.records.all_summaries())
         return counts
+
+    def held(self) -> Counter[str]:
+        """How many nodes take no new work, by the code of the reason; the rarer of many codes are one, OTHER."""
+        counts = Counter(one.code or "NONE" for _, one in self.records.all_summaries() if one.state in _HELD)
+        rare = dict(counts.most_common()[_MOST_REASONS:])
+        return counts - Counter(rare) + Counter({"OTHER": sum(rare.values())})
+
+    def proofs_end_soon(self, now: datetime) -> int:
+        """How many working nodes have a proof that ends within a day, or has ended."""
+        until = (now + _SOON).strftime("%Y-%m-%dT%H:%M:%SZ")
+        working = (one for _, one in self.records.all_summaries() if one.state in _WORKING)
+        return sum(bool(one.expires_at) and one.expires_at < until for one in working)
 
     def _check(self) -> None:
         """A thread of this term that a slow answer holds up writes nothing in the next term of this process either."""

@@ -15,6 +15,7 @@ from gpu_burnin.system.files import write_atomic
 if TYPE_CHECKING:
     from gpu_burnin.admission.client import KubeApi
 
+_KUBECONFIGS = "kubeconfig"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -48,6 +49,24 @@ def page_option(function: _Function) -> _Function:
         metavar="FILE",
         help="Also write it as a page that opens anywhere.",
     )(function)
+
+
+def state_option(function: _Function) -> _Function:
+    """--state DIR."""
+    return click.option(
+        "--state",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        envvar="MUSTER_STATE",
+        show_envvar=True,
+        help="The inventory's fleet_state_dir, for reports and their history.  [default: the folder above the "
+        "kubeconfig's, where that is one]",
+    )(function)
+
+
+def state_beside(kubeconfig: Path) -> Path | None:
+    """The state directory whose kubeconfig this is: STATE/kubeconfig/NAME."""
+    folder = kubeconfig.absolute().parent
+    return folder.parent if folder.name == _KUBECONFIGS and (folder.parent / "known_hosts").exists() else None
 
 
 def connect(kubeconfig: Path) -> KubeApi:

@@ -11,43 +11,63 @@ import click
 
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
+from gpu_burnin.cli.muster.monitoring_options import monitoring_options, monitoring_places
 from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:
     from gpu_burnin.fleet.cluster.admissions import Snapshot
+    from gpu_burnin.fleet.monitoring.numbers import Numbers
 
 
 @click.command()
 @click.option("--watch", "watches", is_flag=True, help="Show it again whenever something changes, until Ctrl-C.")
 @page_option
+@monitoring_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @cluster_options
-def status(watches: bool, page: Path | None, as_json: bool, kubeconfig: Path, domain: str) -> None:
+def status(
+    watches: bool,
+    page: Path | None,
+    monitoring: tuple[str, ...],
+    prometheus: str | None,
+    alertmanager: str | None,
+    identity: Path | None,
+    known_hosts: Path | None,
+    as_json: bool,
+    kubeconfig: Path,
+    domain: str,
+) -> None:
     """Say how the fleet's nodes stand: by state and reason, and which need a person.
 
-    Exit code 0 whatever it says.
+    With --monitoring or --prometheus also what fires, how the states went, and how the control plane does; numbers that
+    cannot be had are said to be missing, and why. Exit code 0 whatever it says.
     """
     if watches and as_json:
         raise click.UsageError("--watch shows text; with --json, call it again")
+    if watches and (monitoring or prometheus):
+        raise click.UsageError("--watch follows the cluster alone; without it the numbers of monitoring are read too")
     from gpu_burnin.fleet.cluster import admissions
+    from gpu_burnin.fleet.monitoring import numbers
 
+    places = monitoring_places(monitoring, prometheus, alertmanager, identity, known_hosts, kubeconfig)
     api, names = connect(kubeconfig), Names(domain)
     if watches:
         for fleet in admissions.followed(api, names, lambda: datetime.now(UTC)):
             click.clear()
-            _show(fleet, page, as_json=False)
+            _show(fleet, numbers.nothing(), page, as_json=False)
     else:
-        _show(admissions.read(api, names, datetime.now(UTC)), page, as_json=as_json)
+        fleet = admissions.read(api, names, datetime.now(UTC))
+        _show(fleet, numbers.read(places, datetime.now(UTC)), page, as_json=as_json)
 
 
-def _show(fleet: Snapshot, page: Path | None, *, as_json: bool) -> None:
+def _show(fleet: Snapshot, found: Numbers, page: Path | None, *, as_json: bool) -> None:
     from gpu_burnin.fleet.cluster import status_page, status_text
 
     with readers_may_leave("the nodes", "muster"):
         if as_json:
-            click.echo(json.dumps(fleet.to_json(), indent=1, ensure_ascii=False))
+            click.echo(json.dumps({**fleet.to_json(), "monitoring": found.to_json()}, indent=1, ensure_ascii=False))
         else:
-            terminal.show(status_text.render(fleet, terminal.width()))
+            terminal.show(status_text.render(fleet, terminal.width(), found))
     if page is not None:
-        write_page(page, status_page.render(fleet))
+        write_page(page, status_page.render(fleet, found))

@@ -9,24 +9,22 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import terminal
-from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
+from gpu_burnin.cli.muster.cluster_options import (
+    cluster_options,
+    connect,
+    page_option,
+    state_beside,
+    state_option,
+    write_page,
+)
 from gpu_burnin.cli.options import duration
 from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
-_KUBECONFIGS = "kubeconfig"
-
 
 @click.command()
 @click.argument("subject", metavar="NODE|NAMESPACE/POD|JOB")
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="MUSTER_STATE",
-    show_envvar=True,
-    help="The inventory's fleet_state_dir, for reports and the history of plays.  [default: the folder above the "
-    "kubeconfig's, where that is one]",
-)
+@state_option
 @click.option(
     "--audit",
     "audits",
@@ -67,7 +65,7 @@ def why(
     from gpu_burnin.fleet.why import story, text
 
     now = datetime.now(UTC)
-    files = story.Files(state or _state_beside(kubeconfig.expanduser()), audits)
+    files = story.Files(state or state_beside(kubeconfig.expanduser()), audits)
     told = story.tell(connect(kubeconfig), Names(domain), subject, files, now - timedelta(seconds=since_s), now)
     with readers_may_leave("the time line", "muster"):
         if as_json:
@@ -76,9 +74,3 @@ def why(
             terminal.show(text.render(told, terminal.width()))
     if page is not None:
         write_page(page, pages.render(told))
-
-
-def _state_beside(kubeconfig: Path) -> Path | None:
-    """The state directory whose kubeconfig this is: STATE/kubeconfig/NAME."""
-    folder = kubeconfig.absolute().parent
-    return folder.parent if folder.name == _KUBECONFIGS and (folder.parent / "known_hosts").exists() else None

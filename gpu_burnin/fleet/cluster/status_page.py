@@ -4,35 +4,78 @@ from __future__ import annotations
 
 from gpu_burnin import __version__
 from gpu_burnin.admission.record import State
+from gpu_burnin.fleet.cluster import status_figures, status_map
 from gpu_burnin.fleet.cluster.admissions import NEEDS_PERSON, SCHEMA, Snapshot
-from gpu_burnin.fleet.cluster.status_text import names_of, notes, summary
-from gpu_burnin.fleet.cluster.times import told
+from gpu_burnin.fleet.cluster.status_text import COMING, UNHEARD, names_of, notes, summary
+from gpu_burnin.fleet.monitoring.numbers import MOST_AGE_S, Alert, Numbers
 from gpu_burnin.report import html
+from gpu_burnin.system.host_names import natural
 from gpu_burnin.system.prose import short_uuids
 
 _MOST_NAMES = 12
+# Alerts of one name that are shown each; --json has the others.
+_MOST_ALIKE = 10
 
 
-def render(fleet: Snapshot) -> str:
+def render(fleet: Snapshot, numbers: Numbers) -> str:
     """The page."""
     return html.fill(
         "status.html.j2",
         fleet=fleet,
-        worst=look(next(iter(fleet.states), State.NEW)),
+        worst=worst(fleet, numbers),
+        numbers=numbers,
+        alerts=_grouped(numbers),
+        alert_look=alert_look,
+        places=status_map.places(fleet.rows, numbers.hosts),
+        legend=status_map.legend(fleet.rows),
+        anchor=status_map.anchor,
+        trends=[(trend.period, [*status_figures.plots(trend)]) for trend in numbers.trends],
+        etcd=status_figures.etcd(numbers),
+        api_servers=status_figures.api_servers(numbers),
+        proofs=status_figures.proofs(fleet),
+        overdue=status_figures.overdue(numbers),
+        places_down=status_figures.places_down(numbers),
+        hosts_down=sorted((name for name, host in (numbers.hosts or {}).items() if not host.up), key=natural),
+        fold=lambda names: names_of(tuple(names), _MOST_NAMES),
+        fresh_s=MOST_AGE_S,
         summary=summary(fleet),
         notes=notes(fleet),
         reasons=[
             (state, code, len(nodes), names_of(nodes, _MOST_NAMES)) for (state, code), nodes in fleet.reasons.items()
         ],
         person=[row for row in fleet.waiting if row.needs_person],
-        coming=[row for row in fleet.waiting if not row.needs_person],
+        coming=[row for row in fleet.waiting if not row.needs_person and row.state != State.NEW],
+        coming_title=COMING,
+        unheard=[row for row in fleet.waiting if row.state == State.NEW],
+        unheard_title=UNHEARD.replace("`", ""),
         ready=[row for row in fleet.rows if row.state == State.READY],
         look=look,
-        told=told,
         short_uuids=short_uuids,
         schema=SCHEMA,
         version=__version__,
     )
+
+
+def worst(fleet: Snapshot, numbers: Numbers) -> str:
+    """The verdict of the whole: an alert, nobody who leads, and numbers that were asked for and are missing count."""
+    found = [look(state) for state in fleet.states] or [look(State.NEW)]
+    found += [alert_look(alert) for alert in numbers.active]
+    if not fleet.leader.alive or fleet.brake or fleet.pause is not None or (numbers.source and numbers.problems):
+        found.append("WARNING")
+    return min(found, key=("FAIL", "WARNING", "INCONCLUSIVE", "PASS").index)
+
+
+def alert_look(alert: Alert) -> str:
+    """The verdict whose colour and sign an alert has."""
+    return "FAIL" if alert.severity == "page" else "WARNING"
+
+
+def _grouped(numbers: Numbers) -> list[tuple[list[Alert], int]]:
+    """The alerts of each name that somebody is told of, and how many more there are."""
+    by_name: dict[str, list[Alert]] = {}
+    for alert in numbers.active:
+        by_name.setdefault(alert.name, []).append(alert)
+    return [(of[:_MOST_ALIKE], len(of[_MOST_ALIKE:])) for of in by_name.values()]
 
 
 def look(state: str) -> str:

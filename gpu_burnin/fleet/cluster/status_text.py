@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from gpu_burnin.admission.record import State
 from gpu_burnin.fleet.cluster.admissions import NEEDS_PERSON, Row, Snapshot
 from gpu_burnin.fleet.cluster.times import ago, told
+from gpu_burnin.fleet.monitoring.numbers import Numbers
 from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
 # More nodes than these are told in groups alone.
 _MOST_ROWS, _MOST_COMING = 30, 10
 _MOST_NAMES = 4
+_MOST_ALERTS = 12
 _LEAST_REASON = 40
+COMING = "Comes by itself, or with a burn-in that passes"
+# A first burn-in that failed leaves no Node and no evidence: only the node and the controller's reports know of it.
+UNHEARD = "No evidence yet: not tested, or no PASS; `muster why NODE` says which"
 
 
-def render(fleet: Snapshot, width: int = STANDARD_WIDTH) -> str:
-    """Lines of at most `width` characters, but for longer words."""
+def render(fleet: Snapshot, width: int = STANDARD_WIDTH, numbers: Numbers | None = None) -> str:
+    """Lines of at most `width` characters, but for longer words. `numbers` is what monitoring said, where asked."""
     lines = [line for text in (summary(fleet), *notes(fleet)) for line in wrap(text, width, rest="  ")]
     if not fleet.rows:
         lines += wrap(
             "There is no NodeAdmission: site.yml writes one for each GPU node of the inventory.", width, rest="  "
         )
+    if numbers is not None and numbers.source:
+        lines += ["", *_alerts(numbers, width)]
     if fleet.waiting:
         lines += ["", *_reasons(fleet, width)]
         person = [row for row in fleet.waiting if row.needs_person]
         coming = [row for row in fleet.waiting if not row.needs_person]
         for title, rows, most in (
             ("A person is needed:", person, _MOST_ROWS),
-            ("Comes by itself, or with a burn-in that passes:", coming, _MOST_COMING),
+            (f"{COMING}:", [row for row in coming if row.state != State.NEW], _MOST_COMING),
+            (f"{UNHEARD}:", [row for row in coming if row.state == State.NEW], _MOST_COMING),
         ):
             if rows:
                 lines += ["", title, *_rows(rows[:most], width)]
@@ -82,6 +91,20 @@ def names_of(nodes: tuple[str, ...], most: int) -> str:
     """Names of nodes in few words."""
     words, _, left = fold(nodes, most)
     return ", ".join([*words, f"{left:,} more"] if left else words)
+
+
+def _alerts(numbers: Numbers, width: int) -> list[str]:
+    lines = [line for text in numbers.problems for line in wrap(f"MISSING: {text}", width, rest="  ")]
+    if numbers.alerts is None:
+        return lines
+    active = numbers.active
+    lines.append(f"{len(active):,} alert{'s' * (len(active) != 1)} by {numbers.source}{':' if active else ''}")
+    if active:
+        rows = [(alert.severity, told(alert.since), alert.name, alert.summary) for alert in active[:_MOST_ALERTS]]
+        lines += table_with_text([("severity", "since", "alert", "what"), *rows], width, least=_LEAST_REASON)
+    if len(active) > _MOST_ALERTS:
+        lines.append(f"and {len(active) - _MOST_ALERTS:,} more: --json has all")
+    return lines
 
 
 def _reasons(fleet: Snapshot, width: int) -> list[str]:

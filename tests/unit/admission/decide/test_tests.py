@@ -269,6 +269,20 @@ def test_a_node_comes_back_from_repair_with_a_test() -> None:
     assert told(back) == ("ready", "PASS", set(), True, Brake.JOIN)
 
 
+@pytest.mark.parametrize(("finished", "code"), [("2026-11-21T12:02:00Z", "PASS"), ("2026-11-21T11:59:00Z", "REPAIRED")])
+def test_a_driver_that_was_changed_in_repair_is_meant(finished: str, code: str) -> None:
+    """Its test in the same boot is enough; evidence of before the repair is none."""
+    hardware = {"gpus": [["GPU-a", "1", "96.0"], ["GPU-b", "2", "96.0"]], "driver": "581.2", "kernel": "6.8.0-45"}
+    view = settled(ready_view(spec={"repair": ASK}))
+    tested = replace(PASSED, sequence=6, hardware_sha256="4" * 64, finished_at=finished)
+    back = seen(changed(view, spec={"repair": None}, statement=tested, hardware=hardware), DONE)
+    assert told(back)[1] == code and back.ready == (code == "PASS")
+    # Once it is let in, the next change in this boot is a doubt again.
+    other = replace(tested, sequence=7, hardware_sha256="5" * 64)
+    again = seen(changed(back.after, statement=other, hardware={**hardware, "driver": "582.0"}), DONE)
+    assert told(again)[1] == ("HARDWARE_CHANGED" if code == "PASS" else "REPAIRED")
+
+
 def test_a_node_that_publishes_nothing_in_its_boot_is_asked_after_its_own_burn_in_had_time() -> None:
     view = settled(ready_view(boot=BOOT2, agent=AgentNote(BOOT2)))
     assert view.record and view.record.status.request is None

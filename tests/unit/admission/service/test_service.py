@@ -275,8 +275,10 @@ def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, 
 
 def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     admitted(fleet, "gpu-1")
+    fleet.provision("gpu-2")
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
+        until("a word on the other", lambda: "status" in api.objects["nodeadmissions"]["gpu-2"])
         port = admitter.messages()[0].rpartition(":")[2]
 
         def read(path: str) -> str:
@@ -288,6 +290,9 @@ def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Pat
         for line in (
             "muster_admitter_leader 1",
             'muster_admitter_nodes{state="ready"} 1',
+            'muster_admitter_held{reason="NODE_ABSENT"} 1',
+            "muster_admitter_proof_expires_soon 0",
+            "muster_admitter_joins_total 1",
             'muster_admitter_evidence_verified_total{result="authentic"} 1',
             'muster_admitter_lists_total{resource="nodes"} 1',
         ):

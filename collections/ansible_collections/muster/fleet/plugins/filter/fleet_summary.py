@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from gpu_burnin.system.host_names import name_hosts
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, wrap
 
 DOCUMENTATION = r"""
@@ -57,8 +58,10 @@ ROLES = {
 }
 # So many hosts are named where there may be hundreds.
 NAMED_HOSTS = 5
-# Parts of the NVIDIA stack without which no host does work, and their roles. DCGM only observes.
-_PARTS = {"driver": "driver", "fabric": "fabricmanager", "CDI specification": "container_toolkit"}
+# Parts of the NVIDIA stack without which no new host does work, and their roles.
+_PARTS = {
+    "driver": "driver", "fabric": "fabricmanager", "DCGM": "dcgm", "CDI specification": "container_toolkit",
+}  # fmt: skip
 
 
 def fleet_summary(
@@ -80,12 +83,14 @@ def fleet_summary(
     ]
     held = []
     for host in names:
-        if host in groups.get("gpu_nodes", ()) and _gpu_state(host, admitted) != "ready":
+        waits = host in groups.get("gpu_nodes", ()) and _gpu_state(host, admitted) != "ready"
+        if waits and not _is_absent(host, hostvars):
             held.append(host)
-    lines += [""]
+    lines += ["", *_absent([host for host in names if _is_absent(host, hostvars)])]
     for host in held:
         lines += _why(host, hostvars, admitted)
     lines += _notes(names, hostvars)
+    lines += _without_backup(hostvars, groups)
     new = [host for host in names if _new_gpus(_burnin(host, hostvars))]
     lines += _wanted(new)
     lines += _next(hostvars, names, held, new)
@@ -112,15 +117,34 @@ def _gpu_state(host: str, admitted: Mapping[str, Mapping[str, Any]]) -> str:
 def _state(
     host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]], well: Collection[str]
 ) -> str:
+    if _is_absent(host, hostvars):
+        return "LEFT OUT: does not answer SSH"
     if host not in well:
         return "FAILED: see the failed task above"
     burnin, admission = _burnin(host, hostvars), admitted.get(host, {})
     if not burnin and not admission:
         return next((f"held  no {part} as asked" for part in _stack(host, hostvars)), "up")
+    loaded = ((hostvars[host].get("nvidia_driver_found") or {}).get("driver") or {}).get("loaded")
+    driver = f"  driver {loaded}" if loaded else ""
     simulated = " (simulated)" if admission.get("simulated") else ""
     verdict = burnin.get("verdict") or str(admission.get("verdict") or "no verdict").upper()
     codes = ", ".join(dict.fromkeys(str(reason["code"]) for reason in _reasons(burnin, admission)))
-    return f"{_gpu_state(host, admitted)}{simulated}  {verdict}{': ' + codes if codes else ''}"
+    return f"{_gpu_state(host, admitted)}{simulated}  {verdict}{': ' + codes if codes else ''}{driver}"
+
+
+def _is_absent(host: str, hostvars: Mapping[str, Any]) -> bool:
+    """Whether preflight could not reach the host, so that the run went on without it."""
+    return bool((hostvars[host].get("__preflight_facts") or {}).get("unreachable"))
+
+
+def _absent(hosts: list[str]) -> list[str]:
+    if not hosts:
+        return []
+    told = (
+        f"{name_hosts(hosts)}: no answer to SSH, so this run has changed nothing there and the exit code is not 0. "
+        "Look at power, BMC and network, then run site.yml again; or take the host out of the inventory"
+    )
+    return [*wrap(told, STANDARD_WIDTH, "", "  "), ""]
 
 
 def _reasons(burnin: Mapping[str, Any], admission: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -139,11 +163,6 @@ def _burnin(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
     return result
 
 
-def _driver(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
-    result: Mapping[str, Any] = hostvars[host].get("nvidia_driver_found") or {}
-    return result
-
-
 def _stack(host: str, hostvars: Mapping[str, Any]) -> dict[str, str]:
     """{part of the NVIDIA stack without which a host does no work: why it is not as asked}."""
     found = {part: hostvars[host].get(f"nvidia_{role}_found") or {} for part, role in _PARTS.items()}
@@ -151,13 +170,26 @@ def _stack(host: str, hostvars: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _notes(names: list[str], hostvars: Mapping[str, Any]) -> list[str]:
-    """What the driver's role would change and did not, such as the driver of a node that does work; a blind DCGM."""
-    noted = [(host, note) for host in names for note in _driver(host, hostvars).get("notes", [])]
-    observed = [(host, (hostvars[host].get("nvidia_dcgm_found") or {}).get("held")) for host in names]
-    noted += [(host, f"DCGM: {short_uuids(held)}") for host, held in observed if held]
+    """What the stack's roles would change and did not on a node that does work, and what is wrong with its DCGM."""
+    found = [(host, hostvars[host].get(f"nvidia_{role}_found") or {}) for role in _PARTS.values() for host in names]
+    noted = [(host, short_uuids(str(note))) for host, result in found for note in result.get("notes", [])]
     lines = [line for host, note in noted[:NAMED_HOSTS] for line in wrap(f"{host}: {note}", STANDARD_WIDTH, "", "  ")]
     more = len(noted) - NAMED_HOSTS
-    return [*lines, *([f"and {more} more notes of driver and DCGM"] if more > 0 else []), *([""] if noted else [])]
+    return [*lines, *([f"and {more} more notes of the NVIDIA stack"] if more > 0 else []), *([""] if noted else [])]
+
+
+def _without_backup(hostvars: Mapping[str, Any], groups: Mapping[str, Collection[str]]) -> list[str]:
+    """A line about the etcd clusters of which no snapshots are made."""
+    bare = [
+        group
+        for group in ("etcd", "etcd_events")
+        if any(not hostvars[host].get("etcd_backup_recipients") for host in groups.get(group, ()))
+    ]
+    told = (
+        f"No snapshots are made of {' and '.join(bare)}: set etcd_backup_recipients and a second place "
+        "(docs/operations/backup-and-restore.md)"
+    )
+    return [*wrap(told, STANDARD_WIDTH, "", "  "), ""] if bare else []
 
 
 def _why(host: str, hostvars: Mapping[str, Any], admitted: Mapping[str, Mapping[str, Any]]) -> list[str]:

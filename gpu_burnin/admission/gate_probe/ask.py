@@ -1,0 +1,106 @@
+"""Ask one API server whether its gate holds: it must refuse a Node without the taint, by the policies that were
+installed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, node_path
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.settings.names import GATE_POLICY, GATE_PROBE_NODE
+from gpu_burnin.system.files import read_text
+
+# Role node_admission writes it beside the policies, and the API server says the same of those that it has loaded.
+HASH_FILE = "policy.hash"
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_LOADED = re.compile(r"^apiserver_manifest_admission_config_controller_last_config_info\{(.*)\} 1$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_FORBIDDEN = 403
+# Who leads one at a time, with a Lease of its own name.
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+
+
+class NotAsked(GpuBurninError):
+    """Whether the gate holds could not be found out, which is neither yes nor no."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, EXIT_INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What an API server did and said. `loaded` is "" when it has no policies; hashes begin with sha256:."""
+
+    refused: bool
+    loaded: str
+    expected: str
+
+    @property
+    def in_force(self) -> bool:
+        """It refuses, by the policies that were installed."""
+        return self.refused and self.loaded == self.expected
+
+
+def look(api: KubeApi, policies: Path) -> Gate:
+    """Ask it. `policies` is the folder of role node_admission on this host. Raises NotAsked."""
+    try:
+        return Gate(_refused(api), _loaded(api.text("/metrics", "read its metrics")), expected_hash(policies))
+    except (ApiError, Conflict) as error:
+        raise NotAsked(str(error)) from error
+
+
+def expected_hash(policies: Path) -> str:
+    """What the API server must have loaded. Raises NotAsked."""
+    path = policies / HASH_FILE
+    try:
+        found = read_text(path).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAsked(f"{path}: cannot be read ({error}); run site.yml for this host, which writes it") from error
+    if not _HASH.fullmatch(found):
+        raise NotAsked(f"{path}: holds no hash of policies; run site.yml for this host, which writes it")
+    return found
+
+
+def leases(api: KubeApi) -> dict[str, float]:
+    """When the leader of each of the cluster's controllers last renewed its Lease; 0 without one. Raises NotAsked."""
+    found = {}
+    for name in CONTROLLERS:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
+        try:
+            lease = api.find(path, f"read the Lease of {name}") or {}
+        except (ApiError, Conflict) as error:
+            raise NotAsked(str(error)) from error
+        try:
+            found[name] = datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+        except (KeyError, TypeError, ValueError):
+            found[name] = 0.0
+    return found
+
+
+def _refused(api: KubeApi) -> bool:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GATE_PROBE_NODE}}
+    # By apply: a right to create by POST cannot be limited to one name, that to apply can.
+    path = f"{node_path(GATE_PROBE_NODE)}?fieldManager={GATE_PROBE_NODE}&dryRun=All"
+    try:
+        answer = api.apply(path, node, "ask for a node without the taint (dry run)")
+    except ApiError as error:
+        if error.status == _FORBIDDEN and GATE_POLICY in str(error):
+            return True
+        raise
+    if answer.get("metadata", {}).get("resourceVersion"):
+        raise NotAsked(
+            f"{api.server}: there is a node {GATE_PROBE_NODE}, so the creation of one cannot be asked for; find "
+            "out who made it (the audit log says) and delete it"
+        )
+    return False
+
+
+def _loaded(metrics: str) -> str:
+    for found in _LOADED.finditer(metrics):
+        labels = dict(_LABEL.findall(found[1]))
+        if labels.get("plugin") == "ValidatingAdmissionPolicy" and _HASH.fullmatch(labels.get("hash", "")):
+            return str(labels["hash"])
+    return ""

@@ -1,0 +1,125 @@
+"""`muster baseline`: GPUs that pass and are slow among their peers, or get slower."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, state_beside, state_option
+from gpu_burnin.fleet.baseline import LEAST_PEERS, MOST_ASKED
+from gpu_burnin.settings.names import Names
+from gpu_burnin.system.clock import rfc3339_s
+from gpu_burnin.system.quantities import count
+from gpu_burnin.system.streams import readers_may_leave
+
+if TYPE_CHECKING:
+    from gpu_burnin.fleet.baseline.ask import Wish
+    from gpu_burnin.fleet.baseline.told import Baseline
+
+
+@click.command()
+@state_option
+@click.option(
+    "--peers",
+    type=click.IntRange(min=LEAST_PEERS),
+    default=LEAST_PEERS,
+    show_default=True,
+    help="Compare only where so many are alike.",
+)
+@click.option("--retest", "retests_", is_flag=True, help="Say which nodes outside would be asked for a test.")
+@click.option("--yes", is_flag=True, help="With --retest: ask them.")
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=MOST_ASKED,
+    show_default=True,
+    help="With --retest: such tests at a time, those included that wait.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON and nothing else.")
+@cluster_options
+def baseline(
+    state: Path | None,
+    peers: int,
+    retests_: bool,
+    yes: bool,
+    most: int,
+    as_json: bool,
+    kubeconfig: Path,
+    domain: str,
+) -> None:
+    """Say which GPUs pass and are slower than all their peers can be, or lose against them over the weeks.
+
+    It compares each rate of the newest reports with those of the same model, driver, VBIOS, slot and level. Simulated
+    hardware does not count. Without --retest the cluster is not asked. Exit codes: 0 none is outside, 1 some are,
+    2 usage error or a node that could not be asked, 3 too few to say.
+    """
+    from gpu_burnin.fleet.baseline import text, told
+
+    if yes and not retests_:
+        raise click.UsageError("--yes goes with --retest")
+    place = state or state_beside(kubeconfig.expanduser())
+    if place is None:
+        raise click.UsageError("give the inventory's fleet_state_dir with --state")
+    found = told.look(place, datetime.now(UTC), peers)
+    wishes = _wishes(found, most, kubeconfig, domain) if retests_ else []
+    failed = _asked(wishes, kubeconfig, domain) if yes else {}
+    with readers_may_leave("the baseline", "muster"):
+        if as_json:
+            document = found.to_json()
+            if retests_:
+                document["retest"] = [asdict(wish) | {"failed": failed.get(wish.node)} for wish in wishes]
+                document["retest_asked"] = yes
+            click.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        else:
+            terminal.show(text.render(found, terminal.width()))
+            if retests_:
+                _tell(wishes, failed, done=yes)
+    sys.exit(2 if any(failed.values()) else found.exit_code)
+
+
+def _wishes(found: Baseline, most: int, kubeconfig: Path, domain: str) -> list[Wish]:
+    from gpu_burnin.fleet.baseline import ask
+    from gpu_burnin.fleet.cluster import retests
+
+    admissions, problems = retests.read(connect(kubeconfig), Names(domain))
+    for problem in problems:
+        click.echo(problem, err=True)
+    return ask.wishes(found.by_host, admissions, most)
+
+
+def _asked(wishes: list[Wish], kubeconfig: Path, domain: str) -> dict[str, str]:
+    """Ask the nodes that may be asked; for each why it could not be, "" where it was."""
+    from gpu_burnin.admission.record import Ask
+    from gpu_burnin.fleet.cluster import asks
+
+    wanted = [wish for wish in wishes if not wish.not_asked]
+    if not wanted:
+        return {}
+    api = connect(kubeconfig)
+    who, since = asks.user(api), rfc3339_s(datetime.now(UTC))
+    return {
+        answer.node: answer.failed
+        for wish in wanted
+        for answer in asks.ask_all(api, Names(domain), [wish.node], asks.Verb.RETEST, Ask(who, wish.why, since))
+    }
+
+
+def _tell(wishes: list[Wish], failed: dict[str, str], *, done: bool) -> None:
+    click.echo()
+    for wish in wishes:
+        if wish.not_asked:
+            click.echo(f"{wish.node}: not asked: {wish.not_asked}")
+        elif why := failed.get(wish.node):
+            click.echo(f"muster: {wish.node}: {why}", err=True)
+        else:
+            click.echo(f"{wish.node}: {'asked for a test' if done else 'would be asked for a test'}: {wish.why}")
+    if not done:
+        number = sum(not wish.not_asked for wish in wishes)
+        click.echo(f"Nothing was asked. With --yes {count(number, 'node')} would be.")

@@ -1,0 +1,53 @@
+"""`muster gate-probe`: whether this host's API server keeps the gate."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("gate-probe")
+@click.option(
+    "--kubeconfig",
+    type=_FILE,
+    default=Path("/etc/muster/gate-probe.kubeconfig"),
+    show_default=True,
+    help="Who asks, and which API server; role admitter writes it.",
+)
+@click.option(
+    "--policies",
+    type=_FOLDER,
+    default=Path("/etc/kubernetes/admission"),
+    show_default=True,
+    help="Folder of the gate's policies and of their hash; role node_admission writes it.",
+)
+@click.option(
+    "--audit-log",
+    type=_FILE,
+    default=Path("/var/log/kubernetes/audit.log"),
+    show_default=True,
+    help="Audit log of this API server.",
+)
+@click.option(
+    "--state-dir",
+    type=_FOLDER,
+    default=Path("/var/lib/muster-gate-probe"),
+    show_default=True,
+    help="What it keeps from one look to the next.",
+)
+@click.option("--metrics", type=_FILE, metavar="FILE", help="Leave the numbers here, for node_exporter.")
+def gate_probe(kubeconfig: Path, policies: Path, audit_log: Path, state_dir: Path, metrics: Path | None) -> None:
+    """Ask this host's API server whether the gate holds, once, and count in its audit log who went round it.
+
+    Each line says what is wrong, or who acted in the name of the admitter. Exit code 0 when the gate is in force, 1
+    when it is not, 3 when that could not be found out.
+    """
+    from gpu_burnin.admission.gate_probe.probe import Place, once
+
+    sys.exit(once(Place(kubeconfig, policies, audit_log, state_dir, metrics), click.echo, time.time()))

@@ -1,0 +1,75 @@
+"""Alerts of the monitoring itself."""
+
+from __future__ import annotations
+
+from .case import Case
+
+MON = {"instance": "mon-1"}
+DELIVERED = {
+    'prometheus_notifications_errors_total{instance="mon-1",alertmanager="a"}': "3x60",
+    'prometheus_notifications_dropped_total{instance="mon-1"}': "1x60",
+    'prometheus_notifications_alertmanagers_discovered{instance="mon-1"}': "1x60",
+    'alertmanager_notifications_failed_total{instance="mon-1",integration="webhook"}': "2x60",
+}
+KEPT = {
+    'prometheus_tsdb_wal_corruptions_total{instance="mon-1"}': "0x200",
+    'prometheus_tsdb_wal_writes_failed_total{instance="mon-1"}': "0x200",
+    'prometheus_tsdb_compactions_failed_total{instance="mon-1"}': "1x200",
+}
+
+
+def _undelivered(series: str, values: str) -> Case:
+    assert series in DELIVERED
+    return Case(
+        "MusterAlertsNotDelivered",
+        {**DELIVERED, series: values},
+        DELIVERED,
+        "12m",
+        "Alerts of mon-1 do not reach whom they should.",
+        MON,
+    )
+
+
+def _lost(series: str) -> Case:
+    assert series in KEPT
+    return Case(
+        "MusterMonitoringStorage",
+        {**KEPT, series: "1x20 2x180"},
+        KEPT,
+        "65m",
+        "Prometheus on mon-1 cannot keep what it reads: its disk is full or damaged.",
+        MON,
+    )
+
+
+CASES = (
+    Case(
+        "MusterMonitoringDown",
+        {'up{job="prometheus",instance="mon-2"}': "0x60"},
+        {'up{job="prometheus",instance="mon-2"}': "1x60"},
+        "3m",
+        "prometheus on mon-2 does not answer: what it watches is watched by the other hosts alone.",
+        {"instance": "mon-2", "job": "prometheus"},
+    ),
+    *(
+        _undelivered(series, values)
+        for series, values in zip(DELIVERED, ("0+1x60", "0+5x60", "0x60", "0+1x60"), strict=True)
+    ),
+    Case(
+        "MusterRulesFail",
+        {'prometheus_rule_evaluation_failures_total{instance="mon-1",rule_group="/r/gate.yml;muster-gate"}': "0+1x60"},
+        {'prometheus_rule_evaluation_failures_total{instance="mon-1",rule_group="/r/gate.yml;muster-gate"}': "5x60"},
+        "12m",
+        "Rules of /r/gate.yml;muster-gate cannot be evaluated on mon-1: their alerts are silent.",
+        {**MON, "rule_group": "/r/gate.yml;muster-gate"},
+    ),
+    Case(
+        "MusterMonitoringConfig",
+        {'prometheus_config_last_reload_successful{instance="mon-1"}': "0x60"},
+        {'prometheus_config_last_reload_successful{instance="mon-1"}': "1x60"},
+        "3m",
+        "Prometheus on mon-1 refuses its configuration, and runs with the one before.",
+        MON,
+    ),
+    *(_lost(series) for series in KEPT),
+)

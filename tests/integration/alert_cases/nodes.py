@@ -1,0 +1,121 @@
+"""Alerts of hosts and what runs on them."""
+
+from __future__ import annotations
+
+from .case import E1, GPU, Case
+
+CASES = (
+    Case(
+        "MusterPlaceDown",
+        {
+            'up{job="node",instance="gpu-1",rack="r1"}': "0x60",
+            'up{job="node",instance="gpu-2",rack="r1"}': "0x60",
+            'up{job="node",instance="gpu-3",rack="r1"}': "1x60",
+        },
+        {
+            'up{job="node",instance="gpu-1",rack="r1"}': "0x60",
+            'up{job="node",instance="gpu-2",rack="r1"}': "1x60",
+            'up{job="node",instance="gpu-3",rack="r1"}': "1x60",
+        },
+        "2m",
+        "66.67% of the hosts of rack r1 do not answer.",
+        {"rack": "r1", "place": "rack", "name": "r1"},
+    ),
+    Case(
+        "MusterHostDown",
+        {'up{job="node",instance="gpu-1"}': "0x60"},
+        {'up{job="node",instance="gpu-1"}': "1x60"},
+        "3m",
+        "gpu-1 does not answer its monitoring.",
+        {**GPU, "job": "node"},
+    ),
+    Case(
+        "MusterExporterDown",
+        {'up{job="gpu",instance="gpu-1"}': "0x60"},
+        {'up{job="gpu",instance="gpu-1"}': "1x60"},
+        "3m",
+        "gpu-1 answers, and shows no numbers of gpu.",
+        {**GPU, "job": "gpu"},
+    ),
+    Case(
+        "MusterUnitFailed",
+        {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "1x60"},
+        {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "0x60"},
+        "2m",
+        "kubelet.service on gpu-1 has failed.",
+        {**GPU, "name": "kubelet.service", "state": "failed"},
+    ),
+    Case(
+        "MusterDiskFull",
+        {
+            'node_filesystem_avail_bytes{instance="gpu-1",mountpoint="/var"}': "5e9x60",
+            'node_filesystem_size_bytes{instance="gpu-1",mountpoint="/var"}': "1e11x60",
+            'node_filesystem_readonly{instance="gpu-1",mountpoint="/var"}': "0x60",
+        },
+        {
+            'node_filesystem_avail_bytes{instance="gpu-1",mountpoint="/var"}': "5e10x60",
+            'node_filesystem_size_bytes{instance="gpu-1",mountpoint="/var"}': "1e11x60",
+            'node_filesystem_readonly{instance="gpu-1",mountpoint="/var"}': "0x60",
+        },
+        "6m",
+        "/var on gpu-1 has 5% left.",
+        {**GPU, "mountpoint": "/var"},
+    ),
+    Case(
+        "MusterDiskReadOnly",
+        {'node_filesystem_readonly{instance="etcd-1",mountpoint="/var/lib/etcd"}': "1x60"},
+        {'node_filesystem_readonly{instance="etcd-1",mountpoint="/var/lib/etcd"}': "0x60"},
+        "2m",
+        "/var/lib/etcd on etcd-1 is read-only: the kernel has found an error on it.",
+        {**E1, "mountpoint": "/var/lib/etcd"},
+    ),
+    Case(
+        "MusterMemoryLow",
+        {
+            'node_memory_MemAvailable_bytes{instance="gpu-1"}': "1e9x60",
+            'node_memory_MemTotal_bytes{instance="gpu-1"}': "1e11x60",
+            'node_pressure_memory_stalled_seconds_total{instance="gpu-1"}': "0+15x60",
+        },
+        {
+            'node_memory_MemAvailable_bytes{instance="gpu-1"}': "1e9x60",
+            'node_memory_MemTotal_bytes{instance="gpu-1"}': "1e11x60",
+            'node_pressure_memory_stalled_seconds_total{instance="gpu-1"}': "0x60",
+        },
+        "11m",
+        "gpu-1 has 1% of its memory left, and everything on it waits for memory.",
+        GPU,
+    ),
+    Case(
+        "MusterClockSkew",
+        {
+            'node_timex_offset_seconds{instance="gpu-1"}': "-0.5x60",
+            'node_timex_sync_status{instance="gpu-1"}': "1x60",
+        },
+        {
+            'node_timex_offset_seconds{instance="gpu-1"}': "0.001x60",
+            'node_timex_sync_status{instance="gpu-1"}': "1x60",
+        },
+        "11m",
+        "The clock of gpu-1 is not right: evidence of a clock that is off by a minute is refused.",
+        GPU,
+    ),
+    Case(
+        "MusterTextfileBroken",
+        {'node_textfile_scrape_error{instance="gpu-1"}': "1x60"},
+        {'node_textfile_scrape_error{instance="gpu-1"}': "0x60"},
+        "6m",
+        "gpu-1 cannot read the numbers that the burn-in leaves.",
+        GPU,
+    ),
+    Case(
+        "MusterBurninFailed",
+        {'gpu_burnin_verdict{instance="gpu-1",verdict="FAIL"}': "1x60"},
+        {
+            'gpu_burnin_verdict{instance="gpu-1",verdict="FAIL"}': "0x60",
+            'gpu_burnin_verdict{instance="gpu-1",verdict="PASS"}': "1x60",
+        },
+        "1m",
+        "gpu-1 failed its burn-in. `muster why gpu-1` says why.",
+        {**GPU, "verdict": "FAIL"},
+    ),
+)

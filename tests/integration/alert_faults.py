@@ -1,0 +1,162 @@
+"""Faults that the tests cause in the lab, each with the alert that it must raise; and why the others are not caused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from .fleet import Fleet
+
+_DISK = "/var/lib/etcd"
+_TEXTFILES = "/var/lib/prometheus/node-exporter"
+_LB_CA = "/etc/haproxy/kubernetes-ca.crt"
+_POLICY_HASH = "/etc/kubernetes/admission/policy.hash"
+_FAILING = "/run/systemd/system/chrony.service.d/test.conf"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: the shell command on `host` that causes it, the one that ends it, and whom the alert is about."""
+
+    alert: str
+    host: str
+    cause: str
+    cure: str
+    instance: str | None = None
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """The alert, and its label `instance`."""
+        return self.alert, self.host if self.instance is None else self.instance
+
+
+def stopped(alert: str, host: str, unit: str, instance: str | None = None) -> Fault:
+    """A unit of a host that does not run."""
+    return Fault(alert, host, f"systemctl stop {unit}", f"systemctl start {unit}", instance)
+
+
+def _expired() -> str:
+    """A certificate (PEM, in base64) that has ended."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(datetime(2020, 1, 1, tzinfo=UTC)).not_valid_after(
+        datetime(2021, 1, 1, tzinfo=UTC)
+    )
+    return base64.b64encode(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)).decode()
+
+
+# All at once: none of them hides another one, and the fleet works on.
+FAULTS: Sequence[Fault] = (
+    stopped("MusterEtcdMemberDown", "etcd-3", "etcd.service"),
+    stopped("MusterApiServerDown", "api-2", "kube-apiserver.service"),
+    Fault("MusterApiServerOut", "lb-1", "true", "true"),  # by the one before
+    stopped("MusterAdmitterDown", "api-2", "muster-admitter.service"),
+    stopped("MusterAdmitterNoLeader", "api-1", "muster-admitter.service", ""),
+    stopped("MusterExporterDown", "gpu-1", "nvidia-dcgm-exporter.service"),
+    Fault(
+        "MusterUnitFailed",
+        "system-1",
+        f"mkdir -p {_FAILING.rpartition('/')[0]} && printf '[Service]\\nExecStartPre=false\\nRestart=no\\n' >{_FAILING}"
+        " && systemctl daemon-reload && ! systemctl restart chrony.service",
+        f"rm -r {_FAILING.rpartition('/')[0]} && systemctl daemon-reload && systemctl restart chrony.service",
+    ),
+    Fault(
+        "MusterDiskFull",
+        "etcd-events-1",
+        f"fallocate -l $(($(stat -f -c '%a*%S' {_DISK}) - 10000000)) {_DISK}/test-full",
+        f"rm {_DISK}/test-full",
+    ),
+    # Of the member that is stopped.
+    Fault("MusterDiskReadOnly", "etcd-3", f"mount -o remount,ro {_DISK}", f"mount -o remount,rw {_DISK}"),
+    Fault(
+        "MusterTextfileBroken",
+        "gpu-1",
+        f"echo 'no number' >{_TEXTFILES}/test.prom",
+        f"rm {_TEXTFILES}/test.prom",
+    ),
+    # Another one than the service's own, which goes on.
+    Fault(
+        "MusterCertificateEnds",
+        "lb-1",
+        f"cp -p {_LB_CA} {_LB_CA}.test && echo {_expired()} | base64 --decode >{_LB_CA}"
+        " && systemctl start muster-certificates.service",
+        f"mv {_LB_CA}.test {_LB_CA} && systemctl start muster-certificates.service",
+    ),
+    Fault(
+        "MusterGatePolicyChanged",
+        "api-1",
+        f"cp -p {_POLICY_HASH} {_POLICY_HASH}.test && printf 'sha256:%064d\n' 0 >{_POLICY_HASH}"
+        " && ! systemctl start muster-gate-probe.service",
+        f"mv {_POLICY_HASH}.test {_POLICY_HASH} && systemctl start muster-gate-probe.service",
+    ),
+)
+# Raised by tests of their own.
+ELSEWHERE = frozenset(
+    {"MusterPlaceDown", "MusterHostDown", "MusterEtcdNoLeader", "MusterBurninFailed", "MusterNodesOut"}
+)
+# promtool alone has seen these fire.
+NOT_CAUSED = {
+    "MusterEtcdSlowFsync": "the lab's disks are one disk, whose speed is not the lab's",
+    "MusterEtcdSlowCommit": "the lab's disks are one disk, whose speed is not the lab's",
+    "MusterEtcdLeaderChanges": "its window of 15 minutes would hide it from the next run",
+    "MusterEtcdQuota": "80 % of 8 GiB would have to be written",
+    "MusterApiErrors": "its window of 5 minutes would go on in the tests after it",
+    "MusterApiThrottled": "its window of 5 minutes would go on in the tests after it",
+    "MusterApiSlow": "its window of 5 minutes would go on in the tests after it",
+    "MusterAdmitterDeaf": "an API server that says nothing for 3 minutes",
+    "MusterPaused": "4 hours",
+    "MusterBrake": "the lab has too few nodes for the brake",
+    "MusterMemoryLow": "hosts of the lab share the memory of one machine",
+    "MusterClockSkew": "hosts of the lab share the clock of one machine, which may be right or not",
+    "MusterQuarantined": "an hour",
+    "MusterTestsOverdue": "a day",
+    "MusterGateOpen": "test_gate_probe.py opens the gate of an API server of its own, where nobody is behind it",
+    "MusterGateNotChecked": "ten minutes",
+    "MusterImpersonation": "its window of 15 minutes would go on; test_gate_probe.py counts real ones",
+    "MusterBreakGlass": "each run of site.yml raises it",
+    "MusterAuditGap": "its window of an hour would go on in the tests after it",
+    "MusterAuditNotRead": "ten minutes",
+    "MusterApiBusy": "its window of 5 minutes would go on in the tests after it",
+    "MusterControllerNoLeader": "3 minutes without a scheduler; test_gate_probe.py reads a real Lease",
+    "MusterSnapshotOld": "2 hours",
+    "MusterHeldAlike": "half an hour",
+    "MusterProofsEnd": "an hour",
+    "MusterJoinsFast": "the lab has too few nodes",
+    "MusterJoinsStalled": "a quarter of an hour",
+    "MusterMonitoringDown": "the lab has one monitoring host, and nobody else to see it",
+    "MusterAlertsNotDelivered": "5 minutes",
+    "MusterRulesFail": "5 minutes, of a rule that promtool takes and Prometheus cannot evaluate",
+    "MusterMonitoringConfig": "promtool refuses such a configuration before it is written",
+    "MusterMonitoringStorage": "a full disk of the only Prometheus, which then sees nothing",
+    "MusterCertificateExpires": "a quarter of an hour",
+    "MusterCertificateUnreadable": "a quarter of an hour",
+    "MusterCertificatesNotChecked": "half an hour",
+    "MusterXidFatal": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterEccUncorrected": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterRemapPending": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterRemapFailed": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterGpuHot": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterPowerBrake": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterNvlinkDown": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterFabricNotCompleted": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+    "MusterGpusMissing": "the lab's exporter stands in for DCGM's, and says nothing of faults",
+}
+
+
+@contextmanager
+def caused(fleet: Fleet, faults: Sequence[Fault]) -> Iterator[None]:
+    """All these faults; ended in the reverse order, those that were caused before one that could not be too."""
+    with ExitStack() as cures:
+        for fault in faults:
+            cures.callback(fleet.must, fault.host, fault.cure)
+            fleet.must(fault.host, fault.cause)
+        yield

@@ -1,0 +1,114 @@
+"""The fleet under its own monitoring: every target is read, faults fire their alerts and clear, nobody else reads."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.lab.fleet import LAB_INVENTORY
+from tests.lab.model import read_groups
+
+from .alert_faults import FAULTS, caused, stopped
+from .fleet import Fleet, wait_until
+from .prometheus import ask, query
+
+
+def _alerts(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
+    """The alerts of Prometheus with what they are about. Those pending were not yet there long enough to be told."""
+    return {
+        (one["labels"]["alertname"], one["labels"].get("instance", ""))
+        for one in ask(fleet, "/api/v1/alerts")["alerts"]
+        if one["state"] in state.split("|")
+    }
+
+
+def _is_raised(fleet: Fleet, about: tuple[str, str]) -> bool:
+    return about in _alerts(fleet)
+
+
+def _ready(fleet: Fleet) -> bool:
+    return fleet.ssh("mon-1", "curl -sS -f -m 5 http://127.0.0.1:9090/-/ready").rc == 0
+
+
+def _told(fleet: Fleet) -> dict[tuple[str, str], dict[str, Any]]:
+    """The alerts of Alertmanager, by name and what they are about."""
+    alerts = json.loads(fleet.must("mon-1", "curl -sS -m 10 http://127.0.0.1:9093/api/v2/alerts"))
+    return {(one["labels"]["alertname"], one["labels"].get("instance", "")): one for one in alerts}
+
+
+def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
+    groups = read_groups([LAB_INVENTORY])
+    wanted = {("node", host) for host in fleet.addresses}
+    wanted |= {("etcd", host) for host in groups["etcd"] | groups["etcd_events"]}
+    wanted |= {(job, host) for job in ("apiserver", "admitter", "dns") for host in groups["kube_apiserver"]}
+    wanted |= {(job, host) for job in ("prometheus", "alertmanager") for host in groups["monitoring"]}
+    wanted |= {("balancer", "lb-1")} | {("gpu", host) for host in groups["gpu_nodes"]}
+
+    def read() -> bool:
+        return {(one["job"], one["instance"]) for one in query(fleet, "up == 1")} == wanted
+
+    wait_until("each target answers Prometheus", read, timeout_s=90)
+    assert {(one["job"], one["instance"]) for one in query(fleet, "up")} == wanted
+
+
+def test_the_series_of_each_target_are_few(fleet: Fleet) -> None:
+    counts = quote('count by (instance) ({job=~"node|gpu", instance!=""})')
+    found = ask(fleet, f"/api/v1/query?query={counts}")["result"]
+    most = {one["metric"]["instance"]: int(one["value"][1]) for one in found}
+    assert set(most) == set(fleet.addresses)
+    assert max(most.values()) <= 600, most
+
+
+def test_each_fault_raises_its_alert_which_ends_with_it(fleet: Fleet) -> None:
+    wanted = {fault.about for fault in FAULTS}
+    assert not wanted & _alerts(fleet)
+    with caused(fleet, FAULTS):
+        for about in sorted(wanted):
+            wait_until(f"{about[0]} of {about[1] or 'the fleet'}", partial(_is_raised, fleet, about), timeout_s=90)
+    wait_until("the alerts are over", lambda: not wanted & _alerts(fleet), timeout_s=120)
+
+
+def test_the_sick_node_is_an_alert_and_one_of_three_is_too_large_a_share(fleet: Fleet) -> None:
+    sick = {("MusterBurninFailed", "gpu-3"), ("MusterNodesOut", "")}
+    wait_until("the sick node is told", lambda: sick <= _alerts(fleet), timeout_s=60)
+
+
+def test_without_quorum_every_member_left_is_an_alert(fleet: Fleet) -> None:
+    alert = ("MusterEtcdNoLeader", "etcd-3")
+    with caused(fleet, [stopped(alert[0], host, "etcd.service") for host in ("etcd-1", "etcd-2")]):
+        wait_until("no leader", partial(_is_raised, fleet, alert), timeout_s=90)
+    wait_until("a leader again", lambda: alert not in _alerts(fleet), timeout_s=120)
+
+
+def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_keeps(fleet: Fleet) -> None:
+    rack, hosts = ("MusterPlaceDown", ""), {("MusterHostDown", "gpu-2"), ("MusterHostDown", "gpu-3")}
+    with caused(fleet, [stopped(alert, host, "muster-metrics.service") for alert, host in hosts]):
+        wait_until("the rack and its hosts are told", lambda: {rack, *hosts} <= set(_told(fleet)), timeout_s=240)
+        first = _told(fleet)
+        assert first[rack]["status"]["state"] == "active"
+        assert all(first[host]["status"]["inhibitedBy"] for host in hosts)
+
+        amtool = "amtool --alertmanager.url=http://127.0.0.1:9093 silence"
+        silence = fleet.must(
+            "mon-1", f"{amtool} add --author=test --comment=test --duration=1h alertname=MusterPlaceDown"
+        )
+        wait_until("it is silent", lambda: _told(fleet)[rack]["status"]["silencedBy"], timeout_s=60)
+        fleet.must("mon-1", f"{amtool} expire {silence.strip()}")
+        wait_until("it is told again", lambda: _told(fleet)[rack]["status"]["state"] == "active", timeout_s=60)
+
+        fleet.must("mon-1", "systemctl kill --signal=KILL prometheus.service")
+        wait_until("Prometheus is back", lambda: _ready(fleet), timeout_s=90)
+        wait_until("it fires again", lambda: rack in _alerts(fleet, "firing"), timeout_s=120)
+        assert _told(fleet)[rack]["startsAt"] == first[rack]["startsAt"]
+    wait_until("all is over", lambda: not {rack, *hosts} & _alerts(fleet), timeout_s=120)
+
+
+@pytest.mark.parametrize("host", ["gpu-1", "etcd-1"])
+def test_a_host_does_not_read_another_ones_numbers(fleet: Fleet, host: str) -> None:
+    tls = "--cacert {0}/ca.crt --cert {0}/server.crt --key {0}/server.crt.key".format("/etc/muster-metrics")
+    ask = f"curl -sS -m 10 -o /dev/null -w '%{{http_code}}' {tls} https://{fleet.addresses['api-1']}:9443/node"
+    assert fleet.must(host, ask) == "403"

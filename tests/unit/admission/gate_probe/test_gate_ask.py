@@ -1,0 +1,106 @@
+"""What the probe makes of an API server's answers, and that none of them is taken for a gate that holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+from gpu_burnin.admission.gate_probe import numbers
+from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, look
+from gpu_burnin.admission.gate_probe.state import State
+
+HASH, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+INFO = "apiserver_manifest_admission_config_controller_last_config_info"
+REFUSED = "ValidatingAdmissionPolicy 'muster-node-gate.static.k8s.io' with binding denied request"
+
+
+def line(plugin: str, value: str) -> str:
+    return f'{INFO}{{apiserver_id_hash="sha256:{"c" * 64}",hash="{value}",plugin="{plugin}"}} 1\n'
+
+
+class Api:
+    """An API server that answers the creation so."""
+
+    server = "https://api-1:6443"
+
+    def __init__(self, answer: object, metrics: str) -> None:
+        self._answer, self._metrics = answer, metrics
+
+    def apply(self, path: str, document: object, what: str) -> Any:
+        assert "dryRun=All" in path
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def text(self, path: str, what: str) -> str:
+        return self._metrics
+
+
+def asked(folder: Path, answer: object, metrics: str = line("ValidatingAdmissionPolicy", HASH)) -> Gate:
+    (folder / "policy.hash").write_text(f"{HASH}\n")
+    return look(cast(KubeApi, Api(answer, metrics)), folder)
+
+
+def test_refused_by_the_gates_name(tmp_path: Path) -> None:
+    assert asked(tmp_path, ApiError(REFUSED, 403)) == Gate(True, HASH, HASH)
+
+
+def test_not_refused(tmp_path: Path) -> None:
+    gate = asked(tmp_path, {"metadata": {"name": "muster-gate-probe"}})
+    assert not gate.refused and not gate.in_force
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ApiError("nodes is forbidden by RBAC", 403),
+        ApiError(REFUSED, 500),
+        ApiError("no answer"),
+        Conflict("changed"),
+        {"metadata": {"resourceVersion": "7"}},
+    ],
+)
+def test_no_answer_is_none(tmp_path: Path, answer: object) -> None:
+    with pytest.raises(NotAsked) as error:
+        asked(tmp_path, answer)
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("metrics", "loaded"),
+    [
+        (line("ValidatingAdmissionPolicy", OTHER), OTHER),
+        (line("MutatingAdmissionPolicy", OTHER) + line("ValidatingAdmissionPolicy", HASH), HASH),
+        (line("MutatingAdmissionPolicy", HASH), ""),
+        ("", ""),
+    ],
+)
+def test_the_policies_that_it_has_loaded(tmp_path: Path, metrics: str, loaded: str) -> None:
+    gate = asked(tmp_path, ApiError(REFUSED, 403), metrics)
+    assert (gate.loaded, gate.in_force) == (loaded, loaded == HASH)
+
+
+@pytest.mark.parametrize("content", [None, "", "sha256:short", "\xff"])
+def test_without_what_was_installed_nothing_is_compared(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "policy.hash").write_text(content, encoding="latin-1")
+    with pytest.raises(NotAsked, match=r"policy\.hash"):
+        look(cast(KubeApi, Api(ApiError(REFUSED, 403), "")), tmp_path)
+
+
+def test_numbers_of_no_answer_have_none_of_the_gate() -> None:
+    page = numbers.text(None, {}, State(gate_checked_s=5.0))
+    assert "muster_gate_refused" not in page and "muster_gate_policy" not in page
+    assert "\nmuster_gate_checked_timestamp_seconds 5\n" in page
+    # A counter that only appears with its first count could not be seen to rise.
+    assert '\nmuster_audit_impersonations_total{user="muster:admitter"} 0\n' in page
+
+
+def test_numbers_without_loaded_policies_name_the_installed() -> None:
+    page = numbers.text(Gate(False, "", HASH), {}, State())
+    assert "\nmuster_gate_refused 0\n" in page
+    assert "\nmuster_gate_policy_hash{" not in page
+    assert f'\nmuster_gate_policy_expected{{hash="{HASH}"}} 1\n' in page

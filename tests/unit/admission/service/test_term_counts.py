@@ -1,0 +1,46 @@
+"""What a term says of the fleet as a whole: nodes by reason, and proofs that end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.service.term import Term
+from gpu_burnin.settings.names import Names
+
+
+def term_of(*statuses: dict[str, Any]) -> Term:
+    """A term that has read these NodeAdmissions, and does nothing."""
+    records = Records(Names())
+    for number, status in enumerate(statuses):
+        records.put({"metadata": {"name": f"gpu-{number}", "resourceVersion": "1"}, "spec": {}, "status": status})
+    term = object.__new__(Term)
+    term.records = records
+    return term
+
+
+def test_held_nodes_are_counted_by_reason() -> None:
+    states = [("held", "HELD_BY_PERSON"), ("suspect", "XID_FATAL"), ("quarantined", "XID_FATAL"), ("new", "")]
+    working = [("ready", "PASS"), ("expiring", "PASS"), ("testing", "TEST_DUE")]
+    term = term_of(*({"state": state, "code": code} for state, code in states + working))
+    assert term.held() == Counter({"XID_FATAL": 2, "HELD_BY_PERSON": 1, "NONE": 1})
+
+
+def test_codes_that_nodes_invent_stay_a_bounded_number() -> None:
+    term = term_of(
+        *({"state": "suspect", "code": "GPU_LOST"} for _ in range(3)),
+        *({"state": "suspect", "code": f"MADE_UP_{number}"} for number in range(100)),
+    )
+    held = term.held()
+    assert len(held) == 25
+    assert (held["GPU_LOST"], held["OTHER"], held.total()) == (3, 77, 103)
+
+
+def test_proofs_that_end_within_a_day() -> None:
+    now = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    ends = ["2026-11-01T11:00:00Z", "2026-11-02T11:59:59Z", "2026-11-02T12:00:00Z", "2026-11-07T00:00:00Z", ""]
+    working = [{"state": "ready", "accepted": {"expiresAt": end}} for end in ends]
+    held = [{"state": "held", "accepted": {"expiresAt": ends[0]}}]
+    assert term_of(*working, *held, {"state": "expiring"}).proofs_end_soon(now) == 2

@@ -1,0 +1,48 @@
+"""Targets of Prometheus: names, groups, places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.scrape_targets import metric_hosts, scrape_targets
+
+GROUPS = {"all": ["etcd-1", "gpu-1"], "ungrouped": [], "etcd": ["etcd-1"], "gpu_nodes": ["gpu-1"]}
+
+
+def _hostvars(place: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "etcd-1": {"fleet_address": "198.18.0.1"},
+        "gpu-1": {"ansible_host": "2001:db8::1", "fleet_place": place},
+    }
+
+
+def test_each_host_has_its_name_its_group_and_its_place() -> None:
+    assert scrape_targets(["etcd-1", "gpu-1"], _hostvars({"rack": 12, "feed": "a"}), GROUPS, 9443) == [
+        {"targets": ["198.18.0.1:9443"], "labels": {"instance": "etcd-1", "group": "etcd"}},
+        {
+            "targets": ["[2001:db8::1]:9443"],
+            "labels": {"instance": "gpu-1", "group": "gpu_nodes", "rack": "12", "feed": "a"},
+        },
+    ]
+
+
+def test_each_path_has_the_hosts_of_its_groups_once() -> None:
+    sources = {"all": {"node": "x"}, "etcd": {"etcd": "x"}, "etcd_events": {"etcd": "x"}, "gpu_nodes": {"gpu": "x"}}
+    groups = {"all": ["etcd-1", "gpu-1"], "etcd": ["etcd-1"], "etcd_events": ["etcd-1"]}
+    assert metric_hosts(sources, groups) == {"node": ["etcd-1", "gpu-1"], "etcd": ["etcd-1"], "gpu": []}
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("r12", "fleet_place is 'r12'; give a dictionary"),
+        ({"Rack": "r12"}, "'Rack', which cannot be a label"),
+        ({"instance": "x"}, "'instance', which cannot be a label"),
+    ],
+)
+def test_a_place_that_cannot_be_a_label_is_refused_with_the_host(place: object, told: str) -> None:
+    with pytest.raises(FleetError, match="gpu-1: fleet_place") as refused:
+        scrape_targets(["gpu-1"], _hostvars(place), GROUPS, 9443)
+    assert told in str(refused.value)
