@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration bench bench-engine bench-inventory bench-muster bench-admission collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration bench bench-ansible bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,16 +48,21 @@ test: setup-lab ## Prove the project: check, campaign, molecule of every role, t
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
 	@python tools/collection.py
 
-docs: setup-dev ## Write the roles' READMEs and docs/reference from the specs
+docs: setup-dev ## Write the roles' READMEs, docs/reference and the dashboards from their sources
 	@python -m tools.docs
+	@python -m tools.dashboards
 
 bench: setup-lab ## Print the times of a cold lab and of a second run
 	@python -m tests.bench.lab
 
+bench-ansible: setup-lab ## Print what site.yml costs the controller for each node at 1, 10 and 100 names, on the lab (30 minutes)
+	@python -m tests.bench.ansible_cost
+
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine
 
-bench-muster: setup-dev ## Print what muster status and why take for 7,500 nodes and a year of history (needs the lab's binaries)
+bench-muster: setup-dev ## Print what muster baseline, status and why take for 7,500 nodes and their history (needs the lab's binaries)
+	@python -m tests.bench.baseline
 	@python -m tests.bench.muster
 
 bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 1,000 and 7,500 hosts (10 minutes)
@@ -65,6 +70,9 @@ bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 
 
 bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, PHASES=idle,watches: only these; 20 minutes)
 	@python -m tests.bench.admission $(NODES) $(PHASES)
+
+bench-monitoring: setup-lab ## Print what the fleet's Prometheus costs, beside default exporters (20 minutes)
+	@python -m tests.bench.monitoring
 
 lock: setup-dev ## Renew the lock files of the Python requirements
 	@$(LOCK) --allow-unsafe --extra controller -o requirements/controller.txt pyproject.toml

@@ -26,6 +26,7 @@ from gpu_burnin.hardware import load_skus, make_reason
 from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import Judgement, judge
+from gpu_burnin.node import journal_entries
 from gpu_burnin.node.history import History, read_history
 from gpu_burnin.node.known_gpus import makes_known, wanted_notice
 from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_options, check_surroundings, prepare
@@ -129,6 +130,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
         with interrupts.taken():
             with _new_run(store) as begun:
                 run, clock = begun.run, RunClock()
+                journal_entries.began(config.node_name, run.run_id, prepared.plan.level)
                 seen = _execute(config, store, prepared, begun, planted, display, interrupts, started_s)
                 times = clock.ended()
                 observed = _observe(options, prepared, seen, history, unsigned, times)
@@ -159,6 +161,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
                     hardware=facts.hardware,
                 )
                 recorded = record(finished, store, config)
+                journal_entries.ended(report)
             return Outcome(
                 run.path,
                 report,

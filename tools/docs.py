@@ -298,7 +298,8 @@ def _host_config(settings: dict[str, Option], indent: str) -> Iterator[str]:
 def _value(variable: str, one: Option, role: Role) -> str:
     if one.kind is not None and one.kind.name == "flag":
         return f"{{{{ {variable} | bool }}}}"
-    return f"{{{{ {variable} or None }}}}" if role.default in ("", []) else f"{{{{ {variable} }}}}"
+    may_be_empty = role.default in ("", []) or "else ''" in str(role.default)
+    return f"{{{{ {variable} or None }}}}" if may_be_empty else f"{{{{ {variable} }}}}"
 
 
 def _flow(value: Any) -> str:

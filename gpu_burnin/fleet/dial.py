@@ -135,11 +135,9 @@ def _no_version(target: Target, said: bytes, waited_s: float | None) -> Problem:
 
 def _unreachable(target: Target, error: OSError) -> Problem:
     if isinstance(error, socket.gaierror):
-        what, fix = (
-            f"the name does not resolve ({error.strerror})",
-            "correct ansible_host or the name service",
-        )
-    elif isinstance(error, TimeoutError):
+        what, fix = f"the name does not resolve ({error.strerror})", "correct ansible_host or the name service"
+        return Problem(ProblemCode.NAME_UNKNOWN, f"{target.place}: {what}", fix, what)
+    if isinstance(error, TimeoutError):
         what, fix = "no answer to a TCP connection", "check its power, its address and the firewalls"
     elif isinstance(error, ConnectionRefusedError):
         what, fix = "the TCP connection was refused", "start sshd on it, or correct the port (ansible_port, --port)"

@@ -13,6 +13,7 @@ from gpu_burnin.system import known_hosts as kh
 class ProblemCode(StrEnum):
     """Why a host is not usable over SSH, in the order in which a connection meets them."""
 
+    NAME_UNKNOWN = "NAME_UNKNOWN"
     UNREACHABLE = "UNREACHABLE"
     NO_SSH = "NO_SSH"
     KEX_FAILED = "KEX_FAILED"

@@ -28,7 +28,7 @@ COMMAND_TIMEOUT_S = 60.0
 _REPORT, _PROGRESS, _ENDED = (str(unit.RUN_DIR / name) for name in (REPORT, unit.PROGRESS, unit.ENDED))
 _RUN_FILES = re.compile(r"report: (/.+)")
 # Problems of a host that is away for a while, as against those of a host that is not to be talked to.
-_MAY_PASS = (ProblemCode.UNREACHABLE, ProblemCode.NO_SSH, ProblemCode.KEX_FAILED)
+_MAY_PASS = (ProblemCode.NAME_UNKNOWN, ProblemCode.UNREACHABLE, ProblemCode.NO_SSH, ProblemCode.KEX_FAILED)
 
 
 _FOLLOW = "the same command follows it"

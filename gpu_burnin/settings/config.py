@@ -200,7 +200,9 @@ class Config:
         PATH,
         "File on the host into which each run writes its metrics too, for the textfile collector of node_exporter; "
         "ends in C(.prom). Its folder must exist. When empty, no file is written.",
-        role=Role(""),
+        role=Role(
+            "{{ '/var/lib/prometheus/node-exporter/gpu_burnin.prom' if groups['monitoring'] | default([]) else '' }}"
+        ),
     )
     maintenance_provider: str = option(
         choice(MAINTENANCE_PROVIDERS),

@@ -13,6 +13,9 @@ CONDITION = "GPUVerified"
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 ADMITTER_USER = "muster:admitter"
 PROVISIONER_USER = "muster:provisioner"
+# The static policy that refuses a Node without the taint, and the Node that is asked for to see it refused.
+GATE_POLICY = "muster-node-gate.static.k8s.io"
+GATE_PROBE_NODE = "muster-gate-probe"
 NODE_USER = "system:node:"
 # Where the admitter's Lease and the pause switch are.
 SYSTEM_NAMESPACE = "muster-system"

@@ -1,4 +1,4 @@
-"""What `muster status` and `muster why` take for 7,500 nodes and a year of history: `python -m tests.bench.muster`.
+"""What `muster status`, its page and `muster why` take for 7,500 nodes and a year: `python -m tests.bench.muster`.
 
 One real etcd and kube-apiserver on loopback hold a NodeAdmission for each node, with its 20 transitions; the history
 has a year of weekly runs. Each command is a process of its own, as a person starts it. Processor time of the command is
@@ -32,11 +32,14 @@ from gpu_burnin.admission.record import (
 )
 from gpu_burnin.fleet import history
 from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER, Names
+from tests.bench.browser import CHROMIUM, opened
 from tests.integration.kube import api_server, apply_ledger
+from tests.support.fake_prometheus import FakePrometheus
 
 NODES = 7500
 RUNS, PLAYS = 52, 30
 _THREADS = 8
+_OPENED = 9
 _NAMES = Names()
 _NOW = datetime.now(UTC).replace(microsecond=0)
 _HARDWARE = {"gpus": [{"uuid": f"GPU-{n:08d}-0000-0000-0000-000000000000", "serial": str(n)} for n in range(8)]}
@@ -114,6 +117,27 @@ def timed(*words: str) -> Row:
     return Row(f"muster {' '.join(word for word in words if not word.startswith(('/', '--k', '--s')))}", wall_s, cpu_s)
 
 
+def page(place: Path, nodes: int, *options: str) -> Iterator[Row]:
+    """The fleet as a page with the numbers of a monitoring that answers at once, and how long Chromium needs for it."""
+    fake = FakePrometheus()
+    try:
+        fake.at, fake.hosts = datetime.now(UTC), {name(n): (n % 99 > 0, {"rack": f"r{n // 16}"}) for n in range(nodes)}
+        yield timed(
+            "status", "--html", str(place), "--prometheus", fake.address, "--alertmanager", fake.address, *options
+        )
+    finally:
+        fake.close()
+    if CHROMIUM is None:
+        print("no Chromium: how fast the page opens is not measured")
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        tries = opened(place, Path(profile), _OPENED)
+    size_mib, what = place.stat().st_size / 2**20, f"Chromium opens the page, median of {_OPENED}"
+    walls, cpus = sorted(one.painted_s for one in tries), sorted(one.cpu_s for one in tries)
+    told = f"{what} ({size_mib:.1f} MiB; {walls[0]:.2f} to {walls[-1]:.2f} s)"
+    yield Row(told, walls[_OPENED // 2], cpus[_OPENED // 2])
+
+
 def rows(folder: Path, nodes: int, runs: int) -> Iterator[Row]:
     """All measurements, as they come."""
     path = folder / history.FILE
@@ -129,7 +153,7 @@ def rows(folder: Path, nodes: int, runs: int) -> Iterator[Row]:
         fill_cluster(provisioner, admitter, nodes)
         options = ("--kubeconfig", str(server.kubeconfig("ann", ["muster:admins"])))
         yield timed("status", *options)
-        yield timed("status", "--html", str(folder / "page.html"), *options)
+        yield from page(folder / "page.html", nodes, *options)
         yield timed("why", name(0), "--state", str(folder), *options)
         yield timed("why", name(0), "--since", "365d", "--state", str(folder), *options)
 

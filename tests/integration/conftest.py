@@ -7,6 +7,7 @@ With MUSTER_KEEP_LAB=1 a running lab is used as it is and left running: for work
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,8 +18,10 @@ from tests.lab.binaries import ensure_binaries
 
 from . import first_run
 from .fleet import Fleet
-from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
+from .kube import NO_BINARIES, REPOSITORY, Client, Server, api_server, apply_ledger, binaries
 
+# The collection's plugins from the checkout, as ansible_collections.muster.fleet.
+sys.path.insert(0, str(REPOSITORY / "collections"))
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
 
 
@@ -39,9 +42,10 @@ def lab() -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def fleet(lab: Fleet) -> Fleet:
-    """The lab after site.yml: begun, killed in the middle, run again to its end."""
+    """The lab after site.yml: killed in the middle of its control plane and of a driver, then run to its end."""
     if not KEEP:
         first_run.kill_in_the_middle(lab)
+        first_run.kill_at_the_driver(lab)
     first_run.results["first"] = lab.playbook("site.yml", log="first")
     return lab
 

@@ -15,6 +15,8 @@ from tests.lab.model import Lab, read_lab
 from tests.lab.paths import REPOSITORY, cache_dir
 
 API_SERVERS = ("api-1", "api-2")
+# What a GPU node's kernel says of its first GPU.
+XID_79 = "lab-nvidia log 'NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.'"
 T = TypeVar("T")
 
 

@@ -96,16 +96,19 @@ class Authority:
         certificate = self._builder(self._name, self._key).add_extension(constraints, critical=True)
         self._write("ca", certificate, self._key)
 
-    def issue(self, user: str, groups: Sequence[str] = (), *, server: bool = False) -> tuple[Path, Path]:
-        """Certificate and key files; a server's is for 127.0.0.1."""
+    def issue(
+        self, user: str, groups: Sequence[str] = (), *, server: bool = False, peer: str = ""
+    ) -> tuple[Path, Path]:
+        """Certificate and key files; a server's is for 127.0.0.1, that of a peer is for both sides at its address."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server or peer else []
+        usages += [] if server else [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = self._builder(x509.Name(attributes), key)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        if server:
-            address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        if server or peer:
+            address = x509.IPAddress(ipaddress.IPv4Address(peer or "127.0.0.1"))
             builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
         return self._write(secrets.token_hex(8), builder, key)
 

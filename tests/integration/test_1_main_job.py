@@ -16,6 +16,8 @@ from tests.lab.paths import REPOSITORY
 from . import first_run
 from .fleet import Fleet, run, wait_until
 
+# Of inventory/lab.
+DRIVER = "580.65.06"
 READY = "muster.node-restriction.kubernetes.io/ready"
 
 
@@ -33,6 +35,38 @@ def test_the_summary_says_which_nodes_are_ready_and_why_one_is_held(fleet: Fleet
     assert "held" in lines["gpu-3"] and "FAIL" in lines["gpu-3"]
     assert "ECC_UNCORRECTED" in first_run.results["first"].summary
     assert "XID_FATAL" in first_run.results["first"].summary
+
+
+def test_a_driver_whose_installation_was_cut_is_complete_after_the_next_run(fleet: Fleet) -> None:
+    host = first_run.CUT_HOST
+    if first_run.left_behind:
+        assert first_run.CUT_AT in first_run.left_behind[host], "apt and dpkg were killed in the middle of it"
+    assert fleet.must(host, "dpkg --audit") == ""
+    assert f"nvidia/{DRIVER}, " in fleet.must(host, "dkms status")
+
+
+@pytest.mark.parametrize("node", ["gpu-1", "gpu-2", "gpu-3"])
+def test_a_gpu_node_has_its_driver_and_dcgm_before_its_burn_in(fleet: Fleet, node: str) -> None:
+    """Its burn-in saw the version that was asked for: without that driver it would have seen no GPU at all."""
+    report = json.loads(fleet.must(node, "cat /var/lib/gpu-burnin/latest/report.json"))
+    assert report["software"]["driver"] == DRIVER
+    held = fleet.must(node, "apt-mark showhold").split()
+    assert {"nvidia-kernel-open-dkms", "libnvidia-ml1", "datacenter-gpu-manager-4-core"} <= set(held)
+    seen = fleet.must(node, "nvidia-smi -L; dcgmi discovery --host unix:///run/nvidia-dcgm/nv-hostengine -l")
+    metrics = fleet.must(node, "curl --silent --fail http://127.0.0.1:9400/metrics")
+    for gpu in report["gpus"]:
+        assert seen.count(gpu["uuid"]) == 2 and f'UUID="{gpu["uuid"]}"' in metrics
+    hosts = first_run.results["first"].summary.split("\n\n")[0]
+    shown = re.search(rf"^{node} .*(\n .*)*", hosts, re.MULTILINE)
+    assert shown and f"driver {DRIVER}" in " ".join(shown[0].split())
+
+
+def test_a_node_with_nvswitches_has_its_gpus_on_the_fabric_and_one_without_has_no_manager(fleet: Fleet) -> None:
+    for node in ("gpu-1", "gpu-3"):
+        assert fleet.must(node, "systemctl is-active nvidia-fabricmanager") == "active\n"
+        states = fleet.must(node, "nvidia-smi --query-gpu=fabric.state,fabric.status --format=csv,noheader")
+        assert states == 2 * "Completed, Success\n"
+    assert fleet.ssh("gpu-2", "dpkg -s nvidia-fabricmanager").rc == 1
 
 
 def test_admitted_nodes_carry_label_condition_and_no_taint(fleet: Fleet) -> None:

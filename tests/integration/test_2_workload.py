@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -58,6 +59,22 @@ spec:
       args: [files, "/dev/nvidia[0-9]*"]
       resources: {{limits: {limits}}}
 """
+JOB = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  nodeSelector: {{muster.node-restriction.kubernetes.io/ready: "true", kubernetes.io/hostname: gpu-1}}
+  containers:
+    - name: job
+      image: lab.muster.dev/tool:1
+      imagePullPolicy: Never
+      args: [pause]
+      resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}
+"""
+CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +122,64 @@ def test_a_pod_sees_exactly_the_gpus_that_it_asks_for(fleet: Fleet, gpus: int) -
         assert len(seen.out.split()) == gpus, seen.out
     finally:
         fleet.kubectl("delete", "--now", "pod", name)
+
+
+@pytest.fixture
+def job(fleet: Fleet) -> Iterator[Callable[[str, int], None]]:
+    """Creates a pod that asks gpu-1 for GPUs and goes on; all are gone at the end."""
+    names: list[str] = []
+
+    def create(name: str, gpus: int) -> None:
+        made = fleet.kubectl("create", "-f", "-", stdin=JOB.format(name=name, gpus=gpus))
+        assert made.rc == 0, made.err
+        names.append(name)
+
+    yield create
+    fleet.kubectl("delete", "--now", "--ignore-not-found", "pod", *names)
+
+
+def test_each_pod_gets_the_gpu_that_kubelet_gave_it_and_who_asks_for_more_than_there_is_waits(
+    fleet: Fleet, job: Callable[[str, int], None]
+) -> None:
+    job("job-1", 1)
+    job("job-2", 1)
+    for name in ("job-1", "job-2"):
+        wait_until(f"{name} to run", lambda name=name: _phase(fleet, name) == "Running", timeout_s=60)
+    index = fleet.must("gpu-1", "nvidia-smi --query-gpu=uuid,index --format=csv,noheader")
+    node_of = {uuid: f"/dev/nvidia{number}" for uuid, number in (line.split(", ") for line in index.splitlines())}
+    given = {name: _given(fleet, name) for name in ("job-1", "job-2")}
+    assert sorted(uuid for uuids in given.values() for uuid in uuids) == sorted(node_of), (
+        "each has one of the two, and no other"
+    )
+    for name, uuids in given.items():
+        seen = fleet.kubectl("exec", name, "--", "/labtool", "files", "/dev/nvidia*")
+        assert seen.rc == 0, seen.err
+        files = {path for path in seen.out.split() if path != "/dev/nvidia-uvm-tools"}
+        assert files == {"/dev/nvidiactl", "/dev/nvidia-uvm", *(node_of[uuid] for uuid in uuids)}
+
+    job("one-more", 1)
+    job("too-many", 3)
+    for name in ("one-more", "too-many"):
+        wait_until(
+            f"the scheduler to find no node for {name}", lambda name=name: _unscheduled(fleet, name), timeout_s=30
+        )
+    assert fleet.kubectl("delete", "pod", "job-1", "--now").rc == 0
+    wait_until("one-more to run on what was given back", lambda: _phase(fleet, "one-more") == "Running", timeout_s=60)
+    assert _given(fleet, "one-more") == given["job-1"]
+    assert _phase(fleet, "too-many") == "Pending"
+
+
+def _given(fleet: Fleet, pod: str) -> list[str]:
+    """UUIDs of the GPUs that kubelet has given to a pod of gpu-1."""
+    uid = fleet.get("pod", pod)["metadata"]["uid"]
+    entries = json.loads(fleet.must("gpu-1", f"cat {CHECKPOINT}"))["Data"]["PodDeviceEntries"]
+    return [uuid for entry in entries if entry["PodUID"] == uid for ids in entry["DeviceIDs"].values() for uuid in ids]
+
+
+def _unscheduled(fleet: Fleet, pod: str) -> bool:
+    """Whether the scheduler has said that there are not enough GPUs for it."""
+    conditions = {c["type"]: c for c in fleet.get("pod", pod)["status"].get("conditions", [])}
+    return "Insufficient nvidia.com/gpu" in conditions.get("PodScheduled", {}).get("message", "")
 
 
 def test_each_admitted_node_offers_as_many_gpus_as_the_inventory_expects(fleet: Fleet) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from .fleet import Fleet, wait_until
+from .fleet import XID_79, Fleet, wait_until
 
 TAINT = "muster.dev/preflight"
 VERDICT = "muster.node-restriction.kubernetes.io/verdict"
@@ -115,9 +115,7 @@ def test_evidence_of_another_boot_is_refused(fleet: Fleet, victim: Victim) -> No
 
 
 def test_an_old_pass_cannot_replace_a_newer_fail(fleet: Fleet, victim: Victim) -> None:
-    fleet.must(
-        "gpu-2", "printf '3,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /run/lab/kmsg"
-    )
+    fleet.must("gpu-2", XID_79)
     assert fleet.ssh("gpu-2", "gpu-burnin run").rc == 1
     fleet.must("gpu-2", "gpu-burnin publish")
     refused(fleet, "gpu-2", "XID_FATAL")

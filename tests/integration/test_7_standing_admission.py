@@ -21,10 +21,9 @@ import yaml
 from gpu_burnin.system.clock import rfc3339
 from tests.lab import hosts
 
-from .fleet import API_SERVERS, Done, Fleet, run, wait_until
+from .fleet import API_SERVERS, XID_79, Done, Fleet, run, wait_until
 
 READY = "muster.node-restriction.kubernetes.io/ready"
-XID_79 = "printf '3,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\\n' >> /run/lab/kmsg"
 CONFIG = "/etc/muster/admitter.yaml"
 POD = """
 apiVersion: v1

@@ -112,6 +112,7 @@ class TestRights:
     def test_secrets_are_encrypted_and_never_in_the_audit_log(self, server: Server, root: Client) -> None:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "hush-hush"}}
         assert root.request("POST", "/api/v1/namespaces/default/secrets", secret).status == 201
+        refused(root.request("POST", NODES, a_node("untainted", spec={})))
         headers = {"Impersonate-User": "someone"}
         root.request("GET", NODES, headers=headers)
         until("the audit log's line", lambda: "someone" in (server.directory / "audit.log").read_text(), 10)

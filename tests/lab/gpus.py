@@ -71,8 +71,10 @@ def install_machine(merged: Path, differs: dict[str, Any], repository: Path, mir
     key.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(repository / "keys/good.asc", key)
     url = f"http://{mirror_address}/nvidia/distribution/{distributed}"
-    source = merged / "etc/apt/sources.list.d/lab-distribution.list"
-    source.write_text(f"deb [signed-by=/{key.relative_to(merged)}] {url} ./\n")
+    # In the place of the archive that the image was made from: the lab needs no package source while it runs.
+    for archive in (merged / "etc/apt/sources.list.d").iterdir():
+        archive.unlink()
+    (merged / "etc/apt/sources.list").write_text(f"deb [signed-by=/{key.relative_to(merged)}] {url} ./\n")
 
 
 def pci_devices(scenario: Path) -> list[dict[str, str]]:

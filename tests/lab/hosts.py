@@ -47,7 +47,7 @@ def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     _ensure_key(lab)
     if any(host.nvidia is not None for host in lab.hosts) and not _repository(lab).exists():
         # The lab stays with it, whatever becomes of the sources meanwhile: hosts trust its key.
-        _repository(lab).symlink_to(ensure_repository())
+        _repository(lab).symlink_to(ensure_repository(cache_dir() / "bin/current"))
     if not succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
     _start_mirror(lab, rootfs)

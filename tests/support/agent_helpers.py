@@ -73,6 +73,7 @@ class Bench:
     now_s: float = 1000.0
     at: datetime = datetime(2026, 1, 2, 4, 0, 0, tzinfo=UTC)
     said: list[str] = field(default_factory=list)
+    codes: list[str] = field(default_factory=list)
     wanted: dict[str, str | None] = field(default_factory=dict)
     asked: int = 0
     maintenance: Maintenance | None = None
@@ -85,7 +86,7 @@ class Bench:
             self.config,
             TABLE,
             system=self.system,
-            say=self.said.append,
+            say=self._say,
             want=self._want,
             ask_nvml=self._ask,
             maintenance=lambda: self.maintenance,
@@ -94,6 +95,10 @@ class Bench:
             leave=self.leave,
             kernel=str(HARDWARE["kernel"]),
         )
+
+    def _say(self, message: str, code: str = "") -> None:
+        self.said.append(message)
+        self.codes.append(code)
 
     def tick(self, seconds: float = 1.0) -> None:
         self.now_s += seconds

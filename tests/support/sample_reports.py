@@ -19,7 +19,7 @@ from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Series, Verdict
+from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Series, Verdict
 from tests.support.coverages import coverage
 from tests.support.run_helpers import RUN
 from tests.support.sample_parts import LIMIT_W, STARTED_S, part_results, verified, wave_loads
@@ -292,7 +292,7 @@ def _with_reasons(
 def faulty(seen: Observations) -> Observations:
     """Wrong products on GPU 3, wrong memory on GPU 5, an XID 79 on GPU 6, a slow GPU 2, a blind detector."""
     uuid = [gpu.uuid for gpu in seen.gpus]
-    errors = tuple(
+    errors: tuple[dict[str, JSON], ...] = tuple(
         {
             "matrix": "c",
             "precision": "bf16",
@@ -319,7 +319,7 @@ def faulty(seen: Observations) -> Observations:
         (make_reason("GEMM_MISMATCH", "gemm", message, gpu=uuid[3], details=errors[0]),),
         errors=errors,
     )
-    words = tuple(
+    words: tuple[dict[str, JSON], ...] = tuple(
         {
             "offset_bytes": offset,
             "bit_lanes": lanes,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -36,6 +38,7 @@ class _Session(paramiko.ServerInterface):
     allowed: paramiko.PKey | None
     execute: Execute
     replied: threading.Event = field(default_factory=threading.Event)
+    transport: paramiko.Transport | None = None
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey" if self.allowed else "password"
@@ -51,6 +54,30 @@ class _Session(paramiko.ServerInterface):
         self.replied.clear()
         threading.Thread(target=self._run, args=(channel, command.decode()), daemon=True).start()
         return True
+
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]
+    ) -> int:
+        try:
+            line = socket.create_connection(destination)
+        except OSError:
+            return paramiko.OPEN_FAILED_CONNECT_FAILED
+        threading.Thread(target=self._forward, args=(line,), daemon=True).start()
+        return paramiko.OPEN_SUCCEEDED
+
+    def _forward(self, line: socket.socket) -> None:
+        """Both ways until one side ends."""
+        assert self.transport is not None
+        channel = self.transport.accept(5)
+        with line, contextlib.suppress(OSError, EOFError):
+            while channel is not None and (ready := select.select([channel, line], [], [], 5)[0]):
+                for one, other in ((channel, line), (line, channel)):
+                    data = one.recv(65536) if one in ready else None
+                    if data == b"":
+                        channel.close()
+                        return
+                    if data:
+                        other.sendall(data)
 
     def _run(self, channel: paramiko.Channel, command: str) -> None:
         # Output before the reply to the exec request would be taken for a broken channel.
@@ -98,7 +125,7 @@ class SshServer:
             transport.add_server_key(self.host_key)
             self.transports.append(transport)
             try:
-                transport.start_server(server=_Session(self.allowed, self.execute))
+                transport.start_server(server=_Session(self.allowed, self.execute, transport=transport))
             except (paramiko.SSHException, EOFError, OSError):
                 transport.close()
 

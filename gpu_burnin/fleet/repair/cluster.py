@@ -8,8 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
+from gpu_burnin.admission.decide.nodes import trim_node
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.service.cache import pod_of
+from gpu_burnin.admission.view import Pod
+from gpu_burnin.admission.waiting import Standing, standing
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH
 from gpu_burnin.fleet.cluster.asks import user
@@ -35,23 +38,33 @@ class Cluster:
 
     def scene(self, name: str) -> Scene:
         """All that permit.py wants to know of a node."""
-        records = [parse(item) for item in self._api.items(admissions_path(self._names), "list the NodeAdmissions")]
-        record = next((record for record in records if record.name == name), None)
+        records = self.records()
         return Scene(
             name=name,
             names=self._names,
             me=self.me,
-            record=record,
+            record=records.get(name),
             node=self._api.find(node_path(name), f"read node {name}"),
-            pods=tuple(
-                pod_of(item, self._names.hold_until)
-                for item in self._api.items(
-                    "/api/v1/pods", f"list the pods of {name}", fieldSelector=f"spec.nodeName={name}"
-                )
-            ),
-            others=tuple(sorted(other.name for other in records if other.name != name and in_repair(other))),
-            paused=self._paused(),
+            pods=self.pods(name),
+            others=tuple(sorted(other.name for other in records.values() if other.name != name and in_repair(other))),
+            paused=self.paused(),
         )
+
+    def records(self) -> dict[str, NodeAdmission]:
+        """The whole ledger, by node."""
+        items = self._api.items(admissions_path(self._names), "list the NodeAdmissions")
+        return {record.name: record for record in map(parse, items)}
+
+    def pods(self, name: str) -> tuple[Pod, ...]:
+        """The pods that are on the node."""
+        asked = {"fieldSelector": f"spec.nodeName={name}"}
+        found = self._api.items("/api/v1/pods", f"list the pods of {name}", **asked)
+        return tuple(pod_of(item, self._names.hold_until) for item in found)
+
+    def standing(self, name: str) -> tuple[NodeAdmission, Standing]:
+        """What the ledger says of the node, and how it stands by that and its Node."""
+        record, node = self._record(name), self._api.find(node_path(name), f"read node {name}")
+        return record, standing(name, record, trim_node(node) if node is not None else None, self._names)
 
     def ask(self, name: str, why: str, now: datetime) -> None:
         """Ask for the node, unless this user has it already."""
@@ -63,17 +76,17 @@ class Cluster:
                 raise RepairRefused(f"{name}: {record.spec.repair.who} has it in repair; let them go on with it")
             return None
 
-        self._change(name, with_ask)
+        self.change(name, with_ask)
 
     def release(self, name: str) -> bool:
         """Take the own ask away; whether there was one."""
-        return self._change(
+        return self.change(
             name, lambda record: {"repair": None} if record.spec.repair and record.spec.repair.who == self.me else None
         )
 
     def hold(self, name: str, why: str, now: datetime) -> None:
         """Hold the node until a person releases it. Somebody's hold that is there already stays as it is."""
-        self._change(name, lambda record: None if record.spec.hold else {"hold": Ask(self.me, why, rfc3339(now))})
+        self.change(name, lambda record: None if record.spec.hold else {"hold": Ask(self.me, why, rfc3339(now))})
 
     def await_repairing(self, name: str, timeout_s: float) -> None:
         """Wait until the admitter keeps new work off the node; there is nothing to wait for without a Node."""
@@ -94,7 +107,7 @@ class Cluster:
     def _record(self, name: str) -> NodeAdmission:
         return parse(self._api.get(admissions_path(self._names, name), f"read the NodeAdmission of {name}"))
 
-    def _change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> bool:
+    def change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> bool:
         """Write, or remove (None), asks of spec, which `asks` gives for what is there; whether there was need to."""
         path = admissions_path(self._names, name)
         for _ in range(_MOST_TRIES):
@@ -117,7 +130,8 @@ class Cluster:
             return True
         raise GpuBurninError(f"{name}: its NodeAdmission changes all the time ({conflict}); run this again")
 
-    def _paused(self) -> str:
+    def paused(self) -> str:
+        """Who has paused the fleet, and why; "" where it is not paused."""
         found = self._api.find(PAUSE_PATH, "read whether the fleet is paused")
         if found is None:
             return ""

@@ -19,6 +19,8 @@ from gpu_burnin.settings.names import KIND, Names
 # A node is kept free of new work this long before a window; a repair takes about as long.
 BEFORE_MAINTENANCE_S = 3600.0
 _MOST_NAMES = 3
+# How the ask of a driver upgrade begins, which the same user may have asked.
+DRIVER_UPGRADE = "driver upgrade to "
 
 
 class RepairRefused(GpuBurninError):
@@ -98,7 +100,7 @@ def refuse_cluster(scene: Scene, limits: Limits, now: datetime) -> None:
             f"{name}: the cluster has no {KIND} of this name, so nobody can be told to keep work away; run site.yml"
         )
     asked = scene.record.spec.repair
-    if asked is not None and asked.who != scene.me:
+    if asked is not None and (asked.who != scene.me or asked.why.startswith(DRIVER_UPGRADE)):
         raise RepairRefused(
             f"{name}: {asked.who} has it in repair since {asked.since} ({asked.why}); let them go on with it"
         )
@@ -110,7 +112,7 @@ def refuse_cluster(scene: Scene, limits: Limits, now: datetime) -> None:
             f"{limits.nodes}; wait for their end"
         )
     refuse_pods(scene)
-    refuse_maintenance(name, _maintenance(scene, now), limits)
+    refuse_maintenance(name, maintenance(scene, now), limits)
 
 
 def refuse_maintenance(name: str, near: str, limits: Limits) -> None:
@@ -121,7 +123,7 @@ def refuse_maintenance(name: str, near: str, limits: Limits) -> None:
         )
 
 
-def _maintenance(scene: Scene, now: datetime) -> str:
+def maintenance(scene: Scene, now: datetime) -> str:
     """Why a maintenance window forbids it. Unknown is not none."""
     if scene.node is None:
         return ""

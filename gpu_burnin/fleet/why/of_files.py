@@ -18,7 +18,6 @@ from gpu_burnin.node.report_head import read_parts
 from gpu_burnin.settings.names import ADMITTER_USER, PLURAL
 from gpu_burnin.types import Verdict
 
-REPORTS = "reports"
 # Longer lines of an audit log are passed over: no request on a node or pod is as long.
 _MOST_LINE = 4 << 20
 _CHANGES = frozenset({"create", "update", "patch", "delete", "deletecollection"})

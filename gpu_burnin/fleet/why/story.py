@@ -12,6 +12,7 @@ from urllib.parse import quote
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
 from gpu_burnin.admission.record import NodeAdmission, RecordError, parse
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet import REPORTS
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
 from gpu_burnin.fleet.history import FILE
 from gpu_burnin.fleet.why.cause import Cause, first_cause
@@ -29,7 +30,7 @@ from gpu_burnin.fleet.why.of_cluster import (
     skews,
     time_of_event,
 )
-from gpu_burnin.fleet.why.of_files import REPORTS, NotLookedAt, of_audit, of_history, of_report
+from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit, of_history, of_report
 from gpu_burnin.settings.names import Names
 
 SCHEMA = "muster-why/v1"

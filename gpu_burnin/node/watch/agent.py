@@ -24,7 +24,7 @@ from gpu_burnin.node.watch.kernel import Read
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
 from gpu_burnin.node.watch.revoke import Revoker, annotation
-from gpu_burnin.node.watch.system import System
+from gpu_burnin.node.watch.system import Say, System
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.telemetry.kmsg import XidEvent, lost_messages
@@ -50,7 +50,8 @@ class _Seen:
 
 
 class Agent:
-    """One node's agent. `say` writes a line into the journal, `want` says what the own annotations should be."""
+    """One node's agent. `say` writes a line into the journal, with its code where it has one; `want` says what the own
+    annotations should be."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Agent:
         table: XidTable,
         *,
         system: System,
-        say: Callable[[str], None],
+        say: Say,
         want: Callable[[Mapping[str, str | None]], None],
         ask_nvml: Callable[[], None],
         maintenance: Callable[[], Maintenance | None] = lambda: None,
@@ -232,7 +233,7 @@ class Agent:
             return
         if self.memory.kept.pending is not None or not self.revoker.wanted(finding):
             return
-        self._say(f"{finding.code}: {finding.message}: the admission of this node is taken back")
+        self._say(f"{finding.code}: {finding.message}: the admission of this node is taken back", finding.code)
         try:
             self.revoker.begin(finding)
         except (GpuBurninError, OSError) as error:
@@ -253,14 +254,14 @@ class Agent:
 
     def _warn(self, code: str, place: str, message: str) -> None:
         if self.memory.warn(_key(code, place), Warned(code, one_line(message), self._at())):
-            self._say(f"{code}: {message}")
+            self._say(f"{code}: {message}", code)
 
     def _blind(self, code: str, message: str) -> None:
         if message:
             self._warn(code, "", message)
         elif code in self.memory.kept.warnings:
             self.memory.forget({code})
-            self._say(f"{code}: over")
+            self._say(f"{code}: over", code)
 
     def _forget_tested(self) -> None:
         """Warnings of before the newest test are its to judge; what the agent does not see stays told."""

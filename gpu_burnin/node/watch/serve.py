@@ -17,13 +17,13 @@ from gpu_burnin.node.watch.agent import Agent
 from gpu_burnin.node.watch.cluster import Watcher, Writer
 from gpu_burnin.node.watch.gpus import Gpus
 from gpu_burnin.node.watch.kernel import Read, follow
-from gpu_burnin.node.watch.system import System
+from gpu_burnin.node.watch.system import Say, System
 from gpu_burnin.settings.config import Config
 
 _TICK_S = 1.0
 
 
-def serve(config: Config, say: Callable[[str], None], stop: threading.Event) -> None:
+def serve(config: Config, say: Say, stop: threading.Event) -> None:
     """Watch until `stop` is set. Raises GpuBurninError where the node has no boot id or its XID table is broken."""
     inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     failed: list[str] = []

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from typing import Protocol
 
 from gpu_burnin.node import unit
 
 KUBELET = "kubelet.service"
 _TIMEOUT_S = 30.0
+
+
+class Say(Protocol):
+    """Writes a line into the journal; `code` is the reason code of what it says, "" for none."""
+
+    def __call__(self, message: str, code: str = "") -> None:
+        """Write it."""
 
 
 class System:

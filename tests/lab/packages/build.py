@@ -12,7 +12,7 @@ from ..machine import locked
 from ..nvml import fake_nvml
 from ..paths import cache_dir
 from ..shell import LabError, run
-from . import catalogue, deb, distribution, repository
+from . import catalogue, deb, distribution, repository, toolkit
 from .keys import keys
 
 ARCHITECTURE = "x86_64"
@@ -21,8 +21,10 @@ _SOURCES = Path(__file__).parent
 _LIBCUDA = "int cuInit(unsigned flags) { return flags ? 1 : 100; } /* invalid value, no device */\n"
 
 
-def build(out: Path) -> None:
-    """Build into a folder that must not exist. Raises LabError without a C compiler or gpg.
+def build(out: Path, binaries: Path | None = None) -> None:
+    """Build into a folder that must not exist, with the toolkit where there are its binaries.
+
+    Raises LabError without a C compiler or gpg.
 
     DISTRIBUTION/x86_64 is what stands for NVIDIA's repository; wrong-key/ and expired-key/ have it once more, signed by
     another and by an expired key; distribution/DISTRIBUTION has kernels and headers; keys/ each key and its
@@ -33,7 +35,7 @@ def build(out: Path) -> None:
         libraries = _libraries(Path(made))
         for name in catalogue.DISTRIBUTIONS:
             folder = out / name / ARCHITECTURE
-            repository.write(folder, catalogue.nvidia(name, libraries), signers["good"])
+            repository.write(folder, catalogue.nvidia(name, libraries, binaries), signers["good"])
             for kind in ("wrong", "expired"):
                 other = out / f"{kind}-key" / name / ARCHITECTURE
                 repository.write_signed_otherwise(other, folder, signers[kind], kind)
@@ -45,18 +47,20 @@ def build(out: Path) -> None:
     (out / MACHINE_DEB).write_bytes(deb.archive(distribution.machine()))
 
 
-def ensure_repository() -> Path:
-    """The repository in the cache, built once for each state of its sources.
+def ensure_repository(binaries: Path | None = None) -> Path:
+    """The repository in the cache, built once for each state of its sources and of the toolkit's `binaries`.
 
+    Without `binaries` (minutes of building, where the cache has none) it lacks the container toolkit.
     In it, `host` leads to the part for the distribution of this machine, which is that of the lab's hosts.
     """
     inputs = [fake_nvml().read_bytes(), *(path.read_bytes() for path in sorted(_SOURCES.rglob("*.py")))]
+    inputs += [(binaries / name).read_bytes() for name in toolkit.BINARIES] if binaries is not None else []
     place = cache_dir() / "nvidia" / hashlib.sha256(b"|".join(inputs)).hexdigest()[:16]
     with locked(place.with_suffix(".lock")):
         if not place.exists():
             building = place.with_suffix(".building")
             shutil.rmtree(building, ignore_errors=True)
-            build(building)
+            build(building, binaries)
             (building / "host").symlink_to(SUITES[suite()])
             building.rename(place)
     return place

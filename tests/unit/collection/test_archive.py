@@ -99,8 +99,9 @@ def test_the_archive_holds_what_a_controller_needs_and_no_tests(archive: Path) -
 
 
 def test_every_role_of_the_site_resolves(ansible: Command, installed: Path) -> None:
-    # Repair has a playbook of its own, which nobody runs but for the nodes that he names.
-    assert {f"muster.fleet.{role}" for role in ROLES} == site_roles() | {"muster.fleet.repair"}
+    # These have playbooks of their own, which nobody runs but for the nodes that he names.
+    others = {"muster.fleet.repair", "muster.fleet.driver_upgrade"}
+    assert {f"muster.fleet.{role}" for role in ROLES} == site_roles() | others
     done = ansible("ansible-playbook", "muster.fleet.site", "--list-tasks", "-i", str(installed / "inventory/example"))
     assert done.returncode == 0, done.stdout + done.stderr
     # The role fleet has no tasks.

@@ -88,15 +88,84 @@ def test_a_file_that_is_no_specification_or_none_is_told(tmp_path: Path, spec: d
     assert "is missing" in next(cdi.problems(tmp_path, path, ()))
 
 
-@pytest.mark.parametrize("text", ["cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", '{\n "kind": "nvidia.com/gpu",\n}'])
-def test_a_second_file_of_the_kind_takes_the_devices_from_both(tmp_path: Path, spec: dict[str, Any], text: str) -> None:
-    (tmp_path / "etc/cdi").mkdir(parents=True)
-    (tmp_path / "etc/cdi/other.yaml").write_text("kind: nvidia.com/imex-channel\n")
+# As `nvidia-ctk cdi generate` writes it.
+YAML = """---
+cdiVersion: 0.5.0
+containerEdits:
+    deviceNodes:
+        - path: /dev/nvidiactl
+devices:
+    - containerEdits:
+        deviceNodes:
+            - path: /dev/nvidia1
+              name: not a device
+      name: GPU-2
+    - name: "7"
+      containerEdits: {}
+kind: nvidia.com/gpu
+"""
+JSON = json.dumps({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-2", "containerEdits": {}}]})
+NEITHER = "defines GPU-2 of nvidia.com/gpu too, and containerd then gives neither: remove it"
+
+
+@pytest.mark.parametrize("text", [YAML, YAML.replace("\n    ", "\n"), YAML.replace("GPU-2", "'GPU-2'"), JSON])
+def test_a_second_file_in_the_same_folder_takes_the_devices_that_both_define(
+    tmp_path: Path, spec: dict[str, Any], text: str
+) -> None:
+    other = tmp_path / "var/run/cdi/old.yaml"
+    other.write_text(text)
+    assert told(tmp_path, spec) == [f"/var/run/cdi/old.yaml {NEITHER}"]
+    other.rename(other.with_suffix(".bak"))
     assert told(tmp_path, spec) == []
+
+
+@pytest.mark.parametrize("text", [YAML, JSON])
+def test_a_file_in_the_folder_that_loses_is_no_conflict(tmp_path: Path, spec: dict[str, Any], text: str) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
     (tmp_path / "etc/cdi/nvidia.yaml").write_text(text)
-    assert told(tmp_path, spec) == [
-        "/etc/cdi/nvidia.yaml defines nvidia.com/gpu too, and containerd then gives neither: remove it"
+    assert told(tmp_path, spec) == []
+
+
+def test_a_file_in_the_folder_that_wins_is_what_containers_get(tmp_path: Path, spec: dict[str, Any]) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    path = tmp_path / "etc/cdi/nvidia.yaml"
+    path.write_text(json.dumps(spec))
+    (tmp_path / "var/run/cdi/other.json").write_text(JSON)
+    problems = [
+        problem.replace(str(tmp_path), "") for problem in cdi.problems(tmp_path, path, (gpu("GPU-1"), gpu("GPU-2")))
     ]
+    assert problems == [
+        "/var/run/cdi/other.json defines GPU-2 of nvidia.com/gpu too, and containerd gives those instead: remove it"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n",
+        "kind: nvidia.com/gpu\ndevices: []\n",
+        YAML.replace("nvidia.com/gpu", "nvidia.com/imex-channel"),
+        YAML.replace("GPU-2", "GPU-9"),
+        JSON.replace("GPU-2", "GPU-9"),
+    ],
+)
+def test_a_file_of_other_devices_takes_none(tmp_path: Path, spec: dict[str, Any], text: str) -> None:
+    (tmp_path / "var/run/cdi/old.yaml").write_text(text)
+    assert told(tmp_path, spec) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["kind: nvidia.com/gpu\ndevices: [{name: GPU-2}]\n", "{broken", "[]", "devices:\n- containerEdits: {}\nkind: x\n"],
+)
+def test_a_file_that_cannot_be_read_here_is_told_and_not_passed_over(
+    tmp_path: Path, spec: dict[str, Any], text: str
+) -> None:
+    (tmp_path / "var/run/cdi/old.yaml").write_text(text)
+    (problem,) = told(tmp_path, spec)
+    assert problem.startswith(
+        "whether /var/run/cdi/old.yaml takes devices from /var/run/cdi/nvidia.yaml cannot be told"
+    )
 
 
 @pytest.mark.parametrize(

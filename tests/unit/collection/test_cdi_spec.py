@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml, parts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import cdi_spec
 
@@ -38,6 +38,8 @@ class Host:
         self.asked: list[str] = []
         self.warned: list[str] = []
         self.packages: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        self.busy = ""
 
     def systemctl(self, arguments: list[str]) -> str:
         self.asked.append(arguments[0])
@@ -58,7 +60,7 @@ class Host:
     def look(self, check_mode: bool = False) -> dict[str, Any]:
         given = {
             "path": str(self.path), "service": UNIT.name, "watcher": "w.path", "kernel_root": "/", "timeout_s": 1.0,
-            "packages": self.packages, "repository_url": "",
+            "packages": self.packages, "repository_url": "", "files": self.files,
         }  # fmt: skip
         return cdi_spec.bring(SimpleNamespace(params=given, check_mode=check_mode, warn=self.warned.append))  # type: ignore[arg-type]
 
@@ -71,6 +73,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(systemd_unit, "show", lambda name: made.unit)
     monkeypatch.setattr(systemd_unit, "log_tail", lambda name: 'level=error msg="failed to initialize NVML"')
     monkeypatch.setattr(cdi_spec, "run_command", made.run)
+    monkeypatch.setattr(services, "at_work", lambda run: made.busy)
     monkeypatch.setattr(nvml, "read", lambda *given: made.nvml)
     return made
 
@@ -126,3 +129,30 @@ def test_packages_come_before_the_specification(host: Host, monkeypatch: pytest.
     found = host.look(check_mode)
     assert had == [(host.packages, not check_mode, False)]
     assert found["changed"] and found["actions"][0] == "nvidia-container-toolkit-base"
+    host.busy = "pods run"
+    found = host.look(check_mode)
+    assert not had[-1][1] and "nvidia-container-toolkit-base" not in found["actions"]
+    assert "(nvidia-container-toolkit-base), and pods run; playbooks/driver_upgrade.yml" in found["waits"]
+    assert found["notes"] == [found["waits"]] and found["held"] == ""
+
+
+def test_units_are_written_after_packages_that_may_take_them_away(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    unit = tmp_path / "units" / UNIT.name
+
+    def ensure(*given: object, act: bool) -> tuple[str, ...]:
+        unit.parent.mkdir(exist_ok=True)
+        unit.write_text("[Unit]\nDescription=NVIDIA's\n")
+        return ("nvidia-container-toolkit-base",)
+
+    monkeypatch.setattr(parts, "ensure", ensure)
+    host.packages, host.files = {"nvidia-container-toolkit-base": "1.20.1"}, {str(unit): "[Unit]\n# ours\n\n"}
+    # systemd has the package's unit, and does not say that there is another file now.
+    host.unit = replace(UNIT, files=(f"/usr/lib/systemd/system/{UNIT.name}",))
+    assert host.look()["actions"][:3] == ["nvidia-container-toolkit-base", str(unit), "daemon-reload"]
+    assert unit.read_text() == "[Unit]\n# ours\n" and host.asked == ["daemon-reload", "start"]
+    monkeypatch.setattr(parts, "ensure", lambda *given, act: ())
+    assert host.look()["actions"] == ["daemon-reload"], "of a run that was killed before it"
+    host.unit = replace(UNIT, files=(str(unit),))
+    assert host.look()["actions"] == []

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
 from ansible_collections.muster.fleet.plugins.filter.fleet_summary import fleet_summary
 
 from tests.lab.model import read_groups
@@ -164,6 +166,10 @@ def test_the_screen_in_the_readme_is_what_the_lab_shows() -> None:
         "order": {"sentence": "Power the machine off and on", "command": "gpu-burnin run"},
         "reasons": [{"code": code, "message": message} for code, message in reasons.items()],
     }
+    asked = yaml.safe_load((ROOT / "inventory/lab/group_vars/gpu_nodes.yml").read_text())
+    for name in groups["gpu_nodes"]:
+        loaded = {"loaded": asked["fleet_nvidia_driver_version"]}
+        found[name]["nvidia_driver_found"] = {"held": "", "notes": [], "driver": loaded}
     shown = fleet_summary(hosts, found, groups, hosts).splitlines()
     (sample,) = re.findall(r"It ends with one screen:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     places = [shown.index(line) for line in sample.splitlines() if line]
@@ -179,6 +185,14 @@ def test_a_node_whose_burn_in_was_postponed_says_why() -> None:
     assert f"gpu-2 is held not tested: {why}" in " ".join(text.split())
 
 
+def test_a_gpu_node_shows_the_driver_that_is_loaded() -> None:
+    found = variables()
+    found["gpu-1"]["nvidia_driver_found"] = {"held": "", "notes": [], "driver": {"loaded": "580.65.06"}}
+    found["gpu-2"]["nvidia_driver_found"] = {"held": "", "notes": [], "driver": {"loaded": None}}
+    shown = rows(fleet_summary(HOSTS, found, GROUPS, HOSTS))
+    assert shown["gpu-1"].endswith(" driver 580.65.06") and "driver" not in shown["gpu-2"]
+
+
 def test_a_host_without_the_driver_is_held_with_the_reason_and_notes_are_told() -> None:
     found = variables(localhost={})
     found["gpu-2"] = {**found["gpu-2"], "__gpu_burnin_result": {}, "nvidia_driver_found": {"held": "it does not load"}}
@@ -186,21 +200,26 @@ def test_a_host_without_the_driver_is_held_with_the_reason_and_notes_are_told() 
     text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
     assert rows(text)["gpu-2"] == "gpu-2 GPU node held no driver as asked"
     assert "gpu-2 is held\n  driver: it does not load\n" in text
-    assert "gpu-1: note 0\n" in text and "note 5" not in text and "and 2 more notes of driver and DCGM" in text
+    assert "gpu-1: note 0\n" in text and "note 5" not in text and "and 2 more notes of the NVIDIA stack" in text
 
 
-def test_a_host_whose_fabric_is_not_complete_is_held_and_a_blind_dcgm_is_told() -> None:
+@pytest.mark.parametrize(
+    ("role", "part"), [("fabricmanager", "fabric"), ("dcgm", "DCGM"), ("container_toolkit", "CDI specification")]
+)
+def test_a_new_host_without_a_part_of_the_stack_is_held_with_the_reason(role: str, part: str) -> None:
     found = variables(localhost={})
-    found["gpu-2"] = {
-        **found["gpu-2"],
-        "__gpu_burnin_result": {},
-        "nvidia_fabricmanager_found": {"held": "GPU 1 is out"},
-    }
-    found["gpu-1"]["nvidia_dcgm_found"] = {"held": "it sees one GPU of two"}
+    found["gpu-2"] = {**found["gpu-2"], "__gpu_burnin_result": {}, f"nvidia_{role}_found": {"held": "GPU 1 is out"}}
     text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
-    assert rows(text)["gpu-2"] == "gpu-2 GPU node held no fabric as asked"
-    assert "gpu-2 is held\n  fabric: GPU 1 is out\n" in text
-    assert "gpu-1: DCGM: it sees one GPU of two\n" in text
+    assert rows(text)["gpu-2"] == f"gpu-2 GPU node held no {part} as asked"
+    assert f"gpu-2 is held\n  {part}: GPU 1 is out\n" in text
+
+
+def test_what_is_wrong_with_dcgm_of_a_host_that_does_work_is_told_and_does_not_hold_it() -> None:
+    found = variables()
+    before = rows(fleet_summary(HOSTS, found, GROUPS, HOSTS))["gpu-1"]
+    found["gpu-1"]["nvidia_dcgm_found"] = {"held": "", "notes": ["DCGM: it sees one GPU of two"]}
+    text = fleet_summary(HOSTS, found, GROUPS, HOSTS)
+    assert "gpu-1: DCGM: it sees one GPU of two\n" in text and rows(text)["gpu-1"] == before
 
 
 def test_a_host_whose_containers_get_no_gpus_is_held_and_a_missing_driver_is_told_first() -> None:
@@ -212,3 +231,21 @@ def test_a_host_whose_containers_get_no_gpus_is_held_and_a_missing_driver_is_tol
     assert "gpu-2 is held\n  CDI specification: containerd 1.6.20 knows no CDI\n" in text
     found["gpu-2"]["nvidia_driver_found"] = {"held": "it does not load"}
     assert rows(fleet_summary(HOSTS, found, GROUPS, HOSTS))["gpu-2"] == "gpu-2 GPU node held no driver as asked"
+
+
+def test_a_node_that_was_left_out_is_named_with_what_to_do_and_is_not_held() -> None:
+    fleet = variables()
+    fleet["gpu-2"] = {key: fleet["gpu-2"][key] for key in ("fleet_state_dir", "ansible_inventory_sources")}
+    fleet["gpu-2"]["__preflight_facts"] = {"unreachable": True, "msg": "No route to host"}
+    text = fleet_summary(HOSTS, fleet, GROUPS, [host for host in HOSTS if host != "gpu-2"])
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node LEFT OUT: does not answer SSH"
+    assert "gpu-2: no answer to SSH, so this run has changed nothing there" in text
+    assert "gpu-2 is held" not in text and "report/gpu-2" not in text
+
+
+def test_a_fleet_without_snapshots_is_told_so() -> None:
+    assert "No snapshots are made of etcd: set etcd_backup_recipients" in fleet_summary(
+        HOSTS, variables(), GROUPS, HOSTS
+    )
+    backed = variables() | {"etcd-1": {**variables()["etcd-1"], "etcd_backup_recipients": ["age1x"]}}
+    assert "No snapshots" not in fleet_summary(HOSTS, backed, GROUPS, HOSTS)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gpu_burnin.fleet import history
+from gpu_burnin.fleet.baseline import rates
+from gpu_burnin.report import model
+from gpu_burnin.system.clock import rfc3339
+from tests.support.sample_reports import healthy_1
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 ALWAYS = ("2000-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z")
@@ -64,6 +70,33 @@ def test_each_play_keeps_what_it_did_to_each_host(enabled: Path, ansible_playboo
     assert (two.failed, two.task) == (1, "Keep a secret") and b"hunter2" not in path.read_bytes()
     [(_, failed)] = history.of_host(path, "gpu-2", *ALWAYS)
     assert (failed.failed, failed.task, failed.message) == (1, "Fail where it counts", "no room on the disk")
+
+
+@pytest.mark.slow
+def test_the_rates_of_a_report_are_kept_when_it_is_fetched(
+    enabled: Path, ansible_playbook: Playbook, tmp_path: Path
+) -> None:
+    report = model.document(healthy_1()[0]) | {"finished_at": rfc3339(datetime.now(UTC))}
+    (tmp_path / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (tmp_path / "fetch.yml").write_text(f"""
+- hosts: gpu-1
+  gather_facts: false
+  connection: local
+  tasks:
+    - name: Bring the report and its page
+      ansible.builtin.fetch:
+        src: "{{{{ item }}}}"
+        dest: "{{{{ fleet_state_dir }}}}/reports/gpu-1/report.json"
+        flat: true
+      loop: ["{tmp_path}/report.json"]
+""")
+    for _ in range(2):  # the second time nothing comes
+        done = ansible_playbook("fetch.yml", inventory="hosts.yml")
+        assert done.returncode == 0 and "WARNING" not in done.stderr, done.stdout + done.stderr
+    with rates.DATABASE.reading(enabled / rates.FILE) as connection:
+        [(host, why_not)] = connection.execute("SELECT name, why_not FROM hosts")
+        [(run,)] = connection.execute("SELECT run FROM points")
+    assert (host, why_not, run) == ("gpu-1", "", report["run_id"])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.action.inventory_check import PER_HOST
 
 from tests.lab.binaries import CONTAINERD
 from tests.support.example_inventory import EXAMPLE, filled_example
@@ -37,6 +38,11 @@ def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.Monkey
     own = (*CONTAINERD, "nvidia-ctk", "nvidia-cdi-hook", "labtool.tar", "deviceplugin.tar")
     (cache / "SHA256SUMS").write_text(sums + "".join(f"{'0123456789abcdef' * 4}  {name}\n" for name in own))
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
+    # And the key of its stand-in of NVIDIA's repository, which `make lab` builds.
+    keys = tmp_path / "state/lab/nvidia/keys"
+    keys.mkdir(parents=True)
+    (keys / "good.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+    (keys / "good.fingerprint").write_text("0123456789ABCDEF0123" * 2)
     monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path / "state"))
 
     def run(inventory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,11 +114,52 @@ def test_a_range_of_hosts_gets_addresses_and_pod_ranges_by_number(check: Playboo
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_example_documents_every_variable_of_the_fleet() -> None:
-    spec = yaml.safe_load((ROOT / "roles/fleet/meta/argument_specs.yml").read_text())
+# Where the controller keeps its things is fleet_state_dir's to say.
+DERIVED = {"nvidia_device_plugin_kubeconfig_dir"}
+STACK = ["nvidia_driver", "nvidia_fabricmanager", "nvidia_dcgm", "nvidia_container_toolkit", "nvidia_device_plugin"]
+
+
+@pytest.mark.parametrize("role", ["fleet", *STACK])
+def test_the_example_documents_every_variable_of_the_fleet_and_of_the_nvidia_stack(role: str) -> None:
+    spec = yaml.safe_load((ROOT / f"roles/{role}/meta/argument_specs.yml").read_text())
     text = "".join(path.read_text() for path in EXAMPLE.rglob("*.yml"))
-    missing = [name for name in spec["argument_specs"]["variables"]["options"] if name not in text]
-    assert missing == []
+    options = {name for entry in spec["argument_specs"].values() for name in entry["options"]}
+    assert options
+    assert {name for name in options if f"{name}:" not in text and f"{name} stays" not in text} == (options & DERIVED)
+
+
+@pytest.mark.slow
+def test_the_device_plugin_of_the_gpu_nodes_is_checked_and_is_the_same_on_all(check: Playbook, tmp_path: Path) -> None:
+    """Its variables in group_vars/gpu_nodes.yml count, and none of localhost's."""
+    site = filled_example(tmp_path / "inventory")
+    group = site / "group_vars/gpu_nodes.yml"
+    plain = group.read_text()
+    group.write_text(plain + "nvidia_device_plugin_image: registry.site.internal/plugin:latest\n")
+    (line,) = problems(check(site))
+    assert "nvidia_device_plugin_image 'registry.site.internal/plugin:latest' has no digest" in line
+    group.write_text(
+        plain
+        + f"nvidia_device_plugin_image: registry.site.internal/plugin@sha256:{'0a' * 32}\n"
+        + "nvidia_container_toolkit_source: image\n"
+    )
+    (site / "host_vars").mkdir()
+    own = site / "host_vars/gpu-001.yml"
+    own.write_text('nvidia_device_plugin_image: ""\nnvidia_container_toolkit_source: mirror\n')
+    hook, image = sorted(line for line in problems(check(site)) if "nvidia_device_plugin" in line)
+    assert re.search(
+        r"nvidia_device_plugin_cdi_hook is .*/usr/bin/nvidia-cdi-hook.* and .*/usr/local/bin.* on gpu-001, ", hook
+    )
+    assert re.search(
+        r'gpu-001.yml:1, gpu-001: nvidia_device_plugin_image is "registry.*" on gpu-.* and "" on gpu-001, ', image
+    )
+
+
+def test_what_may_differ_between_hosts_is_a_variable_of_the_fleet() -> None:
+    spec = yaml.safe_load((ROOT / "roles/fleet/meta/argument_specs.yml").read_text())
+    options = spec["argument_specs"]["variables"]["options"]
+    said = {name for name, option in options.items() if "Per host." in str(option["description"])}
+    assert said <= PER_HOST <= set(options)
+    assert {name for name in options if name.startswith("fleet_nvidia_")} <= PER_HOST
 
 
 def test_what_the_example_has_commented_out_is_the_default() -> None:

@@ -230,5 +230,5 @@ def test_the_run_ends_before_its_first_play(
 
 def test_the_checkout_s_configuration_tells_bad_files() -> None:
     text = (Path(__file__).resolve().parents[3] / "ansible.cfg").read_text()
-    assert "callbacks_enabled = muster.fleet.inventory_files, muster.fleet.history\n" in text
+    assert "muster.fleet.inventory_files, muster.fleet.history\n" in text
     assert "duplicate_dict_key = error\n" in text

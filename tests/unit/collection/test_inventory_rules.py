@@ -53,6 +53,10 @@ class Data:
         self.host_files = {f"host_vars/{name}.yml": name for name in ("gpu-1", "gpu-99", "localhost")}
         self.bmc_addresses: dict[str, Any] = {"gpu-1": "10.21.0.1", "gpu-2": "https://10.21.0.2:8443", "mon-1": ""}
         self.bmc_systems: dict[str, Any] = {"gpu-1": "1"}
+        self.device_plugin: dict[str, dict[str, Any]] = {
+            "nvidia_device_plugin_image": {"gpu-1": "plugin", "gpu-2": "plugin", "etcd-1": ""},
+            "nvidia_device_plugin_environment": {"gpu-1": {"A": "b"}, "gpu-2": {"A": "b"}},
+        }
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self) -> list[Problem]:
@@ -68,6 +72,7 @@ class Data:
                 self.host_files,
                 self.bmc_addresses,
                 self.bmc_systems,
+                self.device_plugin,
             )
         )
 
@@ -127,6 +132,20 @@ CASES: list[tuple[str, Spoil, str]] = [
     ("both etcds", lambda d: d.groups["etcd_events"].__setitem__(0, "etcd-1"), "groups etcd and etcd_events"),
     ("both nodes", lambda d: d.groups["system_nodes"].append("gpu-1"), "groups gpu_nodes and system_nodes"),
     ("API and LB", lambda d: d.groups["kube_apiserver"].append("lb-1"), "kube_apiserver and api_loadbalancer"),
+    ("events etcd and node", lambda d: d.groups["gpu_nodes"].append("events-1"), "groups etcd_events and gpu_nodes"),
+    ("API and node", lambda d: d.groups["gpu_nodes"].append("api-1"), "groups kube_apiserver and gpu_nodes"),
+    ("LB and node", lambda d: d.groups["gpu_nodes"].append("lb-1"), "groups api_loadbalancer and gpu_nodes"),
+    ("API and system node", lambda d: d.groups["system_nodes"].append("api-1"), "kube_apiserver and system_nodes"),
+    (
+        "two device plugins",
+        lambda d: d.device_plugin["nvidia_device_plugin_image"].update({"gpu-2": ""}),
+        'gpu-2: nvidia_device_plugin_image is "plugin" on gpu-1 and "" on gpu-2, but one DaemonSet serves all',
+    ),
+    (
+        "two environments",
+        lambda d: d.device_plugin["nvidia_device_plugin_environment"].update({"gpu-2": {"A": "secret"}}),
+        "gpu-2: nvidia_device_plugin_environment is one on gpu-1 and one on gpu-2, but one DaemonSet serves all",
+    ),
     ("monitoring on node", lambda d: d.groups["monitoring"].append("gpu-1"), "groups monitoring and gpu_nodes"),
     ("homeless", lambda d: add(d, "spare-1"), "spare-1: is in no group"),
     ("upper case", lambda d: rename(d, "Mon-1"), "Mon-1: is not a valid host name"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.tuning import files, peer_path
 from ansible_collections.muster.fleet.plugins.module_utils.tuning.effective import Host, low_limits, settle
 from ansible_collections.muster.fleet.plugins.module_utils.tuning.table import SETTINGS, Wanted, wanted
+from ansible_collections.muster.fleet.plugins.modules import node_tuning
 
 SOMAXCONN = "net.core.somaxconn"
 
@@ -218,3 +223,42 @@ def test_what_makes_transfers_between_gpus_slow(tmp_path: Path, config: bytes, i
 
 def test_a_host_without_a_pci_bus(tmp_path: Path) -> None:
     assert peer_path.look(tmp_path).problems == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (Output(0, "", ""), ""),
+        (Output(1, "", "no space left\n"), "update-initramfs failed: no space left; see the room in /boot"),
+        (CommandError("/x gave no answer in 1800 s"), "gave no answer in 1800 s; see the disk of /boot"),
+    ],
+)
+def test_boot_images_older_than_the_modprobe_file_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Output | Exception, said: str
+) -> None:
+    made: list[list[str]] = []
+
+    def run(command: list[str], timeout_s: float) -> Output:
+        made.append(command)
+        if isinstance(ends, Exception):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(node_tuning, "ROOT", tmp_path)
+    monkeypatch.setattr(node_tuning, "run_command", run)
+    module: Any = SimpleNamespace(get_bin_path=lambda name: f"/usr/sbin/{name}")
+    kept = tmp_path / node_tuning.MODULE_FILE
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    (tmp_path / "boot").mkdir()
+    for release, at in (("6.1", 1000), ("6.2", 3000)):
+        (tmp_path / f"boot/initrd.img-{release}").touch()
+        os.utime(tmp_path / f"boot/initrd.img-{release}", (at, at))
+    os.utime(kept, (2000, 2000))
+    assert node_tuning.refresh_initramfs(module, act=False) and made == []
+    if said:
+        with pytest.raises(FleetError, match=said):
+            node_tuning.refresh_initramfs(module, act=True)
+    else:
+        assert node_tuning.refresh_initramfs(module, act=True)
+    assert made == [["/usr/sbin/update-initramfs", "-u", "-k", "6.1"]]

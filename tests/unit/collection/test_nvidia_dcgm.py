@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_dcgm
 
@@ -41,7 +45,8 @@ def test_what_pauses_stops_before_the_target_says_so() -> None:
 
 
 def test_each_counter_has_a_reason() -> None:
-    assert len({row.field for row in dcgm.COUNTER_TABLE}) == len(dcgm.COUNTER_TABLE) <= 20
+    assert len({row.field for row in dcgm.COUNTER_TABLE}) == len(dcgm.COUNTER_TABLE) <= 30
+    # Each field is a series of every GPU of the fleet; monitoring has a place for thirty.
     assert all(row.reason and row.kind in ("gauge", "counter") and "," not in row.field for row in dcgm.COUNTER_TABLE)
     fields = [line for line in dcgm.counter_file().splitlines() if not line.startswith("#")]
     assert len(fields) == len(dcgm.COUNTER_TABLE)
@@ -89,7 +94,7 @@ class Node:
         assert isinstance(answer, Output)
         return answer
 
-    def fetch(self, port: str) -> str:
+    def fetch(self, url: str) -> str:
         if not self.metrics:
             raise OSError("connection refused")
         return self.metrics
@@ -97,8 +102,8 @@ class Node:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def compare(self, port: str = "9400") -> None:
-        nvidia_dcgm.compare(port, self.host.run, 5.0, self.fetch, lambda: self.now, self.sleep)
+    def compare(self, url: str = "http://127.0.0.1:9400/metrics") -> None:
+        nvidia_dcgm.compare(url, self.host.run, 5.0, self.fetch, lambda: self.now, self.sleep)
 
 
 def test_all_is_well_at_once_and_an_engine_that_starts_is_waited_for(tmp_path: Path) -> None:
@@ -119,14 +124,14 @@ def test_all_is_well_at_once_and_an_engine_that_starts_is_waited_for(tmp_path: P
         ({"health": "| Memory | Off |"}, "health is not watched: Memory"),
         ({"health": ""}, "shows no watch"),
         ({"metrics": f'UUID="{ONE}"'}, f"the exporter does not see {TWO}"),
-        ({"metrics": ""}, "the exporter does not answer on port 9400: connection refused"),
+        ({"metrics": ""}, "the exporter does not answer at http://127.0.0.1:9400/metrics: connection refused"),
     ],
 )
 def test_what_is_wrong_is_told_after_the_deadline(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     node = Node(tmp_path)
     for name, value in change.items():
         setattr(node, name, value)
-    with pytest.raises(nvidia_dcgm.Held) as told:
+    with pytest.raises(parts.Held) as told:
         node.compare()
     assert words in str(told.value)
     assert "after 5 s" in str(told.value)
@@ -135,7 +140,7 @@ def test_what_is_wrong_is_told_after_the_deadline(tmp_path: Path, change: dict[s
 def test_without_nvml_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.host.answer_nvml(code=18, error="mismatch", gpus=None)
-    with pytest.raises(nvidia_dcgm.Held, match=r"NVML does not tell the GPUs.*mismatch"):
+    with pytest.raises(parts.Held, match=r"NVML does not tell the GPUs.*mismatch"):
         node.compare()
 
 
@@ -147,3 +152,148 @@ def test_a_mistake_of_the_inventory(version: str, url: str, words: str) -> None:
     given = {"version": version, "exporter_version": "", "cuda": "13", "repository_url": url}
     with pytest.raises(FleetError, match=words):
         nvidia_dcgm.install(given, act=False)
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        (":9400", "http://127.0.0.1:9400/metrics"),
+        ("0.0.0.0:9400", "http://127.0.0.1:9400/metrics"),
+        ("[::]:9400", "http://127.0.0.1:9400/metrics"),
+        ("10.1.2.3:9401", "http://10.1.2.3:9401/metrics"),
+        ("[fd00::1]:9400", "http://[fd00::1]:9400/metrics"),
+    ],
+)
+def test_the_exporter_is_asked_where_it_listens(address: str, url: str) -> None:
+    assert dcgm.metrics_url(address) == url
+
+
+def test_no_proxy_is_asked_for_the_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.example.com:1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(OSError, match="refused"):
+        nvidia_dcgm.metrics(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_an_engine_older_than_the_driver_is_started_again(tmp_path: Path) -> None:
+    host = NvidiaHost(tmp_path)
+    assert dcgm.blind_because(1000.0, tmp_path) == ""  # nothing is loaded
+    host.load("580.105.08")
+    loaded = tmp_path / "proc/driver/nvidia/version"
+    os.utime(loaded, (2000, 2000))
+    assert dcgm.blind_because(1000.0, tmp_path) == "it is older than the driver"
+    assert dcgm.blind_because(3000.0, tmp_path) == dcgm.blind_because(None, tmp_path) == ""
+    os.utime(loaded, (4e9, 4e9))
+    assert dcgm.blind_because(1000.0, tmp_path) == "", "a clock that was set back proves nothing"
+
+
+def test_what_the_engine_is_started_again_for_reaches_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NvidiaHost(tmp_path).load("580.105.08")
+    os.utime(tmp_path / "proc/driver/nvidia/version", (2000, 2000))
+    shown = systemd_unit.Unit("", True, "active", "running", "success", True, False, (), 1000.0)
+    wanted: list[systemd_unit.Wanted] = []
+
+    def bring_up(one: systemd_unit.Wanted, *, act: bool) -> systemd_unit.Decision:
+        wanted.append(one)
+        return systemd_unit.Decision(("restart",) if one.restart_because else (), ())
+
+    monkeypatch.setattr(systemd_unit, "show", lambda unit: shown)
+    monkeypatch.setattr(systemd_unit, "bring_up", bring_up)
+    assert nvidia_dcgm.run_services(True, tmp_path, act=True) == [f"restart {dcgm.ENGINE}"]
+    assert [one.unit for one in wanted] == [dcgm.ENGINE, dcgm.EXPORTER, dcgm.TARGET]
+
+
+class Managed:
+    """The module on a host: what it would change, what it did change, and what it says."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = Node(root)
+        self.node.host.load("580.105.08")
+        self.given: dict[str, Any] = {
+            "source": "nvidia", "version": "4.5.2", "exporter_version": "", "exporter_address": ":9400",
+            "deadline_s": 0.0, "kernel_root": str(root),
+        }  # fmt: skip
+        self.busy, self.burnin, self.engine = "", False, True
+        self.packages: tuple[str, ...] = ("datacenter-gpu-manager-4-core",)
+        self.acted: list[bool] = []
+        self.warned: list[str] = []
+        monkeypatch.setattr(services, "at_work", lambda run: self.busy)
+        monkeypatch.setattr(systemd_unit, "show", self.show)
+        monkeypatch.setattr(nvidia_dcgm, "install", lambda given, *, act: self.step(self.packages, act))
+        monkeypatch.setattr(nvidia_dcgm, "configure", lambda exporter, *, act: self.step((), act))
+        monkeypatch.setattr(nvidia_dcgm, "run_services", lambda exports, root, *, act: [*self.step((), act)])
+        monkeypatch.setattr(nvidia_dcgm, "run_command", self.node.host.run)
+
+    def step(self, found: tuple[str, ...], act: bool) -> tuple[str, ...]:
+        self.acted.append(act)
+        return found
+
+    def show(self, unit: str) -> systemd_unit.Unit:
+        there = self.burnin if unit.startswith("gpu-burnin") else self.engine
+        return systemd_unit.Unit(unit, there, "active" if there else "inactive", "", "", True, False, (), None)
+
+    def manage(self, check_mode: bool = False) -> dict[str, Any]:
+        module = SimpleNamespace(params=self.given, check_mode=check_mode, warn=self.warned.append)
+        return nvidia_dcgm.manage(module)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Managed:
+    return Managed(tmp_path, monkeypatch)
+
+
+def test_a_host_that_does_work_keeps_its_engine_and_tells_what_is_not_as_asked(managed: Managed) -> None:
+    managed.busy = "kubelet runs"
+    found = managed.manage()
+    assert managed.acted == [False, False, False]
+    assert (found["changed"], found["held"], found["compared"]) == (False, "", True)
+    assert found["notes"] == [found["waits"]] == managed_warnings(managed)
+    assert "(datacenter-gpu-manager-4-core), and kubelet runs; playbooks/driver_upgrade.yml" in found["waits"]
+    managed.busy = ""
+    found = managed.manage()
+    assert managed.acted[3:] == [True, True, True] and found["changed"] and found["notes"] == []
+
+
+def managed_warnings(managed: Managed) -> list[str]:
+    return [text.partition(": ")[2] for text in managed.warned]
+
+
+def test_a_blind_engine_holds_a_new_host_and_is_a_note_of_one_that_does_work(managed: Managed) -> None:
+    managed.node.seen = Output(0, ONE, "")
+    found = managed.manage()
+    assert f"the host engine does not see {TWO}" in found["held"] and found["notes"] == []
+    assert not found["compared"]
+    managed.busy, managed.packages = "kubelet runs", ()
+    found = managed.manage()
+    assert found["held"] == found["waits"] == "" and f"does not see {TWO}" in found["notes"][0]
+
+
+def test_during_a_burnin_nothing_is_changed_started_or_compared(managed: Managed) -> None:
+    managed.busy, managed.burnin = "a burn-in runs", True
+    managed.node.seen = Output(0, ONE, "")
+    found = managed.manage()
+    assert (found["paused"], found["compared"], found["held"], found["changed"]) == (True, False, "", False)
+    assert managed.acted == [False, False]
+
+
+def test_check_mode_of_a_bare_host_holds_nothing_that_the_run_would_mend(managed: Managed, tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia/version").unlink()
+    assert (managed.manage(check_mode=True)["held"], managed.acted) == ("", [False, False])
+    assert "the NVIDIA driver is not loaded" in managed.manage()["held"]
+
+
+@pytest.mark.parametrize("given", [{"source": "image"}, {"version": ""}])
+@pytest.mark.parametrize("engine", [True, False])
+def test_whether_an_engine_is_there_is_read_from_the_host(
+    managed: Managed, given: dict[str, str], engine: bool
+) -> None:
+    managed.given |= given
+    managed.engine = engine
+    found = managed.manage()
+    assert (found["present"], found["compared"], managed.acted) == (engine, False, [])
+
+
+def test_a_version_file_of_another_form_is_told(managed: Managed, tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia/version").write_text("nothing\n")
+    assert "which driver is loaded cannot be told" in managed.manage()["held"]

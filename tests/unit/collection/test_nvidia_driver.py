@@ -12,21 +12,23 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     apt,
     carry_out,
     decide,
     driver_packages,
+    reboots,
     services,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Plan, Wanted
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.kernel import Kernel
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import Settings, unit
 from ansible_collections.muster.fleet.plugins.modules.nvidia_driver import system
 
 from tests.support.nvidia_host import GPU, KERNEL, NvidiaHost
+from tests.support.nvidia_repository import REPOSITORY
 
 NEW, OLD = "580.105.08", "575.57.08"
 NEXT_KERNEL = "6.1.0-51-amd64"
@@ -163,7 +165,8 @@ def test_the_next_step(tmp_path: Path, change: Change, kind: str, why: str) -> N
     # The same on a host that may do work is said and not done.
     busy = plan_of(host, replace(WANTED, busy="kubelet runs"))
     assert (busy.actions, busy.reboot) == ((), "")
-    assert busy.warnings[0].endswith("kubelet runs; drain it, stop its kubelet and its pods, then run site.yml again")
+    assert busy.warnings[0].endswith("kubelet runs; playbooks/driver_upgrade.yml -l HOST drains it and changes that")
+    assert busy.waits == busy.warnings[0]
 
 
 @pytest.mark.parametrize("version", [NEW, OLD])
@@ -175,7 +178,7 @@ def test_up_and_down_the_versions(tmp_path: Path, version: str) -> None:
     busy = plan_of(host, replace(WANTED, version=version, busy="kubelet runs"))
     assert busy.warnings == (
         f"asks for driver {version}, {other} is loaded, and kubelet runs; "
-        "drain it, stop its kubelet and its pods, then run site.yml again",
+        "playbooks/driver_upgrade.yml -l HOST drains it and changes that",
     )
 
 
@@ -183,7 +186,7 @@ def test_up_and_down_the_versions(tmp_path: Path, version: str) -> None:
     ("change", "wanted", "said"),
     [
         (lambda host: None, {"version": "530.30.02", "cuda": "13"}, "is older than 580.65.06, which the CUDA 13"),
-        (lambda host: None, {"version": "333.1"}, "branch 333, which NVIDIA never released"),
+        (lambda host: None, {"version": "333.1"}, "branch 333, which is none of NVIDIA's for data centers since 450"),
         (lambda host: None, {"system": "fedora42"}, "source nvidia has no packages for fedora42"),
         (lambda host: None, {"source": "ubuntu"}, "source ubuntu has no packages for debian12"),
         (lambda host: host.put("usr/bin/nvidia-uninstall", ""), {}, "beside packages; run: nvidia-uninstall"),
@@ -315,6 +318,53 @@ def test_a_kernel_that_cannot_have_a_module_is_a_warning_until_it_runs(tmp_path:
     assert plan_of(host) == Plan()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "source", "modules", "follower"),
+    [
+        ("linux-image-amd64", "nvidia", "auto", "linux-headers-amd64"),
+        ("linux-image-cloud-amd64", "debian", "auto", "linux-headers-cloud-amd64"),
+        ("linux-image-generic-hwe-24.04", "ubuntu", "auto", "linux-modules-nvidia-580-server-open-generic-hwe-24.04"),
+        ("linux-image-generic", "ubuntu", "proprietary", "linux-modules-nvidia-580-server-generic"),
+    ],
+)
+def test_what_follows_each_kernel_that_apt_brings(kernel: str, source: str, modules: str, follower: str) -> None:
+    flavours = Kernel(None, None, None, None, None, None, (kernel,)).followed
+    flavour = "proprietary" if modules == "proprietary" else "open"
+    assert driver_packages.followers(source, NEW, flavour, flavours) == (follower,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linux-image-6.1.0-50-amd64", "linux-image-unsigned-6.8.0-60-generic", "linux-image-amd64-dbg",
+        "linux-image-extra-virtual", "linux-headers-amd64",
+    ],
+)  # fmt: skip
+def test_a_kernel_that_stays_is_followed_by_nothing(name: str) -> None:
+    assert Kernel(None, None, None, None, None, None, (name,)).followed == ()
+
+
+def test_what_brings_modules_for_each_new_kernel_is_not_held() -> None:
+    assert driver_packages.follows_kernels("linux-modules-nvidia-570-server-open-generic-hwe-24.04")
+    assert not driver_packages.follows_kernels("linux-modules-nvidia-570-server-open-6.8.0-60-generic")
+
+
+def test_the_next_kernel_comes_with_its_headers(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    host.add_package("linux-image-amd64", "6.1.148-1", source="debian")
+    (action,) = plan_of(host).actions
+    assert action.why == "without linux-headers-amd64 the next kernel that apt brings has no module"
+    failed = plan_of(host, done={action.key: "no package source of the host has linux-headers-amd64"})
+    assert failed.held == "" and failed.actions == ()
+    assert failed.warnings[0].endswith(
+        "linux-headers-amd64; after an upgrade of the kernel run site.yml before the reboot"
+    )
+    host.add_package("linux-headers-amd64", "6.1.148-1", source="debian", state="half-configured")
+    assert [one.kind for one in plan_of(host).actions] == ["follow"]
+    host.add_package("linux-headers-amd64", "6.1.148-1", source="debian")
+    assert plan_of(host) == Plan()
+
+
 def test_nouveau_is_kept_out_of_the_initramfs_first(tmp_path: Path) -> None:
     host = installed(tmp_path)
     nouveau(host)
@@ -431,6 +481,8 @@ class Machine:
         if self.killed_at and self.killed_at in text:
             self.killed_at = ""
             raise KeyboardInterrupt
+        if words[:2] == ["systemctl", "show"]:
+            return self.host.run(command)
         if words[:2] == ["apt-cache", "madison"]:
             if words[2].startswith("linux-headers"):
                 return Output(0, f" {words[2]} | 1-1 | m\n", "")
@@ -438,7 +490,8 @@ class Machine:
         if words[:2] == ["apt-get", "install"]:
             if any(word.startswith("linux-headers") for word in words):
                 self.host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
-            self._install([word for word in words[2:] if not word.startswith("linux-")])
+            if packages := [word for word in words[2:] if not word.startswith("linux-")]:
+                self._install(packages)
         elif words[:2] == ["apt-mark", "hold"]:
             known = self.host.answers["dpkg-query"]
             assert isinstance(known, Output)
@@ -464,7 +517,7 @@ class Machine:
             name, _, version = package.partition("=")
             self.host.add_package(name, version)
         self.host.add_library(self.version())
-        self.host.services = {"nvidia-persistenced": "active"}
+        self.host.services["nvidia-persistenced"] = "active"
         self._answer()
 
     def _load(self) -> None:
@@ -522,6 +575,39 @@ def test_headers_come_with_the_module(tmp_path: Path) -> None:
     assert any(line.endswith(f" linux-headers-{KERNEL}") for line in machine.commands)
 
 
+def test_headers_follow_the_kernel_that_apt_brings(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.converge()
+    machine.host.add_package("linux-image-amd64", "6.1.148-1", source="debian")
+    whole = machine.run
+
+    def effective(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        if "install" in command and command[-1] == "linux-headers-amd64":
+            machine.host.add_package("linux-headers-amd64", "6.1.148-1", source="debian")
+            return Output(0, "", "")
+        return whole(command, timeout_s)
+
+    machine.run = effective  # type: ignore[method-assign]
+    result = machine.converge()
+    assert result.plan == Plan() and result.steps == (
+        "without linux-headers-amd64 the next kernel that apt brings has no module",
+    )
+
+
+def test_headers_that_are_nowhere_are_a_warning(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.converge()
+    machine.host.add_package("linux-image-amd64", "6.1.148-1", source="debian")
+    whole = machine.run
+
+    def nowhere(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return Output(0, "", "") if list(command[-2:]) == ["madison", "linux-headers-amd64"] else whole(command)
+
+    machine.run = nowhere  # type: ignore[method-assign]
+    plan = machine.converge().plan
+    assert plan.held == "" and "no package source of the host has linux-headers-amd64" in plan.warnings[0]
+
+
 def test_no_headers_for_the_running_kernel(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (machine.host.root / f"lib/modules/{KERNEL}/build/Makefile").unlink()
@@ -531,8 +617,111 @@ def test_no_headers_for_the_running_kernel(tmp_path: Path) -> None:
         return Output(0, "", "") if f"linux-headers-{KERNEL}" in command else whole(command)
 
     machine.run = without  # type: ignore[method-assign]
-    with pytest.raises(FleetError, match=f"has linux-headers-{KERNEL}, without which no module can be built"):
-        machine.converge()
+    plan = machine.converge().plan
+    assert f"has linux-headers-{KERNEL}, without which no module can be built" in plan.held
+
+
+def test_headers_come_before_an_interrupted_installation_is_ended(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.host.add_package("nvidia-kernel-open-dkms", f"{NEW}-1", state="half-configured")
+    (machine.host.root / f"lib/modules/{KERNEL}/build/Makefile").unlink()
+    machine.converge()
+    headers = next(i for i, line in enumerate(machine.commands) if line.endswith(f" linux-headers-{KERNEL}"))
+    assert headers < next(
+        i
+        for i, line in enumerate(machine.commands)
+        if line.endswith("--fix-broken install") or line == "apt-get install"
+    )
+
+
+def test_an_installation_that_cannot_be_ended_holds_the_host(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.host.add_package("nvidia-kernel-open-dkms", f"{NEW}-1", state="half-configured")
+    whole = machine.run
+
+    def broken(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return (
+            Output(100, "", "E: Sub-process /usr/bin/dpkg returned an error code (1)")
+            if "--fix-broken" in command
+            else whole(command)
+        )
+
+    machine.run = broken  # type: ignore[method-assign]
+    held = machine.converge().plan.held
+    assert held.startswith("nvidia-kernel-open-dkms is half-configured") and "run `dpkg --audit`" in held
+
+
+def test_a_reload_starts_again_exactly_what_ran(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.converge()
+    machine.host.services |= {"nvidia-imex": "active", "nvidia-dcgm-exporter": "active", "nvidia-dcgm": "failed"}
+    machine.in_use = True
+    machine.converge(replace(WANTED, version=OLD))
+    three = "nvidia-dcgm-exporter.service nvidia-imex.service nvidia-persistenced.service"
+    assert f"systemctl stop {three}" in machine.commands
+    assert "systemctl start " + " ".join(reversed(three.split())) in machine.commands
+
+
+def _process(root: Path, pid: int, name: str, opened: str, unit: str) -> None:
+    folder = root / f"proc/{pid}"
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd/3").symlink_to(opened)
+    (folder / "cgroup").write_text(f"0::/system.slice/{unit}\n")
+    (folder / "comm").write_text(f"{name}\n")
+
+
+def test_a_process_on_a_gpu_is_work_and_the_services_of_gpus_are_none(tmp_path: Path) -> None:
+    host = NvidiaHost(tmp_path)
+    _process(tmp_path, 10, "nv-hostengine", "/dev/nvidia0", "nvidia-dcgm.service")
+    _process(tmp_path, 11, "smi", "/dev/nvidiactl", "ssh.service")
+    # The installation of a driver starts it, and the next role asks at once.
+    _process(tmp_path, 13, "nvidia-ctk", "/dev/nvidia0", "nvidia-cdi-refresh.service")
+    (tmp_path / "proc/12").mkdir()  # it ended meanwhile
+    assert services.at_work(host.run, tmp_path) == ""
+    _process(tmp_path, 900, "python3", "/dev/nvidia3", "user.slice/session-1.scope")
+    assert services.at_work(host.run, tmp_path) == "the process 900 (python3) has a GPU open"
+
+
+def test_a_reboot_that_did_not_help_is_not_repeated() -> None:
+    wanted = Plan(reboot="nouveau is loaded")
+    kept = reboots.to_keep(wanted, "boot-1", "")
+    assert reboots.judged(wanted, "boot-1", "") == reboots.judged(wanted, "boot-1", kept) == wanted  # not rebooted yet
+    after = reboots.judged(wanted, "boot-2", kept)
+    assert after.reboot == "" and "was rebooted since, and it did not help" in after.held
+    assert reboots.to_keep(after, "boot-2", kept) == kept  # and so the next run says it too
+    other = Plan(reboot="ECC is off until its next reset")
+    assert reboots.judged(other, "boot-2", kept) == other
+    waits = Plan(warnings=("nouveau is loaded, and kubelet runs",), waits="nouveau is loaded, and kubelet runs")
+    assert reboots.to_keep(waits, "boot-2", kept) == kept
+    assert reboots.to_keep(Plan(), "boot-2", kept) == ""
+    assert reboots.judged(wanted, "boot-2", "{half") == wanted
+
+
+def test_work_that_came_meanwhile_keeps_a_host_from_its_reboot() -> None:
+    plan = decide.left_alone(Plan(reboot="nouveau is loaded"), "kubelet runs")
+    assert plan.reboot == "" and plan.held == plan.waits
+    assert plan.held.startswith("nouveau is loaded, and kubelet runs; playbooks/driver_upgrade.yml")
+
+
+def test_ubuntus_own_key_of_the_host_has_to_be_trusted_too(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    both(secure_boot, unloaded)(host)
+    host.add_module(NEW, signer="gpu-1 Secure Boot Module Signature key")
+    assert "does not trust the key that signed" in plan_of(host).held
+
+
+def test_a_source_that_is_away_while_the_next_kernel_needs_headers_is_a_warning(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.converge()
+    machine.host.put(f"lib/modules/{NEXT_KERNEL}/modules.dep", "")
+    whole = machine.run
+
+    def away(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return Output(100, "", "E: Could not connect to m:443") if "update" in command else whole(command)
+
+    machine.run = away  # type: ignore[method-assign]
+    plan = machine.converge().plan
+    assert plan.held == "" and "package lists cannot be updated" in plan.warnings[0]
 
 
 def test_an_initramfs_older_than_what_keeps_nouveau_off(tmp_path: Path) -> None:
@@ -557,3 +746,15 @@ def test_files_of_a_host_that_does_work_stay() -> None:
         "/etc/apt/preferences.d/muster-nvidia-driver", "/etc/systemd/system/muster-gpu-settings.service",
     ]  # fmt: skip
     assert absent == [apt.SOURCES, apt.KEYRING]
+
+
+@pytest.mark.parametrize("source", ["nvidia", "debian", "ubuntu"])
+def test_where_the_inventory_names_nvidias_repository_every_driver_leaves_it_to_dcgm(source: str) -> None:
+    specs, absent = carry_out.config_files(replace(WANTED, source=source), REPOSITORY)
+    assert not {apt.SOURCES, apt.KEYRING} & set(absent)
+    assert {apt.SOURCES, apt.KEYRING} <= {spec.dest for spec in specs}
+    # The same files as those of every other role that installs from there.
+    written = {spec.dest: spec.content for spec in specs}
+    assert all(written[spec.dest] == spec.content for spec in apt.repository_files(REPOSITORY))
+    pins = written["/etc/apt/preferences.d/muster-nvidia-driver"].decode()
+    assert ("Pin: release o=NVIDIA" in pins) == (source != "nvidia")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, nvml, parts, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric
 
-from tests.support.nvidia_host import GPU, NvidiaHost
+from tests.support.nvidia_host import GPU, Answer, NvidiaHost, h100
 
 MLX = {"vendor": "15b3", "device": "1021", "class_code": "020700"}
 
@@ -72,33 +77,60 @@ def test_packages_follow_the_driver(kind: str, source: str, version: str, imex: 
     assert fabric.packages(kind, source, version, "2025.06.11-1", imex) == wanted
 
 
+HOPPER = fabric.Platform("nvswitch", "", tells=True)
+AMPERE = fabric.Platform("nvswitch", "")
+RACK = fabric.Platform("rack", "", tells=True)
+BARE = fabric.Platform("none", "")
+
+
+@pytest.mark.parametrize(("switch", "tells"), [("1af1", False), ("1ac2", False), ("22a3", True), ("29ff", True)])
+def test_nvml_must_tell_of_a_fabric_since_hopper(tmp_path: Path, switch: str, tells: bool) -> None:
+    host = NvidiaHost(tmp_path)
+    host.add_device(driver="nvidia")
+    host.add_device("0000:2a:00.0", driver="vfio-pci")
+    host.add_device("0000:c5:00.0", device=switch, class_code="068000")
+    found = fabric.platform(tmp_path)
+    assert (found.tells, found.gpus) == (tells, ("0000:18:00.0",)), "a virtual machine's GPU is not this host's"
+
+
 def gpu(**changes: Any) -> nvml.Gpu:
     return nvml.Gpu(**{**GPU, **changes})
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpus", "missing"),
+    ("platform", "gpus", "missing"),
     [
-        ("nvswitch", [gpu()], []),
-        ("nvswitch", [gpu(), gpu(uuid="GPU-2", fabric_state="in_progress")],
+        (HOPPER, [gpu()], []),
+        (HOPPER, [gpu(), gpu(uuid="GPU-2", fabric_state="in_progress")],
          ["GPU GPU-2 at 0000:18:00.0: in_progress"]),
-        ("nvswitch", [gpu(fabric_status=15)], ["GPU GPU-1 at 0000:18:00.0: completed with status 15"]),
+        (HOPPER, [gpu(fabric_status=15)], ["GPU GPU-1 at 0000:18:00.0: completed with status 15"]),
         # One GPU that knows no fabric, beside others that do, is not on it.
-        ("nvswitch", [gpu(), gpu(uuid="GPU-2", fabric_state="not_supported")],
+        (HOPPER, [gpu(), gpu(uuid="GPU-2", fabric_state="not_supported")],
          ["GPU GPU-2 at 0000:18:00.0: not_supported"]),
-        ("nvswitch", [gpu(fabric_state="not_supported")], []),
-        ("none", [gpu(fabric_state="not_supported")], []),
+        (AMPERE, [gpu(fabric_state="not_supported")], []),
+        # Where NVML can tell, that it does not is no pass.
+        (HOPPER, [gpu(fabric_state="not_supported")], ["GPU GPU-1 at 0000:18:00.0: not_supported"]),
+        (RACK, [gpu(fabric_state="not_supported")], ["GPU GPU-1 at 0000:18:00.0: not_supported"]),
+        (RACK, [gpu(), gpu(uuid="GPU-2", fabric_state="in_progress")], ["GPU GPU-2 at 0000:18:00.0: in_progress"]),
+        # A GPU that is on the bus and that the driver has lost.
+        (replace(AMPERE, gpus=("0000:18:00.0", "0000:2a:00.0")), [gpu(fabric_state="not_supported")],
+         ["GPU at 0000:2a:00.0: NVML does not show it"]),
+        (replace(HOPPER, gpus=("0000:18:00.0", "0000:2a:00.0")), [gpu()],
+         ["GPU at 0000:2a:00.0: NVML does not show it"]),
+        (BARE, [gpu(fabric_state="not_supported")], []),
         # A virtual machine whose switches the host system manages.
-        ("none", [gpu(fabric_state="in_progress")], ["GPU GPU-1 at 0000:18:00.0: in_progress"]),
+        (BARE, [gpu(fabric_state="in_progress")], ["GPU GPU-1 at 0000:18:00.0: in_progress"]),
         (
-            "nvswitch",
+            HOPPER,
             [gpu(fabric_state=None, errors={"fabric_state": "GPU is lost"})],
             ["GPU GPU-1 at 0000:18:00.0: its fabric state cannot be read (GPU is lost)"],
         ),
     ],
 )  # fmt: skip
-def test_the_gpu_that_is_not_on_the_fabric_is_named(kind: str, gpus: list[nvml.Gpu], missing: list[str]) -> None:
-    assert fabric.unregistered(kind, gpus) == missing
+def test_the_gpu_that_is_not_on_the_fabric_is_named(
+    platform: fabric.Platform, gpus: list[nvml.Gpu], missing: list[str]
+) -> None:
+    assert fabric.unregistered(platform, gpus) == missing
 
 
 def test_gpus_before_hopper_tell_nothing() -> None:
@@ -116,16 +148,158 @@ def test_registration_is_waited_for_and_the_deadline_names_the_gpu(tmp_path: Pat
             host.answer_nvml()
 
     host.answer_nvml(gpus=[GPU | {"fabric_state": "in_progress"}])
-    found = nvidia_fabric.registered("nvswitch", host.run, 10.0, clock=lambda: now[0], sleep=sleep)
+    found = nvidia_fabric.registered(HOPPER, host.run, 10.0, clock=lambda: now[0], sleep=sleep)
     assert (now[0], found[0].fabric_state) == (3.0, "completed")
 
     host.answer_nvml(gpus=[GPU | {"fabric_state": "in_progress"}])
-    with pytest.raises(nvidia_fabric.Held, match=r"not complete after 2 s: GPU GPU-1 at 0000:18:00.0: in_progress"):
+    with pytest.raises(parts.Held, match=r"not complete after 2 s: GPU GPU-1 at 0000:18:00.0: in_progress"):
         nvidia_fabric.registered(
-            "nvswitch", host.run, 2.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+            HOPPER, host.run, 2.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
         )
 
     host.answer_nvml(code=9, error="driver not loaded", gpus=None)
-    with pytest.raises(nvidia_fabric.Held, match="NVML does not tell of the fabric: driver not loaded"):
-        nvidia_fabric.registered("nvswitch", host.run, 2.0)
-    assert nvidia_fabric.registered("none", host.run, 2.0) == ()
+    with pytest.raises(parts.Held, match="not complete: NVML does not tell: driver not loaded"):
+        nvidia_fabric.registered(HOPPER, host.run, 0.0)
+    assert nvidia_fabric.registered(BARE, host.run, 2.0) == ()
+
+
+def test_an_nvml_that_does_not_answer_yet_is_waited_for(tmp_path: Path) -> None:
+    host = NvidiaHost(tmp_path)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        host.answer_nvml()
+
+    host.answer_nvml(code=3, error="the fabric manager is not ready", gpus=None)
+    assert nvidia_fabric.registered(HOPPER, host.run, 10.0, clock=lambda: now[0], sleep=sleep) and now[0] == 1.0
+
+
+DOMAIN = {
+    "status": "UP",
+    "nodes": {"0": {"host": "10.0.0.1", "status": "READY"}, "1": {"host": "10.0.0.2", "status": "READY"}},
+}
+HALF = {"status": "DEGRADED", "nodes": DOMAIN["nodes"] | {"1": {"host": "10.0.0.2", "status": "UNAVAILABLE"}}}  # type: ignore[operator]
+
+
+class Imex:
+    """A node whose nvidia-imex-ctl says what it is given."""
+
+    def __init__(self, root: Path, state: Answer, domain: Any = None) -> None:
+        self.host = NvidiaHost(root)
+        self.now = 0.0
+        self.state = state
+        self.domain = DOMAIN if domain is None else domain
+        self.host.answers["nvidia-imex-ctl"] = self.answer
+
+    def answer(self, command: Sequence[str]) -> Output:
+        if command[1] != "-q":
+            assert command[1:] == ["-N", "-j"]
+            domain = self.domain(self.now) if callable(self.domain) else self.domain
+            return Output(0, domain if isinstance(domain, str) else json.dumps(domain), "")
+        if isinstance(self.state, Exception):
+            raise self.state
+        return self.state(command) if callable(self.state) else self.state
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def look(self, wait_for_peers: bool = False) -> list[str]:
+        return nvidia_fabric._imex(
+            2, self.host.run, 5.0, wait_for_peers=wait_for_peers, clock=lambda: self.now, sleep=self.sleep
+        )
+
+
+def test_imex_that_is_active_must_be_ready_and_is_waited_for(tmp_path: Path) -> None:
+    node = Imex(tmp_path, Output(0, "READY\n", ""))
+    assert node.look() == [] and node.now == 0
+    node.state = lambda command: Output(0, "READY\n" if node.now >= 3 else "WAITING_FOR_PEERS\n", "")
+    assert node.look() == [] and node.now == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (Output(0, "WAITING_FOR_PEERS\n", ""), "not ready after 5 s: it is WAITING_FOR_PEERS; look at /var/log/nvidia"),
+        (Output(1, "UNAVAILABLE\n", ""), "it is UNAVAILABLE"),
+        (Output(1, "READY\n", ""), "it is READY"),
+        (Output(1, "", "Error: Connection refused\n"), "ended with 1 (Error: Connection refused); without IMEX_CMD_EN"),
+        (CommandError("nvidia-imex-ctl gave no answer in 30 s"), "nvidia-imex-ctl gave no answer in 30 s"),
+    ],
+)
+def test_imex_that_does_not_get_ready_holds_the_host(tmp_path: Path, state: Answer, said: str) -> None:
+    with pytest.raises(parts.Held) as told:
+        Imex(tmp_path, state).look()
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("domain", "said"),
+    [
+        (HALF, "the IMEX domain is DEGRADED with 1 of 2 nodes ready; not ready: 10.0.0.2 (UNAVAILABLE); look at"),
+        (DOMAIN | {"nodes": {"0": {"host": "10.0.0.1", "status": "READY"}}}, "is UP with 1 of 2 nodes ready; look at"),
+        ("", "the IMEX domain cannot be read"),
+        ("[]", "the IMEX domain cannot be read"),
+    ],
+)
+def test_a_node_of_the_domain_that_is_away_is_told_and_is_not_this_hosts_fault(
+    tmp_path: Path, domain: Any, said: str
+) -> None:
+    node = Imex(tmp_path, Output(0, "READY\n", ""), domain)
+    (note,) = node.look()
+    assert said in note and node.now == 0
+    assert node.look(wait_for_peers=True) and node.now == 5, "hosts of a rack start together"
+    node.domain = lambda now: DOMAIN if now >= 7 else domain
+    assert node.look(wait_for_peers=True) == [] and node.now == 7
+
+
+class Managed:
+    """The module on a host with NVSwitches: what it would change, what it did, and what it says."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.host = h100(root)
+        self.busy, self.acted, self.owed = "", [], ("nvidia-fabricmanager",)  # type: tuple[str, list[bool], tuple[str, ...]]
+        self.given: dict[str, Any] = {
+            "source": "nvidia", "nvlsm_version": "", "imex_nodes": [], "deadline_s": 0.0, "kernel_root": str(root),
+        }  # fmt: skip
+        monkeypatch.setattr(services, "at_work", lambda run: self.busy)
+        monkeypatch.setattr(nvidia_fabric, "run_command", self.host.run)
+        monkeypatch.setattr(nvidia_fabric, "_install", lambda *given, act: self.step(given[-1], act))
+        monkeypatch.setattr(nvidia_fabric, "_run_service", lambda unit, changed, *, act: None)
+
+    def step(self, changed: list[str], act: bool) -> None:
+        self.acted.append(act)
+        changed += self.owed
+
+    def manage(self, check_mode: bool = False) -> dict[str, Any]:
+        module = SimpleNamespace(params=self.given, check_mode=check_mode, warn=lambda text: None)
+        return nvidia_fabric.manage(module)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Managed:
+    return Managed(tmp_path, monkeypatch)
+
+
+def test_a_host_that_does_work_is_not_changed_and_its_gpus_are_looked_at_all_the_same(managed: Managed) -> None:
+    managed.busy = "pods run"
+    found = managed.manage()
+    assert (managed.acted, found["changed"], found["held"]) == ([False], False, "")
+    assert found["notes"] == [found["waits"]]
+    assert found["waits"].startswith(
+        "the fabric would change (nvidia-fabricmanager), and pods run; playbooks/driver_up"
+    )
+    managed.host.answer_nvml(gpus=[GPU])
+    assert "GPU at 0000:2a:00.0: NVML does not show it" in managed.manage()["held"]
+    managed.busy = ""
+    managed.host.answer_nvml(gpus=[GPU, GPU | {"uuid": "GPU-2", "pci": "0000:2a:00.0"}])
+    found = managed.manage()
+    assert (managed.acted[-1], found["changed"], found["waits"], found["held"]) == (True, True, "", "")
+
+
+def test_without_a_driver_the_host_is_held_but_not_by_a_run_that_changes_nothing(
+    managed: Managed, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/driver/nvidia/version").unlink()
+    assert "the NVIDIA driver is not loaded" in managed.manage()["held"]
+    assert managed.manage(check_mode=True)["held"] == "" and managed.acted == []

@@ -124,7 +124,7 @@ def test_a_whole_stack_has_no_problem(tmp_path: Path, asked: Asked) -> None:
         (
             replace(NVIDIA, driver_version="583.10.01"),
             nothing,
-            "is of branch 583, which NVIDIA never released (the nea",
+            "is of branch 583, which is none of NVIDIA's for data centers since 450 (the nea",
         ),
         (
             replace(NVIDIA, driver_version="550.90.07", cuda="12"),
@@ -280,6 +280,26 @@ def test_each_rule_of_an_image(tmp_path: Path, asked: Asked, change: Change, mes
     (one,) = found(host, asked)
     assert message in one.message
     assert one.fix and ";" not in one.message
+    assert one.of_machine
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [("583.10.01", "which is none of NVIDIA's for data centers since 450"), ("575.57.08", "is older")],
+)
+def test_a_version_that_the_inventory_gives_for_an_image_is_the_inventorys_mistake(
+    tmp_path: Path, version: str, message: str
+) -> None:
+    host = h100(tmp_path)
+    host.answer_nvml(driver_version=version)
+    (one,) = found(host, replace(IMAGE, driver_version=version))
+    assert message in one.message and not one.of_machine
+
+
+def test_nothing_of_an_installation_is_of_one_machine(tmp_path: Path) -> None:
+    host = bare(tmp_path)
+    two_sources(host)
+    assert [one.of_machine for one in found(host, NVIDIA)] == [False]
 
 
 def test_what_is_no_fault_of_an_image(tmp_path: Path) -> None:

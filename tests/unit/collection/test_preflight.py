@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules impor
     Limits,
     check,
     clock_skew_s,
+    doubts,
     host_name_fits,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.problems import report
@@ -98,7 +99,7 @@ def test_fit_hosts_have_no_problem() -> None:
         ({"disk_faults": ["D holds data; wipe it"]}, "gpu-1: local_ssd_device D holds data; wipe it"),
         ({"disk_faults": ["D cannot be read"]}, "local_ssd_device D cannot be read; give another disk"),
         (
-            {"nvidia_problems": [{"message": "no driver fits", "fix": "give another"}]},
+            {"nvidia_problems": [{"message": "no driver fits", "fix": "give another", "of_machine": False}]},
             "gpu-1: no driver fits; give another",
         ),
         ({"swap": ["/dev/sda2"]}, "node with swap on /dev/sda2; run: swapoff -a"),
@@ -138,6 +139,15 @@ def test_all_problems_at_once_and_a_silent_host() -> None:
     hosts["gpu-3"] = None
     assert len(check(hosts)) == 3
     assert "gpu-3: gave no preflight facts" in report("x", check(hosts))
+
+
+def test_what_is_of_one_machine_is_a_doubt_and_stops_nobody() -> None:
+    sick = {"message": "library and module differ", "fix": "reboot", "of_machine": True}
+    hosts = fleet(nvidia_problems=[sick])
+    assert check(hosts) == []
+    assert [doubt.line() for doubt in doubts(hosts)] == ["gpu-1: library and module differ; reboot; the node is held"]
+    hosts = fleet(nvidia_problems=[{**sick, "of_machine": False}])
+    assert doubts(hosts) == [] and [problem.hosts for problem in check(hosts)] == [("gpu-1",)]
 
 
 def test_the_same_problem_of_many_hosts_is_one_line() -> None:
@@ -239,7 +249,7 @@ def test_role_reports_all_hosts_at_once(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     roles = ["muster.fleet.fleet", "muster.fleet.preflight"]
-    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "roles": roles}
+    play = {"hosts": "all", "gather_facts": False, "roles": roles}
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     (tmp_path / "inv.ini").write_text("[etcd]\nno-such-name-1\nno-such-name-2\n[gpu_nodes]\nno-such-name-3\n")
     variables = {
@@ -267,6 +277,39 @@ def test_role_reports_all_hosts_at_once(
     # Only the GPU node asks for NVIDIA's packages.
     assert f"no-such-name-3: the repository file://{tmp_path}/no-packages cannot be reached: " in said
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("silent", "goes_on"), [("gpu-1", True), ("etcd-1", False)])
+def test_a_silent_node_is_left_out_and_a_silent_control_plane_stops(
+    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]], silent: str, goes_on: bool
+) -> None:
+    """The play of site.yml and the role's own report, on facts of one host and on one where nobody listens."""
+    name = "Look at every host, report all problems at once"
+    play = next(play for play in yaml.safe_load((ROOT / "site.yml").read_text()) if play["name"] == name)
+    *_, judge = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
+    answers = {"gpu-1": "etcd-1", "etcd-1": "gpu-1"}[silent]
+    facts = {**FACTS, "hostname": answers, "controller_before_s": 1000.0, "controller_after_s": 1001.0}
+    known = {"facts": facts, "limits": asdict(LIMITS), "is_node": False}
+    play |= {
+        "roles": ["muster.fleet.fleet"],
+        "tasks": [
+            {"ansible.builtin.ping": {}, "register": "__preflight_facts"},
+            {"ansible.builtin.set_fact": {"__preflight_facts": known}},
+            judge,
+        ],
+    }
+    after = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.debug": {"msg": "went on"}}]}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play, after]))
+    here, off = "ansible_connection=local", "ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=1"
+    lines = [f"{host} {off if host == silent else here}" for host in ("etcd-1", "gpu-1")]
+    (tmp_path / "inv.ini").write_text("[etcd]\n{}\n[gpu_nodes]\n{}\n".format(*lines))
+    done = ansible_playbook("play.yml", "-e", f"fleet_state_dir={tmp_path}", inventory="inv.ini")
+    said = done.stdout + done.stderr
+    # Ansible's own code of a run with an unreachable host.
+    assert done.returncode == 4, said
+    assert ("went on" in said) == goes_on, said
+    assert (f"{silent}: gave no preflight facts" in said) != goes_on
 
 
 def site_variables(role: str) -> dict[str, dict[str, Any]]:

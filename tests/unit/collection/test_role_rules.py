@@ -37,12 +37,27 @@ def test_a_mirror_that_is_no_url(role: str, name: str, value: str, message: str,
 
 
 @pytest.mark.parametrize(
-    "value", ["user:hunter2@mirror.local/kube", "ftp://user:hunter2@mirror.local", "http://user:hunter2@a b"]
+    "value",
+    [
+        "user:hunter2@mirror.local/kube",
+        "ftp://user:hunter2@mirror.local",
+        "http://user:hunter2@a b",
+        "https://user:hunter2@mirror.local/kube",
+    ],
 )
 def test_a_password_in_a_url_is_not_repeated(value: str) -> None:
     ((message, fix),) = findings("kube_binaries", kube_binaries_url=value)
     assert "***@" in message
     assert "hunter2" not in message + fix
+
+
+def test_no_url_has_a_password_in_it() -> None:
+    ((message, fix),) = findings("fleet", fleet_nvidia_repository_url="https://user:hunter2@mirror.local/debian12")
+    assert message.startswith(
+        "fleet_nvidia_repository_url 'https://***@mirror.local/debian12' has a user or a password"
+    )
+    assert fix == "take it out, and let the server know your hosts by their addresses"
+    assert findings("kube_binaries", kube_binaries_url="https://mirror.local/kube@1.36") == []
 
 
 @pytest.mark.parametrize("value", ["http://mirror.local", "https://10.0.0.1:8443/kube", "file:///srv/kube", "", None])
@@ -132,6 +147,26 @@ def test_the_device_plugin_is_named_by_digest_or_loaded_by_checksum(image: str |
     loaded = {"lab/plugin:1": "plugin.tar"}
     found = findings("nvidia_device_plugin", nvidia_device_plugin_image=image, __nvidia_device_plugin_loaded=loaded)
     assert bool(found) == refused and all("has no digest" in message for message, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("image", "mig", "refused"),
+    [(DIGEST, True, True), (DIGEST, "yes", True), (DIGEST, False, False), (DIGEST, None, False), ("", True, False)],
+)
+def test_the_device_plugin_and_mig_do_not_go_together(image: str, mig: object, refused: bool) -> None:
+    expect = {"gpus": 8, "mig": mig}
+    found = findings("nvidia_device_plugin", nvidia_device_plugin_image=image, gpu_burnin_expect=expect)
+    assert len(found) == refused
+    assert all(
+        "gpu_burnin_expect says mig: true, but the admitter counts whole GPUs" in message for message, _ in found
+    )
+
+
+@pytest.mark.parametrize(("strategy", "refused"), [("mixed", True), ("single", True), ("none", False)])
+def test_the_device_plugin_offers_whole_gpus(strategy: str, refused: bool) -> None:
+    found = findings("nvidia_device_plugin", nvidia_device_plugin_environment={"MIG_STRATEGY": strategy})
+    assert len(found) == refused and all(f"MIG_STRATEGY {strategy!r}" in message for message, _ in found)
+    assert findings("nvidia_device_plugin", nvidia_device_plugin_environment={"A": "b"}) == []
 
 
 @pytest.mark.parametrize("role", ["container_runtime", "nvidia_container_toolkit"])

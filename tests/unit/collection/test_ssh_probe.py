@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.absent_nodes import most_absent
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, OF_A_KIND, ProblemsFound, failure
@@ -20,11 +21,21 @@ from tests.support.ssh_server import SshServer, StartServer, new_key
 DEFAULTS = {"address": None, "port": 22, "user": "root", "identity": None, "fingerprint": None}
 
 
-def run(known_hosts: Path, hosts: list[dict[str, Any]], *, check: bool = False, trust: bool = False) -> dict[str, Any]:
+def run(
+    known_hosts: Path,
+    hosts: list[dict[str, Any]],
+    *,
+    check: bool = False,
+    trust: bool = False,
+    nodes: Sequence[str] = (),
+    share: float = 0.0,
+) -> dict[str, Any]:
     arguments = {
         "hosts": [{**DEFAULTS, **host} for host in hosts],
         "known_hosts": str(known_hosts),
         "trust_new_hosts": trust,
+        "nodes": nodes,
+        "max_unreachable_share": share,
         "timeout_s": 10.0,
         "threads": 4,
     }
@@ -69,6 +80,55 @@ def test_all_problems_of_all_hosts_come_in_one_failure_once(
     assert "login as root" in lines[0] and "127.0.0.1 port 1: the TCP connection was refused; start sshd" in lines[1]
     assert error.value.result == {"failed": True, "changed": False, "msg": "\n".join([title, *lines])}
     assert list(tmp_path.glob("*.txt")) == []
+
+
+def down(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "address": "127.0.0.1", "port": 1} for name in names]
+
+
+def test_a_node_that_is_off_is_left_out_and_named(start_server: StartServer, identity: Path, tmp_path: Path) -> None:
+    hosts = [host("api-1", start_server(), identity), *down("gpu-2")]
+    done = run(tmp_path / "k", hosts, trust=True, nodes=["gpu-1", "gpu-2"], share=0.05)
+    assert (done["absent"], done["pinned"]) == (["gpu-2"], ["api-1"])
+    (line,) = done["left_out"]
+    assert line.startswith("gpu-2: 127.0.0.1 port 1: the TCP connection was refused; start sshd on it")
+
+
+@pytest.mark.parametrize(
+    ("off", "share", "expected"),
+    [
+        (["gpu-1", "gpu-2"], 0.05, "2 of 3 nodes do not answer SSH, and a run goes on without 1 at most"),
+        (["gpu-1"], 0.0, "gpu-1: 127.0.0.1 port 1"),  # nobody may be silent
+        (["etcd-1"], 1.0, "etcd-1: 127.0.0.1 port 1"),  # no node
+    ],
+)
+def test_too_many_nodes_and_the_control_plane_stop_the_run(
+    tmp_path: Path, off: list[str], share: float, expected: str
+) -> None:
+    with pytest.raises(ProblemsFound) as error:
+        run(tmp_path / "k", down(*off), nodes=["gpu-1", "gpu-2", "gpu-3"], share=share)
+    assert expected in str(error.value.result["msg"])
+
+
+def test_what_is_wrong_with_a_node_that_answers_stops_the_run(
+    start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
+    """Another host key is no silence, nor is a name that does not resolve."""
+    server = start_server()
+    run(tmp_path / "k", [host("gpu-1", server, identity)], trust=True)
+    server_with_another_key = {**host("gpu-1", server, identity), "fingerprint": "SHA256:" + "A" * 43}
+    lost = {"name": "gpu-2", "address": "no-such-host.invalid"}
+    for wrong, told in ((server_with_another_key, "key"), (lost, "does not resolve")):
+        with pytest.raises(ProblemsFound) as error:
+            run(tmp_path / "k", [wrong], nodes=["gpu-1", "gpu-2"], share=1.0)
+        assert told in str(error.value.result["msg"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "most"), [(7500, 0.05, 375), (3, 0.05, 1), (3, 0.0, 0), (0, 0.05, 0), (10, 1.0, 10)]
+)
+def test_how_many_nodes_may_be_silent(nodes: int, share: float, most: int) -> None:
+    assert most_absent(nodes, share) == most
 
 
 def test_a_fleet_that_is_off_is_one_line_and_a_file(tmp_path: Path) -> None:

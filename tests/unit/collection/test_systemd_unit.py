@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit as su
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 SHOW = """LoadState=loaded
 ActiveState=active
@@ -74,3 +75,17 @@ def test_stale_only_with_a_process(tmp_path: Path) -> None:
     assert su.stale_because(unit, [str(tmp_path / "conf")]) == [str(tmp_path / "conf")]
     assert su.stale_because(su.parse_show("x", "", None), [str(tmp_path / "conf")]) == []
     assert su.stale_because(su.parse_show("x", "", time.time() + 1), [str(tmp_path / "conf")]) == []
+
+
+def test_a_systemd_that_hangs_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("systemctl", "journalctl"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(su, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(su, "_LOG_TIMEOUT_S", 0.1)
+    with pytest.raises(
+        FleetError, match=r"`systemctl start -- x` gave no answer in 0\.1 s; look at `systemctl list-jobs`"
+    ):
+        su.systemctl(["start", "--", "x"])
+    assert su.log_tail("x") == "journalctl gave no answer in 0.1 s"

@@ -122,6 +122,7 @@ def test_the_balancer_verifies_each_server() -> None:
         "haproxy.cfg.j2",
         api_loadbalancer_bind_address="::",
         fleet_api_port=443,
+        api_loadbalancer_metrics_port=8405,
         api_loadbalancer_max_connections=2000,
         __api_loadbalancer_ready_path="/readyz?exclude=etcd-override-0",
         __api_loadbalancer_servers={"api-1": "[2001:db8::31]:6443", "api-2": "198.18.7.32:6443"},
@@ -134,7 +135,11 @@ def test_the_balancer_verifies_each_server() -> None:
 
 
 def test_dns_can_be_closed_to_strangers() -> None:
-    plain = {"cluster_dns_address": "198.18.7.31", "cluster_dns_domain": "cluster.local"}
+    plain = {
+        "cluster_dns_address": "198.18.7.31",
+        "cluster_dns_domain": "cluster.local",
+        "cluster_dns_metrics_port": 9153,
+    }
     assert "acl" not in render("cluster_dns", "Corefile.j2", **plain)
     closed = render("cluster_dns", "Corefile.j2", **plain, cluster_dns_allowed_networks=["198.18.0.0/15"])
     assert "allow net 198.18.0.0/15\n        block\n" in closed

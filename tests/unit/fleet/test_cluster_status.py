@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.cli.muster import main as muster
-from gpu_burnin.fleet.cluster import admissions, status_text
+from gpu_burnin.fleet.cluster import admissions, status_page, status_text
+from gpu_burnin.fleet.monitoring.numbers import nothing
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import NAMES, admission, lease, pause
 
@@ -62,6 +63,19 @@ def test_text_has_80_columns_and_says_what_is_next(api: FakeApi, tmp_path: Path)
     assert "XID_FATAL: XID 79 on GPU 3" in told and "next: test: new boot" in told
     assert "oldest proof of a ready node: gpu-2, 2026-11-01 00:00" in told
     assert "All of one node: `muster why gpu-11`" in told
+
+
+def test_a_node_that_the_cluster_never_heard_of_is_not_said_to_come_by_itself(api: FakeApi, tmp_path: Path) -> None:
+    """Its first burn-in may have failed: it has no Node then, and its evidence is nowhere in the cluster."""
+    api.put("nodeadmissions", admission("gpu-30", "new"))
+    fleet = read(api, tmp_path)
+    text = status_text.render(fleet, 80)
+    coming, _, unheard = text.partition(f"{status_text.UNHEARD}:")
+    assert "gpu-30" in unheard and "gpu-30" not in coming.partition(f"{status_text.COMING}:")[2]
+    assert "gpu-10" in coming and max(map(len, text.splitlines())) <= 80
+    page = status_page.render(fleet, nothing())
+    section = page.partition('id="unheard"')[2].partition("</section>")[0]
+    assert "gpu-30" in section and "gpu-10" not in section
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_refused_and_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_without_an_address() -> None:
     with pytest.raises(SshError) as error:
         asyncio.run(dial(Target("node-1", "no-such-host.invalid"), PATIENCE_S))
-    assert error.value.problem.code == "UNREACHABLE" and "does not resolve" in error.value.problem.kind
+    assert error.value.problem.code == "NAME_UNKNOWN" and "does not resolve" in error.value.problem.kind
 
 
 def test_lines_before_the_version_are_allowed(

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.lab import binaries, container_image
 from tests.lab.model import read_groups, read_lab
@@ -31,10 +32,22 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_the_labs_inventory_describes_the_labs_hosts() -> None:
     lab = read_lab([REPOSITORY / "inventory/lab"])
     assert lab.name == "lab"
-    assert len({host.address for host in lab.hosts}) == len(lab.hosts) == 11
+    assert len({host.address for host in lab.hosts}) == len(lab.hosts) == 12
     assert [host.name for host in lab.hosts if host.gpu_scenario] == ["gpu-1", "gpu-2", "gpu-3"]
+    assert [host.name for host in lab.hosts if host.nvidia is not None] == ["gpu-1", "gpu-2", "gpu-3"]
     assert [host.name for host in lab.hosts if host.disk_id] == ["etcd-1", "etcd-2", "etcd-3", "etcd-events-1"]
     assert read_groups([REPOSITORY / "inventory/lab"])["gpu_nodes"] == {"gpu-1", "gpu-2", "gpu-3"}
+
+
+def test_no_two_labs_share_a_network() -> None:
+    """Molecule runs scenarios beside each other, in an order by their times: two of one network fail now and then."""
+    lab = read_lab([REPOSITORY / "inventory/lab"])
+    networks: dict[str, list[str]] = {str(lab.subnet): [lab.name]}
+    for path in REPOSITORY.glob("roles/*/molecule/default/inventory.yml"):
+        variables = yaml.safe_load(path.read_text())["all"]["vars"]
+        networks.setdefault(variables["lab_subnet"], []).append(variables["fleet_name"])
+    assert len(networks) > 20
+    assert {network: names for network, names in networks.items() if len(names) > 1} == {}
 
 
 def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -> None:

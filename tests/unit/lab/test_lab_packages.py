@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages
 
-from tests.lab.packages import deb, distribution, driver
+from tests.lab.packages import deb, distribution, driver, toolkit
+from tests.lab.packages import repository as apt_repository
 from tests.lab.packages.build import ensure_repository
 from tests.lab.packages.deb import File, package, with_scripts
+from tests.lab.packages.keys import keys
 from tests.lab.packages.machine.kernel import describe
 from tests.lab.shell import run
 
@@ -213,3 +215,44 @@ def test_every_package_is_nvidias_by_its_maintainer_and_kernels_are_not(reposito
     assert index.count("Package: ") == index.count(f"Maintainer: {deb.MAINTAINER}\n") > 30
     assert deb.MAINTAINER not in (repository / "distribution/debian12/Packages").read_text()
     assert len(driver.VERSIONS) == 3 and distribution.KERNELS["debian12"][0] == "6.1.0-41-amd64"
+
+
+@pytest.fixture(scope="module")
+def with_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of the toolkit alone, signed; its binaries are short."""
+    top = tmp_path_factory.mktemp("toolkit")
+    for name in toolkit.BINARIES:
+        (top / name).write_text("#!/bin/sh\nexit 0\n")
+        (top / name).chmod(0o755)
+    with keys() as signers:
+        apt_repository.write(top / "flat", toolkit.packages(top), signers["good"])
+        (top / "keys").mkdir()
+        (top / "keys/good.asc").write_text(signers["good"].public)
+    return top
+
+
+@pytest.mark.parametrize("version", toolkit.VERSIONS)
+def test_the_toolkits_packages_come_in_one_version(with_toolkit: Path, tmp_path: Path, version: str) -> None:
+    apt = Apt(tmp_path, with_toolkit, "flat", "good")
+    assert apt("update").returncode == 0
+    full = f"{version}-1"
+    assert apt.plan(f"nvidia-container-toolkit-base={full}") == {"nvidia-container-toolkit-base": full}
+    newest = f"{toolkit.VERSIONS[0]}-1"
+    names = ("nvidia-container-toolkit-base", "libnvidia-container-tools")
+    wanted = [f"{name}={full}" for name in ("nvidia-container-toolkit", *names)]
+    planned = apt.plan(*wanted)
+    assert {name: planned[name] for name in ("nvidia-container-toolkit", *names)} == dict.fromkeys(
+        ("nvidia-container-toolkit", *names), full
+    )
+    assert planned["libnvidia-container1"] == newest, "its version is not bound, as in the real control file"
+
+
+def test_units_of_the_toolkit_leave_etc_with_the_newer_release(with_toolkit: Path, tmp_path: Path) -> None:
+    for version, folder in (("1.18.1", "etc/systemd/system"), ("1.20.1", "usr/lib/systemd/system")):
+        path = with_toolkit / f"flat/nvidia-container-toolkit-base_{version}-1_amd64.deb"
+        run(["dpkg-deb", "--raw-extract", path, tmp_path / version])
+        assert (tmp_path / version / folder / "nvidia-cdi-refresh.service").exists()
+        assert (tmp_path / version / "DEBIAN/conffiles").exists() == (version == "1.18.1")
+        for script in ("preinst", "postinst", "postrm"):
+            if (tmp_path / version / "DEBIAN" / script).exists():
+                run(["sh", "-n", tmp_path / version / "DEBIAN" / script])

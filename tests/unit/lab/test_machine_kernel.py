@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.telemetry.kmsg import count_gaps, parse_record
 from tests.lab.packages.machine import scenario, tools
 from tests.lab.packages.machine.kernel import Kernel, KernelError, describe
 from tests.lab.paths import REPOSITORY
@@ -54,6 +55,18 @@ def test_a_loaded_module_is_seen_in_proc_and_sys_and_lost_at_a_boot_without_its_
     kernel.remove_module("580.105.08")
     assert kernel.loaded(), "what is loaded does not need its file"
     assert again(kernel).loaded() == {}
+
+
+def test_what_the_driver_logs_follows_what_is_in_the_kernel_log(tmp_path: Path) -> None:
+    """A jump of the numbers would be a gap, in which an XID may be."""
+    kernel = machine(tmp_path)
+    log = tmp_path / "run/lab/kmsg"
+    log.parent.mkdir(parents=True)
+    log.write_text("6,0,1,-;Linux version of the lab\n")
+    with_driver(kernel)
+    kernel.log("more")
+    records = [record for line in log.read_text().splitlines() if (record := parse_record(line))]
+    assert [record.sequence for record in records] == [0, 1, 2] and count_gaps(records) == 0
 
 
 def test_a_module_changed_on_the_disk_is_loaded_by_the_next_boot_alone(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_imex_is_ready_with_nodes_and_not_without(made: Callable[..., Machine]) 
     nodes.write_text("# nodes\n198.18.0.1\n")
     assert one.run("fabric", "imex").returncode == 0
     assert one.run("fabric", "imex_ctl", "-q").stdout == "READY\n"
-    assert json.loads(one.run("fabric", "imex_ctl", "-N").stdout)["nodes"]["0"]["host"] == "198.18.0.1"
+    assert json.loads(one.run("fabric", "imex_ctl", "-N", "-j").stdout)["nodes"]["0"]["host"] == "198.18.0.1"
 
 
 # ---- persistence ----

@@ -133,9 +133,11 @@ def rendered(value: Any, variables: dict[str, Any]) -> Any:
 FLEET = {"inventory_hostname": "gpu-1", "fleet_domain": "example.org", "fleet_maintenance_before_s": 5400}
 
 
-def host_file(tmp_path: Path, **variables: Any) -> Config:
+def host_file(tmp_path: Path, groups: dict[str, list[str]] | None = None, **variables: Any) -> Config:
     """What a host reads of the file that the role writes with these variables."""
     defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    metrics = "gpu_burnin_metrics_file"
+    defaults[metrics] = rendered(defaults[metrics], {"groups": groups or {}})
     wanted = {**defaults, **FLEET, "gpu_burnin_api_url": "https://198.18.0.1:6443", **variables}
     config = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__gpu_burnin_config"]
     path = tmp_path / "config.yaml"
@@ -161,6 +163,11 @@ def test_the_defaults_of_the_role_are_those_of_the_program(tmp_path: Path) -> No
     assert (found.node_name, found.require_evidence) == ("gpu-1", True)
     assert (found.publish.server, found.publish.domain) == ("https://198.18.0.1:6443", "example.org")
     assert (found.publish.ca, found.publish.client_cert) == (default.publish.ca, default.publish.client_cert)
+
+
+def test_a_fleet_with_monitoring_hosts_reads_the_numbers_of_each_burn_in(tmp_path: Path) -> None:
+    found = host_file(tmp_path, groups={"monitoring": ["mon-1"]}).metrics_file
+    assert found == Path("/var/lib/prometheus/node-exporter/gpu_burnin.prom")
 
 
 def test_each_variable_of_the_role_comes_to_the_host(tmp_path: Path) -> None:

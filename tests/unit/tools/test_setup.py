@@ -14,7 +14,7 @@ from tests.lab.paths import REPOSITORY
 
 CONTROLLER = {"git", "openssh-client", "python3-venv"}
 DEV = CONTROLLER | {"g++", "gpg", "gpg-agent", "libc6-dev", "make", "openssl", "shellcheck"}
-LAB = DEV | {"containernetworking-plugins", "iproute2", "iptables", "mmdebstrap", "podman", "runc"}
+LAB = DEV | {"age", "containernetworking-plugins", "iproute2", "iptables", "mmdebstrap", "podman", "rclone", "runc"}
 PROGRAMS = {
     "id": "cat uid",
     "dpkg-query": """

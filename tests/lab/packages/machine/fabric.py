@@ -96,12 +96,14 @@ def imex(arguments: list[str], version: str) -> int:
 
 
 def imex_ctl(arguments: list[str], version: str) -> int:
-    """nvidia-imex-ctl: -q tells whether this node is ready, -N of all as JSON."""
+    """nvidia-imex-ctl: -q tells whether this node is ready, -N of all, with -j as JSON."""
     kernel = Kernel(scenario.root())
     pid = kernel.top / IMEX_PID_FILE
     ready = pid.exists() and Path("/proc", pid.read_text().strip()).exists()
     status = "READY" if ready else "UNAVAILABLE"
-    if "-N" in arguments:
+    if "-N" in arguments and "-j" not in arguments:
+        print(f"Domain State: {'UP' if ready else 'DOWN'}")
+    elif "-N" in arguments:
         nodes = {str(number): {"host": node, "status": status} for number, node in enumerate(_imex_nodes(kernel))}
         print(json.dumps({"status": "UP" if ready else "DOWN", "nodes": nodes}))
     else:

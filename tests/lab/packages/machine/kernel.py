@@ -151,6 +151,8 @@ class Kernel:
         self._set_loaded(key.replace("-", "_"), 9760768)
         if key == "nvidia":
             self._start_driver(fields)
+        if key == "nvidia-uvm":
+            self._add_node("nvidia-uvm")
 
     def _refusal(self, fields: dict[str, str]) -> str:
         flavour = OPEN if "GPL" in fields["license"] else PROPRIETARY
@@ -183,8 +185,8 @@ class Kernel:
             self._put(f"proc/driver/nvidia/gpus/{gpu['address']}/information", f"Device Minor: \t {number}\n")
             driver = self.tree / "sys/bus/pci/devices" / gpu["address"] / "driver"
             driver.symlink_to("../../../../bus/pci/drivers/nvidia")
-            self._add_node(f"nvidia{number}", number)
-        self._add_node("nvidiactl", 255)
+            self._add_node(f"nvidia{number}")
+        self._add_node("nvidiactl")
         # Persistence and power limits begin anew, and so does the fabric: 2 is in progress, 0 not supported.
         self.set_nvml({"persistence": "no", "fabric_state": "2" if self.has_fabric() else "0"})
         self.log(f"NVRM: loading NVIDIA UNIX {flavour}  {fields['version']}")
@@ -251,8 +253,9 @@ class Kernel:
         """Write a line to the kernel log of the lab host."""
         path = self.top / "run/lab/kmsg"
         if path.exists():
-            with path.open("a") as log:
-                log.write(f"4,{path.stat().st_size},1000000,-;{text}\n")
+            with path.open("r+") as log:
+                last = max((int(line.split(",")[1]) for line in log if line[:1].isdigit()), default=-1)
+                log.write(f"4,{last + 1},1000000,-;{text}\n")
 
     def _keep_modes(self) -> None:
         """What outlives a restart of the driver is on the boards: ECC, of which the pending mode now holds.
@@ -274,7 +277,7 @@ class Kernel:
                 modules.write(f"{name} {size_bytes} 0 - Live 0x0000000000000000\n")
             (self.tree / "sys/module" / name).mkdir(parents=True, exist_ok=True)
 
-    def _add_node(self, name: str, minor: int) -> None:
+    def _add_node(self, name: str) -> None:
         """A device file that can be opened: with the numbers of /dev/null, since nobody answers for NVIDIA's."""
         path = self.top / "dev" / name
         path.unlink(missing_ok=True)

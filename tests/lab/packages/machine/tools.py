@@ -245,7 +245,7 @@ def mokutil(kernel: Kernel, arguments: list[str]) -> int:
 
 
 def lab_nvidia(kernel: Kernel, arguments: list[str]) -> int:
-    """`boot`; `set KEY=VALUE...` (JSON); `kernel RELEASE` and `headers RELEASE` as their packages do; `package`."""
+    """`boot`; `set KEY=VALUE...` (JSON); `log TEXT`; `kernel`, `headers` and `package` as their packages do."""
     match arguments:
         case ["boot"]:
             kernel.boot()
@@ -263,9 +263,12 @@ def lab_nvidia(kernel: Kernel, arguments: list[str]) -> int:
             kernel.remove_headers(release)
         case ["package", name]:
             _interrupt(kernel, name)
+        case ["log", text]:
+            kernel.log(text)
         case _:
             print(
-                "lab-nvidia: boot | set KEY=JSON... | kernel RELEASE | headers RELEASE | package NAME", file=sys.stderr
+                "lab-nvidia: boot | set KEY=JSON... | log TEXT | kernel RELEASE | headers RELEASE | package NAME",
+                file=sys.stderr,
             )
             return 2
     return 0

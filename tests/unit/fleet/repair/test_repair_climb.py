@@ -284,6 +284,14 @@ def test_what_somebody_else_repairs_is_left_to_them(site: Site) -> None:
     assert site.admission["spec"]["repair"]["who"] == "anna"
 
 
+def test_a_driver_upgrade_of_the_same_user_is_not_theirs_to_end(site: Site) -> None:
+    asked = {"who": "anna", "why": "driver upgrade to 580.105.08", "since": "2026-11-22T16:00:00Z"}
+    site.admission["spec"]["repair"] = asked
+    with pytest.raises(RepairRefused, match=r"anna has it in repair since .+ \(driver upgrade to 580.105.08\)"):
+        site.repair().begin(look())
+    assert site.admission["spec"]["repair"] == asked
+
+
 def test_a_paused_fleet_is_not_repaired(site: Site) -> None:
     site.api.put(
         "configmaps",

@@ -87,6 +87,16 @@ def test_a_fatal_xid_closes_the_gate_and_is_signed_with_the_next_sequence(bench:
     assert json.loads(kept.read_bytes())["code"] == "XID_FATAL"
 
 
+def test_each_line_of_a_finding_has_its_code(bench: Bench) -> None:
+    bench.log(why="nobody may read it")
+    bench.log()
+    bench.log(xid())
+    bench.tick()
+    said = [*zip(bench.codes, bench.said, strict=True)]
+    assert [code for code, _ in said if code] == ["XID_SOURCE_MISSING", "XID_SOURCE_MISSING", "XID_FATAL"]
+    assert all(line.startswith(f"{code}: ") for code, line in said if code)
+
+
 def test_a_fatal_xid_names_the_gpu_as_it_was_known_before_it_was_lost(bench: Bench, public_line: str) -> None:
     gpu = healthy(pci_bus_id="0000:1b:00.0")
     bench.gpus(gpu)

@@ -33,9 +33,24 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BAT
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
 
 # Set per host by their nature; every other fleet_ variable must be the same on all hosts.
-PER_HOST = frozenset({"fleet_address", "fleet_host_key_fingerprint"})
+PER_HOST = frozenset(
+    {
+        "fleet_address",
+        "fleet_host_key_fingerprint",
+        # Of a host's machine: control plane and GPU nodes differ, and GPU nodes among each other while they change.
+        "fleet_kernel_root",
+        "fleet_nvidia_driver_version",
+        "fleet_nvidia_repository_fingerprint",
+        "fleet_nvidia_repository_key",
+        "fleet_nvidia_repository_url",
+        "fleet_nvidia_source",
+        "fleet_place",
+    }
+)
 # What the inventory's own rules read per host: the second is the fleet's address of last resort.
 HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range", "repair_bmc_address", "repair_bmc_system")
+# The role whose one DaemonSet serves all GPU nodes.
+DEVICE_PLUGIN = "nvidia_device_plugin"
 # In the fleet's state: all problems, when there are too many for a screen.
 LIST_NAME = "inventory-problems.txt"
 
@@ -74,7 +89,7 @@ class ActionModule(ActionBase):
             raise failure(title, problems, None, **result)
         self._foreign: dict[str, str] = {}
         self._list_file: Path | None = None
-        problems = self._inventory_problems(plays, self._fleet_defaults(roots))
+        problems = self._inventory_problems(plays, self._defaults(roots))
         problems += self._variable_problems(plays, specs, problems)
         result["changed"] = False
         if self._display.verbosity:
@@ -87,13 +102,13 @@ class ActionModule(ActionBase):
         result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result
 
-    def _fleet_defaults(self, roots: list[Path]) -> Mapping[str, Any]:
-        """The fleet role's defaults, below every variable of the inventory."""
-        for root in roots:
-            path = root / FLEET / "defaults" / "main.yml"
+    def _defaults(self, roots: list[Path]) -> Mapping[str, Any]:
+        """The defaults of the fleet and of its device plugin, below every variable of the inventory."""
+        found: dict[str, Any] = {}
+        for path in (root / role / "defaults" / "main.yml" for role in (FLEET, DEVICE_PLUGIN) for root in roots):
             if path.exists():
-                return self._loader.load_from_file(str(path), trusted_as_template=True) or {}
-        return {}
+                found |= self._loader.load_from_file(str(path), trusted_as_template=True) or {}
+        return found
 
     def _plays(self, playbook: str) -> list[Any]:
         try:
@@ -129,7 +144,8 @@ class ActionModule(ActionBase):
             self._variables.scope(members).over(defaults) for members in self._variables.classes(self._all_hosts())
         ]
         homes = {host: scope for scope in scopes for host in scope.members.hosts}
-        values = self._host_values(scopes)
+        of_plugin = [name for name in defaults if name.startswith(f"{DEVICE_PLUGIN}_")]
+        values = self._host_values(scopes, (*HOST_VARIABLES, *of_plugin))
         findings = Findings()
         names = {name for scope in scopes for name in (*scope.shared, *scope.may_set) if name.startswith(f"{FLEET}_")}
         for name in sorted(names - PER_HOST):
@@ -147,6 +163,7 @@ class ActionModule(ActionBase):
             pod_ranges=values["pod_network_range"],
             bmc_addresses=values["repair_bmc_address"],
             bmc_systems=values["repair_bmc_system"],
+            device_plugin={name: values[name] for name in of_plugin},
             fleet=fleet,
             patterns=[pattern for play in plays if (pattern := self._pattern(play))],
             group_files=files_of("group_vars", self._inventory._sources, self._loader.get_basedir()),
@@ -163,12 +180,12 @@ class ActionModule(ActionBase):
             located.append(Problem(problem.message, problem.fix, problem.hosts, problem.variable, where))
         return [*located, *findings.problems()]
 
-    def _host_values(self, scopes: Sequence[Scope]) -> dict[str, dict[str, Any]]:
-        """Each of HOST_VARIABLES by host; what cannot be resolved is the roles' check's to report."""
-        values: dict[str, dict[str, Any]] = {name: {} for name in HOST_VARIABLES}
+    def _host_values(self, scopes: Sequence[Scope], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Each of these variables by host; what cannot be resolved is the roles' check's to report."""
+        values: dict[str, dict[str, Any]] = {name: {} for name in names}
         advance = self._advance("read the addresses of", len(self._hosts))
         for scope in scopes:
-            inputs = [(name, Inputs(scope, (name,))) for name in HOST_VARIABLES]
+            inputs = [(name, Inputs(scope, (name,))) for name in names]
             for start in range(0, len(scope.members.hosts), BATCH):
                 hosts = scope.members.hosts[start : start + BATCH]
                 for name, made_of in inputs:

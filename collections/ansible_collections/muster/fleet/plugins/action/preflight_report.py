@@ -8,7 +8,8 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check
+from ansible_collections.muster.fleet.plugins.module_utils.absent_nodes import left_out
+from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check, doubts
 from ansible_collections.muster.fleet.plugins.modules.preflight_report import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 
@@ -26,6 +27,11 @@ def host_of(registered: Any) -> Host | None:
     )
 
 
+def is_unreachable(registered: Any) -> bool:
+    """Whether Ansible could not reach the host of this result."""
+    return isinstance(registered, Mapping) and bool(registered.get("unreachable"))
+
+
 class ActionModule(ActionBase):
     """Runs on the controller alone."""
 
@@ -38,9 +44,14 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars or {})
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         hostvars = (task_vars or {})["hostvars"]
-        hosts = {name: host_of(hostvars.raw_get(name).get(arguments["facts"])) for name in arguments["hosts"]}
-        problems = check(hosts)
-        result.update(changed=False, msg=f"{len(hosts)} hosts are fit")
+        found = {name: hostvars.raw_get(name).get(arguments["facts"]) for name in arguments["hosts"]}
+        silent = [name for name, registered in found.items() if is_unreachable(registered)]
+        absent, too_many = left_out(silent, arguments["nodes"], arguments["max_unreachable_share"])
+        hosts = {name: host_of(registered) for name, registered in found.items() if name not in absent}
+        problems = [*too_many, *check(hosts)]
+        result.update(changed=False, msg=f"{len(hosts)} hosts are fit", absent=absent)
+        for doubt in doubts(hosts):
+            self._display.warning(doubt.line())
         list_file = self._list_file(task_vars or {})
         if problems:
             title = f"{len(hosts)} hosts were looked at and nothing was touched"

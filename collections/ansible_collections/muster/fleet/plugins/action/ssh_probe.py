@@ -39,4 +39,6 @@ class ActionModule(ActionBase):
             result.update(meet(arguments, check_mode=self._task.check_mode, on_done=progress.advance))
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
+        for line in result["left_out"]:
+            self._display.warning(f"left out of this run: {line}")
         return result

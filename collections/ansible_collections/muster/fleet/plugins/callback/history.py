@@ -1,4 +1,4 @@
-"""Callback: keeps what each play did to each host, for `muster why`."""
+"""Callback: keeps what each play did to each host, for `muster why`, and its rates, for `muster baseline`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from ansible.plugins.callback import CallbackBase
 from ansible.template import Templar
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet import REPORTS
 from gpu_burnin.fleet.history import FILE, KEPT_S, Play, Result, record
+from gpu_burnin.report.file_names import REPORT
 
 DOCUMENTATION = r"""
 name: history
 type: aggregate
-short_description: Keep what each play did to each host
+short_description: Keep what each play did to each host, and the rates of the reports that it fetched
 version_added: "0.2.0"
 description:
   - Writes how many tasks of a play were ok, changed, failed, skipped or unreachable on each host, and the first that
     failed, into C(history.sqlite3) in the inventory's C(fleet_state_dir), when the play ends. C(muster why) reads it.
+  - Writes the rates of burn-in reports that a play fetched into C(rates.sqlite3) beside it, one point a week for each
+    host, kept for half a year. C(muster baseline) reads it.
   - Results are kept for a year. Where C(fleet_state_dir) is not set, or is no folder (yet), nothing is written.
   - What cannot be written is one warning, and the run goes on. A damaged file is set aside under a new name.
 requirements:
@@ -47,6 +51,7 @@ class CallbackModule(CallbackBase):
         self._directory: Path | None = None
         self._name = self._began = ""
         self._results: dict[str, Result] = {}
+        self._reports: list[Path] = []
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Keep the playbook's name."""
@@ -63,6 +68,8 @@ class CallbackModule(CallbackBase):
         found = self._of(result)
         found.ok += 1
         found.changed += result.is_changed()
+        if result.is_changed():
+            self._reports += _fetched(result)
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         """Count a task that was skipped."""
@@ -93,6 +100,7 @@ class CallbackModule(CallbackBase):
 
     def _write(self) -> None:
         results, self._results = self._results, {}
+        reports, self._reports = self._reports, []
         if not results or self._directory is None or not self._directory.is_dir():
             return
         now = datetime.now(UTC)
@@ -113,6 +121,27 @@ class CallbackModule(CallbackBase):
             problem = str(error)
         if problem:
             self._display.warning(problem)
+        if reports:
+            self._keep_rates(self._directory, reports, now)
+
+    def _keep_rates(self, directory: Path, reports: list[Path], now: datetime) -> None:
+        from gpu_burnin.fleet.baseline import rates  # it needs numpy, which most plays do without
+
+        try:
+            problems = rates.take_in(directory / rates.FILE, reports, now).problems
+        except GpuBurninError as error:
+            problems = [str(error)]
+        for problem in problems:
+            self._display.warning(problem)
+
+
+def _fetched(result: Any) -> list[Path]:
+    """The reports of the burn-in that a task has brought to the controller, as REPORTS/HOST/report.json."""
+    if not str(result.task.action).endswith("fetch"):
+        return []
+    found = result.result
+    places = [Path(str(one.get("dest") or "")) for one in found.get("results") or [found]]
+    return [place for place in places if place.name == REPORT and place.parents[1].name == REPORTS]
 
 
 def _state_dir(play: Any) -> Path | None:

@@ -35,6 +35,8 @@ class Inventory:
     # BMCs of hosts, and the machine of each behind one that has several.
     bmc_addresses: Mapping[str, Any] = field(default_factory=dict)
     bmc_systems: Mapping[str, Any] = field(default_factory=dict)
+    # {variable of the one DaemonSet that serves all GPU nodes: {host: value}}.
+    device_plugin: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def hosts(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.calendar import calen
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
     CONTROL_GROUPS,
     NODE_GROUPS,
+    UNRESOLVED,
     Inventory,
     address_of,
     whole,
@@ -29,6 +31,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.network_rules import 
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
 from gpu_burnin.admission.calendar import CalendarError
+from gpu_burnin.system.host_names import name_hosts
 
 KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
 REQUIRED_GROUPS = ("etcd", "etcd_events", "kube_apiserver")
@@ -64,6 +67,7 @@ def check(inventory: Inventory) -> list[Problem]:
         planned_ranges,
         planned_nodes,
         maintenance_windows,
+        one_device_plugin,
         play_patterns,
     )
     return [problem for rule in rules for problem in rule(inventory)]
@@ -218,6 +222,27 @@ def maintenance_windows(inventory: Inventory) -> Iterable[Problem]:
         calendar(inventory.fleet.get(CALENDAR), inventory.groups)
     except CalendarError as error:
         yield Problem(str(error), "docs/operations/maintenance.md has an example", variable=CALENDAR)
+
+
+def one_device_plugin(inventory: Inventory) -> Iterable[Problem]:
+    """Another value of the device plugin on some GPU nodes: one DaemonSet serves them all."""
+    nodes = inventory.groups.get("gpu_nodes", ())
+    for name, values in inventory.device_plugin.items():
+        by_value: dict[str, list[str]] = defaultdict(list)
+        for host in nodes:
+            if values.get(host, UNRESOLVED) is not UNRESOLVED:
+                by_value[json.dumps(values[host], sort_keys=True, default=str)].append(host)
+        if len(by_value) > 1:
+            # The variables of a plugin's environment may be secrets.
+            plain = not any(value.startswith("{") for value in by_value)
+            ordered = sorted(by_value.items(), key=lambda item: len(item[1]), reverse=True)
+            said = " and ".join(f"{value if plain else 'one'} on {name_hosts(hosts)}" for value, hosts in ordered)
+            yield Problem(
+                f"{name} is {said}, but one DaemonSet serves all GPU nodes",
+                "give all of gpu_nodes the same value",
+                tuple(host for _, hosts in ordered[1:] for host in hosts),
+                variable=name,
+            )
 
 
 def play_patterns(inventory: Inventory) -> Iterable[Problem]:

@@ -118,7 +118,20 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
         message, _, fix = fault.partition("; ")
         yield problem(f"local_ssd_device {message}", fix or "give another disk")
     for found in facts["nvidia_problems"]:
-        yield problem(found["message"], found["fix"])
+        if not found["of_machine"]:
+            yield problem(found["message"], found["fix"])
+
+
+def doubts(hosts: Mapping[str, Host | None]) -> list[Problem]:
+    """What is wrong with one machine that its own burn-in or driver role holds: no reason to stop the others."""
+    return list(
+        _together(
+            Problem(found["message"], f"{found['fix']}; the node is held", (name,))
+            for name, host in hosts.items()
+            for found in (host.facts["nvidia_problems"] if host is not None else ())
+            if found["of_machine"]
+        )
+    )
 
 
 def free_port(port: str, owner: str) -> str:

@@ -61,8 +61,33 @@ def image_has_digest(image: Any, loaded: Any) -> Iterable[Finding]:
         )
 
 
+def whole_gpus(image: Any, expect: Any) -> Iterable[Finding]:
+    """The admitter compares `nvidia.com/gpu` with the number of GPUs, which instances of GPUs never equal."""
+    mig = expect.get("mig") if isinstance(expect, Mapping) else None
+    if image and str(mig).lower() in TRUE:
+        yield (
+            "nvidia_device_plugin_image is set and gpu_burnin_expect says mig: true, but the admitter counts whole "
+            "GPUs, so no node would be let in",
+            "leave nvidia_device_plugin_image empty and run a device plugin of your own, or switch MIG off",
+        )
+
+
+def no_mig_strategy(environment: Any) -> Iterable[Finding]:
+    """The same for a plugin that is told to offer instances of GPUs."""
+    strategy = environment.get("MIG_STRATEGY", "none") if isinstance(environment, Mapping) else "none"
+    if strategy != "none":
+        yield (
+            f"nvidia_device_plugin_environment has MIG_STRATEGY {strategy!r}, but the admitter counts "
+            "whole GPUs, so no node would be let in",
+            "take it out",
+        )
+
+
 def _url(name: str, *schemes: str) -> RoleRule:
-    """The variable is a URL of one of these schemes, with a host where the scheme wants one."""
+    """The variable is a URL of one of these schemes, with a host where the scheme wants one, and without a password.
+
+    URLs stand in arguments of commands, in logs and in files that everybody may read.
+    """
     known = " or ".join(f"{scheme}://" for scheme in schemes)
 
     def check(value: Any) -> Iterable[Finding]:
@@ -76,6 +101,11 @@ def _url(name: str, *schemes: str) -> RoleRule:
             yield f"{name} {shown!r} begins with {scheme}://", f"begin with {known}"
         elif any(letter.isspace() for letter in value):
             yield f"{name} {shown!r} has a space in it", "take it out"
+        elif "@" in rest.partition("/")[0]:
+            yield (
+                f"{name} {shown!r} has a user or a password in it, which logs and files that all may read would show",
+                "take it out, and let the server know your hosts by their addresses",
+            )
         elif scheme.lower() != "file" and not rest.partition("/")[0]:
             yield f"{name} {shown!r} names no host", f"write {scheme}://HOST/PATH"
 
@@ -141,6 +171,8 @@ def nvidia_repository(source: Any, url: Any, key: Any, fingerprint: Any) -> Iter
 NVIDIA_SOURCES = ("nvidia", "debian", "ubuntu")
 # Addresses of a node's range that no pod gets: the network's, the bridge's, the broadcast's.
 TAKEN = 3
+# What Ansible takes for true.
+TRUE = ("true", "yes", "on", "y", "t", "1")
 MIRROR = ("http", "https", "file")
 _DRIVER = "fleet_nvidia_driver_version"
 _CHECKSUMS = "kube_binaries_checksums"
@@ -174,6 +206,8 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
             "nvidia_device_plugin_image",
             image_has_digest,
         ),
+        RoleRule(("nvidia_device_plugin_image", "gpu_burnin_expect"), "nvidia_device_plugin_image", whole_gpus),
+        RoleRule(("nvidia_device_plugin_environment",), "nvidia_device_plugin_environment", no_mig_strategy),
     ),
     "fleet": (
         RoleRule(("fleet_nvidia_source", _DRIVER), _DRIVER, driver_version),

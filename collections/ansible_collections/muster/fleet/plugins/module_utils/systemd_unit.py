@@ -16,6 +16,9 @@ from pathlib import Path
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 LOG_LINES = 15
+# Longer than any unit's own deadline (the fabric manager's is 720 s): for units without one, and a systemd that hangs.
+TIMEOUT_S = 1800.0
+_LOG_TIMEOUT_S = 30.0
 # Option of the modules that restart a unit.
 RESTART_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "restart_after": {"type": "list", "elements": "path", "default": []},
@@ -184,12 +187,21 @@ def bring_up(wanted: Wanted, *, act: bool) -> Decision:
 def log_tail(unit: str) -> str:
     """The unit's last log lines, for an error message."""
     command = ["journalctl", "--unit", unit, "--lines", str(LOG_LINES), "--no-pager", "--output", "cat"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOG_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return f"journalctl gave no answer in {_LOG_TIMEOUT_S:g} s"
+    return done.stdout.strip()
 
 
 def systemctl(arguments: Sequence[str]) -> str:
     """Run systemctl and give its output. Raises FleetError with systemd's own words."""
-    done = subprocess.run(["systemctl", "--no-pager", *arguments], capture_output=True, text=True, check=False)
+    command = ["systemctl", "--no-pager", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        said = f"`systemctl {' '.join(arguments)}` gave no answer in {TIMEOUT_S:g} s"
+        raise FleetError(f"{said}; look at `systemctl list-jobs`") from error
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
         log = f"journalctl -u {arguments[-1]}" if "--" in arguments else "journalctl -b"

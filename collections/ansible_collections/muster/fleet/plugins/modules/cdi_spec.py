@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, driver, nvml, parts
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
 
 DOCUMENTATION = r"""
@@ -19,7 +20,9 @@ module: cdi_spec
 short_description: Have a CDI specification that fits the GPUs of the host
 version_added: "0.1.0"
 description:
-  - Has the O(packages) of the container toolkit in exact versions and held, where there are any.
+  - Has the O(packages) of the container toolkit in exact versions and held, where there are any. On a host that does
+    work they stay, and RV(waits) tells what is not as asked.
+  - Writes the O(files) after them, since releases of the toolkit bring units of the same names, and take them away.
   - Enables the units that make the specification at boot and when the driver changes, starts the one that compares and
     makes it, and then looks whether it has a device for each GPU that NVML shows, for no other, and names only files
     that are there; and whether the containerd that runs reads such files at all.
@@ -27,6 +30,10 @@ description:
 options:
   packages:
     description: Packages of the toolkit and the version of each.
+    type: dict
+    default: {}
+  files:
+    description: Text of each file by its path, such as those of O(service) and O(watcher).
     type: dict
     default: {}
   path:
@@ -66,8 +73,8 @@ EXAMPLES = r"""
 RETURN = r"""
 actions:
   description:
-    - What was done (or would be, in check mode), of enable, start and make; before them the packages that were
-      installed or held, and the files of apt that changed.
+    - What was done (or would be, in check mode), of daemon-reload, enable, start and make; before them the packages
+      that were installed or held, and the files that changed.
   type: list
   elements: str
   returned: success
@@ -80,11 +87,21 @@ held:
   description: Why containers would not get the GPUs that they ask for; empty when they do.
   type: str
   returned: success
+waits:
+  description: What is not as asked and not changed while the host does work. Empty when nothing waits.
+  type: str
+  returned: success
+notes:
+  description: The same, for the summary.
+  type: list
+  elements: str
+  returned: success
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "packages": {"type": "dict", "default": {}},
     **parts.REPOSITORY_OPTIONS,
+    "files": {"type": "dict", "default": {}},
     "path": {"type": "path", "default": "/var/run/cdi/nvidia.yaml"},
     "service": {"type": "str", "default": "nvidia-cdi-refresh.service"},
     "watcher": {"type": "str", "default": "nvidia-cdi-refresh.path"},
@@ -104,8 +121,16 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
     actions: list[str] = []
     problems: list[str] = []
     before = _digest(path)
+    waits = ""
     if given["packages"]:
-        actions += parts.ensure(PART, given["packages"], parts.repository(given), run_command, act=act)
+        busy = services.at_work(run_command)
+        found = parts.ensure(PART, given["packages"], parts.repository(given), run_command, act=act and not busy)
+        if busy and found:
+            waits = f"the container toolkit would change ({', '.join(found)}), and {busy}; {services.WHEN_IDLE}"
+        else:
+            actions += found
+    actions += _write(given["files"], act=act)
+    actions += _read_again((given["service"], given["watcher"]), given["files"], act=act)
     actions += systemd_unit.bring_up(systemd_unit.Wanted(unit=given["watcher"]), act=act).actions
     service = systemd_unit.show(given["service"])
     if not service.enabled:
@@ -135,14 +160,34 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
         problems.append("NVML shows no GPU; see `nvidia-smi -L` and the kernel log")
     elif act or before is not None:
         problems += cdi.problems(Path("/"), path, gpus)
-    if problems:
-        module.warn(f"{os.uname().nodename}: {'; '.join(problems)}")
+    for text in filter(None, ["; ".join(problems), waits]):
+        module.warn(f"{os.uname().nodename}: {text}")
     return {
         "changed": bool(actions),
         "actions": actions,
         "devices": [gpu.uuid for gpu in gpus if gpu.uuid],
         "held": "; ".join(problems),
+        "waits": waits,
+        "notes": [waits] if waits else [],
     }
+
+
+def _write(texts: Mapping[str, str], *, act: bool) -> tuple[str, ...]:
+    """Have the files; the paths of those that differed."""
+    specs = [files.FileSpec(path, f"{text.rstrip()}\n".encode(), 0o644, "root", "root") for path, text in texts.items()]
+    folders = [files.DirectorySpec(folder) for folder in sorted({str(Path(path).parent) for path in texts})]
+    return files.apply(specs, folders, check=not act).changed_files
+
+
+def _read_again(units: Sequence[str], texts: Mapping[str, str], *, act: bool) -> list[str]:
+    """Have systemd read units anew that it has from elsewhere, such as from the package: of that it does not tell."""
+    shown = [systemd_unit.show(unit) for unit in units]
+    wanted = {path for path in texts if Path(path).name in units}
+    if not wanted - {path for unit in shown for path in unit.files} and not any(unit.needs_reload for unit in shown):
+        return []
+    if act:
+        systemd_unit.systemctl(["daemon-reload"])
+    return ["daemon-reload"]
 
 
 def _digest(path: Path) -> str | None:
@@ -154,8 +199,8 @@ def _digest(path: Path) -> str | None:
 
 def _loaded(kernel_root: Path) -> bool:
     try:
-        return bool(driver.loaded(kernel_root).version)
-    except ValueError:
+        return bool(parts.loaded(kernel_root))
+    except parts.Held:
         return True
 
 

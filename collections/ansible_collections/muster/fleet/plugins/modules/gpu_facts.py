@@ -79,6 +79,7 @@ facts:
           type: dict
         cmdline: {description: Its command line., type: str}
         installed: {description: "Releases that a boot could take, oldest first.", type: list, elements: str}
+        packages: {description: Packages of kernels and headers that are installed whole., type: list, elements: str}
     driver:
       description: The kernel modules and the packages of the driver.
       type: dict

@@ -12,6 +12,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import systemctl
 from ansible_collections.muster.fleet.plugins.module_utils.tuning import peer_path
 from ansible_collections.muster.fleet.plugins.module_utils.tuning.effective import (
@@ -104,6 +105,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 ROOT = Path("/")
+# Seconds on an idle machine; minutes where its disk is slow.
+_INITRAMFS_TIMEOUT_S = 1800.0
 
 
 def tune(module: AnsibleModule) -> dict[str, Any]:
@@ -160,9 +163,14 @@ def refresh_initramfs(module: AnsibleModule, *, act: bool) -> bool:
     stale = [image for image in sorted((ROOT / "boot").glob("initrd.img-*")) if image.stat().st_mtime < written]
     for image in stale if act else ():
         release = image.name.removeprefix("initrd.img-")
-        code, out, err = module.run_command([program, "-u", "-k", release])
-        if code != 0:
-            raise FleetError(f"{image}: update-initramfs failed: {(err or out).strip()}; see the room in /boot")
+        try:
+            done = run_command([program, "-u", "-k", release], _INITRAMFS_TIMEOUT_S)
+        except CommandError as error:
+            raise FleetError(f"{image}: {error}; see the disk of /boot") from error
+        if done.code != 0:
+            raise FleetError(
+                f"{image}: update-initramfs failed: {(done.err or done.out).strip()}; see the room in /boot"
+            )
     return bool(stale)
 
 

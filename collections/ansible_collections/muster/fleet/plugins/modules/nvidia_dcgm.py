@@ -8,13 +8,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, driver, nvml, parts, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
 
 DOCUMENTATION = r"""
@@ -26,8 +27,9 @@ description:
     its starts, and the exporter with a small counter file.
   - Compares by UUID what the host engine, the exporter and NVML see. A host on which they differ is no failed task; the
     reason is in C(held).
+  - A host that does work is not changed. What is not as asked, and what is wrong, is in C(notes).
   - While a burn-in runs on the host, nothing is started and nothing compared; C(paused) says so.
-  - Where there is no host engine and none is to be installed, nothing is done.
+  - Where none is to be installed, nothing is done. C(present) tells whether the host has an engine all the same.
   - DCGM is in NVIDIA's repository alone, wherever the driver comes from.
 options:
   source:
@@ -79,7 +81,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 held:
-  description: What is wrong with it, as a sentence; empty when nothing is.
+  description: What is wrong with it, as a sentence. Empty when nothing is, and on a host that does work.
+  returned: success
+  type: str
+notes:
+  description: On a host that does work, what is wrong with it and what is not as asked.
+  returned: success
+  type: list
+  elements: str
+waits:
+  description: Of the notes that on what is not done while the host does work. Empty when nothing waits.
   returned: success
   type: str
 paused:
@@ -87,7 +98,11 @@ paused:
   returned: success
   type: bool
 present:
-  description: There is a host engine that is ours to look after.
+  description: The host has a host engine, whoever installed it.
+  returned: success
+  type: bool
+compared:
+  description: Engine and exporter saw each GPU that NVML shows, and health is watched. False where nobody looked, too.
   returned: success
   type: bool
 """
@@ -107,35 +122,63 @@ _POLL_S = 1.0
 _HTTP_TIMEOUT_S = 10.0
 
 
-class Held(Exception):
-    """What is wrong with DCGM here, as a clause."""
+@dataclass(frozen=True)
+class Host:
+    """What decides whether something may be changed: `busy`: what a change would disturb; `paused`: a burn-in runs."""
+
+    busy: str
+    paused: bool
+    act: bool
+
+    @property
+    def may_change(self) -> bool:
+        """A restart loses the watches, groups and job records that schedulers keep in the engine."""
+        return self.act and not self.busy
 
 
 def manage(module: AnsibleModule) -> dict[str, Any]:
     """Bring DCGM up and compare what it sees. Raises FleetError for mistakes of the inventory."""
-    given, act = module.params, not module.check_mode
-    installs = given["source"] != "image" and bool(given["version"])
-    exports = installs and bool(given["exporter_version"])
-    paused = systemd_unit.show(f"{services.BURNIN}.service").running
+    given = module.params
+    # An image's own engine is its maker's: sites have pods and tools that ask it where it listens.
+    if given["source"] == "image" or not given["version"]:
+        there = systemd_unit.show(dcgm.ENGINE).loaded
+        nothing = {"changed": False, "held": "", "notes": [], "waits": "", "paused": False, "compared": False}
+        return nothing | {"present": there}
+    busy = services.at_work(run_command)
+    host = Host(busy, systemd_unit.show(f"{services.BURNIN}.service").running, not module.check_mode)
     changed: list[str] = []
-    held = ""
+    wrong, compared = "", False
     try:
-        # An image's own engine is its maker's: sites have pods and tools that ask it where it listens.
-        if installs:
-            changed += install(given, act=act)
-            changed += configure(given["exporter_address"] if exports else "", act=act)
-            loaded = bool(driver.loaded(Path(given["kernel_root"])).version)
-            if not loaded:
-                raise Held("the NVIDIA driver is not loaded, and DCGM would see no GPU; see the role nvidia_driver")
-            if not paused:
-                changed += run_services(exports, act=act)
-            if not paused and (act or not changed):
-                port = given["exporter_address"].rpartition(":")[2] if exports else ""
-                compare(port, run_command, given["deadline_s"] if act else 0.0)
-    except Held as reason:
-        held = str(reason)
-        module.warn(f"{os.uname().nodename}: {held}")
-    return {"changed": bool(changed), "held": held, "paused": installs and paused, "present": installs}
+        exports = bool(given["exporter_version"])
+        changed += install(given, act=host.may_change)
+        changed += configure(given["exporter_address"] if exports else "", act=host.may_change)
+        root = Path(given["kernel_root"])
+        driver = parts.loaded(root)
+        if not driver and host.act:
+            raise parts.Held("the NVIDIA driver is not loaded, and DCGM would see no GPU; see the role nvidia_driver")
+        if driver and not host.paused:
+            changed += run_services(exports, root, act=host.may_change)
+            if host.may_change or not changed or (busy and systemd_unit.show(dcgm.ENGINE).running):
+                url = dcgm.metrics_url(given["exporter_address"]) if exports else ""
+                compare(url, run_command, given["deadline_s"] if host.may_change else 0.0)
+                compared = True
+    except parts.Held as reason:
+        wrong = str(reason)
+    waits = f"DCGM would change ({', '.join(changed)}), and {busy}; {services.WHEN_IDLE}" if busy and changed else ""
+    # No job on a host needs DCGM: a host that does work goes on.
+    notes = [f"DCGM: {wrong}"] if busy and wrong else []
+    held = "" if busy else wrong
+    for text in filter(None, [*notes, waits, held]):
+        module.warn(f"{os.uname().nodename}: {text}")
+    return {
+        "changed": bool(changed) and not busy,
+        "held": held,
+        "notes": [*notes, *([waits] if waits else [])],
+        "waits": waits,
+        "paused": host.paused,
+        "present": systemd_unit.show(dcgm.ENGINE).loaded,
+        "compared": compared,
+    }
 
 
 def install(given: dict[str, Any], *, act: bool) -> tuple[str, ...]:
@@ -160,45 +203,53 @@ def configure(exporter: str, *, act: bool) -> tuple[str, ...]:
     return files.apply(specs, [files.DirectorySpec(folder) for folder in folders], check=not act).changed_files
 
 
-def run_services(exports: bool, *, act: bool) -> list[str]:
-    """The target, and each service not older than its files. Raises Held."""
+def run_services(exports: bool, kernel_root: Path, *, act: bool) -> list[str]:
+    """The target, and each service not older than its files and, the engine, than the driver. Raises Held."""
     done: list[str] = []
     units = [dcgm.ENGINE, *([dcgm.EXPORTER] if exports else [])]
     for unit in [*units, dcgm.TARGET]:
-        if not act and not systemd_unit.show(unit).loaded:
-            done.append(unit)  # its package would bring it
+        shown = systemd_unit.show(unit)
+        if not act and not shown.loaded:
+            done.append(f"start {unit}")  # its package would bring it
             continue
         stale_after = [_BINARIES[unit], dcgm.COUNTERS] if unit == dcgm.EXPORTER else [_BINARIES.get(unit, "/dev/null")]
-        wanted = systemd_unit.Wanted(unit, restart_after=stale_after, enabled=unit == dcgm.TARGET)
+        wanted = systemd_unit.Wanted(
+            unit,
+            restart_after=stale_after,
+            enabled=unit == dcgm.TARGET,
+            restart_because=dcgm.blind_because(shown.started_at, kernel_root) if unit == dcgm.ENGINE else "",
+        )
         try:
-            done += systemd_unit.bring_up(wanted, act=act).actions
+            done += [f"{action} {unit}" for action in systemd_unit.bring_up(wanted, act=act).actions]
         except FleetError as error:
             last = systemd_unit.log_tail(unit).splitlines()[-1:]
-            raise Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
+            raise parts.Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
     return done
 
 
 def compare(
-    port: str,
+    url: str,
     run: Run,
     deadline_s: float,
     fetch: Callable[[str], str] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until engine and exporter (on `port`; empty: none) see what NVML sees. Raises Held with what they do not."""
+    """Wait until engine and exporter (at `url`; empty: none) see what NVML sees. Raises Held with what they do not."""
     by_nvml = nvml.read(run, may_start=True)
     if by_nvml.gpus is None:
-        raise Held(f"NVML does not tell the GPUs to compare DCGM with: {by_nvml.error}")
+        raise parts.Held(f"NVML does not tell the GPUs to compare DCGM with: {by_nvml.error}")
     expected = {gpu.uuid for gpu in by_nvml.gpus if gpu.uuid}
     end = clock() + deadline_s
-    while problem := _problem(port, run, expected, fetch or metrics):
+    while problem := _problem(url, run, expected, fetch or metrics):
         if clock() >= end:
-            raise Held(f"after {deadline_s:g} s {problem}; look at journalctl -u {dcgm.ENGINE}, restart it when idle")
+            raise parts.Held(
+                f"after {deadline_s:g} s {problem}; look at journalctl -u {dcgm.ENGINE}, restart it when idle"
+            )
         sleep(_POLL_S)
 
 
-def _problem(port: str, run: Run, expected: set[str], fetch: Callable[[str], str]) -> str:
+def _problem(url: str, run: Run, expected: set[str], fetch: Callable[[str], str]) -> str:
     try:
         seen = run(["dcgmi", "discovery", "--host", dcgm.ADDRESS, "-l"])
         if seen.code != 0:
@@ -208,16 +259,18 @@ def _problem(port: str, run: Run, expected: set[str], fetch: Callable[[str], str
         off = dcgm.watches_off(run(["dcgmi", "health", "--host", dcgm.ADDRESS, "-f"]).out)
         if off is None or off:
             return f"health is not watched: {', '.join(off or ['dcgmi health -f shows no watch'])}"
-        return dcgm.difference("the exporter", dcgm.uuids(fetch(port)), expected) if port else ""
+        return dcgm.difference("the exporter", dcgm.uuids(fetch(url)), expected) if url else ""
     except CommandError as error:
         return f"the host engine does not answer: {error}"
     except (OSError, urllib.error.URLError) as error:
-        return f"the exporter does not answer on port {port}: {error}"
+        return f"the exporter does not answer at {url}: {error}"
 
 
-def metrics(port: str) -> str:
+def metrics(url: str) -> str:
     """What the exporter shows. Raises OSError."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=_HTTP_TIMEOUT_S) as answer:
+    # The proxy that a host may need for the world does not know its loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_HTTP_TIMEOUT_S) as answer:
         text: str = answer.read().decode(errors="replace")
         return text
 

@@ -11,10 +11,10 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.apt import Repository, run_apt
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, parts, reboots, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.apt import run_apt
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts, gather
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import UNIT, Settings
 
@@ -92,6 +92,13 @@ held:
   description: Why the host may not take work, with what to do. Empty when the driver is as asked.
   returned: success
   type: str
+unfit:
+  description:
+    - Why the host may not take work though NVML works, so that a burn-in might not tell it. Of V(image) alone, where
+      everything else is left to the burn-in.
+  returned: success
+  type: str
+  version_added: "0.2.0"
 reboot:
   description: Why the host needs a reboot; empty when it needs none.
   returned: success
@@ -106,6 +113,10 @@ notes:
   returned: success
   type: list
   elements: str
+waits:
+  description: The note on what is asked for and not done while the host does work. Empty when nothing waits.
+  returned: success
+  type: str
 steps:
   description: Why each thing was done (in check mode, would be next).
   returned: success
@@ -138,15 +149,18 @@ def system(os_release: str) -> str:
     return f"{fields.get('ID', '')}{fields.get('VERSION_ID', '')}"
 
 
+def unfit(source: str, plan: decide.Plan, facts: Facts) -> str:
+    """Why a host with what an image brings may not take work, where a burn-in might not tell it."""
+    return plan.held if source == decide.IMAGE and not facts.nvml.error else ""
+
+
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Have the driver. Raises FleetError."""
     given = module.params
     tree = Path(given["kernel_root"])
     read = partial(gather, ROOT, run_command, kernel_root=tree, nvml_timeout_s=given["nvml_timeout_s"])
     busy = services.at_work(run_command)
-    repository = None
-    if given["source"] == "nvidia":
-        repository = Repository(*(given[f"repository_{name}"] for name in ("url", "key", "fingerprint")))
+    repository = parts.repository(given)
     first = read()
     wanted = decide.Wanted(
         source=given["source"],
@@ -166,13 +180,15 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         outcome = files.apply(specs, absent=absent, check=module.check_mode)
         _enable_settings(module)
     result = carry_out.converge(carry_out.Host(read, run_apt, tree, repository), wanted, module.check_mode)
-    facts, plan = result.facts, result.plan
+    facts, plan = result.facts, _reboot(result.plan, wanted, module.check_mode)
     return {
         "changed": bool(outcome.changed_files or result.steps),
         "held": plan.held,
+        "unfit": unfit(given["source"], plan, facts),
         "reboot": plan.reboot,
         "problems": list(plan.problems),
         "notes": list(plan.warnings),
+        "waits": plan.waits,
         "steps": list(result.steps),
         "driver": {
             "loaded": facts.driver.loaded_version,
@@ -182,6 +198,22 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         },
         "diff": [diff.as_ansible() for diff in outcome.diffs],
     }
+
+
+def _reboot(plan: decide.Plan, wanted: decide.Wanted, check: bool) -> decide.Plan:
+    """Whether a reboot that the plan wants may be, and may help; the host remembers that it was wanted."""
+    if plan.reboot and not wanted.busy and (busy := services.at_work(run_command)):
+        # To install and build took minutes, and work came meanwhile.
+        plan = decide.left_alone(plan, busy)
+    boot_id = (ROOT / "proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    kept = reboots.KEPT.read_text(encoding="utf-8", errors="replace") if reboots.KEPT.exists() else ""
+    plan = reboots.judged(plan, boot_id, kept)
+    keep = reboots.to_keep(plan, boot_id, kept)
+    if keep != kept and not check:
+        specs = [files.FileSpec(str(reboots.KEPT), keep.encode(), 0o644, "root", "root")] if keep else []
+        folder = files.DirectorySpec(str(reboots.KEPT.parent), 0o755, "root", "root")
+        files.apply(specs, [folder] if keep else [], [] if keep else [str(reboots.KEPT)])
+    return plan
 
 
 def _enable_settings(module: AnsibleModule) -> None:

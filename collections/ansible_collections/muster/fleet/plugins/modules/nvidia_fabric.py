@@ -12,8 +12,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver, fabric, nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run, run_command
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, imex, nvml, parts, services
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
 
 DOCUMENTATION = r"""
 module: nvidia_fabric
@@ -25,8 +25,10 @@ description:
     switch trays manage them, and the host needs IMEX at most.
   - Has the packages in the version of the driver that is loaded, since the fabric manager refuses every other one.
   - Waits until NVML says of each GPU that it is on the fabric. That a service is active proves nothing.
-  - A host that does not get there is no failed task; its reason is in C(held).
-  - Where kubelet runs nothing is installed or restarted; the difference is told in C(held).
+    NVML must show each GPU that is on the bus, and must tell of the fabric where it can, which is since Hopper.
+  - With O(imex_nodes) the daemon of this host must be ready too. Nodes of its domain that are not are told in C(notes).
+  - A host that does not get there is no failed task; its reason, with the GPU, is in C(held).
+  - A host that does work is not changed; what is not as asked is told in C(waits).
 options:
   source:
     description: As C(fleet_nvidia_source). With V(image) nothing is installed.
@@ -76,6 +78,15 @@ held:
   description: Why this host cannot do work, as a sentence; empty when it can.
   returned: success
   type: str
+waits:
+  description: What is not as asked and not changed while the host does work. Empty when nothing waits.
+  returned: success
+  type: str
+notes:
+  description: That, and the nodes of the IMEX domain that are not there.
+  returned: success
+  type: list
+  elements: str
 untold:
   description: NVML tells nothing of the fabric, as of GPUs before Hopper. All that is known is that the service runs.
   returned: success
@@ -103,36 +114,48 @@ _UMAD = "/etc/modules-load.d/muster-nvlink5.conf"
 _POLL_S = 1.0
 
 
-class Held(Exception):
-    """Why the host cannot do work, as a clause."""
-
-
 def manage(module: AnsibleModule) -> dict[str, Any]:
     """Bring the fabric up and look at each GPU. Raises FleetError for mistakes of the inventory."""
     given = module.params
     root, act = Path(given["kernel_root"]), not module.check_mode
-    platform, loaded = fabric.platform(root), driver.loaded(root).version
+    platform = fabric.platform(root)
+    managed = platform.kind != fabric.NONE
+    busy = services.at_work(run_command) if managed else ""
+    may_change = act and not busy
     changed: list[str] = []
+    notes: list[str] = []
     held = ""
     gpus: tuple[nvml.Gpu, ...] = ()
     try:
-        if platform.kind != fabric.NONE:
-            if not loaded:
-                raise Held("the NVIDIA driver is not loaded, and the fabric needs it; see the role nvidia_driver")
-            _install(given, platform, loaded, changed, act=act)
+        loaded = parts.loaded(root)
+        if managed and not loaded and act:
+            raise parts.Held("the NVIDIA driver is not loaded, and the fabric needs it; see the role nvidia_driver")
+        if managed and loaded:
+            _install(given, platform, loaded, changed, act=may_change)
             for unit in _units(platform, given["imex_nodes"]):
-                _run_service(unit, changed, act=act)
+                _run_service(unit, changed, act=may_change)
         if loaded and (act or not changed):
-            gpus = registered(platform.kind, run_command, given["deadline_s"] if act else 0.0)
-    except Held as reason:
+            deadline_s = given["deadline_s"] if act and not busy else 0.0
+            gpus = registered(platform, run_command, deadline_s)
+            if given["imex_nodes"] and managed and not (busy and changed):
+                fresh = any(IMEX in done for done in changed)
+                notes += _imex(len(given["imex_nodes"]), run_command, deadline_s, wait_for_peers=fresh)
+    except parts.Held as reason:
         held = str(reason)
-        module.warn(f"{os.uname().nodename}: {held}")
+    waits = ""
+    if busy and changed:
+        waits = f"the fabric would change ({', '.join(changed)}), and {busy}; {services.WHEN_IDLE}"
+        notes.append(waits)
+    for text in filter(None, [held, *notes]):
+        module.warn(f"{os.uname().nodename}: {text}")
     return {
-        "changed": bool(changed),
+        "changed": bool(changed) and not busy,
         "platform": platform.kind,
         "evidence": platform.evidence,
         "held": held,
-        "untold": platform.kind != fabric.NONE and bool(gpus) and fabric.untold(gpus),
+        "waits": waits,
+        "notes": notes,
+        "untold": managed and bool(gpus) and fabric.untold(gpus),
         "gpus": [{key: getattr(gpu, key) for key in ("uuid", "pci", "fabric_state", "fabric_status")} for gpu in gpus],
     }
 
@@ -140,16 +163,14 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
 def _install(given: dict[str, Any], platform: fabric.Platform, version: str, changed: list[str], *, act: bool) -> None:
     """Packages, the module of InfiniBand's user access for nvlsm, and the nodes of IMEX. Raises Held, FleetError."""
     if given["source"] == "debian" and platform.needs_manager:
-        raise Held(f"Debian has no fabric manager and this host needs it ({platform.evidence}): use the source nvidia")
+        raise parts.Held(
+            f"Debian has no fabric manager and this host needs it ({platform.evidence}): use the source nvidia"
+        )
     wanted = fabric.packages(
         platform.kind, given["source"], version, given["nvlsm_version"], imex=bool(given["imex_nodes"])
     )
     if given["source"] != "image" and wanted:
-        busy = services.at_work(run_command)
-        done = parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act and not busy)
-        if busy and done:
-            raise Held(f"{', '.join(done)} is not as asked and {busy} here: drain it, stop kubelet, run site.yml again")
-        changed += done
+        changed += parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act)
     specs = []
     if platform.kind == fabric.NVLINK5:
         specs.append(
@@ -162,9 +183,17 @@ def _install(given: dict[str, Any], platform: fabric.Platform, version: str, cha
     changed += files.apply(specs, folders, check=not act).changed_files
     if platform.kind == fabric.NVLINK5 and not _has_umad(Path(given["kernel_root"])):
         changed.append("ib_umad")
-        done = run_command(["modprobe", "ib_umad"]) if act else None
-        if done is not None and done.code != 0:
-            raise Held(f"the kernel module ib_umad cannot be loaded, and nvlsm needs it: {done.err.strip()}")
+        if act:
+            _load_umad()
+
+
+def _load_umad() -> None:
+    try:
+        done = run_command(["modprobe", "ib_umad"])
+    except CommandError as error:
+        raise parts.Held(f"the kernel module ib_umad cannot be loaded, and nvlsm needs it: {error}") from error
+    if done.code != 0:
+        raise parts.Held(f"the kernel module ib_umad cannot be loaded, and nvlsm needs it: {done.err.strip()}")
 
 
 def _has_umad(root: Path) -> bool:
@@ -181,45 +210,73 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
     """Have a service of the fabric running in the version on the disk. Raises Held."""
     stale_after = [_BINARIES[unit], *([_NODES] if unit == IMEX else [])]
     if not act and not systemd_unit.show(unit).loaded:
-        changed.append(unit)  # its package would bring it
+        changed.append(f"start {unit}")  # its package would bring it
         return
-    busy = services.at_work(run_command)
     try:
-        decision = systemd_unit.bring_up(
-            systemd_unit.Wanted(unit, restart_after=stale_after, restart=not busy), act=act
-        )
+        decision = systemd_unit.bring_up(systemd_unit.Wanted(unit, restart_after=stale_after), act=act)
     except FleetError as error:
         last = systemd_unit.log_tail(unit).splitlines()[-1:]
-        raise Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
-    changed += decision.actions
-    if decision.stale and busy:
-        raise Held(f"{unit} runs older than {', '.join(decision.stale)} and {busy} here: restart it when idle")
+        raise parts.Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
+    changed += [f"{action} {unit}" for action in decision.actions]
 
 
 def registered(
-    kind: str,
+    platform: fabric.Platform,
     run: Run,
     deadline_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[nvml.Gpu, ...]:
     """The GPUs, once all of them are on the fabric. Raises Held with those that are not within the deadline."""
+    found: tuple[nvml.Gpu, ...] = ()
+
+    def problem() -> str:
+        nonlocal found
+        answers = nvml.read(run, may_start=True)
+        found = answers.gpus or ()
+        if answers.gpus is None:
+            # Whether the driver of a host without a fabric works is for others to tell.
+            return f"NVML does not tell: {answers.error}" if platform.kind != fabric.NONE else ""
+        return "; ".join(fabric.unregistered(platform, found))
+
+    if missing := _until_well(problem, deadline_s, clock, sleep):
+        raise parts.Held(
+            f"the NVLink fabric is not complete{_after(deadline_s)}: {missing}; look at "
+            "/var/log/fabricmanager.log and the kernel log for SXid"
+        )
+    return found
+
+
+def _imex(
+    nodes: int,
+    run: Run,
+    deadline_s: float,
+    *,
+    wait_for_peers: bool,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """What the domain lacks, which is not this host's fault; waited for where IMEX has just started. Raises Held."""
+    if why := _until_well(lambda: imex.not_ready(run), deadline_s, clock, sleep):
+        raise parts.Held(f"IMEX of this host is not ready{_after(deadline_s)}: {why}; look at /var/log/nvidia-imex.log")
+    lacks = _until_well(lambda: imex.incomplete(run, nodes), deadline_s if wait_for_peers else 0.0, clock, sleep)
+    return [f"{lacks}; look at these hosts"] if lacks else []
+
+
+def _until_well(
+    problem: Callable[[], str], deadline_s: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> str:
+    """Look until there is no problem or the deadline is over; the problem that is left then."""
     end = clock() + deadline_s
-    while True:
-        found = nvml.read(run, may_start=True)
-        if found.gpus is None:
-            if kind == fabric.NONE:
-                return ()  # whether the driver works is for others to tell
-            raise Held(f"NVML does not tell of the fabric: {found.error}")
-        missing = fabric.unregistered(kind, found.gpus)
-        if not missing:
-            return found.gpus
+    while found := problem():
         if clock() >= end:
-            raise Held(
-                f"the NVLink fabric is not complete after {deadline_s:g} s: {'; '.join(missing)}; look at "
-                "/var/log/fabricmanager.log and the kernel log for SXid"
-            )
+            return found
         sleep(_POLL_S)
+    return ""
+
+
+def _after(deadline_s: float) -> str:
+    return f" after {deadline_s:g} s" if deadline_s else ""
 
 
 def main() -> None:

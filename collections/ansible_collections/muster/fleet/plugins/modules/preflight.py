@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -275,8 +276,8 @@ def disk_faults(disk: Mapping[str, Any] | None) -> list[str]:
     return block_device.faults(disk["device"], block_device.Wanted(**wanted))
 
 
-def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, str]]:
-    """What speaks against the node's NVIDIA stack, each with `message` and `fix`; nothing for a host without one.
+def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What speaks against the node's NVIDIA stack, each as a Finding; nothing for a host without one.
 
     Raises OSError.
     """
@@ -288,7 +289,7 @@ def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, str]]:
     offers = stack.look(root, run_command, asked, facts, nvidia["timeout_s"])
     system = stack.System(os_release(root)["id"], platform.machine())
     found = stack.problems(asked, facts, Models(nvidia["models"]), offers, system)
-    return [{"message": one.message, "fix": one.fix} for one in found]
+    return [asdict(one) for one in found]
 
 
 def look(module: AnsibleModule) -> dict[str, Any]:

@@ -59,6 +59,19 @@ options:
     description: Accept and pin keys seen for the first time. Only for networks that you trust.
     type: bool
     default: false
+  nodes:
+    description:
+      - Hosts without which a run may go on, by their names. They are left out (RV(absent)) when they do not
+        answer, as long as these are few. Every other problem is an error, as a name that does not resolve.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.2.0"
+  max_unreachable_share:
+    description: Largest share of O(nodes) that is left out, between 0 (none) and 1. Above 0 it is one node at least.
+    type: float
+    default: 0
+    version_added: "0.2.0"
   timeout_s:
     description: Time limit in seconds for each of connecting, banner, key exchange and login.
     type: float
@@ -112,6 +125,17 @@ hosts:
     new_key: {description: Whether the key was (or would be) pinned now., type: bool, sample: false}
     rtt_s: {description: Time of the TCP handshake in seconds., type: float, sample: 0.0004}
     problems: {description: What is wrong (code, message, fix)., type: list, elements: dict, sample: []}
+absent:
+  description: Names of the O(nodes) that do not answer and are left out.
+  returned: success
+  type: list
+  elements: str
+  sample: [node-7]
+left_out:
+  description: Why, the same reason of many hosts once.
+  returned: success
+  type: list
+  elements: str
 pinned:
   description: Names of the hosts whose keys were (or would be) added to known_hosts.
   returned: success
@@ -134,6 +158,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "hosts": {"type": "list", "elements": "dict", "required": True, "options": HOST_OPTIONS},
     "known_hosts": {"type": "path", "required": True},
     "trust_new_hosts": {"type": "bool", "default": False},
+    "nodes": {"type": "list", "elements": "str", "default": []},
+    "max_unreachable_share": {"type": "float", "default": 0},
     "timeout_s": {"type": "float", "default": 10},
     "threads": {"type": "int", "default": 64},
 }

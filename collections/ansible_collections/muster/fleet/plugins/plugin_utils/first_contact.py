@@ -7,18 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.absent_nodes import left_out
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.model import ProbeResult, Target, as_json
+from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target, as_json
 from gpu_burnin.fleet.model import Problem as HostProblem
 from gpu_burnin.fleet.ssh import probe
 from gpu_burnin.system.host_names import SHOWN
 
 # Beside known_hosts: the problems of every host by itself.
 LIST_NAME = "first-contact.txt"
+# A machine that is off or hangs. All else is a mistake, or a stranger: another key, a name that does not resolve.
+SILENCE = frozenset({ProblemCode.UNREACHABLE, ProblemCode.NO_SSH})
 
 
 def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[int], None]) -> dict[str, Any]:
@@ -48,14 +51,24 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
     bad = [result for result in results if not result.ok]
+    silent = [result.target.name for result in bad if all(problem.code in SILENCE for problem in result.problems)]
+    absent, too_many = left_out(silent, arguments["nodes"], arguments["max_unreachable_share"])
+    wrong = [result for result in bad if result.target.name not in absent]
     list_file = known_hosts.with_name(LIST_NAME)
-    if bad:
-        problems, each = told_once(bad)
-        title = f"{len(bad):,} of {len(results):,} hosts cannot be used over SSH"
-        raise failure(title, problems, list_file, each)
+    if wrong:
+        problems, each = told_once(wrong)
+        title = f"{len(wrong):,} of {len(results):,} hosts cannot be used over SSH"
+        raise failure(title, [*too_many, *problems], list_file, each)
     forget(list_file)
     pinned = [result.target.name for result in results if result.new_key]
-    return {"changed": bool(pinned), "hosts": [as_json(result) for result in results], "pinned": pinned}
+    told, _ = told_once(bad)
+    return {
+        "changed": bool(pinned),
+        "hosts": [as_json(result) for result in results],
+        "pinned": pinned,
+        "absent": absent,
+        "left_out": [problem.line() for problem in told],
+    }
 
 
 def told_once(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]:

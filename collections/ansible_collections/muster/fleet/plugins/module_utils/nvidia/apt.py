@@ -16,6 +16,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages impor
 
 KEYRING = "/etc/apt/keyrings/muster-nvidia.asc"
 SOURCES = "/etc/apt/sources.list.d/muster-nvidia.sources"
+# What NVIDIA's Release file says, and a mirror that copies it.
+ORIGIN = "NVIDIA"
 # Over 1000 apt also goes to an older version (apt_preferences(5)).
 PRIORITY = 1001
 # A driver of 500 MB over a slow line, and its modules built for several kernels.
@@ -54,12 +56,16 @@ def repository_files(repository: Repository) -> tuple[FileSpec, ...]:
     )
 
 
-def preferences(name: str, pins: Mapping[str, str]) -> FileSpec:
+def preferences(name: str, pins: Mapping[str, str], from_nvidia: Mapping[str, int] | None = None) -> FileSpec:
     """A file of preferences: patterns of package names (as apt takes them) and the version that wins over all others.
 
-    A version without a revision is that of any package of it: `580.105.08` -> `580.105.08-*`.
+    A version without a revision is that of any package of it: `580.105.08` -> `580.105.08-*`. `from_nvidia` comes
+    first, and of two that fit apt takes the first: patterns, and their priority where they are of NVIDIA's repository.
     """
     stanzas = [
+        f"Package: {packages}\nPin: release o={ORIGIN}\nPin-Priority: {priority}\n"
+        for packages, priority in (from_nvidia or {}).items()
+    ] + [
         f"Package: {packages}\nPin: version {version if '-' in version else f'{version}-*'}\nPin-Priority: {PRIORITY}\n"
         for packages, version in pins.items()
     ]
@@ -105,20 +111,25 @@ def _why_not_read(repository: Repository, said: str) -> str:
     return f"{url} cannot be read: {apt_errors(said)}; look at fleet_nvidia_repository_url, network and proxy"
 
 
-def versions(name: str, run: Run) -> tuple[str, ...]:
-    """The versions of a package that apt could install, as the sources list them. Raises FleetError."""
+def versions(name: str, run: Run, without: str = "") -> tuple[str, ...]:
+    """The versions of a package that apt could install, as the sources list them. Raises FleetError.
+
+    `without`: the URL of a repository that does not count, such as NVIDIA's for a driver of Debian's.
+    """
     done = _run(run, ["apt-cache", "madison", name])
-    columns = (line.split("|") for line in done.out.splitlines() if line.count("|") >= 2)
-    return tuple(dict.fromkeys(fields[1].strip() for fields in columns if fields[0].strip() == name))
+    rows = [[field.strip() for field in line.split("|")] for line in done.out.splitlines() if line.count("|") >= 2]
+    aside = without.rstrip("/") if without else None
+    counted = (row for row in rows if row[0] == name and row[2].split(" ")[0].rstrip("/") != aside)
+    return tuple(dict.fromkeys(row[1] for row in counted))
 
 
-def resolve(wanted: Mapping[str, str], run: Run) -> dict[str, str]:
+def resolve(wanted: Mapping[str, str], run: Run, without: str = "") -> dict[str, str]:
     """The full version of each package: `580.105.08` -> `580.105.08-1`, empty for any. Raises FleetError."""
-    return {name: _resolve(name, version, run) if version else "" for name, version in wanted.items()}
+    return {name: _resolve(name, version, run, without) if version else "" for name, version in wanted.items()}
 
 
-def _resolve(name: str, wanted: str, run: Run) -> str:
-    found = versions(name, run)
+def _resolve(name: str, wanted: str, run: Run, without: str) -> str:
+    found = versions(name, run, without)
     for version in found:
         if wanted in (version, upstream(version)):
             return version

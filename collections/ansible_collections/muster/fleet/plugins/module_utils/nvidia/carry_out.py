@@ -9,15 +9,21 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, decide, driver_packages, kernel, settings
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
+    apt,
+    decide,
+    driver_packages,
+    kernel,
+    services,
+    settings,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Action, Plan, Wanted
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 
 NAME = "nvidia-driver"
+NVIDIA = "nvidia"
 SETTINGS_WANTS = f"/etc/systemd/system/multi-user.target.wants/{settings.UNIT}"
-# Services that keep the module open. Those that ran are started again.
-_SERVICES = ("nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced")
 _MODULES = ("nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 # DKMS compiles the modules for minutes, some kernels' headers come over the network before.
 _BUILD_TIMEOUT_S = 3600.0
@@ -37,7 +43,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Host:
-    """The host that is worked on. `gather` reads its facts, `run` runs its commands."""
+    """The host that is worked on. `gather` reads its facts, `run` runs its commands.
+
+    `repository` is NVIDIA's where the inventory names it, whether or not the driver is of it.
+    """
 
     gather: Callable[[], Facts]
     run: Run
@@ -64,13 +73,16 @@ def converge(host: Host, wanted: Wanted, check: bool) -> Result:
 def config_files(wanted: Wanted, repository: apt.Repository | None) -> tuple[list[files.FileSpec], list[str]]:
     """The files of the role, and those that must not be there; a host at work keeps what it has, and so does an image.
 
-    Raises FleetError for a wrong key.
+    A host has NVIDIA's repository where the inventory names it, since DCGM and the container toolkit are nowhere else.
+    A driver of another source is kept from it. Raises FleetError for a wrong key.
     """
     specs: list[files.FileSpec] = []
     absent: list[str] = []
     if wanted.busy or wanted.source == decide.IMAGE:
         return specs, absent
-    specs.append(apt.preferences(NAME, {driver_packages.PINNED: wanted.version}))
+    kept_apart = repository is not None and wanted.source != NVIDIA
+    others = driver_packages.FROM_NVIDIA_BESIDE if kept_apart else {}
+    specs.append(apt.preferences(NAME, {driver_packages.PINNED: wanted.version}, others))
     if repository is not None:
         specs += apt.repository_files(repository)
     else:
@@ -87,50 +99,85 @@ def config_files(wanted: Wanted, repository: apt.Repository | None) -> tuple[lis
 def _carry_out(action: Action, host: Host, facts: Facts, wanted: Wanted) -> str:
     """Do it; what went wrong, empty when nothing did. Raises FleetError."""
     steps: Mapping[str, Callable[[], str]] = {
-        decide.REPAIR: lambda: apt.repair(host.run) or "",
+        decide.REPAIR: lambda: _repair(host, facts, wanted),
         decide.INSTALL: lambda: _install(host, facts, wanted),
         decide.HOLD: lambda: apt.hold(action.target, host.run) or "",
         decide.BUILD: lambda: _build(host, wanted, action.target[0]),
+        decide.FOLLOW: lambda: _follow(host, action.target[0]),
         decide.INITRAMFS: lambda: _said(host.run, ["update-initramfs", "-u", "-k", "all"], _BUILD_TIMEOUT_S),
         decide.LOAD: lambda: _load(host.run),
-        decide.RELOAD: lambda: _reload(host, facts),
+        decide.RELOAD: lambda: _reload(host.run),
         decide.PERSIST: lambda: _said(host.run, ["systemctl", "enable", "--now", "nvidia-persistenced.service"]),
         decide.SET: lambda: _said(host.run, list(action.target)),
     }
     return steps[action.kind]()
 
 
+def _repair(host: Host, facts: Facts, wanted: Wanted) -> str:
+    """End an installation that was interrupted; a package that builds modules ends well only with headers."""
+    lacking = driver_packages.builds_modules(wanted.source) and facts.kernel.headers is False
+    missing = _get_headers(host, str(facts.kernel.release)) if lacking else ""
+    try:
+        apt.repair(host.run)
+    except FleetError as error:
+        return f"{missing}; {error}" if missing else str(error)
+    return ""
+
+
 def _install(host: Host, facts: Facts, wanted: Wanted) -> str:
-    apt.update(host.run, host.repository)
+    apt.update(host.run, host.repository if wanted.source == NVIDIA else None)
     asked = {one.name: one.version for one in decide.wanted_packages(facts, wanted)}
-    exact = apt.resolve(asked, host.run)
-    release = facts.kernel.release
+    aside = host.repository.url if host.repository is not None and wanted.source != NVIDIA else ""
+    exact = apt.resolve(asked, host.run, aside)
     if driver_packages.builds_modules(wanted.source) and facts.kernel.headers is False:
-        exact |= _headers(host, str(release))
+        missing = _get_headers(host, str(facts.kernel.release))
+        if missing:
+            return missing
     held = [one.name for one in facts.driver.packages or () if one.held]
     apt.install(exact, host.run, held)
     return ""
 
 
-def _headers(host: Host, release: str) -> dict[str, str]:
-    """The headers' package. Raises FleetError when the host's sources have none for the kernel."""
+def _get_headers(host: Host, release: str) -> str:
+    """Install the headers of a kernel; why they cannot be had, empty where they are there now."""
     name = f"linux-headers-{release}"
-    if not apt.versions(name, host.run):
-        raise FleetError(
-            f"no package source of the host has {name}, without which no module can be built for the kernel {release}; "
-            "install a kernel of its package sources and reboot, or add the source of this one"
-        )
-    return {name: ""}
+    try:
+        if not apt.versions(name, host.run):
+            return (
+                f"no package source of the host has {name}, without which no module can be built for the kernel "
+                f"{release}; install a kernel of its package sources and reboot, or add the source of this one"
+            )
+        apt.install({name: ""}, host.run)
+    except FleetError as error:
+        # apt also tells of other packages that it could not end; what counts is whether the headers are there.
+        return "" if kernel.has_headers(host.kernel_root, release) else str(error)
+    return ""
 
 
 def _build(host: Host, wanted: Wanted, release: str) -> str:
     if not driver_packages.builds_modules(wanted.source):
         return "Ubuntu's prebuilt modules for it are of another version; ask for theirs, or install another kernel"
     if not kernel.has_headers(host.kernel_root, release):
-        apt.update(host.run)
-        apt.install(_headers(host, release), host.run)
+        try:
+            apt.update(host.run)
+        except FleetError as error:
+            return str(error)
+        if missing := _get_headers(host, release):
+            return missing
     said = _said(host.run, ["dkms", "autoinstall", "-k", release], _BUILD_TIMEOUT_S)
     return said and f"{said} (see /var/lib/dkms/*/*/build/make.log)"
+
+
+def _follow(host: Host, name: str) -> str:
+    try:
+        if not apt.versions(name, host.run):
+            apt.update(host.run)
+            if not apt.versions(name, host.run):
+                return f"no package source of the host has {name}"
+        apt.install({name: ""}, host.run)
+    except FleetError as error:
+        return str(error)
+    return ""
 
 
 def _load(run: Run) -> str:
@@ -139,24 +186,23 @@ def _load(run: Run) -> str:
     return said or _said(run, ["modprobe", "nvidia-uvm"], _LOAD_TIMEOUT_S)
 
 
-def _reload(host: Host, facts: Facts) -> str:
+def _reload(run: Run) -> str:
     """Unload the old module and load the new one; nothing is lost where a program keeps the old one open."""
-    states = {
-        "nvidia-dcgm": facts.dcgm.service,
-        "nvidia-fabricmanager": facts.fabric.service,
-        "nvidia-persistenced": facts.driver.persistenced,
-    }
-    running = [f"{name}.service" for name in _SERVICES if states[name] == "active"]
+    try:
+        states = services.states(services.OF_GPUS, run)
+    except CommandError as error:
+        return str(error)
+    running = [f"{name}.service" for name in services.OF_GPUS if states[name] in services.RUNNING]
     if running:
-        _said(host.run, ["systemctl", "stop", *running])
+        _said(run, ["systemctl", "stop", *running])
     try:
         said = ""
         for module in _MODULES:
-            said = _said(host.run, ["modprobe", "-r", module], _LOAD_TIMEOUT_S)
-        return said or _load(host.run)
+            said = _said(run, ["modprobe", "-r", module], _LOAD_TIMEOUT_S)
+        return said or _load(run)
     finally:
         if running:
-            _said(host.run, ["systemctl", "start", *reversed(running)])
+            _said(run, ["systemctl", "start", *reversed(running)])
 
 
 def _said(run: Run, command: list[str], timeout_s: float = 120.0) -> str:

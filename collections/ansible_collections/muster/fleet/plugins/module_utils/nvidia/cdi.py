@@ -14,8 +14,10 @@ from typing import Any
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.nvml import Gpu
 
 KIND = "nvidia.com/gpu"
-# Where containerd looks (cdi_spec_dirs), the later before the earlier.
+# Where containerd looks (cdi_spec_dirs). Of two files that define one device that of the later folder wins; in one
+# folder the device is gone (container-device-interface, pkg/cdi/cache.go, refresh).
 FOLDERS = ("etc/cdi", "var/run/cdi")
+_NAMED_DEVICES = 3
 _MIG = "MIG-"
 # containerd has CDI since 1.7; before, a container that asks for a GPU starts without one, and nobody is told.
 _CONTAINERD_SINCE = (1, 7)
@@ -42,8 +44,7 @@ def problems(root: Path, path: Path, gpus: Sequence[Gpu]) -> Iterator[str]:
     yield from _of_gpus(path, named, gpus)
     everything = [document.get("containerEdits") or {}, *named.values()]
     yield from _missing(root, path, everything)
-    for other in others(root, path):
-        yield f"{other} defines {KIND} too, and containerd then gives neither: remove it"
+    yield from conflicts(root, path, frozenset(named))
 
 
 def runtime_problem(version: str) -> str:
@@ -58,20 +59,64 @@ def runtime_problem(version: str) -> str:
     return f"containerd {found} knows no CDI: set container_runtime_source to mirror, which brings containerd 2"
 
 
-def others(root: Path, path: Path) -> list[Path]:
-    """Other files that define devices of the same kind."""
-    found = []
-    for folder in FOLDERS:
-        for file in sorted((root / folder).glob("*")):
-            if file.suffix in (".json", ".yaml") and not file.samefile(path) and _defines_kind(file):
-                found.append(file)
-    return found
+def conflicts(root: Path, path: Path, names: frozenset[str]) -> Iterator[str]:
+    """What other files that define the same devices do to those of `path`; one that loses against it does nothing."""
+    ranks = {file: rank for rank, folder in enumerate(FOLDERS) for file in sorted((root / folder).glob("*"))}
+    own = next((rank for file, rank in ranks.items() if file.samefile(path)), len(FOLDERS))
+    for file, rank in ranks.items():
+        if file.suffix not in (".json", ".yaml") or rank < own or file.samefile(path):
+            continue
+        try:
+            kind, theirs = _devices(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            yield f"whether {file} takes devices from {path} cannot be told ({error}): remove it, or make it of JSON"
+            continue
+        both = sorted(names & theirs)
+        if kind == KIND and both:
+            more = len(both) - _NAMED_DEVICES
+            which = ", ".join(both[:_NAMED_DEVICES]) + (f" and {more} more" if more > 0 else "")
+            does = "and containerd then gives neither" if rank == own else "and containerd gives those instead"
+            yield f"{file} defines {which} of {KIND} too, {does}: remove it"
 
 
-def _defines_kind(file: Path) -> bool:
-    """Whether it has a line `kind: nvidia.com/gpu`, in YAML's or JSON's form."""
-    lines = (line.strip().rstrip(",").replace('"', "") for line in file.read_text(errors="replace").splitlines())
-    return any(line.partition(":")[0] == "kind" and line.partition(":")[2].strip() == KIND for line in lines)
+def _devices(text: str) -> tuple[str, frozenset[str]]:
+    """Kind and names of the devices of a specification in JSON, or in YAML as nvidia-ctk writes it. Raises ValueError.
+
+    Without a YAML library: the keys that count are at the margin, or those of an item of `devices`.
+    """
+    if text.lstrip().startswith("{"):
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("it is no mapping")
+        try:
+            return str(document["kind"]), frozenset(str(device["name"]) for device in document.get("devices") or ())
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+    kind, section, names, items, margin = "", "", set(), 0, None
+    for line in text.splitlines():
+        key, found, value = line.lstrip("- ").partition(":")
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not line.startswith((" ", "-")):
+            section = key if found else section
+            kind = _scalar(value) if key == "kind" else kind
+            if key == "devices" and _scalar(value) not in ("", "[]"):
+                raise ValueError("its devices are in a form of YAML that is not read here")
+            continue
+        if section != "devices":
+            continue
+        dash = len(line) - len(line.lstrip(" "))
+        if line[dash : dash + 1] == "-" and margin in (None, dash):
+            margin, items = dash, items + 1
+        if margin is not None and key == "name" and len(line) - len(line.lstrip("- ")) == margin + 2:
+            names.add(_scalar(value))
+    if not kind or items != len(names):
+        raise ValueError("it is no specification in a form that is read here")
+    return kind, frozenset(names)
+
+
+def _scalar(text: str) -> str:
+    return text.strip().strip("\"'")
 
 
 def _of_gpus(path: Path, named: dict[str, Any], gpus: Sequence[Gpu]) -> Iterator[str]:

@@ -6,8 +6,10 @@ Standard library only, because it runs on the hosts.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 ENGINE, EXPORTER = "nvidia-dcgm.service", "nvidia-dcgm-exporter.service"
 # gpu_burnin/node/unit.py stops the target before a burn-in, and names the resuming service as what follows it.
@@ -97,6 +99,25 @@ COUNTER_TABLE: tuple[Counter, ...] = (
     Counter("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Uncorrected memory errors since boot.", "a GPU for repair"),
     Counter("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether a row could not be remapped.", "a GPU for replacement"),
     Counter("DCGM_FI_DEV_ROW_REMAP_PENDING", "gauge", "Whether a row waits for a reset.", "a GPU that needs a reset"),
+    Counter("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Rows remapped for good.", "a GPU that wears out"),
+    Counter(
+        "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+        "counter",
+        "NVLink recoveries, up to NVLink 4.",
+        "a link that goes down and comes back, so that each transfer waits",
+    ),
+    Counter(
+        "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+        "counter",
+        "NVLinks that went down for good, since NVLink 5.",
+        "a GPU whose jobs hang or crawl",
+    ),
+    Counter(
+        "DCGM_FI_DEV_FABRIC_MANAGER_STATUS",
+        "gauge",
+        "Registration with the NVLink fabric.",
+        "a GPU that is off the fabric, though the service runs",
+    ),
     Counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe retries.", "a bad slot, riser or cable"),
     Counter("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Share of cycles of tensor cores.", "what utilisation hides"),
     Counter("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Share of cycles of memory.", "whether memory bounds a job"),
@@ -122,6 +143,29 @@ def unit_files(exporter: str) -> dict[str, str]:
         **({f"{EXPORTER}.d/10-muster.conf": _EXPORTER.format(address=exporter)} if exporter else {}),
     }
     return {f"/etc/systemd/system/{name}": f"{_HEAD}{text}" for name, text in texts.items()}
+
+
+def blind_because(started_at: float | None, kernel_root: Path) -> str:
+    """Why an engine of that start (Unix time) sees no GPU, or too few, for good; empty when nothing shows it.
+
+    An engine looks for GPUs at its start. The driver's first device file tells since when it has been loaded; what
+    reloads it later stops the engine for it.
+    """
+    lab = kernel_root / "proc/driver/nvidia/version"
+    loaded = Path("/dev/nvidiactl") if kernel_root == Path("/") else lab
+    try:
+        loaded_at = loaded.stat().st_mtime
+    except OSError:
+        return ""
+    # A time in the future is a clock that was set back, and proves nothing.
+    older = started_at is not None and started_at < loaded_at <= time.time()
+    return "it is older than the driver" if older else ""
+
+
+def metrics_url(address: str) -> str:
+    """Where the exporter answers on the host itself, by the address on which it listens (`:9400`, `[::]:9400`)."""
+    host, _, port = address.rpartition(":")
+    return f"http://{'127.0.0.1' if host in ('', '0.0.0.0', '[::]') else host}:{port}/metrics"
 
 
 def uuids(text: str) -> frozenset[str]:

@@ -5,6 +5,7 @@ Never by what a task changed: a run that was killed in between leaves what the n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,16 +19,17 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import 
     modules_for,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.services import WHEN_IDLE
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import Settings
 
 IMAGE = "image"
 # Kinds of actions, in the order in which they are done.
-REPAIR, INSTALL, HOLD, BUILD, INITRAMFS, LOAD, RELOAD, PERSIST, SET = (
-    "repair", "install", "hold", "build", "initramfs", "load", "reload", "persist", "set",
+REPAIR, INSTALL, HOLD, BUILD, FOLLOW, INITRAMFS, LOAD, RELOAD, PERSIST, SET = (
+    "repair", "install", "hold", "build", "follow", "initramfs", "load", "reload", "persist", "set",
 )  # fmt: skip
 _NEEDED = ("pci", "kernel.release", "kernel.installed", "driver.loaded", "driver.on_disk", "packages")
-_DKMS_SIGNER = "DKMS"
-_WHEN_IDLE = "drain it, stop its kubelet and its pods, then run site.yml again"
+# Who signed a module that was built on the host: a key of DKMS, or the one of Ubuntu, with the name of the host first.
+_BUILT_HERE = re.compile(r"DKMS module signing key|.*\bSecure Boot Module Signature key")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do, and why. `target`: a kernel's release for `build`, a command's words for `set`."""
+    """One thing to do, and why. `target`: a kernel's release for `build`, a package for `follow`, words for `set`."""
 
     kind: str
     why: str
@@ -69,13 +71,14 @@ class Action:
 class Plan:
     """What to do next. `reboot`: why the host needs one. `problems`: why it is not as asked; each one sentence.
 
-    `warnings`: what is not wrong yet.
+    `warnings`: what is not wrong yet. `waits`: the one of them that waits for the host to do no work.
     """
 
     actions: tuple[Action, ...] = ()
     reboot: str = ""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    waits: str = ""
 
     @property
     def held(self) -> str:
@@ -85,6 +88,9 @@ class Plan:
 
 def decide(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str] | None = None) -> Plan:
     """What is to be done. `done`: what this run did already (by Action.key) and what it said; it is not done again."""
+    if wanted.source == IMAGE:
+        # Nothing is changed there, at work or not.
+        wanted = replace(wanted, busy="")
     if wanted.source == IMAGE and not facts.gpus and facts.nvml.simulated and not facts.nvml.error:
         # GPUs that a library makes up have no module and no PCI device.
         return _of_image(_settled(facts, wanted, {}))
@@ -175,6 +181,9 @@ def _next(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> 
         said = (
             f"{action.why}, and to {action.kind} it did not help{f': {done[action.key]}' if done[action.key] else ''}"
         )
+        if action.kind == FOLLOW:
+            warnings.append(f"{said}; after an upgrade of the kernel run site.yml before the reboot")
+            continue
         if action.kind != BUILD or action.target == (release,):
             return Plan(problems=(said,))
         # The next boot would come up without a driver; what runs now is as it should be.
@@ -207,7 +216,7 @@ def _on_disk(
             yield Action(INSTALL, f"{one.name} {one.version}".strip() + " is not installed")
         elif one.version and found.upstream != one.version:
             yield Action(INSTALL, f"{one.name} is {found.version} and should be {one.version}")
-    free = [one.name for one in mine if not one.held]
+    free = [one.name for one in mine if not (one.held or driver_packages.follows_kernels(one.name))]
     if free:
         yield Action(HOLD, f"{free[0]} is not held, so `apt upgrade` could change it", tuple(free))
     for release in kernels(facts):
@@ -217,6 +226,10 @@ def _on_disk(
             which = "the running kernel" if release == facts.kernel.release else "the kernel that the next boot takes,"
             why = f"{which} {release} {has} and needs the {kind} one of {wanted.version}"
             yield Action(BUILD, why, (release,))
+    whole = {*(facts.kernel.packages or ()), *(name for name, one in there.items() if one.state == "installed")}
+    for name in driver_packages.followers(wanted.source, wanted.version, kind, facts.kernel.followed):
+        if name not in whole:
+            yield Action(FOLLOW, f"without {name} the next kernel that apt brings has no module", (name,))
 
 
 def _secure_boot(facts: Facts, module: Module) -> str:
@@ -234,7 +247,7 @@ def _secure_boot(facts: Facts, module: Module) -> str:
             f"Secure Boot is on and {module.path} is signed by nobody; have DKMS sign it (package shim-signed), then "
             f"{steps}"
         )
-    if module.signer.startswith(_DKMS_SIGNER) and not any(keys.values()):
+    if _BUILT_HERE.fullmatch(module.signer) and not any(keys.values()):
         return f"Secure Boot is on and the firmware does not trust the key that signed {module.path}; {steps}"
     return ""
 
@@ -286,23 +299,35 @@ def _settled(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) 
     problems = [f"{action.why}; {done[action.key] or 'setting it had no effect'}" for action in tried]
     problems += [one.what for one in found if not (one.command or one.reboot)]
     reboot = next((one.what for one in found if one.reboot), "")
-    warnings: tuple[str, ...] = ()
     if wanted.busy and (fresh or reboot):
-        what = fresh[0].why if fresh else reboot
-        fresh, reboot, warnings = (), "", (f"{what}, and {wanted.busy}; {_WHEN_IDLE}",)
-    return Plan(fresh, "" if fresh else reboot, tuple(problems), warnings)
+        return _waiting(fresh[0].why if fresh else reboot, wanted, Plan(problems=tuple(problems)))
+    return Plan(fresh, "" if fresh else reboot, tuple(problems))
 
 
 def _left_alone(facts: Facts, wanted: Wanted, plan: Plan) -> Plan:
     """A host that may do work is not changed: what it lacks is said, and what changes it."""
-    warnings = list(plan.warnings)
+    left = Plan(problems=plan.problems, warnings=plan.warnings, waits=plan.waits)
     loaded = facts.driver.loaded_version or "no driver"
     if loaded != wanted.version:
-        warnings.append(f"asks for driver {wanted.version}, {loaded} is loaded, and {wanted.busy}; {_WHEN_IDLE}")
-    elif plan.actions or plan.reboot:
-        why = plan.actions[0].why if plan.actions else plan.reboot
-        warnings.append(f"{why}, and {wanted.busy}; {_WHEN_IDLE}")
-    return Plan(problems=plan.problems, warnings=tuple(warnings))
+        return _waiting(f"asks for driver {wanted.version}, {loaded} is loaded", wanted, left)
+    if plan.actions or plan.reboot:
+        return _waiting(plan.actions[0].why if plan.actions else plan.reboot, wanted, left)
+    return left
+
+
+def left_alone(plan: Plan, busy: str) -> Plan:
+    """The plan of a host to which work came while it was worked on: its reboot waits."""
+    said = _when_idle(plan.reboot, busy)
+    return replace(plan, reboot="", problems=(*plan.problems, said), waits=said)
+
+
+def _waiting(what: str, wanted: Wanted, plan: Plan) -> Plan:
+    said = _when_idle(what, wanted.busy)
+    return replace(plan, warnings=(*plan.warnings, said), waits=said)
+
+
+def _when_idle(what: str, busy: str) -> str:
+    return f"{what}, and {busy}; {WHEN_IDLE}"
 
 
 def _of_image(plan: Plan) -> Plan:

@@ -11,10 +11,17 @@ DEBIAN, UBUNTU = "debian12", "ubuntu24.04"
 # What `Package:` of apt's preferences covers: all that is made of one release of the driver, and nothing with another
 # version of its own that could be meant by the same version.
 PINNED = "nvidia-* libnvidia-* libcuda1 cuda-drivers* firmware-nvidia-* xserver-xorg-video-nvidia*"
+# The priority of these where they are of NVIDIA's repository and the driver is not: what is of no driver stays
+# (specific before general), and the driver, whose packages have the same names there, never.
+FROM_NVIDIA_BESIDE = {"nvidia-container-toolkit* libnvidia-container*": 500, PINNED: -1}
 _DRIVER = re.compile(
     r"libnvidia-(ml1|compute.*|cfg1.*)|libcuda1|cuda-drivers.*|nvidia-(driver(?!-pinning).*|smi|utils.*|dkms.*|headless.*"
     r"|open(-\d+|-kernel.*)?|kernel.*|compute-utils.*|tesla.*|legacy.*)|linux-modules-nvidia-.*"
 )
+
+
+# That of one kernel has its release in the name: linux-modules-nvidia-570-server-open-6.8.0-60-generic.
+_FOLLOWS = re.compile(r"linux-modules-nvidia-(?!.*-\d+\.\d+\.\d+-).*")
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,25 @@ def packages(source: str, system: str, version: str, flavour: str, kernels: tupl
     names = (f"nvidia-headless-no-dkms-{server}{suffix}", f"nvidia-utils-{server}", f"nvidia-compute-utils-{server}")
     prebuilt = (Wanted(f"linux-modules-nvidia-{server}{suffix}-{kernel}", "") for kernel in kernels)
     return (*(Wanted(name, version) for name in names), *prebuilt)
+
+
+def followers(source: str, version: str, flavour: str, kernels: tuple[str, ...]) -> tuple[str, ...]:
+    """What has to follow the kernels that apt brings by itself, so that the next one has a module: headers to build it
+    with, or Ubuntu's prebuilt one. `kernels`: flavours, such as amd64 or generic.
+
+    Names: Debian's linux-headers-amd64 and linux-headers-cloud-amd64 (source linux-signed-amd64), Ubuntu's
+    linux-headers-generic (source linux-meta) and linux-modules-nvidia-570-server-open-generic (source
+    linux-restricted-modules).
+    """
+    if builds_modules(source):
+        return tuple(f"linux-headers-{kernel}" for kernel in kernels)
+    suffix = "-open" if flavour == OPEN else ""
+    return tuple(f"linux-modules-nvidia-{version.split('.')[0]}-server{suffix}-{kernel}" for kernel in kernels)
+
+
+def follows_kernels(name: str) -> bool:
+    """Whether a package brings modules for each new kernel: held, it could not."""
+    return _FOLLOWS.fullmatch(name) is not None
 
 
 def builds_modules(source: str) -> bool:

@@ -23,14 +23,24 @@ _MELLANOX, _MANAGES_SWITCHES = "15b3", b"SW_MNG"
 # Since this branch the packages' names are without the branch (NVIDIA/gpu-driver-container).
 _WITHOUT_BRANCH = 580
 _COMPLETED, _NOT_SUPPORTED = "completed", "not_supported"
+# NVSwitches of GPUs before Hopper, of whose fabric NVML knows nothing: 1ae8 to 1aff are A100's (in the open kernel
+# modules nvswitch_lr10_device_ids), those before them V100's.
+_SILENT_SWITCHES = "1a"
+# Drivers under which the kernel has a GPU for this host; one that a virtual machine got has another.
+_OWN_DRIVERS = ("", "nvidia")
 
 
 @dataclass(frozen=True)
 class Platform:
-    """`kind`: none, nvswitch (up to NVLink 4), nvlink5 (HGX B200 and newer) or rack; `evidence`: what shows it."""
+    """`kind`: none, nvswitch (up to NVLink 4), nvlink5 (HGX B200 and newer) or rack; `evidence`: what shows it.
+
+    `tells`: NVML must tell of its fabric. `gpus`: the addresses of the host's GPUs on the bus.
+    """
 
     kind: str
     evidence: str
+    tells: bool = False
+    gpus: tuple[str, ...] = ()
 
     @property
     def needs_manager(self) -> bool:
@@ -43,15 +53,18 @@ def platform(kernel_root: Path) -> Platform:
     if not (kernel_root / _BUS).is_dir():
         return Platform(NONE, "no PCI bus")
     found = devices(kernel_root)
+    gpus = tuple(device.address for device in found if device.is_gpu and device.bound_driver in _OWN_DRIVERS)
     gpu = next((device for device in found if device.is_gpu and device.device in _RACK_GPUS), None)
     if gpu is not None:
-        return Platform(RACK, f"GPU 10de:{gpu.device} at {gpu.address}: its NVSwitches are in trays of the rack")
-    switches = [device.address for device in found if device.is_nvswitch]
+        where = f"GPU 10de:{gpu.device} at {gpu.address}: its NVSwitches are in trays of the rack"
+        return Platform(RACK, where, True, gpus)
+    switches = [device for device in found if device.is_nvswitch]
     if switches:
-        return Platform(NVSWITCH, f"NVSwitch at {', '.join(switches)}")
+        tells = not all(device.device.startswith(_SILENT_SWITCHES) for device in switches)
+        return Platform(NVSWITCH, f"NVSwitch at {', '.join(device.address for device in switches)}", tells, gpus)
     bridges = _bridges(kernel_root)
     if bridges and any(device.is_gpu for device in found):
-        return Platform(NVLINK5, f"bridges to NVSwitches at {', '.join(bridges)}")
+        return Platform(NVLINK5, f"bridges to NVSwitches at {', '.join(bridges)}", True, gpus)
     return Platform(NONE, "no NVSwitch and no bridge to one on the PCI bus")
 
 
@@ -70,17 +83,19 @@ def packages(kind: str, source: str, version: str, nvlsm_version: str, imex: boo
     return wanted
 
 
-def unregistered(kind: str, gpus: Sequence[Gpu]) -> list[str]:
+def unregistered(platform: Platform, gpus: Sequence[Gpu]) -> list[str]:
     """The GPUs that are not on the fabric, a clause each.
 
     NVML tells nothing of GPUs before Hopper. A host without an NVSwitch may have GPUs on a fabric all the same: a
     virtual machine, whose switches another system manages.
     """
-    if kind == NONE and not any(gpu.fabric_state not in (_NOT_SUPPORTED, None) for gpu in gpus):
+    if platform.kind == NONE and not any(gpu.fabric_state not in (_NOT_SUPPORTED, None) for gpu in gpus):
         return []
-    if not untold(gpus):
-        return [_clause(gpu) for gpu in gpus if (gpu.fabric_state, gpu.fabric_status) != (_COMPLETED, 0)]
-    return []
+    shown = {gpu.pci for gpu in gpus}
+    lost = [f"GPU at {address}: NVML does not show it" for address in platform.gpus if address not in shown]
+    if untold(gpus) and not platform.tells:
+        return lost
+    return lost + [_clause(gpu) for gpu in gpus if (gpu.fabric_state, gpu.fabric_status) != (_COMPLETED, 0)]
 
 
 def untold(gpus: Sequence[Gpu]) -> bool:

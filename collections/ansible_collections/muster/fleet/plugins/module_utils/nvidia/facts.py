@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 _FABRIC = re.compile(r"nvidia-fabric-?manager.*|nvlsm|nvidia-imex.*|libnvsdm.*")
 _DCGM = re.compile(r"datacenter-gpu-manager.*")
 _TOOLKIT = re.compile(r"nvidia-container-toolkit.*|libnvidia-container.*")
+_KERNEL = re.compile(r"linux-(image|headers)-.*")
 _SERVICES = ("nvidia-fabricmanager", "nvidia-dcgm", "nvidia-persistenced")
 
 
@@ -128,7 +129,8 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
     def those(pattern: re.Pattern[str]) -> tuple[Package, ...] | None:
         return None if known is None else tuple(one for one in known if pattern.fullmatch(one.name))
 
-    other = re.compile("|".join(pattern.pattern for pattern in (_FABRIC, _DCGM, _TOOLKIT)))
+    other = re.compile("|".join(pattern.pattern for pattern in (_FABRIC, _DCGM, _TOOLKIT, _KERNEL)))
+    kernels = those(_KERNEL)
     return Facts(
         pci=bus,
         kernel=kernel.Kernel(
@@ -138,6 +140,7 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
             signing_keys=fact("kernel.signing_keys", lambda: kernel.signing_keys(root, run)) if boot == "on" else None,
             cmdline=fact("kernel.cmdline", lambda: kernel.cmdline(tree)),
             installed=fact("kernel.installed", lambda: kernel.installed(tree)),
+            packages=None if kernels is None else tuple(one.name for one in kernels if one.state == "installed"),
         ),
         driver=Driver(
             loaded_version=loaded.version if loaded else None,

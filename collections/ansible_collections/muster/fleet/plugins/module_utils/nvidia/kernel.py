@@ -13,6 +13,9 @@ _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_OFF = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 # Four bytes of attributes stand before the value of a variable.
 _VALUE = 4
+# A package without a release in its name needs the newest one that has it: Debian's linux-image-amd64 and
+# linux-image-cloud-amd64, Ubuntu's linux-image-generic and linux-image-generic-hwe-24.04. Those of symbols are none.
+_METAPACKAGE = re.compile(r"linux-image-(?!unsigned-|extra-|uc-)([a-z][a-z0-9.+-]*)(?<!-dbg)(?<!-dbgsym)")
 # Where DKMS keeps the key that it signs with: its own, and Ubuntu's.
 SIGNING_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 
@@ -24,6 +27,7 @@ class Kernel:
     `installed`: the releases that a boot could take, oldest first; a boot without a choice takes the last.
     `headers`: whether modules can be built for it. `secure_boot`: on, off. `signing_keys`: paths of the keys with
     which DKMS signs modules, each with whether the firmware trusts it; looked for only with Secure Boot on.
+    `packages`: names of the packages of kernels and headers that dpkg has whole.
     """
 
     release: str | None
@@ -32,6 +36,13 @@ class Kernel:
     signing_keys: dict[str, bool] | None
     cmdline: str | None
     installed: tuple[str, ...] | None
+    packages: tuple[str, ...] | None
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The flavours whose newest kernel apt brings by itself: `amd64` for the metapackage linux-image-amd64."""
+        found = (_METAPACKAGE.fullmatch(name) for name in self.packages or ())
+        return tuple(match[1] for match in found if match)
 
 
 def release(root: Path) -> str:

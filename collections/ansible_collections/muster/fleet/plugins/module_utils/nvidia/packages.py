@@ -11,6 +11,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands impor
 PATTERNS = (
     "nvidia-*", "libnvidia-*", "linux-modules-nvidia-*", "linux-objects-nvidia-*", "linux-signatures-nvidia-*",
     "libcuda1", "cuda-drivers*", "cuda-keyring", "datacenter-gpu-manager*", "nvlsm", "xserver-xorg-video-nvidia*",
+    # Kernels, and what follows them.
+    "linux-image-*", "linux-headers-*",
 )  # fmt: skip
 _FORMAT = "${Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${Maintainer}\n"
 # dpkg's states of a package that is not there: never seen, removed, or removed but for its configuration.

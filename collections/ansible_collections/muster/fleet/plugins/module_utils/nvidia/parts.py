@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed
 
@@ -18,11 +19,23 @@ REPOSITORY_OPTIONS: Mapping[str, Mapping[str, object]] = {
 _WHOLE = "installed"
 
 
+class Held(Exception):
+    """Why a host is not as it was asked for, as a clause: a result, and no failure of the task."""
+
+
 def repository(given: Mapping[str, str]) -> apt.Repository | None:
     """NVIDIA's repository or a mirror of it as the module was given it; None without a URL."""
     if not given["repository_url"]:
         return None
     return apt.Repository(given["repository_url"], given["repository_key"], given["repository_fingerprint"])
+
+
+def loaded(kernel_root: Path) -> str:
+    """The version of the driver that is loaded; empty for none. Raises Held."""
+    try:
+        return driver.loaded(kernel_root).version
+    except (OSError, ValueError) as error:
+        raise Held(f"which driver is loaded cannot be told: {error}") from error
 
 
 def ensure(

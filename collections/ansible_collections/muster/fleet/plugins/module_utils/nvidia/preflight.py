@@ -7,7 +7,7 @@ where they install; a machine image has to bring it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
@@ -56,10 +56,14 @@ class System:
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem, without the host's name: what is wrong, and what to do."""
+    """One problem, without the host's name: what is wrong, and what to do.
+
+    `of_machine`: a fact of this machine, which holds it alone, and no mistake of the inventory.
+    """
 
     message: str
     fix: str
+    of_machine: bool = False
 
 
 def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> Offers:
@@ -76,9 +80,13 @@ def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> 
 
 def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system: System) -> list[Finding]:
     """Everything that speaks against the node's stack."""
-    found = misfits(asked, facts, models)
     if asked.source == IMAGE:
-        return [*found, *_image(asked, facts)]
+        # A version that the inventory gives is judged as the inventory's; all else is the machine's image's.
+        versions = list(_versions(asked, facts, models))
+        given, own = (versions, []) if asked.driver_version else ([], versions)
+        own += [*_flavours(asked, facts, models), *_two_drivers(asked, facts), *_image(asked, facts)]
+        return [*given, *(replace(one, of_machine=True) for one in own)]
+    found = misfits(asked, facts, models)
     if is_there(facts, asked.driver_version):
         return found
     return [*found, *_system(asked, facts, models, system), *_installable(asked, facts, offers), *_space(asked, offers)]
@@ -86,7 +94,7 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
 
 def misfits(asked: Asked, facts: Facts, models: Models) -> list[Finding]:
     """What speaks against the driver asked for, by the GPUs, the CUDA libraries and the drivers that are there."""
-    return [*_versions(asked, facts, models), *_two_drivers(asked, facts)]
+    return [*_versions(asked, facts, models), *_flavours(asked, facts, models), *_two_drivers(asked, facts)]
 
 
 def is_there(facts: Facts, version: str) -> bool:
@@ -103,7 +111,11 @@ def _versions(asked: Asked, facts: Facts, models: Models) -> Iterator[Finding]:
     fix = "give another one" if is_asked else "make the image with another one"
     if version and (branch := number(version)[0]) not in models.branches and branch < max(models.branches):
         near = min(models.branches, key=lambda known: abs(known - branch))
-        yield Finding(f"{name} is of branch {branch}, which NVIDIA never released (the nearest is {near})", fix)
+        yield Finding(
+            f"{name} is of branch {branch}, which is none of NVIDIA's for data centers since "
+            f"{min(models.branches)} (the nearest is {near})",
+            fix,
+        )
         return
     needs = {device.device: models.needs(device) for device in facts.gpus}
     for device, one in needs.items():
@@ -112,9 +124,23 @@ def _versions(asked: Asked, facts: Facts, models: Models) -> Iterator[Finding]:
                 f"its GPU with PCI id 10de:{device} is of no known architecture, so no driver can be chosen",
                 "add it to gpu_burnin/hardware/skus.yaml and drivers.yaml, or set fleet_nvidia_source: image",
             )
-    known = list(dict.fromkeys(one for one in needs.values() if one is not None))
-    for one in known if version else ():
+    for one in _needs(facts, models) if version else ():
         yield from _fits(version, name, fix, one)
+    least = models.oldest_driver_for_cuda(asked.cuda)
+    if version and least and is_older(version, least):
+        yield Finding(
+            f"{name} is older than {least}, which the CUDA {asked.cuda} libraries of the burn-in need",
+            f"{fix}, or set gpu_burnin_cuda lower",
+        )
+
+
+def _needs(facts: Facts, models: Models) -> list[Needs]:
+    return list(dict.fromkeys(one for one in map(models.needs, facts.gpus) if one is not None))
+
+
+def _flavours(asked: Asked, facts: Facts, models: Models) -> Iterator[Finding]:
+    """The kernel modules, open or proprietary, against the GPUs."""
+    known = _needs(facts, models)
     if known and not modules_for(known):
         yield Finding(
             f"no kernel modules drive all of its GPUs: {_by_modules(known)}", "put them into different machines"
@@ -125,12 +151,6 @@ def _versions(asked: Asked, facts: Facts, models: Models) -> Iterator[Finding]:
             yield Finding(
                 f"its {loaded} kernel modules do not drive {one.name}", f"make the image with {one.modules} ones"
             )
-    least = models.oldest_driver_for_cuda(asked.cuda)
-    if version and least and is_older(version, least):
-        yield Finding(
-            f"{name} is older than {least}, which the CUDA {asked.cuda} libraries of the burn-in need",
-            f"{fix}, or set gpu_burnin_cuda lower",
-        )
 
 
 def _fits(version: str, name: str, fix: str, needs: Needs) -> Iterator[Finding]:

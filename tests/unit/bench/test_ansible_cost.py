@@ -1,0 +1,115 @@
+"""How many host-tasks the node stack has on a converged node, and how the benchmark of the controller adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.bench import ansible_cost
+from tests.bench.ansible_cost import GOAL_HOST_TASKS, STACK, Share, Task
+from tests.lab.paths import REPOSITORY
+
+
+def host_tasks(role: Path, tasks: str = "main.yml") -> Iterator[str]:
+    """What Ansible starts a worker for on each host, skipped or not, of a role whose node is converged.
+
+    What is done once for the whole fleet is left out.
+    """
+    for task in yaml.safe_load((role / "tasks" / tasks).read_text()):
+        if task.get("ansible.builtin.meta") == "end_role":
+            return
+        if imported := task.get("ansible.builtin.import_tasks"):
+            yield from host_tasks(role, imported)
+        elif "block" in task:
+            yield from (part["name"] for part in task["block"])
+        elif "ansible.builtin.meta" not in task and not task.get("run_once"):
+            yield str(task["name"])
+
+
+def test_the_node_stack_has_no_more_host_tasks_than_its_goal() -> None:
+    found = []
+    for name in STACK:
+        role = REPOSITORY / "roles" / name
+        # Ansible puts a task of its own before a role with a specification of this name.
+        specification = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
+        found += [f"{name}: validate"] * ("main" in specification)
+        found += [f"{name}: {task}" for task in host_tasks(role)]
+    assert len(found) <= GOAL_HOST_TASKS, found
+
+
+def test_no_play_of_the_stack_has_tasks_beside_its_roles() -> None:
+    """A role `fleet` has none; what else a play with a role of the stack has would not be counted above."""
+    plays: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "site.yml").read_text())
+    roles = {play["name"]: [role["role"].rpartition(".")[2] for role in play.get("roles", ())] for play in plays}
+    of_stack = [play for play in plays if set(STACK) & set(roles[play["name"]])]
+    assert {role for play in of_stack for role in roles[play["name"]]} == {*STACK, "fleet"}
+    assert [play["gather_facts"] for play in of_stack] == [False] * len(of_stack)
+    assert not any(play.get(key) for play in of_stack for key in ("tasks", "pre_tasks", "post_tasks"))
+    assert not (REPOSITORY / "roles/fleet/tasks").exists()
+
+
+TASKS = (
+    Task("Tune the nodes", "node_tuning", "validate", "v", 10, 1.0, 2.0),
+    Task("Tune the nodes", "node_tuning", "tune", "t", 10, 2.0, 3.0),
+    Task("Prepare the nodes", "kube_proxy", "run", "r", 5, 4.0, 1.0),
+    Task("Prepare the nodes", "", "one", "o", 1, 0.5, 0.5),
+)
+
+
+def test_shares_are_of_a_node_and_of_each_role() -> None:
+    assert ansible_cost.shares(TASKS, 10) == [
+        Share("Tune the nodes: node_tuning", 2.0, 0.3, 0.5),
+        Share("Prepare the nodes: kube_proxy", 0.5, 0.4, 0.1),
+        Share("Prepare the nodes", 0.1, 0.05, 0.05),
+    ]
+    assert ansible_cost.stack(TASKS, 10) == Share("node stack", 2.0, 0.3, 0.5)
+
+
+def test_every_name_has_an_address_of_the_lab_and_a_range_and_connection_of_its_own(tmp_path: Path) -> None:
+    lab = yaml.safe_load((REPOSITORY / "inventory/lab/hosts.yml").read_text())["all"]["children"]["gpu_nodes"]["hosts"]
+    (tmp_path / "lab").mkdir()
+    path = ansible_cost.names_inventory(tmp_path, 100, tmp_path / "lab")
+    nodes = yaml.safe_load((path / "hosts.yml").read_text())["all"]["children"]["gpu_nodes"]["hosts"]
+    assert len(nodes) == 100
+    assert {node["ansible_host"] for node in nodes.values()} == {node["ansible_host"] for node in lab.values()}
+    for key in ("pod_network_range", "ansible_control_path"):
+        assert len({node[key] for node in nodes.values()}) == 100
+    state = yaml.safe_load((path / "group_vars/all.yml").read_text())["fleet_state_dir"]
+    assert Path(state).parent == tmp_path
+
+
+def test_the_run_has_all_plays_of_site_yml_and_goes_on_after_preflight(tmp_path: Path) -> None:
+    certificates, whole = (yaml.safe_load(path.read_text()) for path in ansible_cost.site_books(tmp_path))
+    site = yaml.safe_load((REPOSITORY / "site.yml").read_text())
+    assert [play["name"] for play in whole] == [play["name"] for play in site]
+    assert [play["hosts"] for play in certificates] == ["localhost"]
+    assert {play["name"] for play in whole if play.get("ignore_errors")} == {
+        play["name"] for play in site if play.get("tags") == ["preflight"]
+    }
+
+
+def test_a_report_has_figure_and_goal() -> None:
+    site = ansible_cost.Run(10, 9.0, 8.0, 0.2, TASKS)
+    text = ansible_cost.report(site, ansible_cost.Run(10, 1.5, 1.0, 0.0, ()))
+    rows = {line.rsplit(maxsplit=3)[0].strip(): line.split()[-3:] for line in text.splitlines() if line.strip()}
+    assert rows["site.yml for each node, net of an empty play"] == ["2.6", "750", "700"]
+    assert rows["the node stack of it"] == ["2.0", "300", "500"]
+    assert rows["its goal"][:2] == ["12.0", "1000"]
+
+
+@pytest.mark.slow
+def test_a_task_has_its_hosts_and_its_processor_time(tmp_path: Path) -> None:
+    """The callback of the benchmark in a real run, on hosts that are this machine."""
+    inventory = tmp_path / "hosts.yml"
+    nodes = {name: {"ansible_connection": "local"} for name in ("a", "b")}
+    inventory.write_text(yaml.safe_dump({"gpu_nodes": {"hosts": nodes}}))
+    said = {"ansible.builtin.debug": {"msg": "x"}}
+    book = ansible_cost.book(tmp_path, "b", [said, {**said, "when": "inventory_hostname == 'a'"}])
+    run = ansible_cost.run(book, inventory, 2)
+    assert [task.hosts for task in run.tasks] == [2, 2]
+    assert 0 < sum(task.cpu_s for task in run.tasks) < run.cpu_s
+    assert run.ssh_cpu_s == 0

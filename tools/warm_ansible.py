@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Run a command for which `ansible-playbook` starts quickly: forked from a process that has loaded Ansible.
+
+ansible-lint starts `ansible-playbook --syntax-check` for each playbook and each role, over a hundred times, and two
+thirds of each start is Python that loads Ansible. Here that happens once. Each check is as it was: the same arguments,
+environment and folder, in a process of its own. Ansible reads its configuration as it is loaded, so a call from another
+folder or with other variables than the first one starts the real program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+# What stands first on PATH as ansible-playbook. It hands all to the server and ends as the check does.
+_CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    call = json.dumps({{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}).encode()
+    socket.send_fds(server, [len(call).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(call)
+    status = server.recv(1)
+if not status:
+    sys.exit("ansible-playbook: it ended without a status")
+sys.exit(status[0])
+"""
+
+
+def main(command: list[str]) -> int:
+    """Run this command; its exit status."""
+    if not command:
+        print("usage: python -m tools.warm_ansible COMMAND...", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="warm-ansible-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        client = Path(folder) / "ansible-playbook"
+        address = str(Path(folder) / "socket")
+        listener.bind(address)
+        listener.listen(64)
+        client.write_text(_CLIENT.format(python=sys.executable, address=address))
+        client.chmod(0o755)
+        # The server ends with the pipe: when this process does, in whatever way.
+        ended, ends = os.pipe()
+        server = os.fork()
+        if not server:
+            os.close(ends)
+            _serve(listener, ended)
+        os.close(ended)
+        listener.close()
+        try:
+            return subprocess.run(
+                command, env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, check=False
+            ).returncode
+        finally:
+            os.close(ends)
+            os.waitpid(server, 0)
+
+
+def _serve(listener: socket.socket, ended: int) -> NoReturn:
+    """Answer each call with a process of its own, until `ended` is closed."""
+    # As for a program whose output is read: no colours.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    loaded: dict[str, Any] = {}
+    running: set[int] = set()
+    while ended not in select.select([listener.fileno(), ended], [], [])[0]:
+        running -= {child for child in running if os.waitpid(child, os.WNOHANG)[0]}
+        client, _ = listener.accept()
+        with client:
+            call, files = _received(client)
+            if not loaded:
+                loaded = _configuration(call)
+                os.chdir(call["folder"])
+                os.environ.clear()
+                os.environ.update(call["environment"])
+                import ansible.cli.playbook  # noqa: F401  (here, not above: it reads its configuration)
+            child = os.fork()
+            running.add(child)
+            if not child:
+                status = 1
+                try:
+                    for number, file in enumerate(files):
+                        os.dup2(file, number)
+                    status = _played(call["arguments"]) if _configuration(call) == loaded else _started(call)
+                finally:
+                    client.sendall(bytes([status]))
+                    os._exit(status)
+            for file in files:
+                os.close(file)
+    for child in running:
+        os.waitpid(child, 0)
+    sys.exit()  # not os._exit: Ansible removes its temporary folder as it ends
+
+
+def _received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A call, and standard input, output and error of it."""
+    length, files, _, _ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as stream:
+        call: dict[str, Any] = json.loads(stream.read(int.from_bytes(length, "big")))
+    return call, files
+
+
+def _configuration(call: dict[str, Any]) -> dict[str, Any]:
+    """All that Ansible may read as it is loaded."""
+    return {"folder": call["folder"], "environment": call["environment"]}
+
+
+def _played(arguments: list[str]) -> int:
+    """ansible-playbook in this process; its exit status."""
+    from ansible.cli import playbook
+
+    sys.argv = [_program(), *arguments]
+    try:
+        playbook.main(sys.argv)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _started(call: dict[str, Any]) -> int:
+    """The real ansible-playbook, from what it was called with; its exit status."""
+    command = [_program(), *call["arguments"]]
+    return subprocess.run(command, cwd=call["folder"], env=call["environment"], check=False).returncode
+
+
+def _program() -> str:
+    return str(Path(sys.executable).parent / "ansible-playbook")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
