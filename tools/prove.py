@@ -4,7 +4,7 @@
 Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), molecule (a
 scenario for each role), lab (end to end, attacks, reboot).
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
-the stages and of the longest tests and scenarios are in build/times.json.
+the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.system.files import write_atomic
@@ -26,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 BUILD = REPOSITORY / "build"
 # So many of the longest are printed and kept.
 LONGEST = 10
+# So much of the reason of each failure is told at the end; the whole stands in the output of its stage.
+REASON_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Result:
-    """What a stage found. `seconds`: how long each of its tests or scenarios took, by its name."""
+    """What a stage found. `seconds`: how long each of its tests or scenarios took, by its name.
+
+    `failures`: the reason of each that failed, in one line, by its name.
+    """
 
     counts: Counts
     seconds: dict[str, float]
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,12 +81,14 @@ def main() -> int:
     roles = sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
     lab = [sys.executable, "-m", "pytest", "-v", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
     stages = (
-        Stage("check", ["tools/check.sh", "--all"], lambda rc, _: read_junit(BUILD / "unit.xml", rc)),
+        Stage("check", ["tools/check.sh", "--all"], lambda rc, out: read_junit(BUILD / "unit.xml", rc, out)),
         Stage(
-            "campaign", [sys.executable, "-m", "tests.campaign"], lambda rc, _: read_junit(BUILD / "campaign.xml", rc)
+            "campaign",
+            [sys.executable, "-m", "tests.campaign"],
+            lambda rc, out: read_junit(BUILD / "campaign.xml", rc, out),
         ),
         Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], lambda rc, out: read_molecule(out, rc)),
-        Stage("lab", lab, lambda rc, _: read_junit(BUILD / "lab.xml", rc)),
+        Stage("lab", lab, lambda rc, out: read_junit(BUILD / "lab.xml", rc, out)),
     )
     return prove(stages, BUILD / "times.json")
 
@@ -90,6 +98,7 @@ def prove(stages: Sequence[Stage], times: Path) -> int:
     total = Counts(0, 0, 0)
     took: list[Took] = []
     seconds: dict[str, float] = {}
+    failures: dict[str, str] = {}
     for stage in stages:
         print(f"== {stage.name}", flush=True)
         started, used = time.monotonic(), _children_cpu_s()
@@ -98,9 +107,12 @@ def prove(stages: Sequence[Stage], times: Path) -> int:
         took.append(Took(stage.name, time.monotonic() - started, _children_cpu_s() - used))
         total += result.counts
         seconds |= {f"{stage.name}: {name}": s for name, s in result.seconds.items()}
+        failures |= {f"{stage.name}: {name}": reason for name, reason in result.failures.items()}
         print(f"== {stage.name}: {result.counts} in {took[-1].seconds:.0f} s", flush=True)
         write_times(times, took, seconds)
     print_times(took, seconds)
+    for name, reason in failures.items():
+        print(f"FAILED {name}: {reason}")
     print(total)
     return 1 if total.failed else 0
 
@@ -142,29 +154,49 @@ def _run(command: list[str]) -> tuple[int, str]:
     return process.returncode, "".join(lines)
 
 
-def read_junit(path: Path, rc: int) -> Result:
+def read_junit(path: Path, rc: int, out: str) -> Result:
     """What a JUnit file says. A stage that failed without a failed test (a linter, say) counts as one failure."""
     if not path.exists():
-        return Result(Counts(0, 1, 0), {})
-    passed = failed = skipped = 0
+        return Result(Counts(0, 1, 0), {}, {"no result": _last_line(out)})
+    passed = skipped = 0
     seconds: dict[str, float] = {}
-    for suite in ElementTree.parse(path).getroot().iter("testsuite"):
-        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        left_out = int(suite.get("skipped", 0))
-        failed += bad
-        skipped += left_out
-        passed += int(suite.get("tests", 0)) - bad - left_out
-        for case in suite.iter("testcase"):
-            seconds[f"{case.get('classname')}.{case.get('name')}"] = float(case.get("time", 0))
-    return Result(Counts(passed, max(failed, 1 if rc else 0), skipped), seconds)
+    failures: dict[str, str] = {}
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        seconds[name] = float(case.get("time", 0))
+        bad = case.find("failure") if case.find("failure") is not None else case.find("error")
+        if bad is not None:
+            failures[name] = _one_line(bad.get("message") or bad.text or "no reason given")
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    if rc and not failures:
+        steps = re.findall(r"^check: (.+?) FAILED \((.+)\)$", out, re.MULTILINE)
+        failures |= {name: _one_line(reason) for name, reason in steps} or {f"exit code {rc}": _last_line(out)}
+    return Result(Counts(passed, len(failures), skipped), seconds, failures)
 
 
 def read_molecule(out: str, rc: int) -> Result:
     """What the lines of tools/molecule.py say."""
-    found = re.search(r"^molecule: (\d+) passed, (\d+) failed", out, re.MULTILINE)
-    passed, failed = (int(found[1]), int(found[2])) if found else (0, 1)
-    each = re.findall(r"^molecule: (\w+) (?:passed in|FAILED after) (\d+) s", out, re.MULTILINE)
-    return Result(Counts(passed, max(failed, 1 if rc else 0), 0), {role: float(s) for role, s in each})
+    each = re.findall(r"^molecule: (\w+) (passed in|FAILED after) (\d+) s", out, re.MULTILINE)
+    passed = sum(how == "passed in" for _, how, _ in each)
+    failures = {}
+    for role, tail in re.findall(r"^molecule: (\w+) FAILED after [^\n]*\n(.*?)(?=^molecule: |\Z)", out, re.M | re.S):
+        fatal = re.findall(r"^(?:fatal|failed): .+$", tail, re.MULTILINE)
+        failures[role] = _one_line(fatal[-1]) if fatal else _last_line(tail)
+    if rc and not failures:
+        failures = {f"exit code {rc}": _last_line(out)}
+    return Result(Counts(passed, len(failures), 0), {role: float(s) for role, _, s in each}, failures)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:REASON_LENGTH]
+
+
+def _last_line(out: str) -> str:
+    lines = [line for line in out.splitlines() if line.strip()]
+    return _one_line(lines[-1]) if lines else "no output"
 
 
 if __name__ == "__main__":

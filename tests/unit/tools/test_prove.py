@@ -13,12 +13,15 @@ from tools.prove import Counts, Result, Stage, prove, read_junit, read_molecule
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <testcase classname="tests.unit.test_a" name="test_quick" time="0.01" />
-<testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25"><failure /></testcase>
+<testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25">
+<failure message="assert 1 == 2&#10;  left">at</failure></testcase>
 <testcase classname="tests.unit.test_b" name="test_none" time="0.0"><skipped /></testcase>
 </testsuite></testsuites>"""
+NONE_FAILED = '<testsuites><testsuite><testcase classname="a" name="b" time="1"/></testsuite></testsuites>'
 MOLECULE = """molecule: pki passed in 41 s (12 CPU s)
 molecule: etcd FAILED after 130 s (30 CPU s); the end of etcd.log:
-fatal: it took 9 s
+fatal: [etcd1]: FAILED! => it took 9 s
+PLAY RECAP
 molecule: 1 passed, 1 failed: etcd
 """
 
@@ -44,36 +47,57 @@ def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: 
     assert shown.splitlines()[-1] == "13 passed, 0 failed, 0 skipped"
 
 
-def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(tmp_path: Path) -> None:
-    stages = [stage("check", Result(Counts(1, 1, 0), {})), stage("lab", Result(Counts(2, 0, 0), {}))]
+def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failed = Result(Counts(1, 1, 0), {}, {"tests.unit.test_a.test_long": "assert 1 == 2"})
+    stages = [stage("check", failed), stage("lab", Result(Counts(2, 0, 0), {}))]
     assert prove(stages, tmp_path / "times.json") == 1
+    assert capfd.readouterr().out.splitlines()[-2:] == [
+        "FAILED check: tests.unit.test_a.test_long: assert 1 == 2",
+        "3 passed, 1 failed, 0 skipped",
+    ]
     assert list(json.loads((tmp_path / "times.json").read_text())["stages"]) == ["check", "lab"]
 
 
 def test_a_junit_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "unit.xml"
     path.write_text(JUNIT)
-    read = read_junit(path, 1)
+    read = read_junit(path, 1, "")
     assert read.counts == Counts(1, 1, 1)
+    assert read.failures == {"tests.unit.test_a.test_long[x]": "assert 1 == 2 left"}
     assert read.seconds["tests.unit.test_a.test_long[x]"] == 7.25
 
 
 @pytest.mark.parametrize(
-    ("text", "rc"),
-    [(None, 0), ('<testsuites><testsuite tests="4" failures="0" errors="0" skipped="0"/></testsuites>', 1)],
+    ("text", "rc", "out", "failures"),
+    [
+        (None, 0, "", {"no result": "no output"}),
+        (None, 4, "ERROR: file not found\n\n", {"no result": "ERROR: file not found"}),
+        (NONE_FAILED, 1, "killed\n", {"exit code 1": "killed"}),
+        (
+            NONE_FAILED,
+            1,
+            "check: ruff FAILED (command: ruff check .)\ncheck: mypy passed in 2 s\ncheck: failed: ruff\n",
+            {"ruff": "command: ruff check ."},
+        ),
+    ],
 )
 def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_failure(
-    tmp_path: Path, text: str | None, rc: int
+    tmp_path: Path, text: str | None, rc: int, out: str, failures: dict[str, str]
 ) -> None:
     path = tmp_path / "unit.xml"
     if text is not None:
         path.write_text(text)
-    assert read_junit(path, rc).counts.failed == 1
+    read = read_junit(path, rc, out)
+    assert read.counts.failed == 1
+    assert read.failures == failures
 
 
 def test_the_lines_of_molecule_are_read() -> None:
-    assert read_molecule(MOLECULE, 1) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0})
-    assert read_molecule("Traceback", 1).counts == Counts(0, 1, 0)
+    failures = {"etcd": "fatal: [etcd1]: FAILED! => it took 9 s"}
+    assert read_molecule(MOLECULE, 1) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
+    assert read_molecule("Traceback", 1) == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
 
 
 def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
