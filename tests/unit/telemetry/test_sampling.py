@@ -134,8 +134,6 @@ def test_healthy_gpus_are_sampled_and_nothing_is_left(node: Node, tmp_path: Path
 FAULTS: list[tuple[str, list[str], list[str]]] = [
     ("", [], []),
     ("ecc_uncorrected_volatile@0.1s = 3", ["ECC_UNCORRECTED"], []),
-    ("ecc_uncorrected_aggregate_sram@2reads = 1", [], []),  # read twice: the jump would come with the third
-    ("ecc_uncorrected_aggregate_sram@1reads = 1", ["ECC_UNCORRECTED"], []),
     ("ecc_corrected_volatile@0.1s = 20000001", ["ECC_CORRECTED"], []),
     ("ecc_corrected_volatile@0.1s = 500", [], ["ECC_CORRECTED"]),
     ("error.nvmlDeviceGetMemoryErrorCounter@0.1s = not_supported", ["COUNTER_LOST"], []),
@@ -189,6 +187,17 @@ def test_each_fault_gives_its_codes_on_its_gpu_only(faulty_run: Any) -> None:
     reasons, notices = codes(findings, gpus)
     told = [(reasons.get(gpu.uuid, []), notices.get(gpu.uuid, [])) for gpu in gpus]
     assert [(line, *one) for (line, _, _), one in zip(faults, told, strict=True)] == faults
+
+
+@pytest.mark.parametrize(("reads", "reasons"), [(1, ["ECC_UNCORRECTED"]), (2, [])])
+def test_a_short_run_reads_the_counters_at_its_two_ends(
+    node: Node, tmp_path: Path, reads: int, reasons: list[str]
+) -> None:
+    """The jump comes with the reading after so many; a third one comes after 20 s only."""
+    gpus = node(f"gpus = 1\necc_uncorrected_aggregate_sram@{reads}reads = 1\n")
+    with Sampling(gpus, tmp_path, Watcher(), interval_s=0.2) as samplers:
+        findings = samplers.findings()
+    assert codes(findings, gpus)[0].get(gpus[0].uuid, []) == reasons
 
 
 def test_xids_of_nvml_are_told_with_their_gpu(node: Node, tmp_path: Path) -> None:
