@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
-Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), molecule (a
-scenario for each role), lab (end to end, attacks, reboot).
+Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), then beside
+each other molecule (a scenario for each role), lab (end to end on hosts, attacks, reboot) and servers (real etcd, API
+server and Prometheus on loopback): those three wait more than they compute.
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
 the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
 """
@@ -10,13 +11,14 @@ the stages and of the longest tests and scenarios are in build/times.json. What 
 from __future__ import annotations
 
 import json
+import os
 import re
-import resource
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,49 +70,55 @@ class Stage:
 
 @dataclass(frozen=True)
 class Took:
-    """What a stage took. `cpu_s`: processor time of all that it started here, without that of lab hosts."""
+    """What a stage took."""
 
     stage: str
     seconds: float
-    cpu_s: float
 
 
 def main() -> int:
     """Run the stages; 0 when every test of every stage passed."""
     BUILD.mkdir(exist_ok=True)
     roles = sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
-    lab = [sys.executable, "-m", "pytest", "-v", "tests/integration", f"--junitxml={BUILD / 'lab.xml'}"]
-    stages = (
-        Stage("check", ["tools/check.sh", "--all"], lambda rc, out: read_junit(BUILD / "unit.xml", rc, out)),
-        Stage(
-            "campaign",
-            [sys.executable, "-m", "tests.campaign"],
-            lambda rc, out: read_junit(BUILD / "campaign.xml", rc, out),
-        ),
-        Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], lambda rc, out: read_molecule(out, rc)),
-        Stage("lab", lab, lambda rc, out: read_junit(BUILD / "lab.xml", rc, out)),
-    )
-    return prove(stages, BUILD / "times.json")
+    tests = sorted((REPOSITORY / "tests/integration").glob("test_*.py"))
+    on_hosts = [path for path in tests if path.name[len("test_")].isdigit()]
+    check = Stage("check", ["tools/check.sh", "--all"], _junit("unit"))
+    campaign = Stage("campaign", [sys.executable, "-m", "tests.campaign"], _junit("campaign"))
+    molecule = Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], read_molecule)
+    lab = Stage("lab", _pytest("lab", on_hosts), _junit("lab"))
+    servers = Stage("servers", _pytest("servers", [path for path in tests if path not in on_hosts]), _junit("servers"))
+    return prove([[check], [campaign], [molecule, lab, servers]], BUILD / "times.json")
 
 
-def prove(stages: Sequence[Stage], times: Path) -> int:
-    """Run these stages and write what they took; 0 when every test of every stage passed."""
+def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
+    junit = f"--junitxml={BUILD / name}.xml"
+    return [sys.executable, "-m", "pytest", "-v", junit, *(str(path.relative_to(REPOSITORY)) for path in paths)]
+
+
+def _junit(name: str) -> Callable[[int, str], Result]:
+    return lambda rc, out: read_junit(BUILD / f"{name}.xml", rc, out)
+
+
+def prove(groups: Sequence[Sequence[Stage]], times: Path) -> int:
+    """Run these groups of stages, those of a group beside each other; write what they took; 0 when all tests passed."""
     total = Counts(0, 0, 0)
     took: list[Took] = []
     seconds: dict[str, float] = {}
     failures: dict[str, str] = {}
-    for stage in stages:
-        print(f"== {stage.name}", flush=True)
-        started, used = time.monotonic(), _children_cpu_s()
-        rc, out = _run(stage.command)
-        result = stage.read(rc, out)
-        took.append(Took(stage.name, time.monotonic() - started, _children_cpu_s() - used))
-        total += result.counts
-        seconds |= {f"{stage.name}: {name}": s for name, s in result.seconds.items()}
-        failures |= {f"{stage.name}: {name}": reason for name, reason in result.failures.items()}
-        print(f"== {stage.name}: {result.counts} in {took[-1].seconds:.0f} s", flush=True)
-        write_times(times, took, seconds)
+    started, busy = time.monotonic(), _busy_s()
+    for group in groups:
+        with ThreadPoolExecutor(len(group)) as lanes:
+            running = {lanes.submit(_stage, stage, len(group) > 1): stage for stage in group}
+            for done in as_completed(running):
+                name, (result, stage_s) = running[done].name, done.result()
+                took.append(Took(name, stage_s))
+                total += result.counts
+                seconds |= {f"{name}: {test}": s for test, s in result.seconds.items()}
+                failures |= {f"{name}: {test}": reason for test, reason in result.failures.items()}
+                write_times(times, took, seconds)
+    share = (_busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)
     print_times(took, seconds)
+    print(f"== {time.monotonic() - started:.0f} s in all; the processors were busy for {share:.0%} of it")
     for name, reason in failures.items():
         print(f"FAILED {name}: {reason}")
     print(total)
@@ -118,15 +126,15 @@ def prove(stages: Sequence[Stage], times: Path) -> int:
 
 
 def write_times(path: Path, took: Sequence[Took], seconds: Mapping[str, float]) -> None:
-    """Write the stages in their order and the longest tests and scenarios, in seconds."""
-    stages = {one.stage: {"seconds": round(one.seconds, 1), "cpu_s": round(one.cpu_s, 1)} for one in took}
+    """Write the stages as they ended and the longest tests and scenarios, in seconds."""
+    stages = {one.stage: round(one.seconds, 1) for one in took}
     written = {"stages": stages, "longest": {name: round(s, 1) for name, s in longest(seconds)}}
     write_atomic(path, (json.dumps(written, indent=1) + "\n").encode(), 0o644)
 
 
 def print_times(took: Sequence[Took], seconds: Mapping[str, float]) -> None:
     """Print the same in a few lines."""
-    print("== times: " + ", ".join(f"{one.stage} {one.seconds:.0f} s ({one.cpu_s:.0f} CPU s)" for one in took))
+    print("== times: " + ", ".join(f"{one.stage} {one.seconds:.0f} s" for one in took))
     for name, s in longest(seconds):
         print(f"{s:7.1f} s  {name}")
 
@@ -136,22 +144,30 @@ def longest(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda item: -item[1])[:LONGEST]
 
 
-def _children_cpu_s() -> float:
-    """Processor time of all processes started here, and by them, that have ended and were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _busy_s() -> float:
+    """Processor time that this machine has spent since its start, in seconds (proc(5), /proc/stat)."""
+    user, nice, system, _idle, _iowait, irq, softirq = (
+        int(word) for word in Path("/proc/stat").read_text().split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _run(command: list[str]) -> tuple[int, str]:
-    """Run a stage, showing its output as it comes."""
+def _stage(stage: Stage, beside_others: bool) -> tuple[Result, float]:
+    """Run a stage and show its output as it comes, under its name where others run beside it."""
+    print(f"== {stage.name}", flush=True)
+    started = time.monotonic()
     lines = []
     with subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        stage.command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         for line in process.stdout or ():
-            print(line, end="", flush=True)
+            sys.stdout.write(f"{stage.name} | {line}" if beside_others else line)
+            sys.stdout.flush()
             lines.append(line)
-    return process.returncode, "".join(lines)
+    result = stage.read(process.returncode, "".join(lines))
+    took_s = time.monotonic() - started
+    print(f"== {stage.name}: {result.counts} in {took_s:.0f} s", flush=True)
+    return result, took_s
 
 
 def read_junit(path: Path, rc: int, out: str) -> Result:
@@ -177,7 +193,7 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
     return Result(Counts(passed, len(failures), skipped), seconds, failures)
 
 
-def read_molecule(out: str, rc: int) -> Result:
+def read_molecule(rc: int, out: str) -> Result:
     """What the lines of tools/molecule.py say."""
     each = re.findall(r"^molecule: (\w+) (passed in|FAILED after) (\d+) s", out, re.MULTILINE)
     passed = sum(how == "passed in" for _, how, _ in each)

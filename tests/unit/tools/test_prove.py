@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -32,27 +34,48 @@ def stage(name: str, result: Result, code: str = "") -> Stage:
 
 def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     unit = Result(Counts(12, 0, 0), {f"test_{number}": float(number) for number in range(12)})
-    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint('seen')"
     times = tmp_path / "times.json"
-    assert prove([stage("check", unit, busy), stage("molecule", Result(Counts(1, 0, 0), {"etcd": 9.5}))], times) == 0
+    molecule = stage("molecule", Result(Counts(1, 0, 0), {"etcd": 9.5}))
+    assert prove([[stage("check", unit, busy)], [molecule]], times) == 0
     kept = json.loads(times.read_text())
     assert list(kept["stages"]) == ["check", "molecule"]
-    assert kept["stages"]["check"]["cpu_s"] >= 0.3 > kept["stages"]["molecule"]["cpu_s"]
-    assert kept["stages"]["check"]["seconds"] > 0
+    assert kept["stages"]["check"] >= 0.3
     assert list(kept["longest"])[:4] == ["check: test_11", "check: test_10", "molecule: etcd", "check: test_9"]
     assert len(kept["longest"]) == 10
     shown = capfd.readouterr().out
+    assert "== check\nseen\n== check: 12 passed" in shown
     assert "    9.5 s  molecule: etcd\n" in shown
     assert "test_2" not in shown
+    assert re.search(r"the processors were busy for \d+% of it", shown)
     assert shown.splitlines()[-1] == "13 passed, 0 failed, 0 skipped"
+
+
+def test_stages_of_a_group_run_beside_each_other_and_each_line_names_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each writes into the other's pipe and reads its own: one after the other they would wait for ever."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    os.mkfifo(first)
+    os.mkfifo(second)
+    send, take = f"Path({str(first)!r}).write_text('x')", f"Path({str(second)!r}).read_text()"
+    answer = f"Path({str(first)!r}).read_text(); Path({str(second)!r}).write_text('x')"
+    group = [
+        stage("lab", Result(Counts(1, 0, 0), {}), f"from pathlib import Path; {send}; {take}; print('met')"),
+        stage("servers", Result(Counts(2, 0, 0), {}), f"from pathlib import Path; {answer}; print('met')"),
+    ]
+    assert prove([group], tmp_path / "times.json") == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert {"lab | met", "servers | met"} <= set(shown)
+    assert shown[-1] == "3 passed, 0 failed, 0 skipped"
 
 
 def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failed = Result(Counts(1, 1, 0), {}, {"tests.unit.test_a.test_long": "assert 1 == 2"})
-    stages = [stage("check", failed), stage("lab", Result(Counts(2, 0, 0), {}))]
-    assert prove(stages, tmp_path / "times.json") == 1
+    groups = [[stage("check", failed)], [stage("lab", Result(Counts(2, 0, 0), {}))]]
+    assert prove(groups, tmp_path / "times.json") == 1
     assert capfd.readouterr().out.splitlines()[-2:] == [
         "FAILED check: tests.unit.test_a.test_long: assert 1 == 2",
         "3 passed, 1 failed, 0 skipped",
@@ -96,8 +119,8 @@ def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_fa
 
 def test_the_lines_of_molecule_are_read() -> None:
     failures = {"etcd": "fatal: [etcd1]: FAILED! => it took 9 s"}
-    assert read_molecule(MOLECULE, 1) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
-    assert read_molecule("Traceback", 1) == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
+    assert read_molecule(1, MOLECULE) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
+    assert read_molecule(1, "Traceback") == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
 
 
 def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
