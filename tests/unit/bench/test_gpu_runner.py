@@ -18,6 +18,7 @@ import pytest
 from tests.bench.gpu import runner as runner_module
 from tests.bench.gpu.plan import Step
 from tests.bench.gpu.runner import LOG, RESULT, TABLE, Runner
+from tests.support.clocks import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -115,6 +116,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _wait_for_the_end_of(pid: int) -> None:
+    """Nobody waits for a process whose parent is gone: one that was killed ends a moment later."""
+    wait_until(lambda: not _alive(pid))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["ends when asked", "has to be killed"]
@@ -128,7 +134,8 @@ def test_a_step_that_hangs_is_ended_with_all_it_started(
     assert _states(out)["hangs"] == ("cut", f"it was not over after 3 s; see {LOG}")
     assert made.result["steps"]["hangs"]["figures"] == {"value": 1}, "what it had told is kept"
     assert _states(out)["after"] == ("done", "")
-    assert not any(_alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    for pid in (tmp_path / "pids").read_text().split():
+        _wait_for_the_end_of(int(pid))
 
 
 def test_nothing_of_a_step_s_group_is_left_when_it_ended_by_itself(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_nothing_of_a_step_s_group_is_left_when_it_ended_by_itself(tmp_path: Pat
         """)
     _run(out, {"leaves": script})
     assert _states(out)["leaves"] == ("done", "")
-    assert not _alive(int((tmp_path / "pid").read_text()))
+    _wait_for_the_end_of(int((tmp_path / "pid").read_text()))
 
 
 def test_a_long_output_is_kept_with_its_beginning_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +180,7 @@ def test_a_cut_at_any_moment_leaves_whole_results_of_what_was_done(tmp_path: Pat
     assert "| title of two | not measured: not reached | - |" in (out / TABLE).read_text()
     assert {path.name for path in out.iterdir()} == {LOG, RESULT, TABLE}
     wrapper, child = (tmp_path / "pids").read_text().split()
-    while _alive(int(wrapper)):
-        pass
+    _wait_for_the_end_of(int(wrapper))
     os.kill(int(child), signal.SIGKILL)
 
 
