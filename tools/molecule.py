@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / "build/molecule"
 # A scenario has up to five hosts; more at once wait for the disk.
 MAX_LANES = 4
-LOG_TAIL_LINES = 40
+LOG_LINES = 40
+# Colours, and the frame that molecule draws around Ansible's output.
+DECORATION = re.compile(r"^(?:\x1b\[[0-9;]*m|[ │┌└─])+|\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,19 @@ def main(roles: list[str]) -> int:
                 print(f"molecule: {role} passed in {took}", flush=True)
                 continue
             failed.append(role)
-            tail = "\n".join(_log(role).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
-            print(f"molecule: {role} FAILED after {took}; the end of {_log(role)}:\n{tail}", flush=True)
+            why = "\n".join(failure(_log(role).read_text(errors="replace")))
+            print(f"molecule: {role} FAILED after {took}; from {_log(role)}:\n{why}", flush=True)
     _kept().parent.mkdir(parents=True, exist_ok=True)
     write_atomic(_kept(), json.dumps(known, indent=1, sort_keys=True).encode(), 0o644)
     print(f"molecule: {len(roles) - len(failed)} passed, {len(failed)} failed{': ' * bool(failed)}{' '.join(failed)}")
     return 1 if failed else 0
+
+
+def failure(log: str) -> list[str]:
+    """The lines of a log that say what failed: from Ansible's first `fatal` on, else the last ones; undecorated."""
+    lines = [DECORATION.sub("", line).rstrip() for line in log.splitlines()]
+    fatal = next((number for number, line in enumerate(lines) if line.startswith("fatal: ")), len(lines) - LOG_LINES)
+    return lines[max(fatal, 0) :][:LOG_LINES]
 
 
 def longest_first(roles: list[str], known: dict[str, float]) -> list[str]:

@@ -199,8 +199,7 @@ def read_molecule(rc: int, out: str) -> Result:
     passed = sum(how == "passed in" for _, how, _ in each)
     failures = {}
     for role, tail in re.findall(r"^molecule: (\w+) FAILED after [^\n]*\n(.*?)(?=^molecule: |\Z)", out, re.M | re.S):
-        fatal = re.findall(r"^(?:fatal|failed): .+$", tail, re.MULTILINE)
-        failures[role] = _one_line(fatal[-1]) if fatal else _last_line(tail)
+        failures[role] = _one_line(tail) if tail.startswith("fatal: ") else _last_line(tail)
     if rc and not failures:
         failures = {f"exit code {rc}": _last_line(out)}
     return Result(Counts(passed, len(failures), 0), {role: float(s) for role, _, s in each}, failures)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.molecule import last_seconds, longest_first
+from tools.molecule import LOG_LINES, failure, last_seconds, longest_first
 from tools.prove import Counts, Result, Stage, prove, read_junit, read_molecule
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
@@ -21,9 +21,9 @@ JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 </testsuite></testsuites>"""
 NONE_FAILED = '<testsuites><testsuite><testcase classname="a" name="b" time="1"/></testsuite></testsuites>'
 MOLECULE = """molecule: pki passed in 41 s (12 CPU s)
-molecule: etcd FAILED after 130 s (30 CPU s); the end of etcd.log:
-fatal: [etcd1]: FAILED! => it took 9 s
-PLAY RECAP
+molecule: etcd FAILED after 130 s (30 CPU s); from etcd.log:
+fatal: [etcd1]: FAILED! =>
+msg: it took 9 s
 molecule: 1 passed, 1 failed: etcd
 """
 
@@ -118,9 +118,20 @@ def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_fa
 
 
 def test_the_lines_of_molecule_are_read() -> None:
-    failures = {"etcd": "fatal: [etcd1]: FAILED! => it took 9 s"}
+    failures = {"etcd": "fatal: [etcd1]: FAILED! => msg: it took 9 s"}
     assert read_molecule(1, MOLECULE) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
     assert read_molecule(1, "Traceback") == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
+
+
+def test_what_failed_in_a_log_is_shown_without_its_frame() -> None:
+    task = "  \x1b[2m\x1b[32m│\x1b[0m TASK [Ask]"
+    fatal = "  \x1b[2m\x1b[31m│\x1b[0m \x1b[0;31mfatal: [api-1]: FAILED! => \x1b[0m"
+    more = "  \x1b[2m\x1b[31m│\x1b[0m \x1b[0;31m    rc: 2\x1b[0m"
+    shown = failure("\n".join([task, fatal, more, *["later"] * 99]))
+    assert shown[:3] == ["fatal: [api-1]: FAILED! =>", "rc: 2", "later"]
+    assert len(shown) == LOG_LINES
+    assert failure("\n".join([task, *map(str, range(99))]))[-1] == "98"
+    assert failure(task) == ["TASK [Ask]"]
 
 
 def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
