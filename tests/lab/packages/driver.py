@@ -5,7 +5,11 @@ Debian: names and versions as they were installed by hand on Debian 12 and 13 fr
 nvidia-kernel-support, nvidia-persistenced, nvidia-modprobe, nvidia-driver-pinning-580) and NVIDIA's installation guide
 ("compute-only: nvidia-driver-cuda nvidia-kernel-open-dkms"). Ubuntu: the branch is in the names
 (nvidia-driver-580-open=580.105.08-0ubuntu1, nvidia-dkms-580-open, libnvidia-compute-580, ...), as in the control
-template of NVIDIA/ubuntu-packaging-nvidia-driver. That of Debian's 580 packages is not published: that
+template of NVIDIA/ubuntu-packaging-nvidia-driver. From 590 on it is gone:
+nvidia-headless-open=615.71.09-1ubuntu1 and nvidia-persistenced were installed so, and there is no nvidia-utils. Where
+nvidia-smi is then, and what excludes the packages of earlier branches, is as we suppose it.
+
+That of Debian's 580 packages is not published: that
 `nvidia-smi` is in nvidia-driver-cuda, that the two kinds of kernel modules exclude each other and that libraries lie
 directly in the multiarch folder is as we understood the guide, not as we saw in a package.
 
@@ -21,6 +25,8 @@ from .deb import File, Package, package, with_scripts
 
 # The branches that the tests upgrade between, and down again; the first is what a new host gets.
 VERSIONS = ("580.105.08", "580.65.06", "575.57.08")
+# Of the branches whose Ubuntu packages have no branch in their names; Debian's are called as before.
+UNBRANCHED = "595.71.05"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 MACHINE = "/usr/local/lib/muster-lab"
 KERNEL = "/var/lib/muster-lab/kernel"
@@ -28,8 +34,11 @@ KERNEL = "/var/lib/muster-lab/kernel"
 
 def packages(distribution: str, libraries: Path) -> list[Package]:
     """The driver's packages of every version."""
-    of_version = _debian if distribution.startswith("debian") else _ubuntu
+    is_debian = distribution.startswith("debian")
+    of_version = _debian if is_debian else _ubuntu
     built = [one for version in VERSIONS for one in of_version(version, libraries)]
+    if not is_debian:
+        built += _ubuntu(UNBRANCHED, libraries)
     branches = sorted({version.split(".")[0] for version in VERSIONS})
     return [*built, *(_pinning(branch) for branch in branches)]
 
@@ -111,8 +120,11 @@ def _debian(version: str, libraries: Path) -> list[Package]:
 
 
 def _ubuntu(version: str, libraries: Path) -> list[Package]:
-    full, branch = f"{version}-0ubuntu1", version.split(".")[0]
-    common = f"nvidia-kernel-common-{branch}"
+    branch = version.split(".")[0]
+    has_branch = version != UNBRANCHED
+    full, of_branch = (f"{version}-0ubuntu1", f"-{branch}") if has_branch else (f"{version}-1ubuntu1", "")
+    common, compute = f"nvidia-kernel-common{of_branch}", f"libnvidia-compute{of_branch}"
+    daemon = f"nvidia-compute-utils{of_branch}" if has_branch else "nvidia-persistenced"
 
     def plain(name: str, *depends: str, **fields: str) -> Package:
         return configured(package(name, full, {}, depends, **fields))
@@ -121,26 +133,26 @@ def _ubuntu(version: str, libraries: Path) -> list[Package]:
         """Of all branches one alone can be installed: each provides the name without the branch."""
         return {"provides": name, "conflicts": name, "replaces": name}
 
+    tools = {"/usr/bin/nvidia-smi": tool("nvidia_smi")}
+    both = library_files("libnvidia-ml", version, libraries) | library_files("libcuda", version, libraries)
     built = [
         with_ldconfig(
-            package(
-                f"libnvidia-compute-{branch}", full,
-                library_files("libnvidia-ml", version, libraries) | library_files("libcuda", version, libraries),
-                **one_of("libnvidia-compute"),
+            package(compute, full, both, **one_of("libnvidia-compute"))
+            if has_branch
+            else package(
+                compute, full, both | tools, provides="nvidia-smi", conflicts="nvidia-smi", replaces="nvidia-smi"
             )
         ),
-        configured(
-            package(f"nvidia-utils-{branch}", full, {"/usr/bin/nvidia-smi": tool("nvidia_smi")},
-                    (f"libnvidia-compute-{branch}",), **one_of("nvidia-smi"))
-        ),
-        persistenced(full, f"nvidia-compute-utils-{branch}", f"libnvidia-compute-{branch}",
-                      **one_of("nvidia-persistenced")),
+        persistenced(full, daemon, compute, **(one_of("nvidia-persistenced") if has_branch else {})),
         configured(package(common, full, modprobe_files(), **one_of("nvidia-kernel-common"))),
         plain("nvidia-modprobe"),
-    ]  # fmt: skip
+    ]
+    if has_branch:
+        utils = package(f"nvidia-utils-{branch}", full, tools, (compute,), **one_of("nvidia-smi"))
+        built.append(configured(utils))
     for suffix, flavour in (("-open", "open"), ("", "proprietary")):
-        dkms = f"nvidia-dkms-{branch}{suffix}"
-        source = f"nvidia-kernel-source-{branch}{suffix}"
+        dkms = f"nvidia-dkms{of_branch}{suffix}"
+        source = f"nvidia-kernel-source{of_branch}{suffix}"
         built += [
             configured(package(source, full, _source(version, flavour), **one_of("nvidia-kernel-source"))),
             _dkms(
@@ -149,20 +161,14 @@ def _ubuntu(version: str, libraries: Path) -> list[Package]:
                 version,
             ),
         ]  # fmt: skip
-        parts = (
-            dkms,
-            source,
-            f"libnvidia-compute-{branch}",
-            f"nvidia-compute-utils-{branch}",
-            f"nvidia-utils-{branch}",
-        )
-        headless = [f"{part} (= {full})" for part in (dkms, source, *parts[2:4])]
+        headless = [f"{part} (= {full})" for part in (dkms, source, compute, daemon)]
+        smi = [f"nvidia-utils-{branch} (= {full})"] if has_branch else []
         built += [
-            plain(f"nvidia-headless-{branch}{suffix}", *headless),
-            plain(f"nvidia-driver-{branch}{suffix}", *(f"{part} (= {full})" for part in parts)),
+            plain(f"nvidia-headless{of_branch}{suffix}", *headless),
+            plain(f"nvidia-driver{of_branch}{suffix}", *headless, *smi),
         ]
         meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
-        built.append(plain(f"{meta}-{branch}", f"nvidia-driver-{branch}{suffix} (= {full})"))
+        built.append(plain(f"{meta}{of_branch}", f"nvidia-driver{of_branch}{suffix} (= {full})"))
     return built
 
 

@@ -115,7 +115,7 @@ def test_versions_are_exact() -> None:
     assert apt.resolve({"libcuda1": "580.105.08-1"}, host.run) == {"libcuda1": "580.105.08-1"}
     with pytest.raises(FleetError, match=r"has libcuda1 580\.65; they have 580\.105\.08-1, 580\.65\.06-1$"):
         apt.resolve({"libcuda1": "580.65"}, host.run)
-    with pytest.raises(FleetError, match="no package source of the host has nvidia-smi; see /etc/apt"):
+    with pytest.raises(FleetError, match="no package source of the host has nvidia-smi; see fleet_nvidia_source and"):
         apt.resolve({"nvidia-smi": "1"}, host.run)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     apt,
     carry_out,
@@ -427,28 +428,6 @@ def test_a_host_at_work(tmp_path: Path, kubelet: str, burnin: str, containers: t
     assert services.at_work(run, tmp_path) == why
 
 
-@pytest.mark.parametrize(
-    ("source", "on", "flavour", "expected"),
-    [
-        ("nvidia", "debian12", "proprietary", "nvidia-kernel-dkms=580.1 nvidia-driver-cuda=580.1"),
-        ("nvidia", "ubuntu24.04", "open", "nvidia-headless-580-open=580.1 nvidia-utils-580=580.1"),
-        (
-            "debian", "debian12", "open",
-            "nvidia-open-kernel-dkms=580.1 nvidia-smi=580.1 libnvidia-ml1=580.1 libcuda1=580.1 nvidia-persistenced=",
-        ),
-        (
-            "ubuntu", "ubuntu24.04", "open",
-            "nvidia-headless-no-dkms-580-server-open=580.1 nvidia-utils-580-server=580.1 "
-            "nvidia-compute-utils-580-server=580.1 linux-modules-nvidia-580-server-open-6.8.0-90-generic=",
-        ),
-    ],
-)  # fmt: skip
-def test_packages_of_each_source(source: str, on: str, flavour: str, expected: str) -> None:
-    found = driver_packages.packages(source, on, "580.1", flavour, ("6.8.0-90-generic",))
-    assert " ".join(f"{one.name}={one.version}" for one in found) == expected
-    assert all(driver_packages.is_driver(one.name) for one in found if one.name != "nvidia-persistenced")
-
-
 @pytest.mark.parametrize("name", ["nvidia-driver-pinning-580", "cuda-keyring", "nvidia-container-toolkit", "nvlsm"])
 def test_what_is_no_driver(name: str) -> None:
     assert not driver_packages.is_driver(name)
@@ -592,6 +571,27 @@ def test_headers_follow_the_kernel_that_apt_brings(tmp_path: Path) -> None:
     assert result.plan == Plan() and result.steps == (
         "without linux-headers-amd64 the next kernel that apt brings has no module",
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ("ubuntu24.04", "that nvidia calls it nvidia-headless-open in 595.71.05 is reported or assumed, not read"),
+        ("debian12", "no package source of the host has nvidia-kernel-open-dkms; see fleet_nvidia_source"),
+    ],
+)
+def test_a_name_that_no_source_has_is_told_with_what_to_set(tmp_path: Path, system: str, said: str) -> None:
+    machine = Machine(tmp_path)
+    whole = machine.run
+
+    def without(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return Output(0, "", "") if "madison" in command else whole(command)
+
+    machine.run = without  # type: ignore[method-assign]
+    with pytest.raises(FleetError) as failure:
+        machine.converge(replace(WANTED, version="595.71.05", system=system))
+    assert said in str(failure.value)
+    assert ("set fleet_nvidia_driver_version" in str(failure.value)) == (system == "ubuntu24.04")
 
 
 def test_headers_that_are_nowhere_are_a_warning(tmp_path: Path) -> None:

@@ -101,6 +101,16 @@ def test_ubuntus_packages_have_the_branch_in_their_names(repository: Path, tmp_p
     assert both.returncode != 0 and "you have held broken packages" in both.stderr
 
 
+def test_from_590_on_ubuntus_packages_have_none_and_exclude_those_before(repository: Path, tmp_path: Path) -> None:
+    apt = Apt(tmp_path, repository, "ubuntu2404/x86_64", "good")
+    assert apt("update").returncode == 0
+    plan = apt.plan("nvidia-headless-open")
+    assert plan["nvidia-dkms-open"] == plan["libnvidia-compute"] == f"{driver.UNBRANCHED}-1ubuntu1"
+    assert not any("595" in name or "utils" in name for name in plan)
+    both = apt("--simulate", "install", "nvidia-headless-580-open", "nvidia-headless-open")
+    assert both.returncode != 0 and "you have held broken packages" in both.stderr
+
+
 def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_path: Path) -> None:
     apt = Apt(tmp_path, repository, "distribution/ubuntu2404", "good")
     assert apt("update").returncode == 0
@@ -122,20 +132,21 @@ def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_p
 
 @pytest.mark.parametrize("flavour", ["open", "proprietary"])
 @pytest.mark.parametrize(
-    ("source", "system", "folder", "release"),
+    ("source", "system", "folder", "version", "release"),
     [
-        ("nvidia", driver_packages.DEBIAN, "debian12/x86_64", "1"),
-        ("nvidia", driver_packages.UBUNTU, "ubuntu2404/x86_64", "0ubuntu1"),
-        ("ubuntu", driver_packages.UBUNTU, "distribution/ubuntu2404", "0ubuntu0.24.04.1"),
+        ("nvidia", driver_packages.DEBIAN, "debian12/x86_64", "580.105.08", "1"),
+        ("nvidia", driver_packages.UBUNTU, "ubuntu2404/x86_64", "580.105.08", "0ubuntu1"),
+        ("nvidia", driver_packages.UBUNTU, "ubuntu2404/x86_64", driver.UNBRANCHED, "1ubuntu1"),
+        ("ubuntu", driver_packages.UBUNTU, "distribution/ubuntu2404", "580.105.08", "0ubuntu0.24.04.1"),
     ],
 )
 def test_what_the_role_installs_can_be_installed(
-    repository: Path, tmp_path: Path, flavour: str, source: str, system: str, folder: str, release: str
+    repository: Path, tmp_path: Path, flavour: str, source: str, system: str, folder: str, version: str, release: str
 ) -> None:
     apt = Apt(tmp_path, repository, folder, "good")
     assert apt("update").returncode == 0
     kernels = distribution.KERNELS["ubuntu2404"] if source == "ubuntu" else ()
-    wanted = driver_packages.packages(source, system, "580.105.08", flavour, kernels)
+    wanted = driver_packages.packages(source, system, version, flavour, kernels)
     plan = apt.plan(*(f"{one.name}={one.version}-{release}" if one.version else one.name for one in wanted))
     assert {one.name for one in wanted} <= set(plan)
     assert all(driver_packages.is_driver(name) for name in plan if name.startswith(("libnvidia", "libcuda", "linux-")))

@@ -135,7 +135,8 @@ def _resolve(name: str, wanted: str, run: Run, without: str) -> str:
             return version
     if not found:
         raise FleetError(
-            f"no package source of the host has {name}; see /etc/apt/sources.list.d (source and component)"
+            f"no package source of the host has {name}; see fleet_nvidia_source and fleet_nvidia_repository_url, and "
+            "/etc/apt/sources.list.d (source and component)"
         )
     raise FleetError(f"no package source of the host has {name} {wanted}; they have {', '.join(found[:5])}")
 

@@ -128,7 +128,7 @@ def _install(host: Host, facts: Facts, wanted: Wanted) -> str:
     apt.update(host.run, host.repository if wanted.source == NVIDIA else None)
     asked = {one.name: one.version for one in decide.wanted_packages(facts, wanted)}
     aside = host.repository.url if host.repository is not None and wanted.source != NVIDIA else ""
-    exact = apt.resolve(asked, host.run, aside)
+    exact = _resolve(asked, host, aside, facts, wanted)
     if driver_packages.builds_modules(wanted.source) and facts.kernel.headers is False:
         missing = _get_headers(host, str(facts.kernel.release))
         if missing:
@@ -136,6 +136,22 @@ def _install(host: Host, facts: Facts, wanted: Wanted) -> str:
     held = [one.name for one in facts.driver.packages or () if one.held]
     apt.install(exact, host.run, held)
     return ""
+
+
+def _resolve(asked: Mapping[str, str], host: Host, aside: str, facts: Facts, wanted: Wanted) -> dict[str, str]:
+    try:
+        return apt.resolve(asked, host.run, aside)
+    except FleetError as error:
+        kind = decide.flavour(facts, wanted)
+        unread = driver_packages.unread(wanted.source, wanted.system, wanted.version, kind)
+        named = [name for name in unread if f" {name}" in str(error)]
+        if not named:
+            raise
+        raise FleetError(
+            f"{error}; that {wanted.source} calls it {named[0]} in {wanted.version} is reported or assumed, not read: "
+            f"if `apt-cache search nvidia` has it under another name, set fleet_nvidia_driver_version to another "
+            "branch, or install the driver yourself and set fleet_nvidia_source: image"
+        ) from error
 
 
 def _get_headers(host: Host, release: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_names
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver import OPEN
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver_names import DEBIAN, UBUNTU
 
-DEBIAN, UBUNTU = "debian12", "ubuntu24.04"
 # What `Package:` of apt's preferences covers: all that is made of one release of the driver, and nothing with another
 # version of its own that could be meant by the same version.
 PINNED = "nvidia-* libnvidia-* libcuda1 cuda-drivers* firmware-nvidia-* xserver-xorg-video-nvidia*"
@@ -45,30 +46,25 @@ def supported(source: str, system: str) -> bool:
 def packages(source: str, system: str, version: str, flavour: str, kernels: tuple[str, ...]) -> tuple[Wanted, ...]:
     """What to install; `kernels`: the releases that get prebuilt modules, which Ubuntu's source alone has.
 
-    Compute only: no X server. NVIDIA driver installation guide ("Compute-only"); Debian's and Ubuntu's own as their
-    archives name them.
+    Compute only: no X server. Raises ValueError for a version that does not begin with a branch.
     """
-    branch = version.split(".")[0]
-    is_open = flavour == OPEN
-    if source == "nvidia" and system == DEBIAN:
-        names = ("nvidia-kernel-open-dkms" if is_open else "nvidia-kernel-dkms", "nvidia-driver-cuda")
-        return tuple(Wanted(name, version) for name in names)
+    branch, is_open = _branch(version), flavour == OPEN
+    found = driver_names.names(source, system, branch, is_open=is_open)
+    wanted = tuple(Wanted(one.name, version if one.with_driver else "") for one in found)
+    if builds_modules(source):
+        return wanted
     suffix = "-open" if is_open else ""
-    if source == "nvidia":
-        names = (f"nvidia-headless-{branch}{suffix}", f"nvidia-utils-{branch}")
-        return tuple(Wanted(name, version) for name in names)
-    if source == "debian":
-        names = (
-            "nvidia-open-kernel-dkms" if is_open else "nvidia-kernel-dkms",
-            "nvidia-smi",
-            "libnvidia-ml1",
-            "libcuda1",
-        )
-        return (*(Wanted(name, version) for name in names), Wanted("nvidia-persistenced", ""))
-    server = f"{branch}-server"
-    names = (f"nvidia-headless-no-dkms-{server}{suffix}", f"nvidia-utils-{server}", f"nvidia-compute-utils-{server}")
-    prebuilt = (Wanted(f"linux-modules-nvidia-{server}{suffix}-{kernel}", "") for kernel in kernels)
-    return (*(Wanted(name, version) for name in names), *prebuilt)
+    return (*wanted, *(Wanted(f"linux-modules-nvidia-{branch}-server{suffix}-{kernel}", "") for kernel in kernels))
+
+
+def unread(source: str, system: str, version: str, flavour: str) -> tuple[str, ...]:
+    """The names among `packages` that are in no page of their source, but reported or assumed."""
+    found = driver_names.names(source, system, _branch(version), is_open=flavour == OPEN)
+    return tuple(one.name for one in found if one.mark != driver_names.READ)
+
+
+def _branch(version: str) -> int:
+    return int(version.split(".")[0])
 
 
 def followers(source: str, version: str, flavour: str, kernels: tuple[str, ...]) -> tuple[str, ...]:
