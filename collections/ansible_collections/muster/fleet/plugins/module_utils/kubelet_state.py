@@ -6,12 +6,13 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Check, Server, ask, context_of
+from ansible_collections.muster.fleet.plugins.module_utils.pem_certificates import first
 
 _SERVER = re.compile(r"^\s*server:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
@@ -50,6 +51,22 @@ def resolv_conf(root: Path = Path("/")) -> str:
     etc = root / "etc/resolv.conf"
     stub = etc.is_symlink() and etc.readlink().name == RESOLVED_STUB
     return f"/{RESOLVED_UPSTREAM}" if stub and (root / RESOLVED_UPSTREAM).exists() else "/etc/resolv.conf"
+
+
+def foreign_certificates(paths: Sequence[Path], signer: str) -> list[Path]:
+    """Those of these certificate files that another CA than the first in `signer` (PEM, empty: none named) has signed.
+
+    A file that is not there, or whose signer cannot be told, is not foreign.
+    """
+    authority = first(signer)
+    if authority is None or not authority.key_id:
+        return []
+    found = []
+    for path in paths:
+        leaf = first(path.read_text(encoding="ascii", errors="replace")) if path.exists() else None
+        if leaf is not None and leaf.signer_id and leaf.signer_id != authority.key_id:
+            found.append(path)
+    return found
 
 
 def node_absent(server: Server, node: str) -> bool:

@@ -132,6 +132,17 @@ def pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
+def load_key(path: Path, content: bytes) -> ec.EllipticCurvePrivateKey:
+    """The key in `content`, which is that of the file `path`. Raises FleetError."""
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise FleetError(f"{path} is not a private key; put it back from your backup") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FleetError(f"{path} is not an elliptic curve key; put back the one that this fleet began with")
+    return key
+
+
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
@@ -164,7 +175,7 @@ def _load_issuer(order: Order, name: str) -> Issuer:
     if name not in order.ca_keys:
         raise FleetError(f"{folder}/ca.key must sign and was not given; add it to ca_keys")
     certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    key = _load_key(folder / "ca.key", order.ca_keys[name].encode())
+    key = load_key(folder / "ca.key", order.ca_keys[name].encode())
     # The plan cannot look into a key under ansible-vault, so it is compared here.
     if key.public_key() != certificate.public_key():
         raise FleetError(f"{folder}/ca.key is not the key of {folder}/ca.crt; put the right one back from your backup")
@@ -173,17 +184,7 @@ def _load_issuer(order: Order, name: str) -> Issuer:
 
 def _kept_or_new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """The key that a killed run has left, else a new one."""
-    return _load_key(path, path.read_bytes()) if path.exists() else ec.generate_private_key(ec.SECP256R1())
-
-
-def _load_key(path: Path, content: bytes) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(content, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise FleetError(f"{path} is not a private key; put it back from your backup") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FleetError(f"{path} is not an elliptic curve key; put back the one that this fleet began with")
-    return key
+    return load_key(path, path.read_bytes()) if path.exists() else ec.generate_private_key(ec.SECP256R1())
 
 
 def _file(path: Path | str, content: bytes) -> files.FileSpec:

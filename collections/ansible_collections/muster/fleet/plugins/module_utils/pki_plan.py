@@ -177,12 +177,20 @@ def _authority_reason(request: Request, authority: Authority, now: datetime, war
         return "it does not exist"
     remaining = certificate.not_valid_after_utc - now
     advice = f"move {folder} away to make a new CA (all its certificates are then issued again)"
+    rotate = "replace it with playbooks/rotate_certificates.yml"
     if remaining <= timedelta(0):
-        raise FleetError(f"{folder}/ca.crt has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
+        raise FleetError(
+            f"{folder}/ca.crt has expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {rotate} -e step=reissue"
+        )
     if remaining < request.renew_before:
-        warnings.append(f"{folder}/ca.crt expires on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
+        warnings.append(f"{folder}/ca.crt expires on {certificate.not_valid_after_utc:%Y-%m-%d}; {rotate}")
     key = folder / "ca.key"
     if key.exists() and not _is_vaulted(key) and _key_public(key) != _public(certificate):
+        if (folder / "next.crt").exists():
+            raise FleetError(
+                f"{folder}: a rotation was cut in its second step; run playbooks/rotate_certificates.yml "
+                "-e step=reissue again"
+            )
         raise FleetError(
             f"{key} is not the key of {folder}/ca.crt; put the right one back from your backup, or {advice}"
         )

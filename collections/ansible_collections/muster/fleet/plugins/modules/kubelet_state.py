@@ -12,6 +12,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
 from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import (
+    foreign_certificates,
     kubeconfig_server,
     machine_id,
     node_absent,
@@ -50,6 +51,15 @@ options:
   node:
     description: Name of the node. Not given, nobody is asked for its Node.
     type: str
+  serving_cert:
+    description: Kubelet's own serving certificate.
+    type: path
+    default: /var/lib/kubelet/pki/kubelet-server-current.pem
+  signer:
+    description: >-
+      The kubelets' CA in PEM, the one that signs first. A certificate that another CA has signed counts as none: that
+      CA is being replaced. Not given, any signer is right.
+    type: str
 extends_documentation_fragment:
   - muster.fleet.check_mode.looks
 author:
@@ -66,7 +76,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 registered:
-  description: There is a client certificate and it has not expired.
+  description: There is a client certificate, it has not expired, and O(signer) has signed it.
   returned: success
   type: bool
 server:
@@ -81,6 +91,11 @@ gate_message:
   description: The gate's own sentence when it is closed.
   returned: success
   type: str
+foreign:
+  description: Certificates of kubelet that another CA than O(signer) has signed.
+  returned: success
+  type: list
+  elements: str
 node_lost:
   description: >-
     Kubelet runs and has registered, but there is no Node of its name: somebody deleted it, and kubelet does not
@@ -104,6 +119,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "kubeconfig": {"type": "path", "required": True},
     "gate": {"type": "list", "elements": "str", "default": []},
     "node": {"type": "str"},
+    "serving_cert": {"type": "path", "default": "/var/lib/kubelet/pki/kubelet-server-current.pem"},
+    "signer": {"type": "str"},
 }
 
 
@@ -142,12 +159,15 @@ def node_lost(params: dict[str, Any], url: str) -> bool:
 def look(module: AnsibleModule) -> dict[str, Any]:
     """Look at the host. Raises OSError and FleetError."""
     params = module.params
-    registered = client_certificate_valid(module, params["client_cert"])
+    own = [Path(params["client_cert"]), Path(params["serving_cert"])]
+    foreign = [str(path) for path in foreign_certificates(own, params["signer"] or "")]
+    registered = client_certificate_valid(module, params["client_cert"]) and params["client_cert"] not in foreign
     server = kubeconfig_server(Path(params["kubeconfig"]))
     gate_open, gate_message = ask_gate(module, params["gate"])
     return {
         "changed": False,
         "registered": registered,
+        "foreign": foreign,
         "server": server,
         "node_lost": registered and node_lost(params, server),
         "gate_open": gate_open,
