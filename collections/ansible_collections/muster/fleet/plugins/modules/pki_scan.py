@@ -30,6 +30,11 @@ options:
     type: list
     elements: path
     default: [/var/lib/kubelet/pki/kubelet-client-current.pem, /var/lib/kubelet/pki/kubelet-server-current.pem]
+  signers:
+    description: Files with the CA that signs alone. They trust nobody, and do not count as lacking.
+    type: list
+    elements: path
+    default: [/etc/kubernetes/controller-manager/kubelet-ca.crt]
   exchanges:
     description: The CAs that are being replaced, as RV(muster.fleet.pki_rotate#module:under_way) tells them.
     type: list
@@ -77,6 +82,11 @@ _KUBELET = [f"/var/lib/kubelet/pki/kubelet-{name}-current.pem" for name in ("cli
 ARGUMENT_SPEC: dict[str, Any] = {
     "folders": {"type": "list", "elements": "path", "default": ["/etc"]},
     "files": {"type": "list", "elements": "path", "default": _KUBELET},
+    "signers": {
+        "type": "list",
+        "elements": "path",
+        "default": ["/etc/kubernetes/controller-manager/kubelet-ca.crt"],
+    },
     "exchanges": {
         "type": "list",
         "elements": "dict",
@@ -97,9 +107,10 @@ def scan(module: AnsibleModule) -> dict[str, Any]:
         *pem.files_below([Path(folder) for folder in module.params["folders"]]),
         *pem.with_certificates([Path(file) for file in module.params["files"]]),
     ]
+    lacking = {path for exchange in exchanges for path in pem.lacking(files, exchange)}
     return {
         "changed": False,
-        "lacking": sorted({path for exchange in exchanges for path in pem.lacking(files, exchange)}),
+        "lacking": sorted(lacking - set(module.params["signers"])),
         "signed_by_old": sorted({path for exchange in exchanges for path in pem.signed_by_old(files, exchange)}),
     }
 
