@@ -37,7 +37,12 @@ def failed(run: Run, entries: Mapping[str, Entry]) -> list[Entry]:
 def stop(run: Run, entries: Mapping[str, Entry], most_failures: int) -> str:
     """Why no further batch is begun, "" where one may be."""
     names = [entry.node for entry in failed(run, entries)]
-    return f"{len(names)} failed ({', '.join(names)})" if len(names) >= most_failures else ""
+    if len(names) < most_failures:
+        return ""
+    return (
+        f"{len(names)} failed ({', '.join(names)}) and driver_upgrade_max_failures is {most_failures}: no further "
+        "batch begins; mend what they failed of, then go on as the last lines of this run say"
+    )
 
 
 def summary(run: Run, entries: Mapping[str, Entry], command: str) -> list[str]:

@@ -140,7 +140,7 @@ def _ubuntu(version: str, libraries: Path) -> list[Package]:
             package(compute, full, both, **one_of("libnvidia-compute"))
             if has_branch
             else package(
-                compute, full, both | tools, provides="nvidia-smi", conflicts="nvidia-smi", replaces="nvidia-smi"
+                compute, full, {**both, **tools}, provides="nvidia-smi", conflicts="nvidia-smi", replaces="nvidia-smi"
             )
         ),
         persistenced(full, daemon, compute, **(one_of("nvidia-persistenced") if has_branch else {})),

@@ -79,6 +79,7 @@ def test_hosts_that_are_given_back_fail_nothing(ansible_playbook: Playbook, site
         assert f"{name}  NOT DONE  driver {OLD} -> {NEW}: `gpu-burnin repair look` does not answer" in done.stdout
         assert site.spec(name) == {}
     assert "Bring the host to rest" not in done.stdout
+    assert "stops before its next batch" not in done.stdout
 
 
 @pytest.mark.slow
@@ -90,6 +91,11 @@ def test_a_failure_is_kept_stops_the_next_batch_and_is_told(ansible_playbook: Pl
     done = run(ansible_playbook, site)
     assert done.returncode == 2, done.stdout + done.stderr
     assert f"gpu-1  FAILED  driver {OLD} -> {NEW}: bob has it in repair since s (a new GPU)" in done.stdout
+    stopped = "This run stops before its next batch: 1 failed (gpu-1) and driver_upgrade_max_failures is 1"
+    assert stopped in " ".join(done.stdout.split())
+    # A result with a key `failed` would be a failure of the task that tells, and of its words.
+    assert "gpu-1: the driver was not changed; see the lines above" in done.stdout + done.stderr
+    assert "Unknown error" not in done.stdout + done.stderr
     assert "gpu-2  untouched: the run ended before it" in done.stdout
     assert site.entry().outcome is Outcome.FAILED and site.spec("gpu-2") == {}
     assert site.spec()["repair"]["who"] == "bob"

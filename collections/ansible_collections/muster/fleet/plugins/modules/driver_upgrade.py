@@ -176,7 +176,7 @@ stop:
   description: Why no further batch begins; empty where one may.
   returned: in the phase next
   type: str
-failed:
+out_of_work:
   description: The hosts that stay out of work.
   returned: in the phase summary
   type: list
@@ -246,7 +246,7 @@ def _between(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
         return {"changed": False, "stop": lost or text.stop(run, entries, given["max_failures"])}
     lock.release(directory, me)
     failed = [entry.node for entry in text.failed(run, entries)]
-    return {"changed": False, "text": text.summary(run, entries, given["command"]), "failed": failed}
+    return {"changed": False, "text": text.summary(run, entries, given["command"]), "out_of_work": failed}
 
 
 def _planned(cluster: Cluster, directory: Path, given: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
