@@ -25,7 +25,7 @@ case $level in
 esac
 if [[ $level != controller ]]; then
   lock=requirements/dev.txt
-  packages+=(g++ gpg gpg-agent libc6-dev make openssl shellcheck)
+  packages+=(g++ gpg gpg-agent kmod libc6-dev make openssl shellcheck)
 fi
 if [[ $level == lab ]]; then
   packages+=(age containernetworking-plugins iproute2 iptables mmdebstrap podman rclone runc)

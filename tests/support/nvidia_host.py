@@ -36,6 +36,7 @@ class NvidiaHost:
             "systemctl": self._systemctl,
             "/sbin/ldconfig": Output(0, "0 libs found\n", ""),
             "modinfo": self._modinfo,
+            "modprobe": self._modprobe,
         }
         self.services: dict[str, str] = {}
         self._modules: dict[str, str] = {}
@@ -121,6 +122,18 @@ class NvidiaHost:
             load = "loaded" if state else "not-found"
             blocks.append(f"LoadState={load}\nActiveState={state or 'inactive'}\n")
         return Output(0, "\n".join(blocks), "")
+
+    def _modprobe(self, command: Sequence[str]) -> Output:
+        """With --show-depends: of the modules that were added, the one below updates/ first."""
+        release, name = command[list(command).index("-S") + 1], command[-1]
+        folder = self.root / "lib/modules" / release
+        files = [Path(path) for path in self._modules if Path(path).is_file() and Path(path).is_relative_to(folder)]
+        mine = [path for path in files if path.name.split(".")[0] == name]
+        if not mine and files and name == "nvidia":
+            return Output(0, f"install modprobe -i {files[0].name.split('.')[0]} $CMDLINE_OPTS\n", "")
+        mine.sort(key=lambda path: path.relative_to(folder).parts[0] != "updates")
+        missing = f"modprobe: FATAL: Module {name} not found in directory {folder}\n"
+        return Output(0, f"insmod {mine[0]} \n", "") if mine else Output(1, "", missing)
 
     def _modinfo(self, command: Sequence[str]) -> Output:
         known = self._modules.get(command[-1])

@@ -280,6 +280,40 @@ def test_an_enrolled_key_is_good_enough(tmp_path: Path) -> None:
     assert plan_of(host) == Plan()
 
 
+def certificate(host: NvidiaHost, serial: int) -> None:
+    """The key of DKMS as far as it is read: version 3 and a serial number of one octet."""
+    key = host.put("var/lib/dkms/mok.pub", "")
+    key.write_bytes(b"\x30\x0a\x30\x08\xa0\x03\x02\x01\x02\x02\x01" + bytes([serial]))
+
+
+@pytest.mark.parametrize(
+    ("enrolled", "signed_with", "held"),
+    [
+        (False, "2A", True),
+        (True, "2A", False),
+        (False, "2B", False),
+        (False, "", True),
+    ],
+)
+def test_who_signed_is_told_by_the_certificate(tmp_path: Path, enrolled: bool, signed_with: str, held: bool) -> None:
+    host = installed(tmp_path)
+    both(secure_boot, unloaded)(host)
+    host.add_module(NEW, signer="DKMS module signing key", sig_key=signed_with)
+    certificate(host, 0x2A)
+    said = "is already enrolled" if enrolled else "is not enrolled"
+    host.answers["mokutil"] = Output(0, f"mok.pub {said}\n", "")
+    assert ("does not trust the key that signed" in plan_of(host).held) == held
+
+
+def test_a_key_of_this_host_by_another_name(tmp_path: Path) -> None:
+    host = installed(tmp_path)
+    both(secure_boot, unloaded)(host)
+    host.add_module(NEW, signer="Example Corp. machine key", sig_key="00:2A")
+    certificate(host, 0x2A)
+    host.answers["mokutil"] = Output(0, "mok.pub is not enrolled\n", "")
+    assert "does not trust the key that signed" in plan_of(host).held
+
+
 @pytest.mark.parametrize(
     ("change", "key", "said", "outcome"),
     [

@@ -109,7 +109,7 @@ def test_loaded_module(host: NvidiaHost, line: str, version: str, flavour: str) 
     assert driver.loaded(host.root) == driver.Loaded(version, flavour)
 
 
-def test_the_module_that_depmod_prefers(host: NvidiaHost) -> None:
+def test_the_module_that_modprobe_would_load(host: NvidiaHost) -> None:
     host.add_module("550.1", name="kernel/drivers/video/nvidia.ko", license="NVIDIA")
     host.add_module("580.105.08", name="updates/dkms/nvidia.ko.zst", signer="DKMS module signing key")
     for other in ("nvidia-drm.ko", "nvidia-current-modeset.ko", "nvidia-uvm.ko", "nvidiafb.ko"):

@@ -122,6 +122,18 @@ def test_a_signed_module_loads_with_secure_boot_when_its_key_is_enrolled(tmp_pat
     assert run_tool(kernel, "modprobe", "nvidia") == 0
 
 
+def test_which_file_would_be_loaded_is_asked_for_a_kernel_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = machine(tmp_path)
+    kernel.add_module("6.1.0-99-amd64", "580.105.08", "open")
+    asked = ("modprobe", "--show-depends", "-d", str(kernel.tree), "-C", str(tmp_path), "-S")
+    assert run_tool(kernel, *asked, "6.1.0-99-amd64", "nvidia") == 0
+    assert capsys.readouterr().out == f"insmod {kernel.module('nvidia', '6.1.0-99-amd64')}\n"
+    assert run_tool(kernel, *asked, RELEASE, "nvidia") == 1
+    assert f"FATAL: Module nvidia not found in directory /lib/modules/{RELEASE}" in capsys.readouterr().err
+
+
 def test_an_open_driver_cannot_be_unloaded(tmp_path: Path) -> None:
     kernel = machine(tmp_path)
     kernel.add_module(RELEASE, "580.105.08", "open")

@@ -20,7 +20,19 @@ from .kernel import BUILT_IN, MARK, Kernel, KernelError, describe
 KMOD = "/usr/bin/kmod"
 DKMS_TREE = "var/lib/dkms"
 SIGNER = "DKMS module signing key"
-_OPTIONS_WITH_VALUE = ("-F", "--field", "-k", "--set-version", "-d", "--dirname", "-C", "--config", "-b", "--basedir")
+_OPTIONS_WITH_VALUE = (
+    "-F",
+    "--field",
+    "-k",
+    "--set-version",
+    "-d",
+    "--dirname",
+    "-C",
+    "--config",
+    "-b",
+    "--basedir",
+    "-S",
+)
 
 
 def main(words: Sequence[str], top: Path | None = None) -> int:
@@ -48,14 +60,15 @@ def main(words: Sequence[str], top: Path | None = None) -> int:
 
 def modprobe(kernel: Kernel, arguments: list[str]) -> int:
     """Load modules, or with -r unload them."""
-    names = [word for word in arguments if not word.startswith("-")]
+    options, names = _split(arguments)
     if not names or not all(_known(name) for name in names):
         return _real("modprobe", arguments)
+    release = options.get("-S") or kernel.release
     if any(word in ("-n", "--dry-run", "-D", "--show-depends") for word in arguments):
         for name in names:
-            path = kernel.module(name.replace("_", "-"))
+            path = kernel.module(name.replace("_", "-"), release)
             if path is None and name not in BUILT_IN:
-                raise KernelError(f"Module {name} not found in directory /lib/modules/{kernel.release}")
+                raise KernelError(f"Module {name} not found in directory /lib/modules/{release}")
             print(f"insmod {path or name}")
         return 0
     remove = any(word in ("-r", "--remove") for word in arguments)

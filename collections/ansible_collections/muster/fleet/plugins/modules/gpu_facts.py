@@ -77,6 +77,9 @@ facts:
         signing_keys:
           description: Keys that DKMS signs with, and whether the firmware trusts each. Null with Secure Boot off.
           type: dict
+        key_serials:
+          description: By path of these keys the serial number of the certificate, where it can be read.
+          type: dict
         cmdline: {description: Its command line., type: str}
         installed: {description: "Releases that a boot could take, oldest first.", type: list, elements: str}
         packages: {description: Packages of kernels and headers that are installed whole., type: list, elements: str}
@@ -87,7 +90,9 @@ facts:
         loaded_version: {description: Version of the loaded module; empty for none., type: str}
         loaded_flavour: {description: "C(open), C(proprietary) or empty.", type: str}
         on_disk:
-          description: By kernel release the module that would be loaded, with version, flavour, signer and path.
+          description:
+            - By kernel release the module that C(modprobe nvidia) would load, with version, flavour, signer and path.
+            - The key is the serial number of the certificate that it is signed with; empty where none is told.
           type: dict
         packages:
           description:

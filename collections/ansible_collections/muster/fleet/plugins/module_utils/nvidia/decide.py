@@ -247,9 +247,21 @@ def _secure_boot(facts: Facts, module: Module) -> str:
             f"Secure Boot is on and {module.path} is signed by nobody; have DKMS sign it (package shim-signed), then "
             f"{steps}"
         )
-    if _BUILT_HERE.fullmatch(module.signer) and not any(keys.values()):
+    if _untrusted(facts, module):
         return f"Secure Boot is on and the firmware does not trust the key that signed {module.path}; {steps}"
     return ""
+
+
+def _untrusted(facts: Facts, module: Module) -> bool:
+    """Whether the module is signed with a key of this host that the firmware does not trust.
+
+    By the certificate where modinfo and the keys' files tell it: signed by none of them, whether it loads is for the
+    kernel to say. Else by the signer's name.
+    """
+    keys, serials = facts.kernel.signing_keys or {}, facts.kernel.key_serials or {}
+    if module.key and serials and set(serials) == set(keys):
+        return any(serial == module.key and not keys[path] for path, serial in serials.items())
+    return _BUILT_HERE.fullmatch(module.signer) is not None and not any(keys.values())
 
 
 def _nouveau(wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,8 @@ _MODULE = re.compile(
 _VERSION_LINE = re.compile(
     r"^NVRM version:.*?(?P<flavour>Open )?Kernel Module(?: for \S+)?\s+(?P<version>\d+(?:\.\d+)+)"
 )
-# depmod prefers modules below updates/ (where DKMS installs) to all others.
-_PREFERRED = "updates"
+# Debian's /etc/nvidia/current/nvidia-modprobe.conf: "install nvidia modprobe -i nvidia-current $CMDLINE_OPTS".
+_OTHER_NAME = re.compile(r"(?:\S*/)?modprobe\s(?:\S+\s+)*?(?P<name>nvidia[a-z0-9_-]*)(?:\s|$)")
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,17 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Module:
-    """A module on the disk that depmod would choose. `signer` is empty for one that nobody signed."""
+    """A module on the disk that modprobe would load. `signer` is empty for one that nobody signed.
+
+    `key`: the serial number of the certificate that it is signed with, in hexadecimal digits; empty where modinfo tells
+    none.
+    """
 
     version: str
     flavour: str
     signer: str
     path: str
+    key: str = ""
 
 
 def loaded(root: Path) -> Loaded:
@@ -62,16 +67,38 @@ def nouveau_loaded(root: Path) -> bool:
 
 
 def on_disk(root: Path, run: Run) -> dict[str, Module]:
-    """The module of each kernel release that has one. Raises OSError, CommandError."""
+    """The module that modprobe would load in each kernel release that has one. Raises OSError, CommandError."""
     kernels = root / "lib/modules"
     releases = sorted(path for path in kernels.iterdir() if path.is_dir()) if kernels.is_dir() else []
     found: dict[str, Module] = {}
     for kernel in releases:
-        # The order of depmod among those below updates/ and among the others is that of the names.
-        files = sorted(_modules(kernel), key=lambda path: (path.relative_to(kernel).parts[0] != _PREFERRED, path))
-        if files:
-            found[kernel.name] = _describe(files[0], run)
+        if any(_modules(kernel)) and (path := _chosen(root, kernel.name, run)):
+            found[kernel.name] = _describe(path, run)
     return found
+
+
+def _chosen(root: Path, release: str, run: Run) -> Path | None:
+    """The file that `modprobe nvidia` would load; None where the kernel's modules.dep has none. Raises CommandError."""
+    folders = () if root == Path("/") else ("-d", str(root), "-C", str(root / "etc/modprobe.d"))
+    what, by = _asked(("-S", release, *folders), run, "nvidia")
+    if what == "install":
+        name = _OTHER_NAME.match(by)
+        if name is None:
+            raise CommandError(f"modprobe.d has `install nvidia {by}`, so the module is not loaded; remove that line")
+        what, by = _asked(("-S", release, *folders, "--ignore-install"), run, name["name"])
+    return Path(by.split(" ")[0]) if what == "insmod" else None
+
+
+def _asked(options: Sequence[str], run: Run, name: str) -> tuple[str, str]:
+    """The last line of modprobe(8)'s --show-depends, which is the module's own: `insmod FILE` or `install COMMAND`."""
+    done = run(["modprobe", "--show-depends", *options, name])
+    if done.code != 0 and "not found in directory" in done.err:
+        return "", ""
+    lines = done.out.strip().splitlines()
+    if done.code != 0 or not lines:
+        raise CommandError(f"modprobe --show-depends {name} failed: {done.err.strip() or 'it printed nothing'}")
+    what, _, by = lines[-1].partition(" ")
+    return what, by.strip()
 
 
 def _modules(kernel: Path) -> Iterator[Path]:
@@ -94,4 +121,5 @@ def _describe(path: Path, run: Run) -> Module:
         raise CommandError(f"modinfo {path} names no version")
     # The open modules are "Dual MIT/GPL", the proprietary ones "NVIDIA".
     flavour = OPEN if "GPL" in fields.get("license", "") else PROPRIETARY
-    return Module(fields["version"], flavour, fields.get("signer", ""), str(path))
+    key = fields.get("sig_key", "").replace(":", "").lower().lstrip("0")
+    return Module(fields["version"], flavour, fields.get("signer", ""), str(path), key)

@@ -141,6 +141,7 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
             cmdline=fact("kernel.cmdline", lambda: kernel.cmdline(tree)),
             installed=fact("kernel.installed", lambda: kernel.installed(tree)),
             packages=None if kernels is None else tuple(one.name for one in kernels if one.state == "installed"),
+            key_serials=kernel.key_serials(root) if boot == "on" else None,
         ),
         driver=Driver(
             loaded_version=loaded.version if loaded else None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import x509
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 # Variables of the firmware: SecureBoot of the UEFI specification, MokSBStateRT of shim ("validation disabled").
@@ -27,7 +29,8 @@ class Kernel:
     `installed`: the releases that a boot could take, oldest first; a boot without a choice takes the last.
     `headers`: whether modules can be built for it. `secure_boot`: on, off. `signing_keys`: paths of the keys with
     which DKMS signs modules, each with whether the firmware trusts it; looked for only with Secure Boot on.
-    `packages`: names of the packages of kernels and headers that dpkg has whole.
+    `packages`: names of the packages of kernels and headers that dpkg has whole. `key_serials`: by path of a signing
+    key the serial number of its certificate, where that can be read.
     """
 
     release: str | None
@@ -37,6 +40,7 @@ class Kernel:
     cmdline: str | None
     installed: tuple[str, ...] | None
     packages: tuple[str, ...] | None
+    key_serials: dict[str, str] | None = None
 
     @property
     def followed(self) -> tuple[str, ...]:
@@ -95,6 +99,15 @@ def signing_keys(root: Path, run: Run) -> dict[str, bool]:
     """The keys that DKMS signs with, and whether the firmware trusts each. Raises CommandError."""
     keys = [str(root / name) for name in SIGNING_KEYS if (root / name).is_file()]
     return {key: _is_enrolled(key, run) for key in keys}
+
+
+def key_serials(root: Path) -> dict[str, str]:
+    """The serial numbers of the certificates that DKMS signs with; one that cannot be read is left out."""
+    found: dict[str, str] = {}
+    for name in SIGNING_KEYS:
+        with contextlib.suppress(OSError, ValueError):
+            found[str(root / name)] = x509.serial((root / name).read_bytes())
+    return found
 
 
 def _is_enrolled(key: str, run: Run) -> bool:
