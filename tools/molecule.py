@@ -68,10 +68,13 @@ def main(roles: list[str]) -> int:
 
 
 def failure(log: str) -> list[str]:
-    """The lines of a log that say what failed: from Ansible's first `fatal` on, else the last ones; undecorated."""
+    """The lines of a log that say what failed: from Ansible's last `fatal` on, else the last ones; undecorated.
+
+    Those before it may be refusals that a test was made for.
+    """
     lines = [DECORATION.sub("", line).rstrip() for line in log.splitlines()]
-    fatal = next((number for number, line in enumerate(lines) if line.startswith("fatal: ")), len(lines) - LOG_LINES)
-    return lines[max(fatal, 0) :][:LOG_LINES]
+    fatal = [number for number, line in enumerate(lines) if line.startswith("fatal: ")]
+    return lines[fatal[-1] if fatal else -LOG_LINES :][:LOG_LINES]
 
 
 def longest_first(roles: list[str], known: dict[str, float]) -> list[str]:

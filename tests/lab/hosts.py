@@ -65,13 +65,21 @@ def down(lab: Lab) -> None:
     # By label: the inventory may have lost a host since.
     label = f"label=muster.lab={lab.name}"
     for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
-        run(["podman", "rm", "--force", "--time", "0", container])
+        _remove(container)
     if succeeds(["podman", "network", "exists", _network(lab)]):
         run(["podman", "network", "rm", _network(lab)])
     for host_dir in sorted((lab.state / "hosts").glob("*")):
         _release_disk(host_dir / "disk.img")
         machine.unmount_below(host_dir)
     machine.leave(lab.state)
+
+
+def _remove(container: str) -> None:
+    """Kill a host, wait for its end, and remove it: `podman rm` alone gives its processes a few seconds to die."""
+    if run(["podman", "inspect", "--format", "{{.State.Running}}", container]).strip() == "true":
+        succeeds(["podman", "kill", container])
+        run(["timeout", "300", "podman", "wait", container])
+    run(["podman", "rm", "--force", "--time", "0", container])
 
 
 def reboot(lab: Lab, name: str) -> None:

@@ -127,7 +127,8 @@ def test_what_failed_in_a_log_is_shown_without_its_frame() -> None:
     task = "  \x1b[2m\x1b[32m│\x1b[0m TASK [Ask]"
     fatal = "  \x1b[2m\x1b[31m│\x1b[0m \x1b[0;31mfatal: [api-1]: FAILED! => \x1b[0m"
     more = "  \x1b[2m\x1b[31m│\x1b[0m \x1b[0;31m    rc: 2\x1b[0m"
-    shown = failure("\n".join([task, fatal, more, *["later"] * 99]))
+    refusal = fatal.replace("api-1", "api-2")
+    shown = failure("\n".join([task, refusal, task, fatal, more, *["later"] * 99]))
     assert shown[:3] == ["fatal: [api-1]: FAILED! =>", "rc: 2", "later"]
     assert len(shown) == LOG_LINES
     assert failure("\n".join([task, *map(str, range(99))]))[-1] == "98"
