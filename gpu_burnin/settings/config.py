@@ -199,7 +199,8 @@ class Config:
     metrics_file: Path | None = option(
         PATH,
         "File on the host into which each run writes its metrics too, for the textfile collector of node_exporter; "
-        "ends in C(.prom). Its folder must exist. When empty, no file is written.",
+        "ends in C(.prom). Its folder must exist. C(gpu-burnin watch) keeps C(gpu_burnin_watch.prom) beside it. When "
+        "empty, no file is written.",
         role=Role(
             "{{ '/var/lib/prometheus/node-exporter/gpu_burnin.prom' if groups['monitoring'] | default([]) else '' }}"
         ),

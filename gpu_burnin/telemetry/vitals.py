@@ -29,7 +29,7 @@ class Vital:
     """One GPU. `lost` is NVML's word when it no longer answers; None is what could not be read.
 
     `uncorrected` counts uncorrectable memory errors since the driver was loaded; `identified`: UUID, serial and VBIOS
-    were read, or the driver has none by design.
+    were read, or the driver has none by design. `clocks_event_reasons` are nvml.h's bits nvmlClocksEventReason*.
     """
 
     index: int
@@ -44,6 +44,7 @@ class Vital:
     remap_pending: bool | None = None
     remap_failure: bool | None = None
     uncorrected: int | None = None
+    clocks_event_reasons: int | None = None
     pids: tuple[int, ...] | None = None
 
     @property
@@ -95,6 +96,7 @@ def _read(index: int) -> Vital:
         remap_pending=None if isinstance(rows, Unsupported) else bool(rows[2]),
         remap_failure=None if isinstance(rows, Unsupported) else bool(rows[3]),
         uncorrected=sum(count for count in counts if count is not None) if any(c is not None for c in counts) else None,
+        clocks_event_reasons=known(reader.number(n.nvmlDeviceGetCurrentClocksEventReasons)),
         pids=None if processes is None else tuple(process.pid for process in processes),
         # Last, since any of the calls above may have found out.
         lost=reader.lost,

@@ -16,7 +16,9 @@ from cryptography.x509.oid import NameOID
 from .fleet import Fleet
 
 _DISK = "/var/lib/etcd"
+_KERNEL_LOG = "/run/lab/kmsg"
 _TEXTFILES = "/var/lib/prometheus/node-exporter"
+_WATCH = f"{_TEXTFILES}/gpu_burnin_watch.prom"
 _LB_CA = "/etc/haproxy/kubernetes-ca.crt"
 _POLICY_HASH = "/etc/kubernetes/admission/policy.hash"
 _FAILING = "/run/systemd/system/chrony.service.d/test.conf"
@@ -83,6 +85,15 @@ FAULTS: Sequence[Fault] = (
         f"echo 'no number' >{_TEXTFILES}/test.prom",
         f"rm {_TEXTFILES}/test.prom",
     ),
+    # Of the node that is held: a blind agent would have an admitted one tested again.
+    Fault(
+        "MusterAgentBlind",
+        "gpu-3",
+        f"mv {_KERNEL_LOG} {_KERNEL_LOG}.test"
+        f" && timeout 60 sh -c 'until grep -q kernel_log.*0$ {_WATCH}; do sleep 1; done'",
+        f"mv {_KERNEL_LOG}.test {_KERNEL_LOG}",
+    ),
+    stopped("MusterAgentSilent", "gpu-3", "gpu-burnin-watch.service"),
     # Another one than the service's own, which goes on.
     Fault(
         "MusterCertificateEnds",

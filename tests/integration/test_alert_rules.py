@@ -93,4 +93,6 @@ def test_each_alert_is_raised_in_the_lab_by_its_fault_or_it_is_said_why_not() ->
 def test_the_xids_that_are_alerts_are_those_that_take_a_node_from_work() -> None:
     revoking = {code for code, xid in load_xids().xids.items() if xid.runtime is Runtime.REVOKE}
     expression = _alerts()["MusterXidFatal"]["expr"]
-    assert expression == " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {code}" for code in sorted(revoking))
+    of_dcgm = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {code}" for code in sorted(revoking))
+    agents = 'gpu_burnin_watch_xids_total{class="revoke"} > 0 unless on (instance) DCGM_FI_DEV_XID_ERRORS'
+    assert expression == f"{of_dcgm} or ({agents})"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpu_burnin.node.watch import judged
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import Read
+from gpu_burnin.node.watch.numbers import FILE, Look, Numbers
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
 from gpu_burnin.node.watch.revoke import Revoker, annotation
@@ -68,6 +70,8 @@ class Agent:
         leave: Path = leave_file.LEAVE_FILE,
         kernel: str = "",
     ) -> None:
+        metrics = config.metrics_file
+        self._numbers = Numbers(metrics and metrics.with_name(FILE), lambda: now().timestamp())
         self._config, self._table, self._system, self._say, self._want = config, table, system, say, want
         self._ask_nvml, self._maintenance, self._root, self._now, self._leave = ask_nvml, maintenance, root, now, leave
         self._kernel = kernel or os.uname().release
@@ -86,6 +90,8 @@ class Agent:
         # A GPU that is lost no longer says who it is.
         self._labels: dict[str, str] = {}
         self._told: dict[str, str] = {}
+        # Something came that the numbers may have to tell at once.
+        self._news = False
         if self.memory.problem:
             say(self.memory.problem)
 
@@ -111,7 +117,7 @@ class Agent:
     def vitals(self, vitals: Vitals | None, why: str, now_s: float) -> None:
         """NVML's readings, or why there are none; with readings, `why` is what keeps events from being told."""
         self._vitals_due_s = now_s + self._config.watch_poll_s + _NVML_SILENT_S
-        self._vitals, self._nvml_why = vitals, "" if vitals is not None else why
+        self._vitals, self._nvml_why, self._news = vitals, "" if vitals is not None else why, True
         self._blind(NO_NVML, why and f"GPUs are watched by {'readings' if vitals else 'the kernel log'} alone: {why}")
         if vitals is None:
             return
@@ -167,6 +173,9 @@ class Agent:
         self._tell("memory", self.memory.problem)
         self._forget_tested()
         self._want(self.wanted(now_s))
+        self._numbers.tell(self._look, now_s, changed=self._news)
+        self._news = False
+        self._tell("numbers", self._numbers.problem)
 
     def wanted(self, now_s: float) -> dict[str, str | None]:
         """The own annotations as they should be."""
@@ -209,10 +218,33 @@ class Agent:
             self._held = [seen for seen in held if seen.again]
             held = [seen for seen in held if not seen.again]
         fresh = [s.event for s in held if not s.again or not judged.is_known(s.event, known or (), self.memory)]
+        self._count(fresh)
         for finding in of_xids(fresh, self._table, self._labels):
             self._act(finding)
         if held:
             judged.remember(self.memory, [seen.event for seen in held])
+
+    def _count(self, events: Iterable[XidEvent]) -> None:
+        counted = Counter(self.memory.kept.xids)
+        counted.update(f"{event.pci_bus_id} {_class(event, self._table)}".strip() for event in events)
+        self._news = True
+        self.memory.change(xids=dict(counted))
+
+    def _look(self) -> Look:
+        """What the numbers tell."""
+        newest, warned = self.revoker.newest(), self.memory.kept.warnings
+        gpus = newest.hardware.get("gpus") if newest is not None else None
+        sources = {"kernel_log": NO_LOG not in warned}
+        if self._vitals_due_s is not None:
+            sources |= {"nvml": self._vitals is not None}
+            sources |= {"nvml_events": self._vitals is not None and NO_NVML not in warned}
+        keys = ((key.rpartition(" "), count) for key, count in self.memory.kept.xids.items())
+        return Look(
+            vitals=self._vitals,
+            sources=sources,
+            expected=len(gpus) if isinstance(gpus, list) else None,
+            xids={(bus, kind): count for (bus, _, kind), count in keys},
+        )
 
     def _hardware(self, vitals: Vitals) -> None:
         newest = self.revoker.newest()
@@ -304,6 +336,11 @@ class Agent:
             except GpuBurninError:
                 self._looked = (now_s, False)
         return self._looked[1]
+
+
+def _class(event: XidEvent, table: XidTable) -> str:
+    policy = table.policy(event.xid, sxid=event.sxid)
+    return "unknown" if policy is None else policy.for_text(event.text)[1].value
 
 
 def _key(code: str, place: str) -> str:

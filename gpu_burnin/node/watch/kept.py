@@ -32,7 +32,7 @@ class Kept:
     """`boot_id` is the boot that all but the answer is of.
 
     `seen` are the newest kernel messages that were judged; `warnings` are by code and place; `uncorrected` the memory
-    errors known of each GPU.
+    errors known of each GPU; `xids` how many came, by PCI address and class ("0000:1b:00.0 revoke").
     """
 
     boot_id: str
@@ -41,6 +41,7 @@ class Kept:
     seen: tuple[str, ...] = ()
     warnings: dict[str, Warned] = field(default_factory=dict)
     uncorrected: dict[str, int] = field(default_factory=dict)
+    xids: dict[str, int] = field(default_factory=dict)
 
 
 class Memory:

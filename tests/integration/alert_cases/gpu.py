@@ -1,4 +1,4 @@
-"""Alerts of GPUs, by the numbers of DCGM's exporter."""
+"""Alerts of GPUs, by the numbers of DCGM's exporter and, where it says nothing, by those of the agent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from .case import GPU, Case
 _ONE = {**GPU, "gpu": "3"}
 
 
-def _of(field: str, values: str, gpu: str = "3") -> dict[str, str]:
-    return {f'{field}{{instance="gpu-1",gpu="{gpu}"}}': values}
+def _of(field: str, values: str, gpu: str = "3", **labels: str) -> dict[str, str]:
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return {f'{field}{{instance="gpu-1",gpu="{gpu}"{more}}}': values}
+
+
+def _counted(seen: int) -> dict[str, str]:
+    name = "gpu_burnin_watch_gpus"
+    return {f'{name}{{instance="gpu-1"}}': f"{seen}x60", f'{name}_expected{{instance="gpu-1"}}': "8x60"}
+
+
+def _source(values: str) -> dict[str, str]:
+    return {'gpu_burnin_watch_source_up{instance="gpu-1",source="nvml"}': values}
 
 
 def _reasons(bits: int) -> dict[str, str]:
@@ -25,6 +35,7 @@ def _seen(dcgm: int, burnin: int) -> dict[str, str]:
     }
 
 
+_REVOKE = {"class": "revoke"}
 _BROKEN = _of("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "0x20 1x40")
 
 CASES = (
@@ -100,7 +111,81 @@ CASES = (
         _seen(dcgm=7, burnin=8),
         _seen(dcgm=8, burnin=8),
         "3m",
-        "DCGM sees 7 GPUs on gpu-1, fewer than its newest burn-in did.",
+        "7 GPUs answer on gpu-1, fewer than its newest burn-in saw.",
         GPU,
+    ),
+    # Where DCGM says nothing the agent does, and where DCGM says all is well the agent is not asked.
+    Case(
+        "MusterXidFatal",
+        _of("gpu_burnin_watch_xids_total", "2x60", **_REVOKE),
+        _of("gpu_burnin_watch_xids_total", "2x60", **_REVOKE) | _of("DCGM_FI_DEV_XID_ERRORS", "0x60"),
+        "1m",
+        "GPU 3 of gpu-1 has had 2 XIDs in this boot that take the node from work.",
+        {**_ONE, **_REVOKE},
+    ),
+    Case(
+        "MusterEccUncorrected",
+        _of("gpu_burnin_watch_ecc_uncorrected_total", "2x60"),
+        _of("gpu_burnin_watch_ecc_uncorrected_total", "0x60"),
+        "1m",
+        "GPU 3 of gpu-1 has had 2 uncorrected memory errors since its driver was loaded.",
+        _ONE,
+    ),
+    Case(
+        "MusterRemapPending",
+        _of("gpu_burnin_watch_remap_pending", "1x60"),
+        _of("gpu_burnin_watch_remap_pending", "1x60") | _of("DCGM_FI_DEV_ROW_REMAP_PENDING", "0x60"),
+        "1m",
+        "GPU 3 of gpu-1 has a row of memory to remap, and does so at its next reset.",
+        _ONE,
+    ),
+    Case(
+        "MusterRemapFailed",
+        _of("gpu_burnin_watch_remap_failed", "1x60"),
+        _of("gpu_burnin_watch_remap_failed", "0x60"),
+        "1m",
+        "GPU 3 of gpu-1 could not remap a row of its memory: replace it.",
+        _ONE,
+    ),
+    Case(
+        "MusterGpuHot",
+        _of("gpu_burnin_watch_clocks_event_reasons", f"{0x40 + 0x4}x60"),
+        _of("gpu_burnin_watch_clocks_event_reasons", f"{0x80 + 0x4}x60"),
+        "6m",
+        "GPU 3 of gpu-1 has been slowed down by heat for 5 minutes.",
+        _ONE,
+    ),
+    Case(
+        "MusterPowerBrake",
+        _of("gpu_burnin_watch_clocks_event_reasons", f"{0x80 + 0x4}x60"),
+        _of("gpu_burnin_watch_clocks_event_reasons", f"{0x40 + 0x4}x60"),
+        "6m",
+        "GPU 3 of gpu-1 has been slowed down by the machine's power brake for 5 minutes.",
+        _ONE,
+    ),
+    Case(
+        "MusterGpusMissing",
+        _counted(7),
+        _counted(8),
+        "3m",
+        "7 GPUs answer on gpu-1, fewer than its newest burn-in saw.",
+        GPU,
+    ),
+    Case(
+        "MusterAgentSilent",
+        {'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}': "0x60"},
+        # It writes each 30 s, and so does the test.
+        {'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}': "0+30x60"},
+        "3m",
+        "The agent on gpu-1 has told nothing for 3m 0s: its GPUs are not watched.",
+        GPU,
+    ),
+    Case(
+        "MusterAgentBlind",
+        _source("0x60"),
+        _source("1x60"),
+        "3m",
+        "The agent on gpu-1 cannot read its source nvml: faults that show only there go unseen.",
+        {**GPU, "source": "nvml"},
     ),
 )

@@ -1,0 +1,109 @@
+"""What the agent has seen, as numbers for the textfile collector of node_exporter, where no DCGM counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_burnin.system.files import write_atomic
+from gpu_burnin.telemetry.vitals import Vital, Vitals
+
+FILE = "gpu_burnin_watch.prom"
+# Written that often though nothing changed: its age tells that the agent lives.
+_EVERY_S = 30.0
+_Sample = tuple[Mapping[str, str], float | None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is to tell. `sources` are those that the agent reads, and whether it can; `vitals` None: no reading.
+
+    `expected` is how many GPUs the newest burn-in had; `xids` counts those of this boot by PCI address and the runtime
+    column of the XID policy.
+    """
+
+    vitals: Vitals | None
+    sources: Mapping[str, bool]
+    expected: int | None
+    xids: Mapping[tuple[str, str], int]
+
+
+class Numbers:
+    """Keeps the file up to date. `path` None: nobody reads it. `unix_s` is the wall clock."""
+
+    def __init__(self, path: Path | None, unix_s: Callable[[], float]) -> None:
+        self._path, self._unix_s = path, unix_s
+        self._due_s = 0.0
+        self.problem = ""
+
+    def tell(self, look: Callable[[], Look], now_s: float, *, changed: bool) -> None:
+        """Write when it is time, or when something may have changed; `problem` is why it could not be written."""
+        if self._path is None or not (changed or now_s >= self._due_s):
+            return
+        self._due_s = now_s + _EVERY_S
+        try:
+            write_atomic(self._path, page(look(), self._unix_s()), mode=0o644)
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"{self._path} cannot be written ({error.strerror}), so node_exporter shows what was before"
+
+
+def page(look: Look, unix_s: float) -> bytes:
+    """Prometheus' exposition format 0.0.4; a value that could not be read has no sample."""
+    lines: list[str] = []
+    for name, kind, help_text, samples in _families(look, unix_s):
+        values = [(labels, value) for labels, value in samples if value is not None]
+        if values:
+            lines += [f"# HELP gpu_burnin_watch_{name} {help_text}", f"# TYPE gpu_burnin_watch_{name} {kind}"]
+            lines += [f"gpu_burnin_watch_{name}{_labels(labels)} {value:.15g}" for labels, value in values]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _families(look: Look, unix_s: float) -> Iterator[tuple[str, str, str, Iterable[_Sample]]]:
+    gpus = look.vitals.gpus if look.vitals else ()
+    index = {gpu.pci_bus_id: str(gpu.index) for gpu in gpus if gpu.pci_bus_id}
+
+    def of_each(value: Callable[[Vital], float | None]) -> list[_Sample]:
+        return [({"gpu": str(gpu.index)}, value(gpu)) for gpu in gpus if not gpu.lost]
+
+    yield "last_look_timestamp_seconds", "gauge", "When the agent wrote this, Unix time.", [({}, unix_s)]
+    yield (
+        "source_up",
+        "gauge",
+        "1 when the agent can read this source.",
+        [({"source": name}, float(up)) for name, up in look.sources.items()],
+    )
+    yield "gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, look.expected)]
+    answering = None if look.vitals is None else sum(not gpu.lost for gpu in gpus)
+    yield "gpus", "gauge", "GPUs that answer their driver.", [({}, answering)]
+    yield (
+        "xids_total",
+        "counter",
+        "XIDs of this boot, by what the policy does about them while users work.",
+        [({"gpu": index.get(bus, bus), "class": kind}, count) for (bus, kind), count in look.xids.items()],
+    )
+    yield (
+        "ecc_uncorrected_total",
+        "counter",
+        "Uncorrectable memory errors since the driver was loaded.",
+        of_each(lambda gpu: gpu.uncorrected),
+    )
+    yield (
+        "remap_pending",
+        "gauge",
+        "1 when a row of memory waits for a reset to be replaced.",
+        of_each(lambda gpu: gpu.remap_pending),
+    )
+    yield "remap_failed", "gauge", "1 when a row could not be replaced.", of_each(lambda gpu: gpu.remap_failure)
+    yield (
+        "clocks_event_reasons",
+        "gauge",
+        "Why the clocks are held down, bits of nvmlClocksEventReasons.",
+        of_each(lambda gpu: gpu.clocks_event_reasons),
+    )
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """Of indexes, PCI addresses and words of our own: nothing to escape."""
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
