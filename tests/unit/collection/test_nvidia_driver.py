@@ -581,6 +581,28 @@ def test_to_another_version_without_a_reboot_unless_it_is_in_use(tmp_path: Path)
     assert result.plan.reboot == f"the module {OLD} is loaded and {NEW} (open) is on the disk, and it is in use"
 
 
+def test_over_the_border_of_names_the_old_packages_give_way_in_the_same_step(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    for name in ("nvidia-headless-580-open", "libnvidia-compute-580"):
+        machine.host.add_package(name, f"{OLD}-1", want="hold")
+    machine.converge(replace(WANTED, system="ubuntu24.04", version=NEW), check=False)
+    wanted = replace(WANTED, system="ubuntu24.04", version="595.71.05")
+    whole = machine.run
+
+    def offered(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        if "madison" in command:
+            return Output(0, f" {command[-1]} | 595.71.05-1ubuntu1 | m\n", "")
+        return whole(command, timeout_s)
+
+    machine.run = offered  # type: ignore[method-assign]
+    machine.converge(wanted)
+    last = [line for line in machine.commands if line.startswith("apt-get install")][-1]
+    assert last.startswith(
+        "apt-get install nvidia-headless-open=595.71.05-1ubuntu1 nvidia-persistenced=595.71.05-1ubuntu1"
+    )
+    assert last.endswith("nvidia-headless-580-open- nvidia-utils-580-")
+
+
 def test_headers_come_with_the_module(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (machine.host.root / f"lib/modules/{KERNEL}/build/Makefile").unlink()

@@ -49,6 +49,24 @@ def test_packages_of_each_source(source: str, on: str, version: str, flavour: st
     assert all(driver_packages.is_driver(one.name) for one in found if one.name != "nvidia-persistenced")
 
 
+BRANCHED = ("nvidia-headless-580-open", "libnvidia-compute-580", "nvidia-dkms-580-open", "nvidia-compute-utils-580")
+UNBRANCHED = ("nvidia-headless-open", "libnvidia-compute", "nvidia-dkms-open", "nvidia-persistenced")
+
+
+@pytest.mark.parametrize(
+    ("source", "on", "version", "away"),
+    [
+        ("nvidia", "ubuntu24.04", "595.71.05", BRANCHED),
+        ("nvidia", "ubuntu24.04", "580.105.08", UNBRANCHED),
+        ("nvidia", "debian12", "595.71.05", ()),
+        ("ubuntu", "ubuntu24.04", "595.71.05", ()),
+    ],
+)
+def test_what_gives_way_over_the_border(source: str, on: str, version: str, away: tuple[str, ...]) -> None:
+    others = ("nvidia-modprobe", "nvidia-container-toolkit", "nvidia-fabricmanager", "linux-headers-6.8.0-90-generic")
+    assert driver_packages.giving_way(source, on, version, (*BRANCHED, *UNBRANCHED, *others)) == away
+
+
 @pytest.mark.parametrize(
     ("source", "on", "branch", "flavour", "marked"),
     [

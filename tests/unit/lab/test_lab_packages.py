@@ -111,6 +111,38 @@ def test_from_590_on_ubuntus_packages_have_none_and_exclude_those_before(reposit
     assert both.returncode != 0 and "you have held broken packages" in both.stderr
 
 
+@pytest.mark.parametrize(("before", "after"), [("580.105.08", driver.UNBRANCHED), (driver.UNBRANCHED, "580.105.08")])
+def test_over_the_border_one_driver_takes_the_place_of_the_other(
+    repository: Path, tmp_path: Path, before: str, after: str
+) -> None:
+    apt = Apt(tmp_path, repository, "ubuntu2404/x86_64", "good")
+    assert apt("update").returncode == 0
+
+    def wanted(version: str) -> list[str]:
+        release = "1ubuntu1" if version == driver.UNBRANCHED else "0ubuntu1"
+        found = driver_packages.packages("nvidia", driver_packages.UBUNTU, version, "open", ())
+        return [f"{one.name}={version}-{release}" for one in found]
+
+    there = apt.plan(*wanted(before))
+    stanzas = (repository / "ubuntu2404/x86_64/Packages").read_text().strip().split("\n\n")
+    whole = [
+        f"{stanza}\nStatus: install ok installed\n"
+        for stanza in stanzas
+        if any(f"Package: {name}\n" in stanza and f"Version: {full}\n" in stanza for name, full in there.items())
+    ]
+    assert len(whole) == len(there)
+    (tmp_path / "status").write_text("\n".join([_STATUS, *whole]))
+    # As the module calls it.
+    words = ["--simulate", "--no-install-recommends", "--allow-downgrades", "install", *wanted(after)]
+    away = driver_packages.giving_way("nvidia", driver_packages.UBUNTU, after, there)
+    done = apt(*words, *(f"{name}-" for name in away))
+    assert done.returncode == 0, done.stdout + done.stderr
+    gone = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("Remv ")}
+    kept = set(there) - gone
+    came = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("Inst ")}
+    assert gone and kept <= came, f"{kept - came} stay in the old version"
+
+
 def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_path: Path) -> None:
     apt = Apt(tmp_path, repository, "distribution/ubuntu2404", "good")
     assert apt("update").returncode == 0

@@ -154,11 +154,12 @@ def repair(run: Run) -> None:
             )
 
 
-def install(exact: Mapping[str, str], run: Run, held: Sequence[str] = ()) -> None:
+def install(exact: Mapping[str, str], run: Run, held: Sequence[str] = (), giving_way: Sequence[str] = ()) -> None:
     """Install packages in full versions (empty: any), older ones and held ones too. Raises FleetError.
 
     `held`: packages that change along. apt leaves what is held as it is where it is only needed by another package, and
-    then finds no solution; so they are let go first, and are the caller's to hold again.
+    then finds no solution; so they are let go first, and are the caller's to hold again. `giving_way`: packages that
+    are removed in the same step.
     """
     if held:
         done = _run(run, ["apt-mark", "unhold", *held])
@@ -167,6 +168,7 @@ def install(exact: Mapping[str, str], run: Run, held: Sequence[str] = ()) -> Non
     _run(run, ["dpkg", "--force-confold", "--configure", "--pending"], INSTALL_TIMEOUT_S)
     names = [f"{name}={version}" if version else name for name, version in exact.items()]
     command = [*apt_get(), "--allow-downgrades", "--allow-change-held-packages", "install", *names]
+    command += [f"{name}-" for name in giving_way]
     done = _run(run, command, INSTALL_TIMEOUT_S)
     if done.code != 0:
         killed = f"apt-get was killed by signal {-done.code}; run it again, it goes on from there"

@@ -133,8 +133,9 @@ def _install(host: Host, facts: Facts, wanted: Wanted) -> str:
         missing = _get_headers(host, str(facts.kernel.release))
         if missing:
             return missing
-    held = [one.name for one in facts.driver.packages or () if one.held]
-    apt.install(exact, host.run, held)
+    there = facts.driver.packages or ()
+    away = driver_packages.giving_way(wanted.source, wanted.system, wanted.version, [one.name for one in there])
+    apt.install(exact, host.run, [one.name for one in there if one.held], away)
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_names
@@ -22,6 +23,7 @@ _DRIVER = re.compile(
 
 
 # That of one kernel has its release in the name: linux-modules-nvidia-570-server-open-6.8.0-60-generic.
+_BRANCHED = re.compile(r"-\d{3}(-|$)")
 _FOLLOWS = re.compile(r"linux-modules-nvidia-(?!.*-\d+\.\d+\.\d+-).*")
 
 
@@ -61,6 +63,18 @@ def unread(source: str, system: str, version: str, flavour: str) -> tuple[str, .
     """The names among `packages` that are in no page of their source, but reported or assumed."""
     found = driver_names.names(source, system, _branch(version), is_open=flavour == OPEN)
     return tuple(one.name for one in found if one.mark != driver_names.READ)
+
+
+def giving_way(source: str, system: str, version: str, installed: Iterable[str]) -> tuple[str, ...]:
+    """Of the installed packages those that NVIDIA's Ubuntu drivers of the other kind of names have to replace.
+
+    apt does not take them away by itself where only they name the conflict.
+    """
+    if (source, system) != ("nvidia", UBUNTU):
+        return ()
+    to_branch = _branch(version) < driver_names.UNBRANCHED
+    mine = (name for name in installed if is_driver(name) or name == "nvidia-persistenced")
+    return tuple(name for name in mine if (_BRANCHED.search(name) is None) == to_branch)
 
 
 def _branch(version: str) -> int:
