@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 FILES = Path(__file__).resolve().parents[3] / "roles/etcd_backup/files"
 sys.path.insert(0, str(FILES))
@@ -123,6 +125,17 @@ def test_the_metrics_tell_the_last_success_and_the_failure() -> None:
     never = etcd_backup.metrics(CONFIG, {}, True)
     assert "last_success" not in never
     assert 'failed{cluster="main"} 1' in never
+
+
+def test_prometheus_keeps_each_of_the_metrics() -> None:
+    kept = yaml.safe_load((FILES.parents[1] / "fleet_monitoring/files/series.yaml").read_text())["node"]
+    text = etcd_backup.metrics(CONFIG, {"taken_at_s": 1_800_000_000, "size_bytes": 20512}, False)
+    shown = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert len(shown) == 4
+    assert {name for name in shown if not any(re.fullmatch(entry["names"], name) for entry in kept)} == set()
+    # No room is planned for what no try writes.
+    entry = next(entry for entry in kept if re.fullmatch(entry["names"], "muster_etcd_backup_failed"))
+    assert entry["series"] == len(shown)
 
 
 def test_why_sftp_ended_is_told_and_not_that_it_did() -> None:

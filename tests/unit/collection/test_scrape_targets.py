@@ -28,6 +28,17 @@ def test_each_host_has_its_name_its_group_and_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize("address", ["198.18.0.1", "gpu-1.example.com"])
+def test_two_names_of_one_address_are_refused_with_both(address: str) -> None:
+    hosts = {"etcd-1": {"fleet_address": address}, "gpu-1": {"ansible_host": address.upper()}}
+    with pytest.raises(FleetError, match=rf"^etcd-1 and gpu-1 have the same address {address.upper()}; give each"):
+        scrape_targets(hosts, hosts, GROUPS, 9443)
+
+
+def test_a_host_that_is_asked_for_twice_is_one_target() -> None:
+    assert len(scrape_targets(["etcd-1", "etcd-1"], _hostvars({}), GROUPS, 9443)) == 1
+
+
 def test_each_path_has_the_hosts_of_its_groups_once() -> None:
     sources = {"all": {"node": "x"}, "etcd": {"etcd": "x"}, "etcd_events": {"etcd": "x"}, "gpu_nodes": {"gpu": "x"}}
     groups = {"all": ["etcd-1", "gpu-1"], "etcd": ["etcd-1"], "etcd_events": ["etcd-1"]}

@@ -19,8 +19,10 @@ def scrape_targets(
 ) -> list[dict[str, Any]]:
     """One entry of a file_sd file for each host: endpoint, name, group, and where it stands (`fleet_place`).
 
-    Raises FleetError for a host without an address and for a place that cannot be a label.
+    Raises FleetError for a host without an address, for two with the same one and for a place that cannot be a label.
     """
+    at = addresses(hosts, hostvars)
+    _refuse_shared(at)
     group_of = {
         host: group for group, members in groups.items() if group not in ("all", "ungrouped") for host in members
     }
@@ -29,7 +31,7 @@ def scrape_targets(
             "targets": [endpoint(address, port, scheme="")],
             "labels": {"instance": host, "group": group_of.get(host, ""), **_place(host, hostvars[host])},
         }
-        for host, address in addresses(hosts, hostvars).items()
+        for host, address in at.items()
     ]
 
 
@@ -40,6 +42,17 @@ def metric_hosts(sources: Mapping[str, Mapping[str, str]], groups: Mapping[str, 
         for path in paths:
             hosts.setdefault(path, {}).update(dict.fromkeys(groups.get(group, ())))
     return {path: list(names) for path, names in hosts.items()}
+
+
+def _refuse_shared(at: Mapping[str, str]) -> None:
+    """One machine under two names would be read, counted and told of twice."""
+    first: dict[str, str] = {}
+    for host, address in at.items():
+        if (other := first.setdefault(address.lower(), host)) != host:
+            raise FleetError(
+                f"{other} and {host} have the same address {address}; give each its own fleet_address or ansible_host, "
+                "or take one of the names out of the inventory"
+            )
 
 
 def _place(host: str, variables: Mapping[str, Any]) -> dict[str, str]:
