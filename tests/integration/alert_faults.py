@@ -155,7 +155,7 @@ NOT_CAUSED = {
     "MusterAlertsNotDelivered": "5 minutes",
     "MusterRulesFail": "5 minutes, of a rule that promtool takes and Prometheus cannot evaluate",
     "MusterMonitoringConfig": "promtool refuses such a configuration before it is written",
-    "MusterMonitoringStorage": "a full disk of the only Prometheus, which then sees nothing",
+    "MusterMonitoringStorage": "the lab has one Prometheus; test_monitoring_pair.py fills the disk of one of two",
     "MusterCertificateExpires": "a quarter of an hour",
     "MusterCertificateUnreadable": "a quarter of an hour",
     "MusterCertificatesNotChecked": "half an hour",

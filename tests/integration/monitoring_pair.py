@@ -23,6 +23,8 @@ from .kube import Authority, Part, ended
 
 # Name, address to the others, and what 127.0.0.1 is on this host.
 HOSTS = {"mon-1": ("127.0.77.1", "127.0.78.1"), "mon-2": ("127.0.77.2", "127.0.78.2")}
+# Enough for the minutes of a test, little enough to be filled in one.
+DISK_MIB = 64
 VARIABLES = {
     "fleet_name": "pair",
     "fleet_state_dir": "/nowhere",
@@ -70,10 +72,14 @@ class Pair:
         return context
 
 
-def program(name: str, folder: Path) -> list[str]:
-    """The command of a program of the lab's image, run in there; the folder is its /mnt."""
+def program(name: str, folder: Path, disk_mib: int = 0) -> list[str]:
+    """The command of a program of the lab's image, run in there; the folder is its /mnt.
+
+    With `disk_mib` its /mnt/data is a file system of this size, which is gone with the process.
+    """
     root = ensure_image()
-    inside = f'mount --bind {shlex.quote(str(folder))} {root}/mnt && exec chroot {root} {name} "$@"'
+    disk = f"mount -t tmpfs -o size={disk_mib}m tmpfs {root}/mnt/data && " if disk_mib else ""
+    inside = f'mount --bind {shlex.quote(str(folder))} {root}/mnt && {disk}exec chroot {root} {name} "$@"'
     return ["unshare", "--mount", "--propagation=private", "sh", "-c", inside, name]
 
 
@@ -116,6 +122,7 @@ def _host(name: str, folder: Path, authorities: Sequence[Authority], rules: str)
     for path in folder.glob("*.*"):
         text = path.read_text().replace("/etc/prometheus/", "/mnt/").replace("/etc/muster-metrics/", "/mnt/port/")
         path.write_text(text.replace("127.0.0.1", loopback))
+    (folder / "data").mkdir()
     prometheus, alertmanager = (_arguments(folder / f"{what}.default") for what in ("prometheus", "alertmanager"))
     commands = {
         "haproxy": ["/usr/sbin/haproxy", "-db", "-f", "/mnt/haproxy.cfg"],
@@ -131,7 +138,10 @@ def _host(name: str, folder: Path, authorities: Sequence[Authority], rules: str)
         name,
         folder,
         {
-            what: Part([*program(command[0], folder), *command[1:]], folder / f"{what}.log")
+            what: Part(
+                [*program(command[0], folder, DISK_MIB if what == "prometheus" else 0), *command[1:]],
+                folder / f"{what}.log",
+            )
             for what, command in commands.items()
         },
     )

@@ -8,19 +8,22 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+import yaml
 
 from .kube import Authority, until
 from .monitoring_pair import HOSTS, Host, Pair, pair
 
 pytestmark = pytest.mark.slow
-RULES = json.dumps({
-    "groups": [{"name": "test", "rules": [{"alert": "Always", "expr": "vector(1)", "labels": {"severity": "page"}}]}]
-})  # fmt: skip
+ALWAYS = {"name": "test", "rules": [{"alert": "Always", "expr": "vector(1)", "labels": {"severity": "page"}}]}
+# The role's own rules of the monitoring, and one that is there from the first second.
+OWN = Path(__file__).resolve().parents[2] / "roles/fleet_monitoring/files/rules/monitoring.yml"
+RULES = json.dumps({"groups": [ALWAYS, *yaml.safe_load(OWN.read_text())["groups"]]})
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +133,38 @@ def test_one_alertmanager_that_is_gone_is_told_by_the_other_side(both: Pair) -> 
     finally:
         first.parts["alertmanager"].start()
     until("they know each other again", partial(_is, second, "alertmanager_cluster_members", 2), 120)
+
+
+@contextmanager
+def _full(host: Host) -> Iterator[None]:
+    """A disk of the host's Prometheus without a free byte."""
+    running = host.parts["prometheus"].running
+    assert running is not None
+    # Its file system is mounted for this process alone.
+    filler = Path(f"/proc/{running.pid}/root/mnt/data/filler")
+    try:
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        yield
+    finally:
+        filler.unlink()
+
+
+def test_a_prometheus_whose_disk_is_full_is_told_by_the_other(both: Pair) -> None:
+    full, watcher = both.hosts["mon-1"], both.hosts["mon-2"]
+    alert = 'ALERTS{alertname="MusterMonitoringStorage",alertstate="firing",instance="mon-1"}'
+    failed, age = "prometheus_tsdb_wal_writes_failed_total", 'time() - timestamp(up{job="prometheus"})'
+    until("the watcher reads its numbers", partial(_holds, watcher, f'{failed}{{instance="mon-1"}} == 0', 1), 60)
+    assert _holds(watcher, alert, 0)
+    with _full(full):
+        until("the watcher raises the alert", partial(_holds, watcher, alert, 1), 60)
+        until("it is told", lambda: "MusterMonitoringStorage" in both.told, 60)
+        # Nobody but the full one, which keeps nothing and so sees nothing of itself.
+        assert _holds(watcher, 'ALERTS{alertname="MusterMonitoringStorage",instance!="mon-1"}', 0)
+        assert _holds(full, alert, 0)
+        until("what it keeps is old", partial(_holds, full, f"{age} > 5", 2), 60)
+    until("it keeps again what it reads", partial(_holds, full, f"{age} < 5", 2), 60)
 
 
 @contextmanager
