@@ -156,6 +156,7 @@ NOT_CAUSED = {
     "MusterRulesFail": "5 minutes, of a rule that promtool takes and Prometheus cannot evaluate",
     "MusterMonitoringConfig": "promtool refuses such a configuration before it is written",
     "MusterMonitoringStorage": "the lab has one Prometheus; test_monitoring_pair.py fills the disk of one of two",
+    "MusterTargetOverLimit": "test_monitoring_pair.py has an exporter that shows too much",
     "MusterCertificateExpires": "a quarter of an hour",
     "MusterCertificateUnreadable": "a quarter of an hour",
     "MusterCertificatesNotChecked": "half an hour",

@@ -194,6 +194,26 @@ def _exporter(page: str, answer: threading.Event) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("limit", "page"),
+    [
+        ("sample_limit", "".join(f'node_load1{{many="{number}"}} 1\n' for number in range(1001))),
+        ("body_size_limit", "# a\n" * 1_100_000),
+        ("label limits or format", f'node_load1 1\nnode_load1{{long="{"x" * 1025}"}} 1\n'),
+        ("label limits or format", "node_load1 1\nno number\n"),
+    ],
+)
+def test_a_target_that_is_over_a_limit_is_named_with_it(both: Pair, limit: str, page: str) -> None:
+    watcher = both.hosts["mon-2"]
+    alert = 'ALERTS{alertname="MusterTargetOverLimit",alertstate="firing",job="node",instance="mon-1"'
+    with _exporter("node_load1 1\n", _answering()):
+        until("it is read", partial(_holds, watcher, 'up{job="node",instance="mon-1"} == 1', 1), 60)
+        until("there is no alert", partial(_holds, watcher, alert + "}", 0), 60)
+    with _exporter(page, _answering()):
+        until("the alert says which limit", partial(_holds, watcher, f'{alert},limit="{limit}"}}', 1), 60)
+        assert _holds(watcher, f'{alert},limit!="{limit}"}}', 0)
+
+
 def _answering() -> threading.Event:
     event = threading.Event()
     event.set()

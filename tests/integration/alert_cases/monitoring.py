@@ -42,7 +42,29 @@ def _lost(series: str) -> Case:
     )
 
 
+def _over(limit: str, **shown: int) -> Case:
+    """What Prometheus tells of a refused scrape; the fine one is a target that does not answer."""
+    target = '{instance="gpu-1",job="node"}'
+    silent = {
+        "scrape_samples_scraped": 0,
+        "scrape_samples_post_metric_relabeling": 0,
+        "scrape_sample_limit": 1000,
+        "scrape_body_size_bytes": 0,
+    }
+    return Case(
+        "MusterTargetOverLimit",
+        {f"up{target}": "0x20", **{f"{name}{target}": f"{value}x20" for name, value in {**silent, **shown}.items()}},
+        {f"up{target}": "0x20", **{f"{name}{target}": f"{value}x20" for name, value in silent.items()}},
+        "1m",
+        f"Prometheus takes no numbers of node on gpu-1: its page fails by {limit}.",
+        {"instance": "gpu-1", "job": "node", "limit": limit},
+    )
+
+
 CASES = (
+    _over("sample_limit", scrape_samples_scraped=1001, scrape_samples_post_metric_relabeling=1001),
+    _over("body_size_limit", scrape_body_size_bytes=-1),
+    _over("label limits or format", scrape_samples_scraped=7, scrape_samples_post_metric_relabeling=6),
     Case(
         "MusterMonitoringDown",
         {'up{job="prometheus",instance="mon-2"}': "0x60"},

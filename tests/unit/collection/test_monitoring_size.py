@@ -21,7 +21,7 @@ LARGE = {
     "prometheus": 2, "alertmanager": 2,
 }  # fmt: skip
 GIVEN = {
-    "series": {"node": [{"series": 95}], "gpu": [{"series": 195}]},
+    "series": {"node": [{"series": 92}], "gpu": [{"series": 192}]},
     "targets": {"node": 1000, "gpu": "1000"},
     "interval_s": 30.0,
     "retention_days": 30.0,

@@ -38,7 +38,10 @@ KEPT = re.compile(
     )
 )
 # Prometheus makes these itself.
-OWN = {"up", "ALERTS"}
+OWN = {
+    "up", "ALERTS", "scrape_body_size_bytes", "scrape_sample_limit", "scrape_samples_post_metric_relabeling",
+    "scrape_samples_scraped",
+}  # fmt: skip
 PANELS = [(page, panel) for page in PAGES for panel in page.panels]
 
 

@@ -10,8 +10,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 GIB = 2**30
 DAY_S = 86400
-# up and scrape_*, which Prometheus adds to each target.
-SERIES_OF_A_TARGET = 5
+# up and scrape_*, which Prometheus adds to each target; three of them for the feature extra-scrape-metrics.
+SERIES_OF_A_TARGET = 8
 # Prometheus, "Storage": a sample takes 1 to 2 bytes on average. The larger one; the index is in it.
 BYTES_PER_SAMPLE = 2.0
 # The log of what is in no block yet: a block is cut after 3 hours at most, the log behind it 1.5 hours later.
