@@ -45,6 +45,10 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
     ("muster-fleet", "Which XID"): Scenario(
         "DCGM's stand-in tells of no XID", {'DCGM_FI_DEV_XID_ERRORS{instance="gpu-1",gpu="0"}': "79"}
     ),
+    ("muster-node", "XIDs by class"): Scenario(
+        "a node need not have had an XID in this boot",
+        {'gpu_burnin_watch_xids_total{instance="gpu-3",gpu="0",class="revoke"}': "1"},
+    ),
     ("muster-control-plane", "Age of the snapshot"): Scenario(
         "the first snapshot is made within an hour",
         {'muster_etcd_backup_last_success_timestamp_seconds{instance="etcd-1",cluster="main"}': "3600"},

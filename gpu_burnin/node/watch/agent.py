@@ -289,9 +289,11 @@ class Agent:
             self._say(f"{code}: {message}", code)
 
     def _blind(self, code: str, message: str) -> None:
+        before = code in self.memory.kept.warnings
+        self._news |= before != bool(message)
         if message:
             self._warn(code, "", message)
-        elif code in self.memory.kept.warnings:
+        elif before:
             self.memory.forget({code})
             self._say(f"{code}: over", code)
 

@@ -152,6 +152,23 @@ PAGE = Page(
             ),
         ),
         Row(
+            "GPUs, as the node's agent sees them",
+            (
+                lines(
+                    "XIDs by class",
+                    'sum by (class) (gpu_burnin_watch_xids_total{instance="$node"})',
+                    "{{class}}",
+                    "XIDs of this boot, by what the node's agent does about them: revoke takes the node from work.",
+                ),
+                states(
+                    "Agent can read",
+                    'gpu_burnin_watch_source_up{instance="$node"}',
+                    "{{source}}",
+                    "Whether the agent can read what tells it of faults.",
+                ),
+            ),
+        ),
+        Row(
             "System",
             (
                 states("Answers", 'up{instance="$node"}', "{{job}}", "Whether the host shows its numbers, by what of."),

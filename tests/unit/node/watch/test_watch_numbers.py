@@ -105,6 +105,18 @@ def test_a_source_that_cannot_be_read_is_told_until_it_can(bench: Bench) -> None
     assert told(bench)['source_up{source="kernel_log"}'] == told(bench)['source_up{source="nvml"}'] == 1
 
 
+def test_a_kernel_log_that_goes_is_told_at_once(bench: Bench) -> None:
+    bench.log()
+    bench.gpus(healthy())
+    bench.tick()
+    bench.log(why="/dev/kmsg cannot be read any more (Input/output error)")
+    bench.tick()
+    assert told(bench)['source_up{source="kernel_log"}'] == 0
+    bench.log()
+    bench.tick()
+    assert told(bench)['source_up{source="kernel_log"}'] == 1
+
+
 def test_a_silent_nvml_is_a_source_that_cannot_be_read(bench: Bench) -> None:
     bench.gpus(healthy())
     bench.tick()
