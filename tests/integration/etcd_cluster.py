@@ -100,7 +100,8 @@ def tool(name: str) -> Path:
 def etcd_cluster(directory: Path) -> Iterator[Cluster]:
     """Three members with one key written."""
     authority = Authority(directory)
-    certificate, key = authority.issue("etcd", server=True)
+    # For both sides, as the role's: a member's JSON gateway is a client of the member.
+    certificate, key = authority.issue("etcd", peer="127.0.0.1")
     client_certificate, client_key = authority.issue("health")
     names = ("etcd-1", "etcd-2", "etcd-3")
     ports = free_ports(6)

@@ -112,11 +112,12 @@ class Owner:
 
 @dataclass(frozen=True)
 class Lock:
-    """Who runs an upgrade, since when, in which process."""
+    """Who runs what, since when, in which process. `what` goes on from who, such as "upgrades drivers"."""
 
     who: str
     since: str
     owner: Owner
+    what: str = "upgrades drivers"
     schema: str = SCHEMA
 
 

@@ -1,4 +1,4 @@
-"""One driver upgrade at a time: who has the folder of the runs, and whether they still run.
+"""One run at a time: who has its folder, and whether they still run. For driver upgrades, and for each etcd cluster.
 
 The lock names the process of Ansible. One that has ended on this machine keeps nobody out: a run that was killed is
 gone on with by the next one. Of a process on another machine nobody here can tell, so a person does.
@@ -58,7 +58,7 @@ def lost(directory: Path, mine: Owner) -> str:
     found = book.read_lock(directory)
     if found is None or found.owner == mine:
         return ""
-    return f"its lock was lifted, and {found.who} upgrades drivers since {found.since}"
+    return f"its lock was lifted, and {found.who} {found.what} since {found.since}"
 
 
 def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str, Entry]) -> None:
@@ -103,11 +103,11 @@ def _told(old: Lock, directory: Path, mine: Owner) -> str:
     lift = f"remove {book.lock_path(directory)}"
     if old.owner.machine == mine.machine:
         return (
-            f"{old.who} upgrades drivers since {old.since} ({where}); wait until that run has ended, or end it with "
+            f"{old.who} {old.what} since {old.since} ({where}); wait until that run has ended, or end it with "
             f"Ctrl-C (its lock ends with it)"
         )
     return (
-        f"{old.who} upgrades drivers since {old.since} ({where}, which nobody can see from here); wait until that run "
+        f"{old.who} {old.what} since {old.since} ({where}, which nobody can see from here); wait until that run "
         f"has ended; where there is no such process there any more, {lift}"
     )
 

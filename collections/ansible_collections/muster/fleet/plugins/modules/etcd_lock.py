@@ -1,0 +1,99 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible module: one operation on an etcd cluster at a time. The lock: gpu_burnin.fleet.driver_upgrade.lock."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+
+try:
+    from gpu_burnin.errors import GpuBurninError
+    from gpu_burnin.fleet.driver_upgrade import lock
+    from gpu_burnin.fleet.driver_upgrade.book import Lock
+    from gpu_burnin.system.clock import rfc3339
+
+    MISSING: ImportError | None = None
+except ImportError as error:
+    MISSING = error
+
+DOCUMENTATION = r"""
+module: etcd_lock
+short_description: Keep a second operation off an etcd cluster
+version_added: "0.2.0"
+description:
+  - Takes a lock in a folder of the controller for the run of C(ansible-playbook) that calls it, and refuses with who
+    has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out.
+options:
+  directory:
+    description: Folder for the lock.
+    type: path
+    required: true
+  what:
+    description: What is done to the cluster, as the verb of a sentence that begins with who.
+    type: str
+    required: true
+  state:
+    description: Whether to take the lock or to give it back.
+    type: str
+    choices: [taken, released]
+    default: taken
+extends_documentation_fragment:
+  - muster.fleet.controller
+  - muster.fleet.check_mode
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: Keep other work on this cluster out
+  muster.fleet.etcd_lock:
+    directory: "{{ fleet_state_dir }}/etcd-lock-main"
+    what: restores etcd
+"""
+
+RETURN = r"""
+before:
+  description: What is known of a run that ended without giving the lock back, or has it; empty for none.
+  type: str
+  returned: success
+"""
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "directory": {"type": "path", "required": True},
+    "what": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
+}
+
+
+def keep(module: AnsibleModule) -> dict[str, Any]:
+    """Take the lock, or give it back. Raises FleetError where another run has it."""
+    given = module.params
+    directory, me = Path(given["directory"]), lock.owner()
+    before = ""
+    try:
+        if module.check_mode:
+            before = lock.seen(directory, me)
+        elif given["state"] == "released":
+            lock.release(directory, me)
+        else:
+            mine = Lock(getpass.getuser(), rfc3339(datetime.now(UTC)), me, given["what"])
+            before = lock.take(directory, mine)
+    except GpuBurninError as error:
+        raise FleetError(str(error)) from error
+    # A lock is of the run, and leaves nothing: it is no change of the fleet.
+    return {"changed": False, "before": before}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(keep, ARGUMENT_SPEC, missing=MISSING)
+
+
+if __name__ == "__main__":
+    main()

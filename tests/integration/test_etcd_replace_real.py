@@ -1,0 +1,212 @@
+"""A real etcd of three members under a writer: one is lost and replaced, and no acknowledged write with it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_replace
+from ansible_collections.muster.fleet.plugins.module_utils.etcd_replace import Step
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+
+from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tools
+from .kube import until
+
+# For a member of etcd that is lost, the leader too.
+MAX_GAP_S = 3.0
+_JOIN = ("--initial-cluster-state", "existing")
+ALL = [Step.REMOVE, Step.PREPARE, Step.ADD, Step.START, Step.CATCH_UP, Step.PROMOTE, Step.FINISH]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if not tools():
+        pytest.skip(NO_TOOLS)
+    with etcd_cluster(tmp_path_factory.mktemp("etcd")) as made:
+        yield made
+
+
+@dataclass
+class Host:
+    """A member's machine, as roles/etcd and the module have it, without systemd."""
+
+    cluster: Cluster
+    name: str
+
+    def has_data(self) -> bool:
+        folder = self.cluster.data_dir(self.name)
+        return folder.is_dir() and any(folder.iterdir())
+
+    def running(self) -> bool:
+        process = self.cluster.parts[self.name].running
+        return process is not None and process.poll() is None
+
+    def joining(self) -> bool:
+        return tuple(self.cluster.parts[self.name].command[-2:]) == _JOIN
+
+    def stop(self) -> None:
+        self.cluster.parts[self.name].kill()
+
+    def clean(self) -> None:
+        folder = self.cluster.data_dir(self.name)
+        folder.rename(folder.with_name(f"data.replaced-{time.time_ns()}"))
+
+    def prepare(self) -> None:
+        part = self.cluster.parts[self.name]
+        part.command = [*part.command, *_JOIN]
+
+    def start(self) -> None:
+        self.cluster.parts[self.name].start()
+
+    def finish(self) -> None:
+        part = self.cluster.parts[self.name]
+        part.command = part.command[: -len(_JOIN)]
+
+
+def credentials(cluster: Cluster) -> etcd_api.Credentials:
+    return etcd_api.Credentials(*cluster.credentials[1::2])
+
+
+def view(cluster: Cluster, name: str) -> etcd_replace.Cluster:
+    apis = {one: etcd_api.connect(url, credentials(cluster), 5.0) for one, url in cluster.clients.items()}
+    return etcd_replace.Cluster(name, cluster.peers, apis)
+
+
+def replacement(cluster: Cluster, name: str, *, confirmed: bool = False) -> etcd_replace.Replacement:
+    return etcd_replace.Replacement(view(cluster, name), Host(cluster, name), confirmed, timeout_s=30, settle_s=2)
+
+
+@dataclass
+class Writer:
+    """Writes one key after the other through any member, and keeps those that were acknowledged."""
+
+    cluster: Cluster
+    acknowledged: list[str] = field(default_factory=list)
+    longest_gap_s: float = 0.0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        apis = [etcd_api.connect(url, credentials(self.cluster), 1.0) for url in self.cluster.clients.values()]
+        last, number = time.monotonic(), 0
+        while not self.stop.is_set():
+            number += 1
+            key = f"writer/{number:08}"
+            body = {"key": base64.b64encode(key.encode()).decode(), "value": "MQ=="}
+            try:
+                apis[number % len(apis)]("/v3/kv/put", body)
+            except FleetError:
+                continue
+            self.acknowledged.append(key)
+            now = time.monotonic()
+            self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+
+
+@contextmanager
+def written(cluster: Cluster) -> Iterator[Writer]:
+    """Writes go on meanwhile; afterwards all that was acknowledged is on every member."""
+    cluster.ctl("etcd-1", "del", "--prefix", "writer/")
+    writer = Writer(cluster)
+    thread = threading.Thread(target=writer.run)
+    thread.start()
+    try:
+        until("the first writes", lambda: len(writer.acknowledged) > 20, 30)
+        yield writer
+    finally:
+        writer.stop.set()
+        thread.join()
+    for member in cluster.clients:
+        there = set(cluster.ctl(member, "get", "--prefix", "writer/", "--keys-only").stdout.split())
+        assert not set(writer.acknowledged) - there, member
+
+
+def lose(cluster: Cluster, name: str) -> None:
+    """Kill -9, and an empty disk."""
+    cluster.parts[name].kill()
+    shutil.rmtree(cluster.data_dir(name))
+
+
+def healthy(cluster: Cluster) -> None:
+    """Three voters, each healthy, and none that joins any more."""
+    for name, url in cluster.clients.items():
+        health = etcd_api.wait_healthy(
+            lambda url=url: etcd_api.probe(url, credentials(cluster), list(cluster.clients)),  # type: ignore[misc]
+            30,
+        )
+        assert health.healthy, (name, health.reason)
+        assert not Host(cluster, name).joining()
+
+
+@pytest.mark.parametrize("which", ["the first", "the leader", "a follower"])
+def test_a_lost_member_is_replaced_and_no_write_is_lost(cluster: Cluster, which: str) -> None:
+    leader = cluster.leader()
+    follower = next(name for name in reversed(cluster.clients) if name != leader)
+    name = {"the first": "etcd-1", "the leader": leader, "a follower": follower}[which]
+    with written(cluster) as writer:
+        began = time.monotonic()
+        lose(cluster, name)
+        steps = replacement(cluster, name).run()
+        took_s = time.monotonic() - began
+        seen = len(writer.acknowledged)
+        until("writes after it", lambda: len(writer.acknowledged) > seen + 20)
+    print(
+        f"{which} ({name}): {len(writer.acknowledged)} acknowledged, 0 lost, longest gap {writer.longest_gap_s:.2f} s, "
+        f"replaced in {took_s:.1f} s"
+    )
+    assert [step for step in steps if step is not Step.CATCH_UP] == [step for step in ALL if step is not Step.CATCH_UP]
+    assert writer.longest_gap_s <= MAX_GAP_S
+    healthy(cluster)
+    assert replacement(cluster, name).run() == []
+
+
+class Killed(Exception):
+    """The run ended here."""
+
+
+def test_killed_before_each_step_it_is_run_again(cluster: Cluster) -> None:
+    with written(cluster):
+        for last in [step for step in ALL if step is not Step.CATCH_UP]:
+            lose(cluster, "etcd-2")
+            run = replacement(cluster, "etcd-2")
+
+            def kill(step: Step, last: Step = last) -> None:
+                if step is last:
+                    raise Killed
+
+            run.tell = kill
+            with pytest.raises(Killed):
+                run.run()
+            left = replacement(cluster, "etcd-2").run()
+            assert (left[0], left[-1]) == (last, Step.FINISH)
+            healthy(cluster)
+
+
+def test_data_that_is_there_is_kept_until_it_is_given_up(cluster: Cluster) -> None:
+    cluster.parts["etcd-3"].kill()
+    with pytest.raises(FleetError, match="-e confirm=etcd-3"):
+        replacement(cluster, "etcd-3").run()
+    members = cluster.ctl("etcd-1", "member", "list").stdout
+    assert "etcd-3" in members
+    assert Step.CLEAN in replacement(cluster, "etcd-3", confirmed=True).run()
+    assert len(list(cluster.data_dir("etcd-3").parent.glob("data.replaced-*/member"))) == 1
+    healthy(cluster)
+
+
+def test_a_member_that_is_down_keeps_every_other_from_being_replaced(cluster: Cluster) -> None:
+    lose(cluster, "etcd-2")
+    cluster.parts["etcd-3"].kill()
+    with pytest.raises(FleetError, match=r"would lose its quorum.*etcd-3 \("):
+        replacement(cluster, "etcd-2").run()
+    cluster.parts["etcd-3"].start()
+    until("etcd-3", lambda: cluster.ctl("etcd-3", "get", "x").returncode == 0)
+    replacement(cluster, "etcd-2").run()
+    healthy(cluster)
+
+
+def test_the_clock_of_a_member_is_read_to_a_fraction_of_a_second(cluster: Cluster) -> None:
+    assert abs(etcd_api.clock_ahead_s(cluster.clients["etcd-1"], credentials(cluster))) < 0.25
