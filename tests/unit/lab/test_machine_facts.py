@@ -23,7 +23,7 @@ from tests.support.lab_machine import RELEASE, environment, machine
 
 def facts_of(kernel: Kernel) -> Facts:
     def run(command: Sequence[str], timeout_s: float = 30.0) -> Output:
-        if command[0] not in ("modinfo", "mokutil"):
+        if command[0] not in ("modinfo", "modprobe", "mokutil"):
             raise NotInstalledError(f"{command[0]} is not installed")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
