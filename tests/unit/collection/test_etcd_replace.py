@@ -167,3 +167,12 @@ def test_it_waits_for_a_reason_that_passes_but_not_for_another() -> None:
     # Nothing is listed afterwards here: it ends at the deadline, with what to do.
     with pytest.raises(FleetError, match="cannot do the step 'add' in 5 s: it does not answer"):
         added("etcdserver: unhealthy cluster", "etcdserver: member not found")
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "says"), [(0.8, "0.80 s ahead of this host's"), (-2.0, "2.00 s behind this host's")]
+)
+def test_a_member_whose_clock_differs_is_refused(ahead_s: float, says: str) -> None:
+    with pytest.raises(FleetError, match=f"the clock of etcd-2 is {says} .*nothing was changed"):
+        etcd_replace.check_clock("etcd-2", ahead_s, 0.5)
+    etcd_replace.check_clock("etcd-2", ahead_s / 5, 0.5)

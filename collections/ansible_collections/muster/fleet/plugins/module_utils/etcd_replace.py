@@ -157,6 +157,15 @@ class Cluster:
         return int(self.ask("/v3/maintenance/status", {}).get("raftAppliedIndex", 0))
 
 
+def check_clock(name: str, ahead_s: float, max_skew_s: float) -> None:
+    """See that a member's clock, so many seconds ahead of this host's, is near enough. Raises FleetError."""
+    if abs(ahead_s) > max_skew_s:
+        raise FleetError(
+            f"the clock of {name} is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} this host's "
+            f"({max_skew_s:g} s are allowed); look at `chronyc tracking` on both: nothing was changed"
+        )
+
+
 def check(
     cluster: Cluster,
     settle_s: float = 0.0,

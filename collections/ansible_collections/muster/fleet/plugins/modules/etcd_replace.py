@@ -188,12 +188,9 @@ def replace(module: AnsibleModule) -> dict[str, Any]:
     cluster = etcd_replace.Cluster(given["name"], given["peers"], apis)
     etcd_replace.check(cluster, etcd_replace.SETTLE_S)
     for name in cluster.others:
-        ahead_s = etcd_api.clock_ahead_s(given["endpoints"][name], credentials)
-        if abs(ahead_s) > given["max_skew_s"]:
-            raise FleetError(
-                f"the clock of {name} is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} this host's "
-                f"({given['max_skew_s']:g} s are allowed); look at `chronyc tracking` on both: nothing was changed"
-            )
+        etcd_replace.check_clock(
+            name, etcd_api.clock_ahead_s(given["endpoints"][name], credentials), given["max_skew_s"]
+        )
     if module.check_mode:
         return {"changed": False, "steps": []}
     confirmed = given["confirm"] == given["name"]
