@@ -21,6 +21,7 @@ from .progress import Progress, preparing
 from .shell import LabError, run, succeeds
 
 SSH_DEADLINE_S = 60
+REMOVAL_S = 300
 
 
 def require_root() -> None:
@@ -75,11 +76,13 @@ def down(lab: Lab) -> None:
 
 
 def _remove(container: str) -> None:
-    """Kill a host, wait for its end, and remove it: `podman rm` alone gives its processes a few seconds to die."""
-    if run(["podman", "inspect", "--format", "{{.State.Running}}", container]).strip() == "true":
-        succeeds(["podman", "kill", container])
-        run(["timeout", "300", "podman", "wait", container])
-    run(["podman", "rm", "--force", "--time", "0", container])
+    """Kill a host and remove it. podman gives its processes some seconds to die, and a busy machine needs longer."""
+    command = ["podman", "rm", "--force", "--time", "0", container]
+    deadline = time.monotonic() + REMOVAL_S
+    while not succeeds(command) and time.monotonic() < deadline:
+        pass  # the next one waits as long, for what is left of them
+    if succeeds(["podman", "container", "exists", container]):
+        run(command)
 
 
 def reboot(lab: Lab, name: str) -> None:
