@@ -2,8 +2,8 @@
 """`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
 Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), then beside
-each other molecule (a scenario for each role), lab (end to end on hosts, attacks, reboot) and servers (real etcd, API
-server and Prometheus on loopback): those three wait more than they compute.
+each other molecule (a scenario for each role) and servers (real etcd, API server and Prometheus on loopback), which
+wait more than they compute, and lab (end to end on hosts, attacks, reboot).
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
 the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
 """
@@ -87,7 +87,7 @@ def main() -> int:
     molecule = Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], read_molecule)
     lab = Stage("lab", _pytest("lab", on_hosts), _junit("lab"))
     servers = Stage("servers", _pytest("servers", [path for path in tests if path not in on_hosts]), _junit("servers"))
-    return prove([[check], [campaign], [molecule, lab, servers]], BUILD / "times.json")
+    return prove([[check], [campaign], [molecule, servers], [lab]], BUILD / "times.json")
 
 
 def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
