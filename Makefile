@@ -42,7 +42,7 @@ campaign: setup-dev ## The fault campaign of the burn-in: every fault seen, no h
 molecule: setup-lab ## Molecule for every role, or one: make molecule ROLE=etcd
 	@python -m tools.molecule $(if $(ROLE),$(ROLE),$(ROLES))
 
-test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (35 minutes)
+test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (50 minutes)
 	@python -m tools.prove
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
