@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.objects import covers
 from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
 from gpu_burnin.settings.names import KIND, Names
 from gpu_burnin.system.codec import to_json
@@ -92,7 +93,7 @@ def _write_definition(api: KubeApi, names: Names, *, apply: bool) -> bool:
     wanted, path = crd(names), f"{CRDS}/{names.crd}"
     for _ in range(_MOST_TRIES):
         found = api.find(path, f"read the definition {names.crd}")
-        if found is not None and _covers(found["spec"], wanted["spec"]):
+        if found is not None and covers(found["spec"], wanted["spec"]):
             return False
         if not apply:
             return True
@@ -283,17 +284,3 @@ def _notes(
             f"{name}: it is in the cluster, but neither in gpu_nodes nor in system_nodes of the inventory; add it, or "
             "delete its Node: nobody admits it"
         )
-
-
-def _covers(found: Any, wanted: Any, *, whole: bool = False) -> bool:
-    """Whether what is there says all that is wanted; the API server adds defaults and leaves out what is empty.
-
-    `whole`: nothing more may be there, as among the properties of a schema.
-    """
-    if isinstance(wanted, Mapping):
-        if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
-            return False
-        return all(_covers(found.get(key), item, whole=key == "properties") for key, item in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_covers, found, wanted))
-    return bool(found == wanted) or (found is None and not wanted)

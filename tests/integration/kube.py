@@ -27,7 +27,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.objects import write_objects
 from gpu_burnin.settings.names import PROVISIONER_USER, Names
 from tests.lab.paths import cache_dir
 
@@ -339,23 +341,10 @@ def write_configuration(directory: Path) -> None:
         (directory / name).write_text(render("kube_apiserver", f"{name}.j2", server))
 
 
-def apply_rbac(client: Client) -> None:
-    """Apply the fleet's roles and bindings. Raises RuntimeError."""
+def rbac_objects() -> list[Any]:
+    """The fleet's roles and bindings, as the role applies them."""
     variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev"}
-    for item in yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", variables)):
-        namespace = item["metadata"].get("namespace")
-        inside = f"namespaces/{namespace}/" if namespace else ""
-        place = {
-            "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
-            "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            "Role": f"apis/rbac.authorization.k8s.io/v1/{inside}roles",
-            "RoleBinding": f"apis/rbac.authorization.k8s.io/v1/{inside}rolebindings",
-            "Namespace": "api/v1/namespaces",
-        }[item["kind"]]
-        path = f"/{place}/{item['metadata']['name']}?fieldManager=muster&force=true"
-        reply = client.request("PATCH", path, item, APPLY)
-        if reply.status not in (200, 201):
-            raise RuntimeError(f"{item['metadata']['name']}: {reply.message}")
+    return list(yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", variables)))
 
 
 def apply_ledger(server: Server) -> None:
@@ -427,5 +416,6 @@ def api_server(directory: Path) -> Iterator[Server]:
         server.etcd.start()
         server.apiserver.start()
         server.wait_ready()
-        apply_rbac(server.client("root", ["system:masters"]))
+        root = KubeApi(server.kubeconfig("root", ["system:masters"]))
+        write_objects(rbac_objects(), root, lambda: root, apply=True)
         yield server

@@ -80,10 +80,19 @@ def test_admitted_nodes_carry_label_condition_and_no_taint(fleet: Fleet) -> None
         wait_until(f"{name} to be Ready", lambda name=name: fleet.condition(name, "Ready") == "True", timeout_s=60)
 
 
-def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
+def test_a_second_run_changes_nothing_and_nobody_needs_break_glass_for_it(fleet: Fleet) -> None:
+    before = break_glass_uses(fleet)
     again = fleet.playbook("site.yml", log="second")
     assert again.rc == 0, again.failures
     assert again.changed == {}
+    assert before > 0, "the first run writes the roles as this identity"
+    assert break_glass_uses(fleet) == before
+
+
+def break_glass_uses(fleet: Fleet) -> int:
+    """Requests of the break-glass identity in the audit logs."""
+    count = """grep --count '"username":"break-glass"' /var/log/kubernetes/audit.log || true"""
+    return sum(int(fleet.must(host, count)) for host in ("api-1", "api-2"))
 
 
 def test_check_mode_with_diff_has_no_error_and_no_change(fleet: Fleet) -> None:

@@ -89,7 +89,8 @@ CASES = (
         {'muster_audit_break_glass_total{instance="api-1"}': "0x20 5x110"},
         {'muster_audit_break_glass_total{instance="api-1"}': "5x130"},
         "62m",
-        "The break-glass certificate was used at api-1: 5 requests in an hour. A run of site.yml does that too.",
+        "The break-glass certificate was used at api-1: 5 requests in an hour. "
+        "A run of site.yml that wrote roles does that too.",
         API,
     ),
     Case(

@@ -22,7 +22,7 @@ from tests.support.server_helpers import serving
 
 
 class Component(http.server.BaseHTTPRequestHandler):
-    """Ready from the third question on; a POST is refused with a reason."""
+    """Ready from the third question on; a PATCH is refused with a reason."""
 
     asked: list[str]
 
@@ -30,7 +30,7 @@ class Component(http.server.BaseHTTPRequestHandler):
         self.asked.append(self.path)
         self.answer(200 if len(self.asked) >= 3 else 500, "ok")
 
-    def do_POST(self) -> None:
+    def do_PATCH(self) -> None:
         self.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.answer(403, "denied by muster-node-gate")
 
@@ -77,7 +77,7 @@ def test_asks_until_the_answer_is_right(component: tuple[Server, list[str]]) -> 
 
 def test_sends_a_body(component: tuple[Server, list[str]]) -> None:
     server, asked = component
-    check = Check("/nodes", method="POST", body={"kind": "Node"}, status=403, contains="gate")
+    check = Check("/nodes", method="PATCH", body={"kind": "Node"}, status=403, contains="gate")
     assert wait(server, [check], 0) is None
     assert asked == ['{"kind": "Node"}']
 

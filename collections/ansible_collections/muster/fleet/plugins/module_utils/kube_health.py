@@ -20,6 +20,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 REQUEST_TIMEOUT_S = 5.0
 ANSWER_LIMIT_BYTES = 32 * 1024 * 1024
 SHOWN_CHARACTERS = 300
+# Server-side apply, of which JSON is a part.
+APPLY_TYPE = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def ask(server: Server, context: ssl.SSLContext | None, check: Check, timeout_s:
         connection = http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
     try:
         body = None if check.body is None else json.dumps(check.body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {} if body is None else {"Content-Type": APPLY_TYPE}
         connection.request(check.method, check.path, body=body, headers=headers)
         response = connection.getresponse()
         return Answer(response.status, response.read(ANSWER_LIMIT_BYTES).decode(errors="replace"))

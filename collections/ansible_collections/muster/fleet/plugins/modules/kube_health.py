@@ -71,9 +71,9 @@ options:
         type: str
         required: true
       method:
-        description: HTTP method.
+        description: HTTP method; PATCH is server-side apply.
         type: str
-        choices: [GET, POST]
+        choices: [GET, PATCH]
         default: GET
       body:
         description: Object to send as JSON.
@@ -147,7 +147,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
         "default": [{"path": "/readyz"}],
         "options": {
             "path": {"type": "str", "required": True},
-            "method": {"type": "str", "choices": ["GET", "POST"], "default": "GET"},
+            "method": {"type": "str", "choices": ["GET", "PATCH"], "default": "GET"},
             "body": {"type": "dict"},
             "status": {"type": "int", "default": 200},
             "contains": {"type": "str"},
