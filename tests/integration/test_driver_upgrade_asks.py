@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Outcome, Run
 from gpu_burnin.fleet.driver_upgrade.course import Found, Upgrade
+from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan
 from gpu_burnin.fleet.repair.cluster import Cluster
 from tests.integration.gate import held_node, merge
 from tests.integration.kube import Client, Server
@@ -54,20 +56,30 @@ class Host:
             reply = merge(self.admitter, self.name, {"metadata": {"labels": labels}, "spec": {"taints": None}})
             assert reply.status == 200, reply.message
 
-    def upgrade(self) -> Upgrade:
-        def sleep(seconds: float) -> None:
-            self.now_s += seconds
-            self.on_poll()
-            self.follow()
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.on_poll()
+        self.follow()
 
-        book.write_run(self.folder, Run(f"run-{time.monotonic_ns()}", NEW, (self.name,), (1,)))
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.api, NAMES, now_s=lambda: self.now_s, sleep=self.sleep)
+
+    def view(self) -> HostView:
+        record = self.cluster.records()[self.name]
+        return HostView(
+            self.name, "nvidia", NEW, OLD, f"asks for driver {NEW}", "", record, self.cluster.pods(self.name)
+        )
+
+    def upgrade(self, run: Run | None = None) -> Upgrade:
+        book.write_run(self.folder, run or Run(f"run-{time.monotonic_ns()}", NEW, (self.name,), (1,)))
         return Upgrade(
             node=self.name,
             directory=self.folder,
-            cluster=Cluster(self.api, NAMES, now_s=lambda: self.now_s, sleep=sleep),
+            cluster=self.cluster,
             now=lambda: datetime.now(UTC),
             now_s=lambda: self.now_s,
-            sleep=sleep,
+            sleep=self.sleep,
             drain_timeout_s=60,
             admission_timeout_s=60,
         )
@@ -131,3 +143,54 @@ def test_a_quarantine_that_the_same_admin_asks_for_meanwhile_stays(host: Host) -
     done = finish(upgrade)
     assert done.why == f"it stays out of work: quarantine by {WHO} (loud fan)"
     assert host.spec["quarantine"]["why"] == "loud fan" and "repair" not in host.spec
+
+
+def test_three_hosts_one_at_a_time_and_the_job_on_one_of_them_ends_first(
+    ledger: Server, provisioner: Client, admitter: Client, root: Client, tmp_path: Path
+) -> None:
+    """The job's host comes last, and nothing is done to it before the job has ended by itself."""
+    hosts = {host.name: host for host in (Host(ledger, provisioner, admitter, tmp_path) for _ in range(3))}
+    for host in hosts.values():
+        host.follow()
+    busy, *idle = hosts
+    with job(root, busy) as path:
+        run = plan([host.view() for host in hosts.values()], {}, "", 1, "run-3")
+        assert (run.hosts, run.batches) == ((*idle, busy), (1, 1, 1))
+        seen: list[tuple[frozenset[str], bool]] = []
+
+        def look() -> None:
+            out = frozenset(name for name, host in hosts.items() if "repair" in host.spec)
+            at_work = root.request("GET", path).status == 200
+            seen.append((out, at_work))
+            if out == {busy} and hosts[busy].now_s > 30:  # it has saved its checkpoint
+                root.request("DELETE", f"{path}?gracePeriodSeconds=0")
+
+        for name in run.hosts:
+            hosts[name].on_poll = look
+            upgrade = hosts[name].upgrade(run)
+            assert upgrade.begin(OLD).outcome is Outcome.UNDER_WAY
+            assert (root.request("GET", path).status == 200) is (name != busy)
+            assert finish(upgrade).outcome is Outcome.DONE
+    assert {out for out, _ in seen if out} == {frozenset({name}) for name in hosts}
+    assert sum(at_work for out, at_work in seen if out == {busy}) > 10, (
+        "its host was not asked for while the job was on it"
+    )
+
+
+@contextmanager
+def job(root: Client, node: str) -> Iterator[str]:
+    """A pod on the node that keeps its host until its next checkpoint; its path."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    assert root.request("POST", "/api/v1/namespaces/default/serviceaccounts", account).status in (201, 409)
+    pod = {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "train", "annotations": {NAMES.hold_until: "checkpoint"}},
+        "spec": {"nodeName": node, "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "i"}]},
+    }  # fmt: skip
+    pods = "/api/v1/namespaces/default/pods"
+    reply = root.request("POST", pods, pod)
+    assert reply.status == 201, reply.message
+    try:
+        yield f"{pods}/train"
+    finally:
+        root.request("DELETE", f"{pods}/train?gracePeriodSeconds=0")
