@@ -11,7 +11,6 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import KNOWN_GROUPS, check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
@@ -27,9 +26,10 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.ansible_names import 
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import locked, unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader
 from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
-from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs, RoleCheck, roles_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import FLEET, RoleCheck, roles_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
 
 # Set per host by their nature; every other fleet_ variable must be the same on all hosts.
@@ -47,10 +47,6 @@ PER_HOST = frozenset(
         "fleet_place",
     }
 )
-# What the inventory's own rules read per host: the second is the fleet's address of last resort.
-HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range", "repair_bmc_address", "repair_bmc_system")
-# The role whose one DaemonSet serves all GPU nodes.
-DEVICE_PLUGIN = "nvidia_device_plugin"
 # In the fleet's state: all problems, when there are too many for a screen.
 LIST_NAME = "inventory-problems.txt"
 
@@ -77,7 +73,8 @@ class ActionModule(ActionBase):
             raise failure(title, problems, None, **result)
         self._variables = FleetVariables(self._manager, self._inventory, self._loader)
         self._resolver = Resolver(self._templar)
-        self._hosts = [host.name for host in self._all_hosts()]
+        self._reader = InventoryReader(self._variables, self._resolver, self._inventory, self._loader, self._advance)
+        self._hosts = [host.name for host in self._reader.every_host]
         plays = self._plays(arguments["playbook"])
         # Where one role of the plays lies are others, whose variables a play without them must not be given misspelt.
         roots = list(dict.fromkeys(Path(role.get_role_path()).parent for play in plays for role in roles_of(play)))
@@ -89,7 +86,7 @@ class ActionModule(ActionBase):
             raise failure(title, problems, None, **result)
         self._foreign: dict[str, str] = {}
         self._list_file: Path | None = None
-        problems = self._inventory_problems(plays, self._defaults(roots))
+        problems = self._inventory_problems(plays, self._reader.defaults(roots))
         problems += self._variable_problems(plays, specs, problems)
         result["changed"] = False
         if self._display.verbosity:
@@ -102,22 +99,11 @@ class ActionModule(ActionBase):
         result["msg"] = f"{len(self._hosts):,} hosts and {len(specs)} roles checked"
         return result
 
-    def _defaults(self, roots: list[Path]) -> Mapping[str, Any]:
-        """The defaults of the fleet and of its device plugin, below every variable of the inventory."""
-        found: dict[str, Any] = {}
-        for path in (root / role / "defaults" / "main.yml" for role in (FLEET, DEVICE_PLUGIN) for root in roots):
-            if path.exists():
-                found |= self._loader.load_from_file(str(path), trusted_as_template=True) or {}
-        return found
-
     def _plays(self, playbook: str) -> list[Any]:
         try:
             return Playbook.load(playbook, variable_manager=self._manager, loader=self._loader).get_plays()
         except AnsibleError as error:
             raise AnsibleActionFail(f"the playbook {playbook} cannot be loaded: {error}") from error
-
-    def _all_hosts(self) -> list[Any]:
-        return list(self._inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True))
 
     def _hosts_of(self, play: Any) -> list[Any]:
         pattern = self._pattern(play)
@@ -140,76 +126,14 @@ class ActionModule(ActionBase):
         return Progress(what, total, self._display.display).advance
 
     def _inventory_problems(self, plays: list[Any], defaults: Mapping[str, Any]) -> list[Problem]:
-        scopes = [
-            self._variables.scope(members).over(defaults) for members in self._variables.classes(self._all_hosts())
-        ]
-        homes = {host: scope for scope in scopes for host in scope.members.hosts}
-        of_plugin = [name for name in defaults if name.startswith(f"{DEVICE_PLUGIN}_")]
-        values = self._host_values(scopes, (*HOST_VARIABLES, *of_plugin))
+        read = self._reader.read(defaults, [pattern for play in plays if (pattern := self._pattern(play))])
         findings = Findings()
-        names = {name for scope in scopes for name in (*scope.shared, *scope.may_set) if name.startswith(f"{FLEET}_")}
-        for name in sorted(names - PER_HOST):
-            _same_everywhere(name, scopes, findings)
-        first = next(iter(self._hosts), None)
-        fleet = self._fleet_values(homes[first].of(first)) if first else {}
-        if (state := fleet.get("fleet_state_dir")) and isinstance(state, str):
+        names = {name for scope in read.scopes for name in (*scope.shared, *scope.may_set)}
+        for name in sorted(name for name in names - PER_HOST if name.startswith(f"{FLEET}_")):
+            _same_everywhere(name, read.scopes, findings)
+        if (state := read.inventory.fleet.get("fleet_state_dir")) and isinstance(state, str):
             self._list_file = Path(state).expanduser() / LIST_NAME
-        inventory = Inventory(
-            groups={name: [host.name for host in group.get_hosts()] for name, group in self._inventory.groups.items()},
-            addresses={
-                host: values["fleet_address"].get(host) or values["ansible_host"].get(host) for host in self._hosts
-            },
-            ansible_hosts=values["ansible_host"],
-            pod_ranges=values["pod_network_range"],
-            bmc_addresses=values["repair_bmc_address"],
-            bmc_systems=values["repair_bmc_system"],
-            device_plugin={name: values[name] for name in of_plugin},
-            fleet=fleet,
-            patterns=[pattern for play in plays if (pattern := self._pattern(play))],
-            group_files=files_of("group_vars", self._inventory._sources, self._loader.get_basedir()),
-            host_files=files_of("host_vars", self._inventory._sources, self._loader.get_basedir()),
-        )
-        located = []
-        for problem in check(inventory):
-            owner = problem.hosts[0] if problem.hosts else first
-            where = problem.where
-            if owner and problem.variable:
-                where = Variables(homes[owner].of(owner), self._resolver).origin(problem.variable)
-            if not where and problem.hosts:
-                where = origin_of(self._inventory.get_host(problem.hosts[0]).name)
-            located.append(Problem(problem.message, problem.fix, problem.hosts, problem.variable, where))
-        return [*located, *findings.problems()]
-
-    def _host_values(self, scopes: Sequence[Scope], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Each of these variables by host; what cannot be resolved is the roles' check's to report."""
-        values: dict[str, dict[str, Any]] = {name: {} for name in names}
-        advance = self._advance("read the addresses of", len(self._hosts))
-        for scope in scopes:
-            inputs = [(name, Inputs(scope, (name,))) for name in names]
-            for start in range(0, len(scope.members.hosts), BATCH):
-                hosts = scope.members.hosts[start : start + BATCH]
-                for name, made_of in inputs:
-                    for _, alike in made_of.alike(hosts):
-                        try:
-                            value = Variables(scope.of(alike[0]), self._resolver).value(name)
-                        except KeyError:
-                            continue
-                        except AnsibleError:
-                            value = UNRESOLVED
-                        values[name] |= dict.fromkeys(alike, value)
-                advance(len(hosts))
-        return values
-
-    def _fleet_values(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The variables that the whole fleet shares, as one host has them; as _host_values."""
-        variables, found = Variables(raw, self._resolver), {}
-        for name in raw:
-            if name.startswith(f"{FLEET}_"):
-                try:
-                    found[name] = variables.value(name)
-                except AnsibleError:
-                    continue
-        return found
+        return [*self._reader.located(check(read.inventory), read), *findings.problems()]
 
     def _variable_problems(
         self, plays: list[Any], specs: Mapping[str, RoleSpec], known: Iterable[Problem]
@@ -231,7 +155,7 @@ class ActionModule(ActionBase):
 
     def _check_names(self, plays: list[Any], specs: Mapping[str, RoleSpec], findings: Findings) -> None:
         # The controller too, which no group has to list.
-        hosts = {host.name: host for host in [*self._all_hosts(), self._inventory.get_host("localhost")]}
+        hosts = {host.name: host for host in [*self._reader.every_host, self._inventory.get_host("localhost")]}
         scopes = [self._variables.scope(members) for members in self._variables.classes(hosts.values())]
         every = {name for scope in scopes for name in (*scope.shared, *scope.may_set)}
         every |= {name for play in plays for name in play.get_vars()}

@@ -31,6 +31,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.network_rules import 
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
 from gpu_burnin.admission.calendar import CalendarError
+from gpu_burnin.fleet.plan.sizing import NODES_PER_API_SERVER, api_servers
 from gpu_burnin.system.host_names import name_hosts
 
 KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
@@ -38,13 +39,17 @@ REQUIRED_GROUPS = ("etcd", "etcd_events", "kube_apiserver")
 BUILT_IN_GROUPS = ("all", "ungrouped")
 # Raft wants an odd number; etcd's own advice stops at seven (etcd FAQ, "maximum cluster size").
 ETCD_SIZES = (1, 3, 5, 7)
-# The plan for standalone API servers: one per 1,500 nodes, at least two.
-NODES_PER_API_SERVER = 1500
 # A label of RFC 1123: a host's name is also its Node's name and stands in certificates.
 LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 # Linux's limit for a hostname, in characters.
 HOSTNAME_MAX = 64
 SIMILAR = 0.8
+
+
+def check_sizes(inventory: Inventory) -> list[Problem]:
+    """The problems of the rules about numbers and ranges alone, for an inventory that is still being written."""
+    rules = (group_sizes, fleet_ranges, pod_ranges, planned_ranges, planned_nodes)
+    return [problem for rule in rules for problem in rule(inventory)]
 
 
 def check(inventory: Inventory) -> list[Problem]:
@@ -144,7 +149,7 @@ def group_sizes(inventory: Inventory) -> Iterable[Problem]:
         )
     servers = inventory.groups.get("kube_apiserver", ())
     planned = whole(inventory.fleet.get("fleet_planned_nodes"))
-    wanted = max(1 if alone else 2, -(-(planned or 0) // NODES_PER_API_SERVER))
+    wanted = api_servers(planned or 0, may_be_single=alone)
     if servers and len(servers) < wanted:
         yield Problem(
             f"the group kube_apiserver has {len(servers)} of the {wanted} hosts that the plan needs "

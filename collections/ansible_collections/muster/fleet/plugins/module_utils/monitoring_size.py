@@ -53,6 +53,23 @@ def fleet_series(kept: Mapping[str, Sequence[Mapping[str, Any]]], targets: Mappi
     )
 
 
+def planned_targets(
+    jobs: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]], planned_nodes: int
+) -> dict[str, int]:
+    """How many targets each job has when everything planned is there; `jobs` has the hosts of each as they are now.
+
+    Every planned node may have GPUs. Hosts that are no nodes are not in the plan.
+    """
+    nodes = {host for group in ("gpu_nodes", "system_nodes") for host in groups.get(group, ())}
+    others = len(set(groups.get("all", ())) - nodes)
+    now = {job: len(hosts) for job, hosts in jobs.items()}
+    return now | {
+        "apiserver": len(groups.get("kube_apiserver", ())),
+        "node": planned_nodes + others,
+        "gpu": planned_nodes,
+    }
+
+
 def need(series: int, interval_s: float, retention_days: float) -> Need:
     """What `series` take, each read every `interval_s`."""
     samples_per_s = series / interval_s

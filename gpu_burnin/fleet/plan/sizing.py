@@ -1,0 +1,79 @@
+"""What follows from the size of a fleet, each formula once: the roles' defaults and `muster plan` both read it here.
+
+Pure, standard library only. A number of nodes is that of `fleet_planned_nodes`, system nodes included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+# The plan for standalone API servers: one per 1,500 nodes, at least two. OpenAI ran five for 7,500 nodes
+# ("Scaling Kubernetes to 7,500 nodes").
+NODES_PER_API_SERVER = 1500
+# The same source: up to 70 GB of heap in each API server at 7,500 nodes, in proportion to the nodes.
+HEAP_BYTES_PER_NODE = 70e9 / 7500
+# From here on a fleet is large: its clients ask more, and its disks have to answer sooner.
+LARGE, VERY_LARGE = 1000, 3000
+
+
+def api_servers(nodes: int, *, may_be_single: bool = False) -> int:
+    """API servers that so many nodes need."""
+    return max(1 if may_be_single else 2, -(-nodes // NODES_PER_API_SERVER))
+
+
+def heap_bytes(nodes: int) -> float:
+    """Heap of each API server, in bytes, beside what it takes without nodes: every server caches every node."""
+    return nodes * HEAP_BYTES_PER_NODE
+
+
+def reads_in_flight(nodes: int) -> int:
+    """--max-requests-inflight of each API server."""
+    return 3000 if nodes >= VERY_LARGE else 1500 if nodes >= LARGE else 400
+
+
+def writes_in_flight(nodes: int) -> int:
+    """--max-mutating-requests-inflight of each API server."""
+    return 1000 if nodes >= VERY_LARGE else 500 if nodes >= LARGE else 200
+
+
+def goaway_chance(servers: int) -> float:
+    """--goaway-chance with so many API servers: the share of requests that ends its connection. One has no other."""
+    return 0.001 if servers > 1 else 0
+
+
+def disk_p99_ms(nodes: int) -> int:
+    """Slowest 99th percentile of fdatasync that etcd's disk may have, in milliseconds.
+
+    10 ms is etcd's own advice ("Hardware recommendations"); 2 ms is the project's limit above 1,000 nodes.
+    """
+    return 2 if nodes > LARGE else 10
+
+
+def balancer_connections(nodes: int) -> int:
+    """Connections at once that the load balancer takes."""
+    return max(2000, nodes * 16)
+
+
+def client_qps(nodes: int) -> int:
+    """Requests a second that controller manager and scheduler may each make."""
+    return 200 if nodes >= LARGE else 50
+
+
+def client_burst(nodes: int) -> int:
+    """Requests at once that controller manager and scheduler may each make."""
+    return 400 if nodes >= LARGE else 100
+
+
+# What roles ask for by name.
+SIZES: Mapping[str, Callable[[int], float]] = {
+    function.__name__: function
+    for function in (
+        reads_in_flight,
+        writes_in_flight,
+        goaway_chance,
+        disk_p99_ms,
+        balancer_connections,
+        client_qps,
+        client_burst,
+    )
+}
