@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -226,27 +227,46 @@ def pod_ranges(inventory: Inventory) -> Iterable[Problem]:
             widest = (network, host)
 
 
-def planned_ranges(inventory: Inventory) -> Iterable[Problem]:
-    """fleet_pod_cidr must hold a range for every planned node, of the size that most nodes have."""
+@dataclass(frozen=True)
+class PodRoom:
+    """For how many nodes fleet_pod_cidr has a range of the size that most nodes have; wider ranges take `more`."""
+
+    pods: Network
+    prefix: int
+    more: int
+
+    @property
+    def room(self) -> int:
+        """How many ranges."""
+        return int(2 ** (self.prefix - self.pods.prefixlen)) - self.more
+
+
+def pod_room(inventory: Inventory) -> PodRoom | None:
+    """The room for pod ranges; None where the fleet's range, or every node's, is missing or wrong."""
     pods = network_of(inventory.fleet.get("fleet_pod_cidr"))
-    planned = whole(inventory.fleet.get("fleet_planned_nodes"))
     given = [network_of(inventory.pod_ranges.get(host)) for host in inventory.members(*NODE_GROUPS)]
     ranges = [network for network in given if network is not None and pods is not None and _inside(network, pods)]
-    if pods is None or planned is None or not ranges:
-        return
+    if pods is None or not ranges:
+        return None
     prefix = Counter(network.prefixlen for network in ranges).most_common(1)[0][0]
     size = 2 ** (pods.max_prefixlen - prefix)
     # A wider range takes the place of several.
-    more = sum(-(-network.num_addresses // size) - 1 for network in ranges)
-    room = 2 ** (prefix - pods.prefixlen) - more
-    if planned > room:
-        less = f", less {more} that wider ones take" if more else ""
-        yield Problem(
-            f"fleet_pod_cidr {pods} has room for {room} pod ranges of /{prefix} (2^({prefix} - {pods.prefixlen}){less})"
-            f", but fleet_planned_nodes is {planned}",
-            f"take a /{prefix - (planned + more - 1).bit_length()} or wider, give nodes smaller ranges, or plan fewer",
-            variable="fleet_pod_cidr",
-        )
+    return PodRoom(pods, prefix, sum(-(-network.num_addresses // size) - 1 for network in ranges))
+
+
+def planned_ranges(inventory: Inventory) -> Iterable[Problem]:
+    """fleet_pod_cidr must hold a range for every planned node, of the size that most nodes have."""
+    planned, found = whole(inventory.fleet.get("fleet_planned_nodes")), pod_room(inventory)
+    if planned is None or found is None or planned <= found.room:
+        return
+    pods, prefix, more = found.pods, found.prefix, found.more
+    less = f", less {more} that wider ones take" if more else ""
+    yield Problem(
+        f"fleet_pod_cidr {pods} has room for {found.room} pod ranges of /{prefix} "
+        f"(2^({prefix} - {pods.prefixlen}){less}), but fleet_planned_nodes is {planned}",
+        f"take a /{prefix - (planned + more - 1).bit_length()} or wider, give nodes smaller ranges, or plan fewer",
+        variable="fleet_pod_cidr",
+    )
 
 
 def _variable(inventory: Inventory, host: str) -> str:

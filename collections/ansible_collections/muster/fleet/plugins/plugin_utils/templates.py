@@ -45,14 +45,14 @@ class Resolver:
         self._templar = templar.copy_with_new_env()
         self._templar._engine._environment = _Environment(ansible_basedir=templar.basedir)
         self._done: dict[Key, Any] = {}
-        self._hostvars: Any = None
+        self._hostvars: tuple[Any, Any] | None = None
 
     def template(self, value: Any, variables: Mapping[str, Any]) -> Any:
         """Any value with its templates resolved. Raises AnsibleError."""
         if "hostvars" in variables:
-            if self._hostvars is None:
-                self._hostvars = _remembering(variables["hostvars"])
-            variables = {**variables, "hostvars": self._hostvars}
+            if self._hostvars is None or self._hostvars[0] is not variables["hostvars"]:
+                self._hostvars = variables["hostvars"], _remembering(variables["hostvars"])
+            variables = {**variables, "hostvars": self._hostvars[1]}
         self._templar.available_variables = variables
         return self._templar.template(value)
 
@@ -75,6 +75,8 @@ class Resolver:
 
 def _remembering(hostvars: Any) -> Any:
     """Ansible's hostvars, which ask for the variables of each host once: thousands of hosts read those of a few."""
+    if not isinstance(hostvars, HostVars):
+        return hostvars
     same = copy.copy(hostvars)
     same.raw_get = functools.lru_cache(maxsize=256)(hostvars.raw_get)
     return same
