@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from typing import ClassVar
 
 from gpu_burnin.errors import GpuBurninError
@@ -69,6 +69,12 @@ class TestRules:
     def places(self, fleet: int) -> int:
         """How many nodes of a fleet of this size may be tested at a time: of a small fleet one."""
         return min(self.nodes, max(1, math.floor(fleet * self.share))) if self.share and fleet else 0
+
+    @property
+    def open_s_per_day(self) -> float:
+        """Seconds of a day in which tests may begin."""
+        midnight = datetime(2000, 1, 1, tzinfo=UTC)
+        return 60.0 * sum(self.open_at(midnight + timedelta(minutes=minute)) for minute in range(24 * 60))
 
     def open_at(self, now: datetime) -> bool:
         """Whether tests may begin at this hour of the day. A window may go over midnight."""

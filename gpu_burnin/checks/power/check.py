@@ -19,7 +19,7 @@ from gpu_burnin.checks.power.grant import Grant
 from gpu_burnin.checks.power.load import FALLING, RISING, Burst, Load, Wrong
 from gpu_burnin.checks.power.mixed import Mixed, MixedLoad
 from gpu_burnin.checks.power.result import NoWaves, PowerCoverage
-from gpu_burnin.checks.power.wave import ON_DEVICE, Wave, total_s, waves_for
+from gpu_burnin.checks.power.wave import ON_DEVICE, WAVE_SHARE, Wave, total_s, waves_for
 from gpu_burnin.checks.power.waves import Waves, run_waves
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Clock, Group
@@ -28,8 +28,6 @@ from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import JSON, CheckResult, Measurement, Reason, SelftestResult, verdict_of
 
-# The part of the budget that goes to waves where there are any; the rest is mixed load.
-_WAVE_SHARE = 0.6
 # Mixed load of a run with little time, with a GPU and without one: the samples come in seconds, and two ends of
 # seconds have to lie in it.
 _LEAST_MIXED_S, _LEAST_MIXED_SIMULATED_S = 2.2, 0.05
@@ -59,7 +57,7 @@ class Check:
         device = products.device
         began_s = time.monotonic()
         group = Group(ctx)
-        wanted = waves_for(ctx.level, _WAVE_SHARE * group.budget_s, device.simulated)
+        wanted = waves_for(ctx.level, WAVE_SHARE * group.budget_s, device.simulated)
         load = Load(ctx, products, ON_DEVICE.fill * _SHORTEST_HALF_S)
         early = _early(load)
         prepared_s = time.monotonic() - began_s

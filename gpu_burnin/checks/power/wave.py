@@ -23,6 +23,8 @@ FREQUENCIES_HZ: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 SWEEP_HZ: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0, 50.0)
 # Without a GPU: a few edges, slow enough for many simulated GPUs on few cores.
 SIMULATED: tuple[tuple[float, int], ...] = ((2.0, 1), (5.0, 2), (10.0, 3))
+# The part of the check's budget that goes to waves where there are any; the rest is mixed load.
+WAVE_SHARE = 0.6
 # Part of a wave's periods that must have been made for the frequency to count as exercised.
 LEAST_MADE = 0.9
 

@@ -28,6 +28,7 @@ TABLE: Mapping[str, Row] = {
     ),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
     "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in, tested or taken out."),
+    "plan": (f"{_ROOM}.plan", "plan", "Say what the planned size of a fleet asks for, before anything is built."),
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),

@@ -32,6 +32,7 @@ EXPECTATIONS = ROOT / "docs/reference/expectations.md"
 # Environment variables that the pages name.
 ENVIRONMENT = {
     "ANSIBLE_CONFIG",
+    "ANSIBLE_VAULT_PASSWORD_FILE",
     "GPU_BURNIN_SIMULATED_NVML",
     "LD_LIBRARY_PATH",
     "MIG_STRATEGY",

@@ -25,6 +25,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Reso
 from gpu_burnin.fleet.plan import given as plan
 
 _PLANNED = "fleet_planned_nodes"
+_DEFAULTS = "/defaults/main.yml"
 
 
 @dataclass
@@ -132,7 +133,10 @@ def _values(name: str, scopes: Sequence[Scope], resolver: Resolver) -> list[plan
             value = variables.value(name)
             known = found.get(repr(value))
             hosts = len(alike) + (known.hosts if known else 0)
-            first, where = (known.first, known.where) if known else (alike[0], variables.origin(name))
+            where = variables.origin(name)
+            # Nobody is to correct the file of a default.
+            where = "" if _DEFAULTS in where else where
+            first, where = (known.first, known.where) if known else (alike[0], where)
             found[repr(value)] = plan.Setting(value, hosts, first, where)
     return sorted(found.values(), key=lambda setting: -setting.hosts)
 

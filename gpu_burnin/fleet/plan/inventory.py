@@ -1,0 +1,63 @@
+"""Reads an inventory with Ansible, in a process of its own: what `ansible-playbook` would see. No host is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError, install_hint
+from gpu_burnin.fleet.plan.given import Given
+from gpu_burnin.system.codec import Misfit, from_json
+
+_ACTION = "muster.fleet.fleet_given"
+_MOST_S = 600
+
+
+def read(inventory: Path) -> Given:
+    """What the inventory says. Raises GpuBurninError where Ansible or the collection is missing, or refuses it."""
+    if not inventory.exists():
+        raise GpuBurninError(f"{inventory} does not exist; give the inventory as -i FOLDER")
+    beside = Path(sys.executable).with_name("ansible")
+    with tempfile.TemporaryDirectory(prefix="muster-plan-") as folder:
+        dest = Path(folder) / "given.json"
+        command = [str(beside) if beside.exists() else "ansible", "-i", str(inventory), "localhost", "-m", _ACTION]
+        # The inventory may give localhost another connection; nothing is connected to.
+        command += ["-a", json.dumps({"dest": str(dest)})]
+        plain = {
+            **os.environ,
+            "ANSIBLE_FORCE_COLOR": "0",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+        }
+        try:
+            done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=_MOST_S, check=False)
+        except FileNotFoundError:
+            raise GpuBurninError(f"ansible is not installed; {install_hint('controller')} brings it") from None
+        except subprocess.TimeoutExpired:
+            raise GpuBurninError(
+                f"ansible did not read {inventory} within {_MOST_S} s; try `ansible-inventory`"
+            ) from None
+        if not dest.exists():
+            raise GpuBurninError(f"{inventory} cannot be planned from: {_why(done.stdout + done.stderr)}")
+        try:
+            return from_json(Given, json.loads(dest.read_bytes()))
+        except (Misfit, ValueError) as error:
+            raise GpuBurninError(
+                f"the collection's answer does not fit this muster ({error}); install both from one version"
+            ) from error
+
+
+def _why(output: str) -> str:
+    """What Ansible said was wrong, in one line."""
+    if f"Cannot resolve '{_ACTION}'" in output:
+        return "the collection muster.fleet is not there; call muster in the checkout, or install the collection"
+    for line in output.splitlines():
+        text = line.strip().rstrip(",")
+        if text.startswith('"msg": '):
+            return " ".join(str(json.loads(text.removeprefix('"msg": '))).split("\n")).removeprefix("Task failed: ")
+    marked = [line for line in output.splitlines() if line.startswith(("[ERROR]", "ERROR!"))]
+    return (marked or [line for line in output.splitlines() if line.strip()] or ["ansible said nothing"])[0]
