@@ -13,7 +13,7 @@ short_description: How many targets each job of Prometheus will have
 version_added: "0.2.0"
 description:
   - Gives the number of targets of each job when every planned node is there.
-  - Hosts that are no nodes are not in the plan: they count as they are.
+  - Hosts that are no nodes are not in the plan. They count as they are.
 options:
   _input:
     description: For each job the hosts that the inventory has now.
