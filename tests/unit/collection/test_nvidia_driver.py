@@ -486,6 +486,7 @@ class Machine:
         self.commands: list[str] = []
         self.killed_at = ""
         self.in_use = False
+        self.unknown_to_modprobe = False
 
     def run(self, command: Sequence[str], timeout_s: float = 30.0) -> Output:
         words = [word for word in command if not word.startswith("-")]
@@ -509,7 +510,7 @@ class Machine:
             known = self.host.answers["dpkg-query"]
             assert isinstance(known, Output)
             self.host.answers["dpkg-query"] = Output(1, known.out.replace("\tinstall\t", "\thold\t"), "")
-        elif words[0] == "dkms":
+        elif words[0] == ("depmod" if self.unknown_to_modprobe else "dkms"):
             self.host.add_module(self.version())
         elif list(command) == ["modprobe", "-r", "nvidia"]:
             if self.in_use:
@@ -566,6 +567,34 @@ def test_a_run_killed_at_any_step_goes_on_where_it_stopped(tmp_path: Path, at: s
     with pytest.raises(KeyboardInterrupt):
         machine.converge()
     assert machine.converge().plan == Plan()
+
+
+def test_modules_that_a_killed_dkms_has_left_without_depmod_are_made_known(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.unknown_to_modprobe = True
+    assert machine.converge().plan == Plan()
+    assert f"depmod {tmp_path} {KERNEL}" in machine.commands
+
+
+def test_what_stops_the_module_is_told_and_not_who_called_modprobe(tmp_path: Path) -> None:
+    """The real words of kmod 30 under Debian's `install nvidia modprobe -i nvidia-current-open`."""
+    machine = Machine(tmp_path)
+    whole = machine.run
+    said = (
+        f"modprobe: FATAL: Module nvidia-current-open not found in directory /lib/modules/{KERNEL}\n"
+        "modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running install command "
+        "'modprobe -i nvidia-current-open ' for module nvidia: retcode 1\n"
+        "modprobe: ERROR: could not insert 'nvidia': Invalid argument\n"
+    )
+
+    def refused(command: Sequence[str], timeout_s: float = 30.0) -> Output:
+        return Output(1, "", said) if list(command) == ["modprobe", "nvidia"] else whole(command)
+
+    machine.run = refused  # type: ignore[method-assign]
+    assert machine.converge().plan.held == (
+        f"the module {NEW} does not load: modprobe: FATAL: Module nvidia-current-open not found in directory "
+        f"/lib/modules/{KERNEL}; look at the kernel log for NVRM"
+    )
 
 
 def test_to_another_version_without_a_reboot_unless_it_is_in_use(tmp_path: Path) -> None:

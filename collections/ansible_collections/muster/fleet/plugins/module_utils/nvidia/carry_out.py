@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,11 @@ def _build(host: Host, wanted: Wanted, release: str) -> str:
         if missing := _get_headers(host, release):
             return missing
     said = _said(host.run, ["dkms", "autoinstall", "-k", release], _BUILD_TIMEOUT_S)
-    return said and f"{said} (see /var/lib/dkms/*/*/build/make.log)"
+    if said:
+        return f"{said} (see /var/lib/dkms/*/*/build/make.log)"
+    # DKMS that was killed after it had put the modules there calls them installed, and modprobe does not know them.
+    base = [] if host.kernel_root == Path("/") else ["-b", str(host.kernel_root)]
+    return _said(host.run, ["depmod", *base, release])
 
 
 def _follow(host: Host, name: str) -> str:
@@ -231,7 +236,7 @@ def _said(run: Run, command: list[str], timeout_s: float = 120.0) -> str:
     if ended.code == 0:
         return ""
     lines = [line.strip() for line in (ended.err + "\n" + ended.out).splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = [line for line in lines if re.search("error|fatal", line, re.IGNORECASE)]
     return (errors or lines or [f"{command[0]} ended with {ended.code}"])[0]
 
 
