@@ -40,6 +40,7 @@ FACTS: dict[str, Any] = {
     "disk_free_bytes": 20 * 2**30,
     "ports_taken": {},
     "mirror_fault": "",
+    "other_builds": [],
     "disk_faults": [],
     "nvidia_problems": [],
     "cgroup_version": 2,
@@ -96,6 +97,10 @@ def test_fit_hosts_have_no_problem() -> None:
             "port 6443 is taken by nc; find it with `ss -ltnp sport = :6443` and stop it",
         ),
         ({"mirror_fault": "the mirror M is silent"}, "gpu-1: the mirror M is silent; start it, let the host reach it"),
+        (
+            {"other_builds": ["etcd 3.6.16"]},
+            "gpu-1: has etcd 3.6.16, and kube_binaries_checksums names another build; .*with playbooks/upgrade.yml, or",
+        ),
         ({"disk_faults": ["D holds data; wipe it"]}, "gpu-1: local_ssd_device D holds data; wipe it"),
         ({"disk_faults": ["D cannot be read"]}, "local_ssd_device D cannot be read; give another disk"),
         (

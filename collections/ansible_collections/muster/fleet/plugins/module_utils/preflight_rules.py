@@ -114,6 +114,11 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
         yield problem("is a node with cgroup v1", "boot it with systemd.unified_cgroup_hierarchy=1")
     if facts["mirror_fault"]:
         yield problem(facts["mirror_fault"], "start it, let the host reach it, or correct kube_binaries_url")
+    for build in facts["other_builds"]:
+        yield problem(
+            f"has {build}, and kube_binaries_checksums names another build",
+            "bring a running fleet to other versions with playbooks/upgrade.yml, or correct the checksum",
+        )
     for fault in facts["disk_faults"]:
         message, _, fix = fault.partition("; ")
         yield problem(f"local_ssd_device {message}", fix or "give another disk")

@@ -19,6 +19,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands impor
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather as gather_gpu_facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather, os_release
+from ansible_collections.muster.fleet.plugins.module_utils.program_versions import other_builds
 
 DOCUMENTATION = r"""
 module: preflight
@@ -74,6 +75,13 @@ options:
         description: Longest wait for the mirror, in seconds.
         type: float
         default: 5
+  settled:
+    description:
+      - Programs of O(mirror) that a running fleet changes with C(playbooks/upgrade.yml) alone. One that has a unit here and
+        is not the one of its checksum is told with its version.
+    type: list
+    elements: str
+    default: []
   disk:
     description: The disk that the host is going to give away, judged as M(muster.fleet.local_ssd) does.
     type: dict
@@ -237,6 +245,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
             "timeout_s": {"type": "float", "default": 5.0},
         },
     },
+    "settled": {"type": "list", "elements": "str", "default": []},
     "disk": {"type": "dict", "options": {"device": {"type": "str", "required": True}, **block_device.WANTED_OPTIONS}},
     "nvidia": {
         "type": "dict",
@@ -296,6 +305,8 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     """Gather the facts. Raises OSError."""
     facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
+    mirror = module.params["mirror"] or {"checksums": {}, "directory": "/"}
+    facts["other_builds"] = other_builds(module.params["settled"], mirror["checksums"], Path(mirror["directory"]))
     facts["disk_faults"] = disk_faults(module.params["disk"])
     facts["nvidia_problems"] = nvidia_problems(module.params["nvidia"])
     return {"changed": False, "facts": facts, **{name: module.params[name] for name in ("limits", "is_node")}}
