@@ -131,6 +131,11 @@ def show(name: str) -> Unit:
     return parse_show(name, text, _started_at(int(pid)) if pid != "0" else None)
 
 
+def main_pid(name: str) -> int:
+    """The process of a unit, 0 for one without. Raises FleetError when systemd cannot be reached."""
+    return int(systemctl(["show", "--property", "MainPID", "--value", "--", name]).strip() or 0)
+
+
 def stale_because(unit: Unit, paths: Sequence[str]) -> list[str]:
     """Files (the unit's own included) that are newer than its running process; empty when it is up to date."""
     if unit.started_at is None:

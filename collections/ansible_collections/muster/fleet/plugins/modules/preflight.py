@@ -77,8 +77,8 @@ options:
         default: 5
   settled:
     description:
-      - Programs of O(mirror) that a running fleet changes with C(playbooks/upgrade.yml) alone. One that has a unit here and
-        is not the one of its checksum is told with its version.
+      - Programs of O(mirror) that a running fleet changes with C(playbooks/upgrade.yml) alone. One that has a unit here
+        and is not the one of its checksum is told with its version.
     type: list
     elements: str
     default: []

@@ -1,0 +1,142 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible module: what programs of etcd and Kubernetes a host runs, has and is to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, kube_health
+from ansible_collections.muster.fleet.plugins.module_utils.binaries import file_sha256
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import main_pid
+
+DOCUMENTATION = r"""
+module: upgrade_facts
+short_description: See which versions of etcd and Kubernetes a host runs, has and is to have
+version_added: "0.2.0"
+description:
+  - Asks the program that runs, through its process, and the one that is laid ready; no name and no list is believed.
+  - Changes nothing.
+options:
+  programs:
+    description: Names of programs that are also names of units.
+    type: list
+    elements: str
+    required: true
+  checksums:
+    description: SHA-256 by name of the builds that are to run.
+    type: dict
+    required: true
+  directory:
+    description: Folder of the installed programs.
+    type: path
+    default: /usr/local/bin
+  ready:
+    description: Folder in which those programs lie ready that are to be installed.
+    type: path
+    required: true
+  etcd:
+    description: Client URL of the member of etcd on this host, where there is one.
+    type: str
+    default: ""
+  server:
+    description: URL of the API server on this host with the path that says whether it is ready, where there is one.
+    type: str
+    default: ""
+  server_ca:
+    description: CA of the API server.
+    type: path
+    default: /etc/kubernetes/pki/ca.crt
+extends_documentation_fragment:
+  - muster.fleet.etcd_client
+  - muster.fleet.check_mode.looks
+author:
+  - Muster (@muster)
+"""
+
+EXAMPLES = r"""
+- name: See what runs
+  muster.fleet.upgrade_facts:
+    programs: [kubelet, kube-proxy]
+    checksums: "{{ kube_binaries_checksums }}"
+    ready: /var/lib/muster/upgrade
+  register: upgrade_found
+"""
+
+RETURN = r"""
+programs:
+  description: >-
+    By name the version that C(running), the version that is C(wanted), each empty where there is none or it does not
+    tell, and whether the file and the process, where one runs, are C(current), the build of the checksum.
+  type: dict
+  returned: success
+  sample: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}
+sick:
+  description: Why the member of etcd or the API server does not serve; empty where it does.
+  type: str
+  returned: success
+"""
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "programs": {"type": "list", "elements": "str", "required": True},
+    "checksums": {"type": "dict", "required": True},
+    "directory": {"type": "path", "default": "/usr/local/bin"},
+    "ready": {"type": "path", "required": True},
+    "etcd": {"type": "str", "default": ""},
+    "server": {"type": "str", "default": ""},
+    "server_ca": {"type": "path", "default": "/etc/kubernetes/pki/ca.crt"},
+    **etcd_api.CREDENTIAL_OPTIONS,
+}
+
+
+def program(name: str, sha256: str, installed: Path, ready: Path, process: Path | None) -> dict[str, Any]:
+    """What is known of one program. The process' own file is asked, also when another lies in its place by now."""
+    ran = ask(process) if process else None
+    right = file_sha256(str(installed / name)) == sha256
+    wanted = ask((installed if right else ready) / name)
+    current = right and (process is None or file_sha256(str(process)) == sha256)
+    return {"running": str(ran or ""), "wanted": str(wanted or ""), "current": current}
+
+
+def _process(name: str) -> Path | None:
+    pid = main_pid(f"{name}.service")
+    return Path(f"/proc/{pid}/exe") if pid else None
+
+
+def _sick(given: dict[str, Any]) -> str:
+    if given["etcd"]:
+        credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
+        return etcd_api.probe(given["etcd"], credentials, []).reason
+    if given["server"]:
+        url, _, path = given["server"].partition("/readyz")
+        server = kube_health.Server(url, given["server_ca"])
+        try:
+            failure = kube_health.wait(server, [kube_health.Check(f"/readyz{path}")], 0.0)
+        except FleetError as error:
+            return str(error)
+        return failure.reason if failure else ""
+    return ""
+
+
+def look(module: AnsibleModule) -> dict[str, Any]:
+    """Ask each program. Raises FleetError."""
+    given = module.params
+    places = Path(given["directory"]), Path(given["ready"])
+    found = {
+        name: program(name, str(given["checksums"].get(name, "")).lower(), *places, _process(name))
+        for name in given["programs"]
+    }
+    return {"changed": False, "programs": found, "sick": _sick(given)}
+
+
+def main() -> None:
+    """Entry point."""
+    run_module(look, ARGUMENT_SPEC)
+
+
+if __name__ == "__main__":
+    main()

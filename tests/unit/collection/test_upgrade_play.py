@@ -1,0 +1,86 @@
+"""playbooks/upgrade.yml as far as it goes without a host: what it asks for and refuses; and its page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.fleet.driver_upgrade import book, lock
+
+ROOT = Path(__file__).resolve().parents[3]
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+PLAYBOOK = ROOT / "playbooks/upgrade.yml"
+PAGE = (ROOT / "docs/operations/upgrade.md").read_text()
+LOCKED = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "replaces etcd-1 of etcd")
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    """A fleet whose addresses are nobody's."""
+    groups = {group: {"hosts": {f"{group}-1": {}}} for group in ("etcd", "etcd_events", "kube_apiserver", "gpu_nodes")}
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "ansible_host": "198.51.100.1"}
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["-e", "part=everything"], ["-e", "part=all", "--limit", "localhost,etcd"]])
+def test_what_it_refuses(inventory: Path, tmp_path: Path, ansible_playbook: Playbook, options: list[str]) -> None:
+    done = ansible_playbook(str(PLAYBOOK), *options, inventory=str(inventory))
+    assert done.returncode != 0, done.stdout
+    assert "leave out `--limit`, and add `-e part=all`" in " ".join((done.stdout + done.stderr).split())
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["main", "events"])
+def test_while_another_operation_runs_nothing_is_done(
+    inventory: Path, tmp_path: Path, ansible_playbook: Playbook, cluster: str
+) -> None:
+    folder = tmp_path / f"state/etcd-lock-{cluster}"
+    folder.mkdir(parents=True)
+    book.write_lock(folder, LOCKED)
+    done = ansible_playbook(str(PLAYBOOK), "-e", "part=all", inventory=str(inventory))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert "anna replaces etcd-1 of etcd since 2026-11-22T17:00:00Z" in said
+    assert book.read_lock(folder) == LOCKED
+
+
+def plays() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(PLAYBOOK.read_text())
+    return found
+
+
+def test_what_runs_is_changed_one_host_after_the_other_and_the_first_failure_ends_it() -> None:
+    changing = [play for play in plays() if str(play["hosts"]).startswith("upgrade_")]
+    assert [play["hosts"] for play in changing] == [
+        "upgrade_etcd", "upgrade_etcd_events", "upgrade_servers", "upgrade_controllers", "upgrade_nodes",
+    ]  # fmt: skip
+    assert [play["serial"] for play in changing[:4]] == [1, 1, 1, 1]
+    for play in changing:
+        assert play["any_errors_fatal"] is True
+        (task,) = play["tasks"]
+        assert "upgrade_stop.yml" in str(task["rescue"])
+
+
+def test_it_knows_the_programs_of_each_group_as_preflight_does() -> None:
+    _, look, *_ = plays()
+    defaults = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text())
+    assert look["vars"]["upgrade_programs"] == defaults["preflight_binaries"]
+
+
+def test_the_page_names_what_there_is() -> None:
+    playbook = PLAYBOOK.read_text().partition("\n- name")[2]
+    named = set(re.findall(r"-e (\w+)=", PAGE))
+    assert named == {"part", "snapshot", "nodes_at_once"}
+    assert all(re.search(rf"\b{name}\b", playbook) for name in named)
+    for path in re.findall(r"(?:playbooks|tests/\w+)/\w+\.\w+", PAGE):
+        assert (ROOT / path).exists(), path

@@ -1,0 +1,197 @@
+"""What an upgrade may do, and what of it is left, from made-up facts: each rule in its case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import upgrade_rules as rules
+from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+from ansible_collections.muster.fleet.plugins.module_utils.program_versions import parse
+from ansible_collections.muster.fleet.plugins.module_utils.upgrade_rules import Fleet, Host, Plan, Program
+
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NODE = ("kubelet", "kube-proxy")
+ETCD = ("etcd-1", "etcd-2", "etcd-3")
+Groups = dict[str, dict[str, Host | None]]
+
+
+def programs(names: tuple[str, ...], running: str, wanted: str) -> dict[str, Program]:
+    return {name: Program(parse(running), parse(wanted), running == wanted) for name in names}
+
+
+def fleet(
+    etcd: tuple[str, str] = ("3.6.16", "3.6.16"),
+    server: tuple[str, str] = ("1.36.1", "1.36.3"),
+    node: tuple[str, str] | None = None,
+) -> Groups:
+    """Three members, two servers and a node, each (what runs, what is wanted)."""
+    node = node or server
+    return {
+        "etcd": {name: Host(name, programs(("etcd",), *etcd)) for name in ETCD},
+        "etcd_events": {"events-1": Host("events-1", programs(("etcd",), *etcd))},
+        "kube_apiserver": {name: Host(name, programs(SERVERS, *server)) for name in ("api-1", "api-2")},
+        "system_nodes": {},
+        "gpu_nodes": {"gpu-1": Host("gpu-1", programs(NODE, *node))},
+    }
+
+
+def told(groups: Groups) -> str:
+    return report("x", rules.problems(Fleet(groups)))
+
+
+def change(groups: Groups, group: str, name: str, **changes: Any) -> Groups:
+    host = groups[group][name]
+    assert host is not None
+    groups[group][name] = replace(host, **changes)
+    return groups
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        fleet(),
+        fleet(server=("1.36.3", "1.36.1")),
+        fleet(server=("1.36.3", "1.37.0")),
+        fleet(server=("1.35.4", "1.36.3")),
+        fleet(server=("1.36.3", "1.36.3"), node=("1.33.9", "1.36.3")),
+        fleet(etcd=("3.6.16", "3.7.3")),
+        fleet(etcd=("3.7.3", "3.6.16")),
+        fleet(etcd=("3.7.3", "3.7.1")),
+    ],
+)
+def test_what_is_allowed(groups: Groups) -> None:
+    assert rules.problems(Fleet(groups)) == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        (fleet(server=("1.36.3", "1.38.0")), "kube-apiserver 1.36.3 cannot go to 1.38.0 in one step; pin a 1.37 first"),
+        (fleet(server=("1.34.9", "1.36.3")), "kube-apiserver 1.34.9 cannot go to 1.36.3 in one step; pin a 1.35 first"),
+        (fleet(server=("1.37.1", "1.36.3")), "kube-apiserver 1.37.1 cannot go back to 1.36.3: what it has stored"),
+        (fleet(server=("1.35.4", "1.35.6")), "kube-apiserver 1.35.6 cannot have the gate's policies on its disk; pin 1.36"),
+        (fleet(etcd=("3.6.16", "3.8.0")), "etcd 3.6.16 cannot go to 3.8.0 in one step; pin a 3.7 first"),
+        (fleet(etcd=("3.8.0", "3.6.16")), "etcd 3.8.0 cannot go down to 3.6.16: one minor at a time, and to 3.6 at most"),
+        (fleet(etcd=("3.6.16", "3.5.30")), "etcd 3.6.16 cannot go down to 3.5.30"),
+        (fleet(etcd=("3.5.20", "3.5.21")), "kube-apiserver 1.36.3 needs etcd 3.5.24 or newer"),
+        (
+            fleet(server=("1.36.3", "1.36.3"), node=("1.32.9", "1.36.3")),
+            "gpu-1: runs kubelet 1.32.9, over 3 minors older than kube-apiserver 1.36.3; bring the nodes",
+        ),
+        (
+            fleet(server=("1.36.3", "1.36.3"), node=("1.37.0", "1.36.3")),
+            "gpu-1: runs kubelet 1.37.0, which is newer than kube-apiserver 1.36.3",
+        ),
+        (
+            fleet(server=("1.37.0", "1.37.0"), node=("1.36.3", "1.38.0")),
+            "kubelet 1.38.0 does not fit kube-apiserver 1.37.0: it may be 3 minors older and not newer",
+        ),
+        (
+            fleet(server=("1.37.0", "1.37.0"), node=("1.37.0", "1.36.3")),
+            "kubelet 1.37.0 cannot go back to 1.36.3; pin a 1.37",
+        ),
+        (fleet() | {"etcd": {"etcd-1": None}}, "etcd-1: did not say what it runs; see its own error above"),
+        (
+            change(fleet(), "kube_apiserver", "api-1", programs=programs(("kube-scheduler",), "1.36.1", "1.37.0")),
+            "kube-scheduler 1.37.0 does not fit kube-apiserver 1.36.3: it may be one minor older and not newer",
+        ),
+        (
+            change(fleet(), "etcd", "etcd-1", programs={"etcd": Program(parse("3.6.16"), None, False)}),
+            "etcd-1: the etcd of kube_binaries_checksums does not say its version",
+        ),
+        (change(fleet(), "etcd", "etcd-2", sick="no leader"), "etcd-2: its etcd is not healthy: no leader; repair it"),
+    ],
+)
+def test_what_is_refused(groups: Groups, why: str) -> None:
+    assert why in told(groups), told(groups)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    groups = fleet(etcd=("3.6.16", "3.8.0"), server=("1.36.3", "1.38.0"), node=("1.33.0", "1.38.0"))
+    said = told(groups)
+    assert "3.8.0 in one step" in said and "1.38.0 in one step" in said and "gpu-1: runs kubelet 1.33.0" in said
+
+
+def test_one_that_an_earlier_run_broke_is_mended_first_but_not_without_the_others() -> None:
+    groups = change(fleet(etcd=("3.6.16", "3.7.3")), "etcd", "etcd-3", sick="does not answer")
+    groups = change(groups, "kube_apiserver", "api-2", sick="connection refused")
+    assert rules.problems(Fleet(groups)) == []
+    planned = rules.plan(Fleet(groups), "all")
+    assert planned.phases["etcd"] == ("etcd-3", "etcd-1", "etcd-2")
+    assert planned.phases["servers"] == ("api-2", "api-1")
+    assert "etcd-2: its etcd is not healthy" in told(change(groups, "etcd", "etcd-2", sick="too"))
+    assert "api-1: its kube-apiserver is not healthy" in told(change(groups, "kube_apiserver", "api-1", sick="too"))
+
+
+def test_a_server_that_never_served_does_not_forbid_the_way_back() -> None:
+    """The new minor failed on the first server: what it runs does not count, since it has stored nothing."""
+    groups = fleet(server=("1.36.3", "1.36.3"))
+    broken = programs(("kube-apiserver",), "1.37.0", "1.36.3")
+    assert rules.problems(Fleet(change(groups, "kube_apiserver", "api-1", programs=broken, sick="refused"))) == []
+    assert "cannot go back to 1.36.3" in told(change(groups, "kube_apiserver", "api-1", programs=broken, sick=""))
+
+
+def test_what_is_done_already_is_not_done_again() -> None:
+    """The next step comes from what runs: here a run ended after the first server."""
+    groups = fleet(etcd=("3.7.3", "3.7.3"))
+    done = programs(SERVERS, "1.36.1", "1.36.3") | programs(("kube-apiserver",), "1.36.3", "1.36.3")
+    planned = rules.plan(Fleet(change(groups, "kube_apiserver", "api-1", programs=done)), "all")
+    assert planned == Plan(
+        {
+            "etcd": (),
+            "etcd_events": (),
+            "servers": ("api-2",),
+            "controllers": ("api-1", "api-2"),
+            "nodes": ("gpu-1",),
+        }
+    )
+    assert rules.lines(Fleet(groups), planned)[0] == "api-2: kube-apiserver 1.36.1 -> 1.36.3"
+    nothing = fleet(server=("1.36.3", "1.36.3"))
+    assert not any(rules.plan(Fleet(nothing), "all").phases.values())
+
+
+@pytest.mark.parametrize(
+    ("part", "phases"),
+    [
+        ("all", {"etcd", "etcd_events", "servers", "controllers", "nodes"}),
+        ("etcd", {"etcd", "etcd_events"}),
+        ("control_plane", {"servers", "controllers"}),
+        ("nodes", {"nodes"}),
+    ],
+)
+def test_a_part_is_that_part(part: str, phases: set[str]) -> None:
+    planned = rules.plan(Fleet(fleet(etcd=("3.6.16", "3.7.3"))), part)
+    assert {phase for phase, hosts in planned.phases.items() if hosts} == phases
+
+
+@pytest.mark.parametrize(
+    ("running", "part", "closed"),
+    [("1.35.4", "all", True), ("1.35.4", "nodes", False), ("1.36.1", "all", False)],
+)
+def test_admission_is_closed_while_a_server_has_no_gate(running: str, part: str, closed: bool) -> None:
+    assert rules.plan(Fleet(fleet(server=(running, "1.36.3"))), part).close_admission == closed
+
+
+def test_another_minor_of_kubelet_leaves_nodes_with_work() -> None:
+    def left(running: str, work: tuple[str, ...]) -> dict[str, str]:
+        groups = change(fleet(server=("1.36.3", "1.36.3"), node=(running, "1.36.3")), "gpu_nodes", "gpu-1", work=work)
+        planned = rules.plan(Fleet(groups), "nodes")
+        assert (planned.phases["nodes"] == ()) == bool(planned.left)
+        return dict(planned.left)
+
+    assert left("1.35.4", ("a/b",)) == {"gpu-1": "another minor of kubelet needs a node without work: a/b"}
+    assert left("1.35.4", ()) == {}
+    assert left("1.36.1", ("a/b",)) == {}
+    silent: Groups = fleet() | {"gpu_nodes": {"gpu-1": None}}
+    assert rules.problems(Fleet(silent)) == []
+    assert "did not answer" in rules.plan(Fleet(silent), "all").left["gpu-1"]
+
+
+def test_the_state_names_what_each_runs_and_what_was_wanted() -> None:
+    groups = change(fleet(etcd=("3.6.16", "3.7.3")), "etcd", "etcd-2", sick="no leader")
+    groups["gpu_nodes"]["gpu-1"] = None
+    state = rules.state(Fleet(groups))
+    assert state[1] == "etcd-2: etcd 3.6.16 (wanted: 3.7.3); no leader"
+    assert state[-1] == "gpu-1: did not answer"
