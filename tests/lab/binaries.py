@@ -29,6 +29,9 @@ from .shell import LabError
 
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
+# What a member is upgraded to; only the server differs for the tests.
+NEXT_ETCD_VERSION = "3.7.3"
+NEXT_ETCD = f"etcd-{NEXT_ETCD_VERSION}"
 COREDNS_VERSION = "1.15.0"
 CONTAINERD_VERSION = "2.4.2"
 TOOLKIT_VERSION = "1.20.1"
@@ -75,6 +78,7 @@ BUILDS = (
     Build("etcd", "etcd", "go.etcd.io/etcd/server/v3", version=ETCD_VERSION),
     Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", version=ETCD_VERSION),
     Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", version=ETCD_VERSION),
+    Build(NEXT_ETCD, "etcd37", "go.etcd.io/etcd/server/v3", version=NEXT_ETCD_VERSION),
     Build("coredns", "coredns", "github.com/coredns/coredns", version=COREDNS_VERSION),
     *CONTAINERD_BUILDS,
     *TOOLKIT_BUILDS,

@@ -57,7 +57,7 @@ def test_a_downgrade_is_enabled_once_and_waited_for() -> None:
 
 def test_a_member_that_does_not_follow_stops_it() -> None:
     member, now = Member(1000), iter(range(100))
-    with pytest.raises(FleetError, match="a did not bring the data to the format of 3.6 in 5 s"):
+    with pytest.raises(FleetError, match=r"a did not bring the data to the format of 3\.6 in 5 s"):
         prepare(Members({"a": member}), "3.6", 5, clock=lambda: next(now), pause=lambda _: None)
 
 

@@ -71,9 +71,15 @@ def test_what_is_allowed(groups: Groups) -> None:
         (fleet(server=("1.36.3", "1.38.0")), "kube-apiserver 1.36.3 cannot go to 1.38.0 in one step; pin a 1.37 first"),
         (fleet(server=("1.34.9", "1.36.3")), "kube-apiserver 1.34.9 cannot go to 1.36.3 in one step; pin a 1.35 first"),
         (fleet(server=("1.37.1", "1.36.3")), "kube-apiserver 1.37.1 cannot go back to 1.36.3: what it has stored"),
-        (fleet(server=("1.35.4", "1.35.6")), "kube-apiserver 1.35.6 cannot have the gate's policies on its disk; pin 1.36"),
+        (
+            fleet(server=("1.35.4", "1.35.6")),
+            "kube-apiserver 1.35.6 cannot have the gate's policies on its disk; pin 1.36",
+        ),
         (fleet(etcd=("3.6.16", "3.8.0")), "etcd 3.6.16 cannot go to 3.8.0 in one step; pin a 3.7 first"),
-        (fleet(etcd=("3.8.0", "3.6.16")), "etcd 3.8.0 cannot go down to 3.6.16: one minor at a time, and to 3.6 at most"),
+        (
+            fleet(etcd=("3.8.0", "3.6.16")),
+            "etcd 3.8.0 cannot go down to 3.6.16: one minor at a time, and to 3.6 at most",
+        ),
         (fleet(etcd=("3.6.16", "3.5.30")), "etcd 3.6.16 cannot go down to 3.5.30"),
         (fleet(etcd=("3.5.20", "3.5.21")), "kube-apiserver 1.36.3 needs etcd 3.5.24 or newer"),
         (
