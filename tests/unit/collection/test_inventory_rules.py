@@ -128,6 +128,16 @@ CASES: list[tuple[str, Spoil, str]] = [
         lambda d: (drop(d, "api_loadbalancer", "lb-1"), d.fleet.update(fleet_api_address=d.addresses["api-1"])),
         "address of one API server of several",
     ),
+    (
+        "two balancers, one's address",
+        lambda d: (add(d, "lb-2", "api_loadbalancer"), d.fleet.update(fleet_api_address=d.addresses["lb-1"])),
+        "fleet_api_address is the address of lb-1, but the 2 hosts of api_loadbalancer share it; give an address of",
+    ),
+    (
+        "two balancers, a name",
+        lambda d: (add(d, "lb-2", "api_loadbalancer"), d.fleet.update(fleet_api_address="api.example.com")),
+        "fleet_api_address 'api.example.com' is a name, but the 2 hosts of api_loadbalancer share an address",
+    ),
     ("etcd and node", lambda d: d.groups["gpu_nodes"].append("etcd-1"), "exclusive groups etcd and gpu_nodes"),
     ("both etcds", lambda d: d.groups["etcd_events"].__setitem__(0, "etcd-1"), "groups etcd and etcd_events"),
     ("both nodes", lambda d: d.groups["system_nodes"].append("gpu-1"), "groups gpu_nodes and system_nodes"),

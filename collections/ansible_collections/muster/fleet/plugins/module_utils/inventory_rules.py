@@ -27,6 +27,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.network_rules import 
     host_placeholders,
     planned_ranges,
     pod_ranges,
+    shared_address,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 
@@ -65,6 +66,7 @@ def check(inventory: Inventory) -> list[Problem]:
         fleet_ranges,
         fleet_ports,
         api_address,
+        shared_address,
         host_addresses,
         bmc_addresses,
         host_placeholders,

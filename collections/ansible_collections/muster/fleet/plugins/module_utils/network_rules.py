@@ -84,6 +84,29 @@ def api_address(inventory: Inventory) -> Iterable[Problem]:
         yield Problem(f"fleet_api_address {message}", fix, variable="fleet_api_address")
 
 
+def shared_address(inventory: Inventory) -> Iterable[Problem]:
+    """An address that several balancers cannot share: a name, or one that a host has for itself."""
+    balancers = inventory.groups.get("api_loadbalancer", ())
+    value = inventory.fleet.get("fleet_api_address")
+    if len(balancers) < 2 or not isinstance(value, str):
+        return
+    shared = f"the {len(balancers)} hosts of api_loadbalancer share"
+    fix = "give an address of the balancers' network that no machine has: they share it"
+    if address_of(value) is None:
+        yield Problem(
+            f"fleet_api_address {value!r} is a name, but {shared} an address",
+            fix,
+            variable="fleet_api_address",
+        )
+    owners = [host for host in inventory.hosts if inventory.addresses.get(host) == value]
+    if owners:
+        yield Problem(
+            f"fleet_api_address is the address of {', '.join(owners)}, but {shared} it",
+            fix,
+            variable="fleet_api_address",
+        )
+
+
 def host_addresses(inventory: Inventory) -> Iterable[Problem]:
     """Addresses that are missing or none, are used twice, or lie in a range of pods or services."""
     owners: dict[object, list[str]] = defaultdict(list)

@@ -1,0 +1,44 @@
+"""A client of the API that keeps its connection and tries again a second after an error, as Kubernetes' clients do.
+
+client.py ADDRESS PORT FOLDER STOP: FOLDER has ca.crt, gate-probe.crt and gate-probe.key. It ends when the file STOP is
+there and prints how many requests were answered, how many failed, and how many failed one after the other at most.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import sys
+import time
+from pathlib import Path
+
+TIMEOUT_S = 5.0
+PAUSE_S = 0.1
+RETRY_S = 1.0
+
+
+def main() -> None:
+    """Ask until told to stop."""
+    address, port, folder, stop = sys.argv[1:]
+    context = ssl.create_default_context(cafile=f"{folder}/ca.crt")
+    context.load_cert_chain(f"{folder}/gate-probe.crt", f"{folder}/gate-probe.key")
+    connection = http.client.HTTPSConnection(address, int(port), context=context, timeout=TIMEOUT_S)
+    answered = failed = row = most = 0
+    while not Path(stop).exists():
+        try:
+            connection.request("GET", "/version")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            failed, row = failed + 1, row + 1
+            most = max(most, row)
+            time.sleep(RETRY_S)
+        else:
+            answered, row = answered + 1, 0
+            time.sleep(PAUSE_S)
+    print(json.dumps({"answered": answered, "failed": failed, "most_in_a_row": most}))
+
+
+if __name__ == "__main__":
+    main()
