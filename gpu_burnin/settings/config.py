@@ -51,7 +51,7 @@ class PublishConfig:
         text("an https:// address"),
         "URL of the API servers' load balancer, where the node publishes its evidence.",
         "",
-        role=Role("{{ fleet_api_address | muster.fleet.endpoint(fleet_api_port) }}", "gpu_burnin_api_url"),
+        role=Role("{{ fleet_node_api_url }}", "gpu_burnin_api_url"),
     )
     ca: Path = option(PATH, "Certificate of the cluster's authority.", Path("/etc/kubernetes/pki/ca.crt"))
     client_cert: Path = option(

@@ -16,8 +16,8 @@ from .shell import WITH_US, LabError, run
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-venv",
     "iproute2", "ca-certificates", "kmod", "procps", "e2fsprogs", "curl", "iputils-ping",
-    "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "chrony", "haproxy", "age",
-    "prometheus", "prometheus-alertmanager", "prometheus-node-exporter",
+    "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "chrony", "haproxy", "keepalived",
+    "age", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter",
 )  # fmt: skip
 # By the name of each, that of NVIDIA's repository for it.
 SUITES = {"bookworm": "debian12", "noble": "ubuntu2404"}
@@ -25,6 +25,7 @@ SUITES = {"bookworm": "debian12", "noble": "ubuntu2404"}
 DISABLED_UNITS = (
     "containerd.service",
     "haproxy.service",
+    "keepalived.service",
     "chrony.service",
     "prometheus.service",
     "prometheus-alertmanager.service",

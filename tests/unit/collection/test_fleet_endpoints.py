@@ -22,7 +22,13 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "etcd_events": {f"events-{n}": {"fleet_address": f"2001:db8::2{n}"} for n in (1, 2)},
     "kube_apiserver": {"api-1": {"fleet_address": "2001:db8::31"}, "api-2": {"fleet_address": "198.18.7.32"}},
     "api_loadbalancer": {"lb-1": {"fleet_address": "2001:db8::41"}},
-    "system_nodes": {"system-1": {"ansible_host": "2001:db8::51", "__node_admission_gate_state": {"gate_open": True}}},
+    "system_nodes": {
+        "system-1": {
+            "ansible_host": "2001:db8::51",
+            "__node_admission_gate_state": {"gate_open": True},
+            "fleet_api_local_balancer": True,
+        }
+    },
     "gpu_nodes": {
         "gpu-1": {
             "ansible_host": "2001:db8::61",
@@ -85,6 +91,17 @@ PLAYS: list[tuple[str, list[str], dict[str, str]]] = [
         },
     ),
     (
+        "system-1",
+        ["kubelet", "kube_proxy", "api_loadbalancer"],
+        {
+            "bootstrap": "kubelet_api_url",
+            "proxy": "__kube_proxy_kubeconfig",
+            "asks": "api_loadbalancer_url",
+            "haproxy.cfg": "TEMPLATE/api_loadbalancer/templates/haproxy.cfg.j2",
+            "shared": "api_loadbalancer_shared_address",
+        },
+    ),
+    (
         "localhost",
         ["node_admission", "pki"],
         {
@@ -108,6 +125,8 @@ def play(hosts: str, roles: list[str], shown: dict[str, str]) -> dict[str, Any]:
         "hosts": hosts,
         "gather_facts": False,
         "roles": [f"muster.fleet.{role}" for role in ["fleet", *roles]],
+        # As site.yml says it of nodes.
+        "vars": {"api_loadbalancer_local": hosts not in GROUPS["api_loadbalancer"]},
         "tasks": [
             {
                 "ansible.builtin.debug": {"msg": "{{ shown | to_json | b64encode }}"},
@@ -155,6 +174,13 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     assert "    bind [::]:7443\n" in found["lb-1"]["haproxy.cfg"]
     assert "    server api-1 [2001:db8::31]:8443 " in found["lb-1"]["haproxy.cfg"]
     assert "    server api-2 198.18.7.32:8443 " in found["lb-1"]["haproxy.cfg"]
+
+    # A node with a balancer of its own.
+    node = found["system-1"]
+    assert node["bootstrap"] == node["asks"] == server(node["proxy"]) == "https://127.0.0.1:7443"
+    assert "    bind 127.0.0.1:7443\n" in node["haproxy.cfg"] and node["shared"] == ""
+    assert " inter 2000ms " in node["haproxy.cfg"] and " on-error fastinter\n" in node["haproxy.cfg"]
+    assert " inter 1000ms " in found["lb-1"]["haproxy.cfg"] and "fastinter" not in found["lb-1"]["haproxy.cfg"]
 
     node = found["gpu-1"]
     assert node["bootstrap"] == node["publish"] == server(node["proxy"]) == "https://[2001:db8::41]:7443"

@@ -114,8 +114,8 @@ def test_a_range_of_hosts_gets_addresses_and_pod_ranges_by_number(check: Playboo
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Where the controller keeps its things is fleet_state_dir's to say.
-DERIVED = {"nvidia_device_plugin_kubeconfig_dir"}
+# Where the controller keeps its things is fleet_state_dir's to say, how nodes reach the API fleet_api_local_balancer's.
+DERIVED = {"nvidia_device_plugin_kubeconfig_dir", "fleet_node_api_url"}
 STACK = ["nvidia_driver", "nvidia_fabricmanager", "nvidia_dcgm", "nvidia_container_toolkit", "nvidia_device_plugin"]
 
 

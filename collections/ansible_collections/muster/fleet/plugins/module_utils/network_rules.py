@@ -88,7 +88,7 @@ def shared_address(inventory: Inventory) -> Iterable[Problem]:
     """An address that several balancers cannot share: a name, or one that a host has for itself."""
     balancers = inventory.groups.get("api_loadbalancer", ())
     value = inventory.fleet.get("fleet_api_address")
-    if len(balancers) < 2 or not isinstance(value, str):
+    if len(balancers) < 2 or not isinstance(value, str) or any(api_address(inventory)):
         return
     shared = f"the {len(balancers)} hosts of api_loadbalancer share"
     fix = "give an address of the balancers' network that no machine has: they share it"
