@@ -1,7 +1,8 @@
 """A client of the API that keeps its connection and tries again a second after an error, as Kubernetes' clients do.
 
 client.py ADDRESS PORT FOLDER STOP: FOLDER has ca.crt, gate-probe.crt and gate-probe.key. It ends when the file STOP is
-there and prints how many requests were answered, how many failed, and how many failed one after the other at most.
+there and prints how many requests were answered, and each time without answers: how many requests failed one after the
+other, with what, and how long it was.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ def main() -> None:
     context = ssl.create_default_context(cafile=f"{folder}/ca.crt")
     context.load_cert_chain(f"{folder}/gate-probe.crt", f"{folder}/gate-probe.key")
     connection = http.client.HTTPSConnection(address, int(port), context=context, timeout=TIMEOUT_S)
-    answered = failed = row = most = 0
+    answered, gaps, errors, last = 0, [], [], time.monotonic()
     while not Path(stop).exists():
         try:
             connection.request("GET", "/version")
             connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
             connection.close()
-            failed, row = failed + 1, row + 1
-            most = max(most, row)
+            errors.append(type(error).__name__)
             time.sleep(RETRY_S)
         else:
-            answered, row = answered + 1, 0
+            if errors:
+                gaps.append({"errors": errors, "gap_s": round(time.monotonic() - last, 1)})
+            answered, errors, last = answered + 1, [], time.monotonic()
             time.sleep(PAUSE_S)
-    print(json.dumps({"answered": answered, "failed": failed, "most_in_a_row": most}))
+    print(json.dumps({"answered": answered, "gaps": gaps, "unanswered": errors}))
 
 
 if __name__ == "__main__":
