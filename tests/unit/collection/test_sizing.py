@@ -53,7 +53,8 @@ def rendered(role: str, name: str, **variables: Any) -> Any:
 @pytest.mark.parametrize("nodes", TABLE)
 @pytest.mark.parametrize("given", [int, str])
 def test_roles_render_the_sizes_of_the_plan(nodes: int, given: type) -> None:
-    found = tuple(rendered(role, name, fleet_planned_nodes=given(nodes)) for role, name in VARIABLES)
+    fleet = {"fleet_planned_nodes": given(nodes), "api_loadbalancer_local": False}
+    found = tuple(rendered(role, name, **fleet) for role, name in VARIABLES)
     assert found == (*TABLE[nodes], *TABLE[nodes][-2:])
 
 
