@@ -24,5 +24,16 @@ def test_apt_errors_are_its_own_words() -> None:
     assert apt_errors(output) == "Unable to locate package nosuch; Second"
     unmet = " nvidia-smi : Depends: libcuda1 (= 1) but it is not installable\nE: Unable to correct problems\n"
     assert apt_errors(unmet).startswith("nvidia-smi : Depends: libcuda1 (= 1) but it is not installable; Unable")
+    failed = (
+        "Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64)\n"
+        "Consult /var/lib/dkms/nvidia-current-open/535.261.03/build/make.log for more information.\n"
+        "dpkg: error processing package nvidia-open-kernel-dkms (--configure):\n"
+        "E: Sub-process /usr/bin/dpkg returned an error code (1)\n"
+    )
+    assert apt_errors(failed) == (
+        "Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64); "
+        "Consult /var/lib/dkms/nvidia-current-open/535.261.03/build/make.log; "
+        "Sub-process /usr/bin/dpkg returned an error code (1)"
+    )
     assert apt_errors("last line\n") == "last line"
     assert apt_errors("") == "apt-get said nothing"

@@ -21,8 +21,12 @@ def apt_get(lock_timeout_s: int = LOCK_TIMEOUT_S) -> list[str]:
 
 
 def apt_errors(output: str) -> str:
-    """apt's own error lines, joined, after what it cannot satisfy; its last line when it marked none."""
+    """apt's own error lines, joined, after what it cannot satisfy; its last line when it marked none.
+
+    What DKMS says of a module that a package could not build comes first: apt and dpkg tell no more than its exit code.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     unmet = [line for line in lines if " but it is not " in line or re.search(r" but \S+ is to be installed", line)]
-    errors = unmet + [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
+    built = [line.removesuffix(" for more information.") for line in lines if line.startswith(("Error! ", "Consult /"))]
+    errors = built + unmet + [line.removeprefix("E:").strip() for line in lines if line.startswith("E:")]
     return "; ".join(errors) or (lines[-1] if lines else "apt-get said nothing")
