@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet.monitoring import numbers
+from gpu_burnin.fleet.monitoring import control_plane, numbers
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Numbers
 from tests.lab.image import ensure_image
@@ -22,7 +23,7 @@ from tests.lab.image import ensure_image
 from .kube import REPOSITORY, free_ports, until
 
 RULES = REPOSITORY / "roles" / "fleet_monitoring" / "files" / "rules"
-# What exporters of every kind say at once; counters grow with each scrape, so that there are rates.
+# What exporters of every kind say at once; with counters that grow there are rates.
 PAGE = """muster_admitter_leader 1
 muster_admitter_nodes{{state="ready"}} 7
 muster_admitter_nodes{{state="quarantined"}} 1
@@ -40,17 +41,16 @@ apiserver_request_sli_duration_seconds_bucket{{verb="GET",le="+Inf"}} {count}
 """
 
 
-@pytest.fixture
-def exporter() -> Iterator[int]:
-    """The port of one that answers for every job."""
-    scrapes = iter(range(1, 1_000_000))
+@contextmanager
+def exporting(page: Callable[[str], str]) -> Iterator[int]:
+    """The port of one that answers each path with its page."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *args: object) -> None:
             pass
 
         def do_GET(self) -> None:
-            body = PAGE.format(count=100 * next(scrapes)).encode()
+            body = page(self.path).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
@@ -64,36 +64,43 @@ def exporter() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.fixture
-def prometheus(exporter: int, tmp_path: Path) -> Iterator[str]:
-    """The address of Debian's Prometheus with the fleet's rules; a rack of two hosts does not answer."""
-    port, dead = free_ports(2)
+def job(name: str, *targets: tuple[int, dict[str, str]], **more: str) -> dict[str, Any]:
+    """A job of Prometheus: port and labels of each target."""
+    static = [{"targets": [f"127.0.0.1:{at}"], "labels": labels} for at, labels in targets]
+    return {"job_name": name, "static_configs": static, **more}
 
-    def job(name: str, *targets: tuple[int, dict[str, str]]) -> dict[str, Any]:
-        return {
-            "job_name": name,
-            "static_configs": [{"targets": [f"127.0.0.1:{at}"], "labels": labels} for at, labels in targets],
-        }
 
-    up, down = {"rack": "r1"}, {"rack": "r2"}
+@contextmanager
+def prometheus_with(jobs: Sequence[Mapping[str, Any]], port: int, directory: Path) -> Iterator[str]:
+    """The address of Debian's Prometheus with these jobs and the fleet's rules."""
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [f"{RULES}/*.yml"],
-        "scrape_configs": [
-            job("node", *((exporter, {"instance": f"gpu-{n}", **up}) for n in (1, 2)),
-            *((dead, {"instance": f"gpu-{n}", **down}) for n in (3, 4))),
-        ],
-    }  # fmt: skip
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        "scrape_configs": [*jobs],
+    }
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = [
         ensure_image() / "usr" / "bin" / "prometheus",
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--config.file={directory / 'prometheus.yml'}",
+        f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log, stdout=log) as process:
+    with (directory / "log").open("w") as log, subprocess.Popen(command, stderr=log, stdout=log) as process:
         yield f"http://127.0.0.1:{port}"
         process.kill()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[str]:
+    """Its address; counters grow with each scrape, and a rack of two hosts does not answer."""
+    scrapes = iter(range(1, 1_000_000))
+    port, dead = free_ports(2)
+    up, down = {"rack": "r1"}, {"rack": "r2"}
+    with exporting(lambda _: PAGE.format(count=100 * next(scrapes))) as alive:
+        nodes = job("node", *((alive, {"instance": f"gpu-{n}", **up}) for n in (1, 2)),
+                    *((dead, {"instance": f"gpu-{n}", **down}) for n in (3, 4)))  # fmt: skip
+        with prometheus_with([nodes], port, tmp_path) as address:
+            yield address
 
 
 @pytest.mark.slow
@@ -120,3 +127,55 @@ def test_a_real_prometheus_with_the_rules_of_the_fleet_has_all_that_the_page_ask
     assert "MusterEtcdLeaderChanges" in {one.name for one in last.active}
     assert all(one.summary and one.since.endswith("Z") and one.runbook for one in last.active)
     json.dumps(last.to_json(), allow_nan=False)
+
+
+DAY_S = 86400
+ETCD = """etcd_server_has_leader 1
+etcd_server_is_leader 1
+etcd_mvcc_db_total_size_in_bytes 1e8
+etcd_server_quota_backend_bytes 8e9
+"""
+HOST = """muster_etcd_backup_last_success_timestamp_seconds{{cluster="main"}} {late}
+muster_etcd_backup_period_seconds{{cluster="main"}} 3600
+muster_certificate_expires_timestamp_seconds{{file="/good.crt"}} {good}
+muster_certificate_issued_timestamp_seconds{{file="/good.crt"}} {begun}
+muster_certificate_unreadable{{file="/good.crt"}} 0
+muster_certificate_expires_timestamp_seconds{{file="/due.crt"}} {due}
+muster_certificate_issued_timestamp_seconds{{file="/due.crt"}} {begun}
+muster_certificate_unreadable{{file="/gone.crt",problem="missing"}} 1
+"""
+
+
+@pytest.mark.slow
+def test_the_control_plane_is_read_of_a_real_prometheus(tmp_path: Path) -> None:
+    now_s = datetime.now(UTC).timestamp()
+    times = {"late": -3 * 3600, "good": 300 * DAY_S, "due": 4 * DAY_S, "begun": -65 * DAY_S}
+    host = HOST.format(**{name: now_s + off_s for name, off_s in times.items()})
+    port, dead = free_ports(2)
+    found: list[control_plane.ControlPlane] = []
+    with exporting({"/etcd": ETCD, "/host": host, "/api": "x 1\n"}.__getitem__) as alive:
+        jobs = [
+            job("etcd", (alive, {"instance": "etcd-1"}), metrics_path="/etcd"),
+            job("node", *((alive, {"instance": name}) for name in ("etcd-1", "gpu-1")), metrics_path="/host"),
+            job("apiserver", (alive, {"instance": "api-1"}), metrics_path="/api"),
+            job("balancer", (dead, {"instance": "lb-1"})),
+        ]
+        with prometheus_with(jobs, port, tmp_path) as address:
+
+            def whole() -> bool:
+                found.append(control_plane.read([Monitoring(address, address)], datetime.now(UTC)))
+                return len(found[-1].parts) == 3 and len(found[-1].certificates) == 5 and found[-1].parts[1].up
+
+            until("all targets", whole, timeout_s=60)
+    last = found[-1]
+    assert [(part.kind, part.host, part.up) for part in last.parts] == [
+        ("etcd", "etcd-1", True), ("apiserver", "api-1", True), ("balancer", "lb-1", False),
+    ]  # fmt: skip
+    assert last.members == (control_plane.Member("etcd-1", True, True, 1e8, 8e9),)
+    assert [(one.cluster, one.late) for one in last.snapshots] == [("main", True)]
+    # Of nodes those that end first; what is gone there is an alert's to tell.
+    assert [(one.host, one.file, one.due) for one in last.certificates] == [
+        ("etcd-1", "/gone.crt", True), ("etcd-1", "/due.crt", True), ("gpu-1", "/due.crt", True),
+        ("etcd-1", "/good.crt", False), ("gpu-1", "/good.crt", False),
+    ]  # fmt: skip
+    assert len(last.sick) == 5 and last.problems == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,17 +18,25 @@ from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:
     from gpu_burnin.fleet.cluster.admissions import Snapshot
+    from gpu_burnin.fleet.monitoring.line import Monitoring
     from gpu_burnin.fleet.monitoring.numbers import Numbers
 
 
 @click.command()
 @click.option("--watch", "watches", is_flag=True, help="Show it again whenever something changes, until Ctrl-C.")
+@click.option(
+    "--control-plane",
+    "of_control_plane",
+    is_flag=True,
+    help="Instead of the nodes: members of etcd, API servers, balancers, snapshots, and when certificates end.",
+)
 @page_option
 @monitoring_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @cluster_options
 def status(
     watches: bool,
+    of_control_plane: bool,
     page: Path | None,
     monitoring: tuple[str, ...],
     prometheus: str | None,
@@ -41,8 +50,13 @@ def status(
     """Say how the fleet's nodes stand: by state and reason, and which need a person.
 
     With --monitoring or --prometheus also what fires, how the states went, and how the control plane does; numbers that
-    cannot be had are said to be missing, and why. Exit code 0 whatever it says.
+    cannot be had are said to be missing, and why. With --control-plane the API is not asked, which may be what is down.
+    Exit code 0 whatever it says.
     """
+    if of_control_plane and (watches or page):
+        raise click.UsageError("--control-plane is text or --json; leave --watch and --html out")
+    if of_control_plane and not (monitoring or prometheus):
+        raise click.UsageError("--control-plane reads monitoring: give --monitoring HOST or --prometheus URL")
     if watches and as_json:
         raise click.UsageError("--watch shows text; with --json, call it again")
     if watches and (monitoring or prometheus):
@@ -51,6 +65,9 @@ def status(
     from gpu_burnin.fleet.monitoring import numbers
 
     places = monitoring_places(monitoring, prometheus, alertmanager, identity, known_hosts, kubeconfig)
+    if of_control_plane:
+        _show_control_plane(places, as_json=as_json)
+        return
     api, names = connect(kubeconfig), Names(domain)
     if watches:
         for fleet in admissions.followed(api, names, lambda: datetime.now(UTC)):
@@ -59,6 +76,17 @@ def status(
     else:
         fleet = admissions.read(api, names, datetime.now(UTC))
         _show(fleet, numbers.read(places, datetime.now(UTC)), page, as_json=as_json)
+
+
+def _show_control_plane(places: Sequence[Monitoring], *, as_json: bool) -> None:
+    from gpu_burnin.fleet.monitoring import control_plane, control_plane_text
+
+    found = control_plane.read(places, datetime.now(UTC))
+    with readers_may_leave("the control plane", "muster"):
+        if as_json:
+            click.echo(json.dumps({"control_plane": found.to_json()}, indent=1, ensure_ascii=False))
+        else:
+            terminal.show(control_plane_text.render(found, terminal.width()))
 
 
 def _show(fleet: Snapshot, found: Numbers, page: Path | None, *, as_json: bool) -> None:

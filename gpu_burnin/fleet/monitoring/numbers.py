@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gpu_burnin.fleet.monitoring.answers import WRONG, dicts, get, query, rows_of, said, sample, text, texts, utc
 from gpu_burnin.fleet.monitoring.line import Ask, Monitoring, NoAnswerError, asking
 from gpu_burnin.system.clock import parse_rfc3339
 
@@ -28,8 +29,6 @@ MOST_AGE_S = 150.0
 # By so much the clocks of this machine and of the monitoring host may differ.
 _MOST_AHEAD_S = 60.0
 PERIODS: tuple[tuple[str, int, int], ...] = (("24 h", 86400, 300), ("30 d", 30 * 86400, 7200))
-# What a person reads of a label or a sentence; a label is as long as whoever set it wanted.
-_MOST_LETTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ class Numbers:
             "trends": [
                 {
                     "period": one.period,
-                    "start": _time(one.start_s),
+                    "start": utc(one.start_s),
                     "step_s": one.step_s,
                     "states": {state: [*values] for state, values in one.states.items()},
                 }
@@ -165,23 +164,16 @@ class _Reading:
 
     def query(self, path: str, **parameters: str) -> Any:
         """The data of an answer of Prometheus."""
-        answer = self.ask(self.where.prometheus, f"/api/v1/{path}", parameters)
-        if not isinstance(answer, dict) or answer.get("status") != "success":
-            raise NoAnswerError(
-                f"{self.where.name}: Prometheus refuses {path}: {_text(_get(answer, 'error')) or answer!r:.200}"
-            )
-        if answer.get("warnings"):
-            self.problems.append(f"{self.where.name}: Prometheus warns: {_text(answer['warnings'])}")
-        return answer.get("data")
+        return query(self.ask, self.where, self.problems, path, parameters)
 
     def values(self) -> dict[str, tuple[Value, ...]]:
         """The recorded series, those that are fresh. Raises NoAnswerError when none is."""
         wanted = "|".join(RECORDED)
-        rows = _rows(self.query("query", query=f'{{__name__=~"{wanted}"}}[5m]'), "matrix")
+        rows = rows_of(self.query("query", query=f'{{__name__=~"{wanted}"}}[5m]'), "matrix")
         found: dict[str, list[Value]] = {}
         newest = -math.inf
         for labels, row in rows:
-            at, value = _sample(row["values"][-1])
+            at, value = sample(row["values"][-1])
             newest = max(newest, at)
             if -_MOST_AHEAD_S <= self.now.timestamp() - at <= MOST_AGE_S and value is not None:
                 name = labels.pop("__name__", "")
@@ -195,7 +187,7 @@ class _Reading:
         if not -_MOST_AHEAD_S <= age_s <= MOST_AGE_S:
             what = "stale" if age_s > 0 else "of the future: compare the clocks"
             raise NoAnswerError(
-                f"{self.where.name}: the newest value that Prometheus recorded is of {_time(newest)}, {what}; "
+                f"{self.where.name}: the newest value that Prometheus recorded is of {utc(newest)}, {what}; "
                 "none is shown"
             )
         missing = [name for name in RECORDED if name not in found and name not in _MAY_LACK]
@@ -205,8 +197,8 @@ class _Reading:
 
     def hosts(self) -> dict[str, Host]:
         """Each host that is scraped."""
-        rows = _rows(self.query("query", query='max by (instance, rack, switch, feed) (up{job="node"})'), "vector")
-        return {labels.pop("instance", ""): Host(_sample(row["value"])[1] == 1, labels) for labels, row in rows}
+        rows = rows_of(self.query("query", query='max by (instance, rack, switch, feed) (up{job="node"})'), "vector")
+        return {labels.pop("instance", ""): Host(sample(row["value"])[1] == 1, labels) for labels, row in rows}
 
     def trend(self, period: str, length_s: int, step_s: int) -> Trend:
         """The states over a period that ends now, on whole steps."""
@@ -214,9 +206,9 @@ class _Reading:
         start = end - length_s
         data = self.query("query_range", query=STATES, start=str(start), end=str(end), step=str(step_s))
         states: dict[str, list[float | None]] = {}
-        for labels, row in _rows(data, "matrix"):
-            line = states.setdefault(_text(labels.get("state")), [None] * (length_s // step_s + 1))
-            for at, value in map(_sample, row["values"]):
+        for labels, row in rows_of(data, "matrix"):
+            line = states.setdefault(text(labels.get("state")), [None] * (length_s // step_s + 1))
+            for at, value in map(sample, row["values"]):
                 index = round((at - start) / step_s)
                 if 0 <= index < len(line):
                     line[index] = value
@@ -226,10 +218,10 @@ class _Reading:
 
     def alerts(self) -> tuple[Alert, ...]:
         """What fires by Prometheus, and what Alertmanager has: which of them nobody is told of, and others'."""
-        fire = [item for item in _list(_get(self.query("alerts"), "alerts")) if item.get("state") == "firing"]
+        fire = [item for item in dicts(get(self.query("alerts"), "alerts")) if item.get("state") == "firing"]
         told: list[Mapping[str, Any]] = []
         try:
-            told = _list(self.ask(self.where.alertmanager, "/api/v2/alerts", {}))
+            told = dicts(self.ask(self.where.alertmanager, "/api/v2/alerts", {}))
         except NoAnswerError as error:
             self.problems.append(
                 f"{error}; alerts are Prometheus's own, nobody may be told of them, and silences are not known"
@@ -259,11 +251,11 @@ def merged(fire: Iterable[Mapping[str, Any]], told: Iterable[Mapping[str, Any]])
 
 
 def _alert(item: Mapping[str, Any], quiet: str) -> Alert:
-    labels, notes = _texts(item.get("labels")), _texts(item.get("annotations"))
+    labels, notes = texts(item.get("labels")), texts(item.get("annotations"))
     name = labels.get("alertname", "")
-    since = _text(item.get("startsAt"))
+    since = text(item.get("startsAt"))
     with suppress(ValueError):
-        since = _time(parse_rfc3339(since).timestamp())
+        since = utc(parse_rfc3339(since).timestamp())
     return Alert(
         name, labels.get("severity", ""), since, notes.get("summary", ""), notes.get("runbook", ""), labels, quiet
     )
@@ -285,11 +277,8 @@ def _read(where: Monitoring, now: datetime) -> Numbers:
                 with _told(problems):
                     trends.append(reading.trend(*period))
             return Numbers(where.name, tuple(problems), values, alerts, hosts, tuple(trends))
-    except (NoAnswerError, *_WRONG) as error:
-        return Numbers(where.name, (*problems, _said(error)))
-
-
-_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+    except (NoAnswerError, *WRONG) as error:
+        return Numbers(where.name, (*problems, said(error)))
 
 
 class _told:
@@ -302,56 +291,16 @@ class _told:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, (NoAnswerError, *_WRONG)):
-            self._problems.append(_said(error))
+        if isinstance(error, (NoAnswerError, *WRONG)):
+            self._problems.append(said(error))
             return True
         return False
 
 
-def _said(error: BaseException) -> str:
-    if isinstance(error, NoAnswerError):
-        return str(error)
-    return f"Prometheus answered in a form that cannot be read ({type(error).__name__}: {error})"
-
-
-def _rows(data: Any, kind: str) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
-    if _get(data, "resultType") != kind:
-        raise ValueError(f"resultType is {_get(data, 'resultType')!r}, not {kind!r}")
-    return [(_texts(row["metric"]), row) for row in _list(data["result"])]
-
-
-def _sample(pair: Any) -> tuple[float, float | None]:
-    """When, and the number; None for NaN and the infinities, which say that there is none."""
-    at, value = float(pair[0]), float(pair[1])
-    return at, value if math.isfinite(value) else None
-
-
 def _key(item: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    return frozenset(_texts(item.get("labels")).items())
+    return frozenset(texts(item.get("labels")).items())
 
 
 def _who(item: Mapping[str, Any]) -> tuple[str, str]:
-    labels = _texts(item.get("labels"))
+    labels = texts(item.get("labels"))
     return labels.get("alertname", ""), labels.get("instance", "")
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {_text(key): _text(one) for key, one in (value or {}).items()}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)[:_MOST_LETTERS]
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def _list(value: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError("a list of objects was expected")
-    return value
-
-
-def _time(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
