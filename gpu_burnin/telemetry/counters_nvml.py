@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pynvml as n
 
 from gpu_burnin.hardware import load_skus
-from gpu_burnin.telemetry.counters import UNITS, Reading, base_name
+from gpu_burnin.telemetry.counters import Reading, base_name
+from gpu_burnin.telemetry.nvml_links import LinkCounters, link_state
 from gpu_burnin.telemetry.nvml_reader import Reader, by_age
 from gpu_burnin.telemetry.state import Unsupported, Whole
 
-_MISSING = Unsupported("not_supported")
 _TOO_OLD = Unsupported("driver_too_old")
 # Asked only of drivers that have them (skus.yaml): earlier ones knew other values by these ids.
 _CLOCK_TIME_FIELDS = {
@@ -31,15 +29,6 @@ _POLICIES = {
 _PLACES = {"dram": n.NVML_MEMORY_LOCATION_DRAM, "sram": n.NVML_MEMORY_LOCATION_SRAM}
 _KINDS = {"corrected": n.NVML_MEMORY_ERROR_TYPE_CORRECTED, "uncorrected": n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED}
 _SINCE = {"volatile": n.NVML_VOLATILE_ECC, "aggregate": n.NVML_AGGREGATE_ECC}
-_LINK_COUNTERS = {
-    "nvlink_replays": n.NVML_NVLINK_ERROR_DL_REPLAY,
-    "nvlink_recoveries": n.NVML_NVLINK_ERROR_DL_RECOVERY,
-    "nvlink_crc_errors": n.NVML_NVLINK_ERROR_DL_CRC_FLIT,
-}
-_LINK_FIELDS = {
-    "nvlink_failed_recoveries": n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
-    "nvlink_receive_errors": n.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
-}
 
 
 class CounterReader:
@@ -48,12 +37,17 @@ class CounterReader:
     def __init__(self, reader: Reader, driver: str) -> None:
         self._reader = reader
         self._driver = driver
-        self._links = self._active_links()
-        self._nvlink5 = self._is_nvlink5()
+        self._links = LinkCounters(reader, self._active_links())
 
     def read(self) -> dict[str, Reading]:
         """Every counter of UNITS, and those of single links: a number, or NVML's word for why there is none."""
-        found: dict[str, Whole] = {**self._ecc(), **self._memory(), **self._pcie(), **self._times(), **self._nvlink()}
+        found: dict[str, Whole] = {
+            **self._ecc(),
+            **self._memory(),
+            **self._pcie(),
+            **self._times(),
+            **self._links.read(),
+        }
         found["energy_mj"] = self._reader.number(n.nvmlDeviceGetTotalEnergyConsumption)
         aged = {name: by_age(base_name(name), value, self._driver) for name, value in found.items()}
         return {name: value.why if isinstance(value, Unsupported) else value for name, value in aged.items()}
@@ -97,39 +91,6 @@ class CounterReader:
             return self._reader.field(field)
         return value
 
-    def _nvlink(self) -> dict[str, Whole]:
-        found: dict[str, Whole] = {}
-        for name, counter in _LINK_COUNTERS.items():
-            read: Callable[[int], Whole] = partial(self._link_counter, counter=counter)
-            if self._nvlink5:
-                # The counters of older links read 0 or nothing there: not supported is not 0.
-                field = n.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS
-                read = partial(self._link_field, field=field) if name == "nvlink_recoveries" else _not_supported
-            found |= self._over_links(name, read)
-        for name, field in _LINK_FIELDS.items():
-            found |= self._over_links(name, partial(self._link_field, field=field))
-        return found
-
-    def _link_counter(self, link: int, counter: int) -> Whole:
-        return self._reader.number(lambda h: n.nvmlDeviceGetNvLinkErrorCounter(h, link, counter))
-
-    def _link_field(self, link: int, field: int) -> Whole:
-        return self._reader.field(field, link)
-
-    def _over_links(self, name: str, read: Callable[[int], Whole]) -> dict[str, Whole]:
-        """The sum and each link; one unreadable link makes the sum unreadable."""
-        assert name in UNITS
-        total = 0
-        found: dict[str, Whole] = {name: _MISSING}
-        for link in self._links:
-            value = read(link)
-            if isinstance(value, Unsupported):
-                return {name: value}
-            total += value
-            found[f"{name}_link{link}"] = value
-            found[name] = total
-        return found
-
     def _active_links(self) -> tuple[int, ...]:
         """Numbers of the links that are up; what a link that is down counts says nothing, and may not be readable.
 
@@ -137,21 +98,9 @@ class CounterReader:
         """
         links: list[int] = []
         for link in range(n.NVML_NVLINK_MAX_LINKS):
-            state = self._reader.number(partial(_link_state, link=link))
+            state = self._reader.number(partial(link_state, link=link))
             if state == Unsupported("invalid_argument"):
                 break
             if state == n.NVML_FEATURE_ENABLED:
                 links.append(link)
         return tuple(links)
-
-    def _is_nvlink5(self) -> bool:
-        version = self._reader.number(lambda h: n.nvmlDeviceGetNvLinkVersion(h, self._links[0])) if self._links else 0
-        return not isinstance(version, Unsupported) and version >= n.NVML_NVLINK_VERSION_5_0
-
-
-def _link_state(handle: Any, link: int) -> int:
-    return int(n.nvmlDeviceGetNvLinkState(handle, link))
-
-
-def _not_supported(_link: int) -> Whole:
-    return _MISSING

@@ -26,6 +26,7 @@ from enum import StrEnum
 from gpu_burnin.hardware import Sku, SkuTable
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.system.codec import from_json
+from gpu_burnin.telemetry import fabric_health
 from gpu_burnin.telemetry.state import GpuState, Unsupported, known
 from gpu_burnin.types import JSON, Gpu, Notice
 
@@ -33,7 +34,6 @@ from gpu_burnin.types import JSON, Gpu, Notice
 KEY = "node_links"
 # The largest board whose GPUs are linked without NVSwitches.
 _MOST_DIRECT = 4
-_FABRIC_COMPLETED = 3
 
 
 class Source(StrEnum):
@@ -202,4 +202,6 @@ def _awaited(state: GpuState) -> bool:
     value = known(state.fabric_state)
     if value is None:
         return not _fabric_told(state)
-    return value not in (0, _FABRIC_COMPLETED) or (value == _FABRIC_COMPLETED and bool(known(state.fabric_status)))
+    return value not in (0, fabric_health.COMPLETED) or (
+        value == fabric_health.COMPLETED and bool(known(state.fabric_status))
+    )

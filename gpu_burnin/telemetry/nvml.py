@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import socket
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +13,7 @@ import pynvml
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import LIBRARY, initialise, is_simulated
+from gpu_burnin.telemetry.nvml_links import read_links
 from gpu_burnin.telemetry.nvml_reader import Reader, by_age, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import GpuState, Links, NodeState, Processes, ProcessUse, Unsupported, Whole
@@ -95,27 +95,6 @@ def _must(call: Callable[[], _T]) -> _T:
         raise NvmlUnavailableError(error.value) from error
 
 
-def _link_state(handle: Any, link: int) -> int:
-    return int(pynvml.nvmlDeviceGetNvLinkState(handle, link))
-
-
-def _links(reader: Reader) -> tuple[Links, Links]:
-    """Numbers of active and inactive links. Links beyond the last say invalid argument, unpopulated ones
-    not supported."""
-    active: list[int] = []
-    inactive: list[int] = []
-    missing = Unsupported("not_supported")
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = reader.number(partial(_link_state, link=link))
-        if not isinstance(state, Unsupported):
-            (active if state else inactive).append(link)
-        elif state.why == "invalid_argument":
-            break
-        elif state.why != "not_supported":
-            return state, state
-    return (tuple(active), tuple(inactive)) if active or inactive else (missing, missing)
-
-
 def _over_links(reader: Reader, links: Links, read: Callable[[int], Whole]) -> Whole:
     """Sum of a per-link counter; one unreadable link makes the sum unreadable."""
     if isinstance(links, Unsupported):
@@ -183,7 +162,7 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
     mig = reader.get(n.nvmlDeviceGetMigMode)
     rows = reader.get(n.nvmlDeviceGetRemappedRows)
     repair = reader.get(n.nvmlDeviceGetRepairStatus)
-    active, inactive = _links(reader)
+    active, inactive = read_links(reader)
     populated: Links = active
     if not isinstance(active, Unsupported) and not isinstance(inactive, Unsupported):
         populated = active + inactive

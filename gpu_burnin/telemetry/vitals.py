@@ -6,16 +6,19 @@ Only the agent imports this, into a thread of its own: NVML may hang.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml as n
 
+from gpu_burnin.telemetry import fabric_health
 from gpu_burnin.telemetry.events import KINDS
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.nvml import Nvml, read_processes
+from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import is_simulated
+from gpu_burnin.telemetry.nvml_links import LINK_COUNTERS, LinkCounters, read_links
 from gpu_burnin.telemetry.nvml_reader import Reader, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import Unsupported, known
@@ -30,6 +33,8 @@ class Vital:
 
     `uncorrected` counts uncorrectable memory errors since the driver was loaded; `identified`: UUID, serial and VBIOS
     were read, or the driver has none by design. `clocks_event_reasons` are nvml.h's bits nvmlClocksEventReason*.
+    `nvlinks` is how many links are up; `nvlink_errors` what those count, by kind.
+    `fabric_state` is nvmlGpuFabricState_t's, None where there is no fabric; `fabric_healthy` is told of a GPU in it.
     """
 
     index: int
@@ -45,6 +50,10 @@ class Vital:
     remap_failure: bool | None = None
     uncorrected: int | None = None
     clocks_event_reasons: int | None = None
+    nvlinks: int | None = None
+    nvlink_errors: Mapping[str, int] = field(default_factory=dict)
+    fabric_state: int | None = None
+    fabric_healthy: bool | None = None
     pids: tuple[int, ...] | None = None
 
     @property
@@ -97,11 +106,35 @@ def _read(index: int) -> Vital:
         remap_failure=None if isinstance(rows, Unsupported) else bool(rows[3]),
         uncorrected=sum(count for count in counts if count is not None) if any(c is not None for c in counts) else None,
         clocks_event_reasons=known(reader.number(n.nvmlDeviceGetCurrentClocksEventReasons)),
+        **_nvlink(reader),
+        **_fabric(reader),
         pids=None if processes is None else tuple(process.pid for process in processes),
         # Last, since any of the calls above may have found out.
         lost=reader.lost,
         reset_required=reader.reset_required,
     )
+
+
+def _nvlink(reader: Reader) -> dict[str, Any]:
+    active, _ = read_links(reader)
+    if isinstance(active, Unsupported):
+        return {"nvlinks": 0} if active.why == "not_supported" else {}
+    counted = LinkCounters(reader, active).read()
+    sums = {name.removeprefix("nvlink_"): known(counted[name]) for name in LINK_COUNTERS}
+    return {"nvlinks": len(active), "nvlink_errors": {kind: sum_ for kind, sum_ in sums.items() if sum_ is not None}}
+
+
+def _fabric(reader: Reader) -> dict[str, Any]:
+    found = {name.removeprefix("fabric_"): known(value) for name, value in read_fabric(reader).items()}
+    state = found["state"]
+    if state != fabric_health.COMPLETED:
+        # 0: there is none.
+        return {"fabric_state": state or None}
+    complaints = found["status"] or fabric_health.of_summary(found["health_summary"])
+    return {
+        "fabric_state": state,
+        "fabric_healthy": not (complaints or fabric_health.of_mask(found["health_mask"] or 0)),
+    }
 
 
 class EventWatch:

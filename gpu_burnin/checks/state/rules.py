@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpu_burnin.hardware import Sku, SkuTable, load_skus, make_reason
 from gpu_burnin.hardware.skus import POWER_LIMIT_TOLERANCE_W
 from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.telemetry import fabric_health
 from gpu_burnin.telemetry.node_links import NodeLinks
 from gpu_burnin.telemetry.state import GpuState, Unsupported, known
 from gpu_burnin.types import JSON, Action, Reason
@@ -19,19 +20,6 @@ MEMORY_PART = 0.95
 # power brake (nvml.h).
 THROTTLE_BITS = {0x08: "hardware slowdown", 0x20: "thermal slowdown by software",
                  0x40: "thermal slowdown by hardware", 0x80: "power brake"}  # fmt: skip
-FABRIC_COMPLETED = 3
-# NVML_GPU_FABRIC_HEALTH_SUMMARY_*: what is no complaint and what is. Many boards do not support the summary at all.
-FABRIC_SUMMARY_GOOD = frozenset({0, 1})  # not supported, healthy
-FABRIC_SUMMARY_BAD = {2: "unhealthy", 3: "of limited capacity"}
-# NVML_GPU_FABRIC_HEALTH_MASK_*: shift of a field, mask of its width, values that are a complaint and what they mean.
-FABRIC_HEALTH: tuple[tuple[int, int, frozenset[int], str], ...] = (
-    (0, 0x3, frozenset({1}), "its bandwidth is degraded"),
-    (2, 0x3, frozenset({1}), "a route is being recovered"),
-    (4, 0x3, frozenset({1}), "a route is unhealthy"),
-    (6, 0x3, frozenset({1}), "an access timeout is being recovered"),
-    (8, 0xF, frozenset(range(2, 16)), "its configuration is incorrect"),
-    (14, 0x3, frozenset({2}), "the fabric manager is not connected"),
-)
 # NVML_GPU_RECOVERY_ACTION_*: what the driver asks for.
 RECOVERY: dict[int, tuple[str, Action]] = {
     1: ("reset the GPU", Action.RESET_GPU),
@@ -269,15 +257,15 @@ def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     if not sku.fabric_probe or not expected.links.of(state.uuid, sku).switched:
         return
     value, status = known(state.fabric_state), known(state.fabric_status)
-    if value is not None and (value != FABRIC_COMPLETED or status):
+    if value is not None and (value != fabric_health.COMPLETED or status):
         message = f"fabric state {value} (3 is completed) with status {status}"
         yield gpu_reason("FABRIC_NOT_READY", state, message, fabric_state=value, fabric_status=status)
         return
     summary, mask = known(state.fabric_health_summary), known(state.fabric_health_mask) or 0
-    if summary is not None and summary not in FABRIC_SUMMARY_GOOD:
-        called = FABRIC_SUMMARY_BAD.get(summary, f"something unknown (value {summary})")
+    called = fabric_health.of_summary(summary)
+    if called:
         yield gpu_reason("FABRIC_NOT_READY", state, f"the fabric calls this GPU {called}", health_summary=summary)
-    complaints = [text for shift, width, bad, text in FABRIC_HEALTH if mask >> shift & width in bad]
+    complaints = fabric_health.of_mask(mask)
     if complaints:
         yield gpu_reason("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
 

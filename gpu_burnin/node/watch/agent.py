@@ -22,7 +22,7 @@ from gpu_burnin.node.watch import judged
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import Read
-from gpu_burnin.node.watch.numbers import FILE, Look, Numbers
+from gpu_burnin.node.watch.numbers import FILE, Look, Numbers, most_links
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
 from gpu_burnin.node.watch.revoke import Revoker, annotation
@@ -133,7 +133,7 @@ class Agent:
             kept = self.memory.kept.warnings
             self.memory.forget({key for key, one in kept.items() if one.code in STANDING and key not in lasting})
             self._hardware(vitals)
-        self.memory.change(uncorrected={**known, **counts})
+        self.memory.change(uncorrected={**known, **counts}, nvlinks=most_links(vitals, self.memory.kept.nvlinks))
 
     def own_node(self, node: Mapping[str, Any] | None, now_s: float) -> None:
         """The own Node as the API server has it, None where it has none."""
@@ -244,6 +244,7 @@ class Agent:
             sources=sources,
             expected=len(gpus) if isinstance(gpus, list) else None,
             xids={(bus, kind): count for (bus, _, kind), count in keys},
+            nvlinks=self.memory.kept.nvlinks,
         )
 
     def _hardware(self, vitals: Vitals) -> None:

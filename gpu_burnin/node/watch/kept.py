@@ -32,7 +32,8 @@ class Kept:
     """`boot_id` is the boot that all but the answer is of.
 
     `seen` are the newest kernel messages that were judged; `warnings` are by code and place; `uncorrected` the memory
-    errors known of each GPU; `xids` how many came, by PCI address and class ("0000:1b:00.0 revoke").
+    errors known of each GPU; `xids` how many came, by PCI address and class ("0000:1b:00.0 revoke"); `nvlinks`
+    the most that each GPU had up.
     """
 
     boot_id: str
@@ -42,6 +43,7 @@ class Kept:
     warnings: dict[str, Warned] = field(default_factory=dict)
     uncorrected: dict[str, int] = field(default_factory=dict)
     xids: dict[str, int] = field(default_factory=dict)
+    nvlinks: dict[str, int] = field(default_factory=dict)
 
 
 class Memory:

@@ -20,13 +20,20 @@ class Look:
     """What there is to tell. `sources` are those that the agent reads, and whether it can; `vitals` None: no reading.
 
     `expected` is how many GPUs the newest burn-in had; `xids` counts those of this boot by PCI address and the runtime
-    column of the XID policy.
+    column of the XID policy; `nvlinks` is the most that each GPU had up in this boot, by UUID.
     """
 
     vitals: Vitals | None
     sources: Mapping[str, bool]
     expected: int | None
     xids: Mapping[tuple[str, str], int]
+    nvlinks: Mapping[str, int]
+
+
+def most_links(vitals: Vitals, before: Mapping[str, int]) -> dict[str, int]:
+    """The most NVLinks that each GPU had up, by UUID: the burn-in has judged whether these are all."""
+    now = {gpu.uuid: gpu.nvlinks for gpu in vitals.gpus if gpu.uuid and gpu.nvlinks}
+    return {**before, **{uuid: max(links, before.get(uuid, 0)) for uuid, links in now.items()}}
 
 
 class Numbers:
@@ -102,6 +109,41 @@ def _families(look: Look, unix_s: float) -> Iterator[tuple[str, str, str, Iterab
         "Why the clocks are held down, bits of nvmlClocksEventReasons.",
         of_each(lambda gpu: gpu.clocks_event_reasons),
     )
+    yield (
+        "nvlinks_down",
+        "gauge",
+        "NVLinks that were up in this boot and are not.",
+        of_each(lambda gpu: _links_down(gpu, look.nvlinks)),
+    )
+    yield (
+        "nvlink_errors_total",
+        "counter",
+        "What the NVLinks that are up count, by kind.",
+        [
+            ({"gpu": str(gpu.index), "kind": kind}, count)
+            for gpu in gpus
+            if not gpu.lost
+            for kind, count in gpu.nvlink_errors.items()
+        ],
+    )
+    yield (
+        "fabric_state",
+        "gauge",
+        "Whether the GPU has joined its fabric, nvmlGpuFabricState_t: 3 when it has.",
+        of_each(lambda gpu: gpu.fabric_state),
+    )
+    yield (
+        "fabric_healthy",
+        "gauge",
+        "1 when the fabric has no complaint of a GPU that has joined it.",
+        of_each(lambda gpu: gpu.fabric_healthy),
+    )
+
+
+def _links_down(gpu: Vital, most: Mapping[str, int]) -> int | None:
+    """None where the GPU had no link in this boot, as a card without a bridge, or could not say."""
+    known = most.get(gpu.uuid)
+    return None if known is None or gpu.nvlinks is None else known - gpu.nvlinks
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -21,6 +21,10 @@ def _source(values: str) -> dict[str, str]:
     return {'gpu_burnin_watch_source_up{instance="gpu-1",source="nvml"}': values}
 
 
+def _errors(kind: str, values: str) -> dict[str, str]:
+    return _of("gpu_burnin_watch_nvlink_errors_total", values, kind=kind)
+
+
 def _reasons(bits: int) -> dict[str, str]:
     return _of("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", f"{bits}x60")
 
@@ -36,7 +40,10 @@ def _seen(dcgm: int, burnin: int) -> dict[str, str]:
 
 
 _REVOKE = {"class": "revoke"}
-_BROKEN = _of("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "0x20 1x40")
+_FAILED = "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"
+_BROKEN = _of(_FAILED, "0x20 1x40")
+_LINK_DOWN = "An NVLink of GPU 3 of gpu-1 is down or went down in the last hour."
+_FABRIC = "GPU 3 of gpu-1 is not on its NVLink fabric, or the fabric calls it unhealthy."
 
 CASES = (
     Case(
@@ -93,9 +100,9 @@ CASES = (
         "MusterNvlinkDown",
         _BROKEN,
         # Long ago.
-        _of("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "1x60"),
+        _of(_FAILED, "1x60"),
         "15m",
-        "An NVLink of GPU 3 of gpu-1 went down in the last hour.",
+        _LINK_DOWN,
         _ONE,
     ),
     Case(
@@ -103,7 +110,7 @@ CASES = (
         _of("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "4x60"),
         _of("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "3x60"),
         "11m",
-        "GPU 3 of gpu-1 is not on its NVLink fabric.",
+        _FABRIC,
         _ONE,
     ),
     Case(
@@ -161,6 +168,48 @@ CASES = (
         _of("gpu_burnin_watch_clocks_event_reasons", f"{0x40 + 0x4}x60"),
         "6m",
         "GPU 3 of gpu-1 has been slowed down by the machine's power brake for 5 minutes.",
+        _ONE,
+    ),
+    Case(
+        "MusterNvlinkDown",
+        _of("gpu_burnin_watch_nvlinks_down", "2x60"),
+        # DCGM counts there, and says that none went down.
+        _of("gpu_burnin_watch_nvlinks_down", "2x60") | _of(_FAILED, "0x60"),
+        "1m",
+        _LINK_DOWN,
+        _ONE,
+    ),
+    Case(
+        "MusterNvlinkDown",
+        _errors("failed_recoveries", "0x20 1x40"),
+        # Since NVLink 5 a recovery is no fault; nor is a frame that was sent again.
+        _errors("recoveries", "0x20 1x40") | _errors("failed_recoveries", "0x60") | _errors("replays", "0x20 9x40"),
+        "15m",
+        _LINK_DOWN,
+        _ONE,
+    ),
+    Case(
+        "MusterNvlinkDown",
+        _errors("recoveries", "0x20 1x40"),
+        _errors("recoveries", "1x60") | _of("gpu_burnin_watch_nvlinks_down", "0x60"),
+        "15m",
+        _LINK_DOWN,
+        _ONE,
+    ),
+    Case(
+        "MusterFabricNotCompleted",
+        _of("gpu_burnin_watch_fabric_state", "2x60"),
+        _of("gpu_burnin_watch_fabric_state", "3x60") | _of("gpu_burnin_watch_fabric_healthy", "1x60"),
+        "11m",
+        _FABRIC,
+        _ONE,
+    ),
+    Case(
+        "MusterFabricNotCompleted",
+        _of("gpu_burnin_watch_fabric_state", "3x60") | _of("gpu_burnin_watch_fabric_healthy", "0x60"),
+        _of("gpu_burnin_watch_fabric_healthy", "0x60") | _of("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "3x60"),
+        "11m",
+        _FABRIC,
         _ONE,
     ),
     Case(

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from gpu_burnin.telemetry.nvml import Nvml
+from gpu_burnin.telemetry.simulated_nvml.library import installed
+from gpu_burnin.telemetry.simulated_nvml.profiles import profile
+from gpu_burnin.telemetry.vitals import read_vitals
 
 CODE = """
 import json
@@ -53,3 +59,48 @@ def test_identity_is_that_of_the_inventory(
 def test_a_sick_node_shows(read: Callable[[str], dict[str, Any]]) -> None:
     gpus = read("sick-ecc-xid79.scenario")["vitals"]["gpus"]
     assert any(gpu["lost"] or gpu["uncorrected"] or gpu["remap_pending"] or gpu["recovery_action"] for gpu in gpus)
+
+
+def test_links_and_fabric_of_a_board_with_switches(read: Callable[[str], dict[str, Any]]) -> None:
+    gpus = read("healthy-8gpu.scenario")["vitals"]["gpus"]
+    assert [(gpu["nvlinks"], gpu["fabric_state"], gpu["fabric_healthy"]) for gpu in gpus] == [(18, 3, True)] * 8
+    assert all(gpu["nvlink_errors"]["replays"] == gpu["nvlink_errors"]["recoveries"] == 0 for gpu in gpus)
+
+
+def test_links_that_are_down_and_a_fabric_in_progress_show(read: Callable[[str], dict[str, Any]]) -> None:
+    (gpu,) = read("gpus = 1\nnvlink_down = 3, 17\nfabric_state = 2\n")["vitals"]["gpus"]
+    assert (gpu["nvlinks"], gpu["fabric_state"], gpu["fabric_healthy"]) == (16, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "links", "fabric"),
+    [
+        ("h100-sxm5-80gb", 18, True),
+        ("b200-sxm", 18, True),
+        ("a100-sxm4-80gb", 12, None),
+        ("h100-pcie", 0, None),
+        ("l4", 0, None),
+    ],
+)
+def test_what_each_kind_of_board_tells(model: str, links: int, fabric: bool | None) -> None:
+    with installed([profile(model, "580")]):
+        (gpu,) = read_vitals(Nvml()).gpus
+    assert (gpu.nvlinks, gpu.fabric_healthy) == (links, fabric)
+    assert bool(gpu.nvlink_errors) == bool(links)
+
+
+@pytest.mark.parametrize(
+    ("info", "healthy"),
+    [
+        ({"status": 999}, False),
+        ({"healthSummary": 2}, False),
+        ({"healthMask": 0x10}, False),
+        ({"healthMask": 0x80}, True),
+    ],
+)
+def test_what_the_fabric_complains_about(info: dict[str, int], healthy: bool) -> None:
+    gpu = profile("h100-sxm5-80gb", "580")
+    assert isinstance(gpu.fabric, Mapping)
+    with installed([replace(gpu, fabric={**gpu.fabric, **info})]):
+        (vital,) = read_vitals(Nvml()).gpus
+    assert vital.fabric_healthy is healthy

@@ -70,6 +70,54 @@ def test_what_cannot_be_read_has_no_sample(bench: Bench) -> None:
     assert not [name for name in told(bench) if name.startswith(("ecc", "remap", "clocks"))]
 
 
+LINKED = {
+    "nvlinks": 18,
+    "nvlink_errors": {"replays": 5, "failed_recoveries": 0},
+    "fabric_state": 3,
+    "fabric_healthy": True,
+}
+
+
+def test_links_and_fabric_of_a_healthy_gpu(bench: Bench) -> None:
+    bench.gpus(healthy(**LINKED))
+    bench.tick()
+    found = told(bench)
+    assert found['nvlinks_down{gpu="0"}'] == found['nvlink_errors_total{gpu="0",kind="failed_recoveries"}'] == 0
+    assert found['nvlink_errors_total{gpu="0",kind="replays"}'] == 5
+    assert (found['fabric_state{gpu="0"}'], found['fabric_healthy{gpu="0"}']) == (3, 1)
+
+
+def test_a_link_that_was_up_in_this_boot_is_missed_also_by_a_new_agent(bench: Bench) -> None:
+    bench.gpus(healthy(nvlinks=18))
+    bench.restart()
+    bench.gpus(healthy(nvlinks=16))
+    bench.tick()
+    assert told(bench)['nvlinks_down{gpu="0"}'] == 2
+    bench.gpus(healthy(nvlinks=18))
+    bench.tick()
+    assert told(bench)['nvlinks_down{gpu="0"}'] == 0
+
+
+@pytest.mark.parametrize("reading", [{"nvlinks": 0}, {"nvlinks": None}, {}], ids=["no bridge", "unread", "none"])
+def test_links_that_never_were_up_or_cannot_be_read_have_no_sample(bench: Bench, reading: dict[str, None]) -> None:
+    bench.gpus(healthy(**reading))
+    bench.tick()
+    assert not [name for name in told(bench) if "nvlink" in name or "fabric" in name]
+
+
+def test_links_that_cannot_be_read_any_more_are_not_called_down(bench: Bench) -> None:
+    bench.gpus(healthy(nvlinks=18))
+    bench.gpus(healthy(nvlinks=None))
+    bench.tick()
+    assert not [name for name in told(bench) if "nvlink" in name]
+
+
+def test_a_fabric_that_complains_is_told(bench: Bench) -> None:
+    bench.gpus(healthy(**{**LINKED, "fabric_healthy": False}))
+    bench.tick()
+    assert told(bench)['fabric_healthy{gpu="0"}'] == 0
+
+
 def test_a_lost_gpu_is_not_counted_and_says_nothing(bench: Bench) -> None:
     bench.gpus(healthy(lost="gpu_is_lost"))
     bench.tick()
@@ -146,7 +194,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_keeps_nobody_from_work(b
 
 def test_prometheus_keeps_each_of_them_and_the_rules_name_no_other(bench: Bench) -> None:
     bench.log(xid(APPLICATION))
-    bench.gpus(healthy(remap_pending=False, remap_failure=False, clocks_event_reasons=1))
+    bench.gpus(healthy(remap_pending=False, remap_failure=False, clocks_event_reasons=1, **LINKED))
     bench.tick()
     shown = {f"gpu_burnin_watch_{name.partition('{')[0]}" for name in told(bench)}
     kept = [entry["names"] for entry in yaml.safe_load(SERIES.read_text())["node"]]
