@@ -1,4 +1,7 @@
-"""What runs on nodes for their monitoring asks the Kubernetes API for nothing: its load would grow with the fleet."""
+"""What runs on nodes for their monitoring asks the Kubernetes API for nothing: its load would grow with the fleet.
+
+The node's agent is run against an API server that counts, in tests/unit/node/watch/test_watch_polling.py.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,20 @@ def test_no_unit_or_file_of_a_node_asks_the_api_but_kubelets_and_kube_proxys() -
     assert asking <= MAY_ASK
     # The words are those by which one that asks is found.
     assert "kubelet" in asking
+
+
+def _may_speak(unit: str) -> bool:
+    """Whether systemd leaves a service a network."""
+    return "PrivateNetwork=true" not in unit.splitlines()
+
+
+def test_what_a_timer_starts_on_nodes_has_no_network() -> None:
+    timers = [path for role in _roles_on_nodes() for path in _written(role) if ".timer" in path.name]
+    assert timers
+    for timer in timers:
+        unit = timer.with_name(timer.name.replace(".timer", ".service")).read_text()
+        assert not _may_speak(unit), timer.name
+        assert _may_speak(unit.replace("PrivateNetwork=true", "PrivateNetwork=false"))
 
 
 def test_prometheus_has_its_targets_from_the_inventory() -> None:

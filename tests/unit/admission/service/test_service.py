@@ -326,9 +326,23 @@ def test_a_pod_that_holds_is_told_and_left_until_its_hold_is_gone(api: FakeApi, 
         until("its eviction", lambda: "jobs/train" not in api.objects["pods"])
 
 
-def test_the_page_names_numbers_that_there_are(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[4] / "docs/operations/standing-admission.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"muster_admitter_[a-z_]+?(?=_total|[`{])", page))
+def test_documentation_rules_and_dashboards_name_numbers_that_there_are(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    top = Path(__file__).resolve().parents[4]
+    monitoring = top / "roles/fleet_monitoring/files"
+    kinds = {
+        "documentation": [top / "docs/operations/standing-admission.md"],
+        "rules": sorted((monitoring / "rules").glob("*.yml")),
+        "dashboards": sorted((monitoring / "dashboards").glob("*.json")),
+    }
     with working(api, tmp_path) as admitter:
         there = set(re.findall(r"# TYPE (\S+)", admitter.service.metrics.text().decode()))
-    assert named and named <= there
+    assert there
+    for kind, files in kinds.items():
+        text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+        named = {
+            re.sub(r"_(total|bucket|count|sum)$", "", name)
+            for name in re.findall(r"muster_admitter_[a-z_]+[a-z]", text)
+        }
+        assert named and named <= there, kind

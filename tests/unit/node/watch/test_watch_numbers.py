@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from gpu_burnin.node.evidence import Statement
+from gpu_burnin.node.watch import numbers
 from gpu_burnin.node.watch.numbers import FILE
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system.files import write_atomic
 from tests.support.agent_helpers import APPLICATION, Bench, healthy, xid
 from tests.support.report_helpers import leave_run
 
@@ -180,6 +182,26 @@ def test_the_file_is_written_each_30_s_though_nothing_comes(bench: Bench) -> Non
     assert told(bench)["last_look_timestamp_seconds"] == first
     bench.tick(30)
     assert told(bench)["last_look_timestamp_seconds"] == first + 31
+
+
+def test_a_storm_of_xids_is_written_once_a_second(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tick, a second, writes once at most: a thousand lines a second wear no disk out."""
+    written: list[Path] = []
+
+    def counted(path: Path, data: bytes, *, mode: int) -> None:
+        written.append(path)
+        write_atomic(path, data, mode=mode)
+
+    monkeypatch.setattr(numbers, "write_atomic", counted)
+    bench.gpus(healthy())
+    for second in range(5):
+        for part in range(10):
+            at_us = second * 1_000_000 + part * 1_000
+            bench.log(*(xid(APPLICATION, at_us + line) for line in range(100)))
+        bench.gpus(healthy())
+        bench.tick()
+    assert len(written) == 5
+    assert told(bench)['xids_total{gpu="0",class="warn"}'] == 5_000
 
 
 def test_a_file_that_cannot_be_written_is_said_once_and_keeps_nobody_from_work(bench: Bench) -> None:
