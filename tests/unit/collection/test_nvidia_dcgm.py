@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -297,3 +298,14 @@ def test_whether_an_engine_is_there_is_read_from_the_host(
 def test_a_version_file_of_another_form_is_told(managed: Managed, tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia/version").write_text("nothing\n")
     assert "which driver is loaded cannot be told" in managed.manage()["held"]
+
+
+def test_fields_of_the_exporter_and_of_the_rules_are_published_ones() -> None:
+    here = Path(__file__).resolve()
+    published = set((here.parent / "dcgm_fields.txt").read_text(encoding="utf-8").splitlines())
+    rules = sorted((here.parents[3] / "roles/fleet_monitoring/files/rules").glob("*.yml"))
+    shown = {row.field for row in dcgm.COUNTER_TABLE}
+    read = {name for path in rules for name in re.findall(r"DCGM_FI_[A-Z0-9_]+", path.read_text(encoding="utf-8"))}
+    assert shown - published == set()
+    assert read and read - shown == set()
+    assert {*shown, "DCGM_FI_DEV_XID_ERROR"} - published == {"DCGM_FI_DEV_XID_ERROR"}
