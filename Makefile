@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration bench bench-ansible bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian bench bench-ansible bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ campaign: setup-dev ## The fault campaign of the burn-in: every fault seen, no h
 
 molecule: setup-lab ## Molecule for every role, or one: make molecule ROLE=etcd
 	@python -m tools.molecule $(if $(ROLE),$(ROLE),$(ROLES))
+
+driver-debian: setup-lab ## Debian's real driver by the role: packages of its archive, modules by DKMS, killed in the middle (14 minutes on a busy machine)
+	@python -m tools.molecule nvidia_driver/debian
 
 test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (50 minutes)
 	@python -m tools.prove

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the molecule scenario of each role named, as many beside each other as there are cores.
+"""Run the molecule scenario of each role named, as many beside each other as there are cores; ROLE/NAME: that scenario.
 
 Each scenario has hosts and a network of its own, made for it and removed after it. What took longest the last time goes
 first, so that no core ends with a long one alone. One line a role; the whole output is in build/molecule/ROLE.log. Ends
@@ -96,12 +96,12 @@ def _kept() -> Path:
 
 def _run(role: str) -> Run:
     started = time.monotonic()
-    state = LOGS / f"{role}.state"
+    state = _log(role).with_suffix(".state")
     shutil.rmtree(state, ignore_errors=True)  # of an earlier run, where there was one
     with _log(role).open("wb") as log:
         process = subprocess.Popen(
-            ["molecule", "test"],
-            cwd=REPOSITORY / "roles" / role,
+            ["molecule", "test", f"--scenario-name={scenario(role).name}"],
+            cwd=scenario(role).parent.parent,
             env={**os.environ, "MOLECULE_EPHEMERAL_DIRECTORY": str(state)},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -112,8 +112,14 @@ def _run(role: str) -> Run:
     return Run(process.returncode == 0, time.monotonic() - started, used.ru_utime + used.ru_stime)
 
 
+def scenario(role: str) -> Path:
+    """The folder of a role's scenario: `default`, or the one named after a slash."""
+    name, _, other = role.partition("/")
+    return REPOSITORY / "roles" / name / "molecule" / (other or "default")
+
+
 def _log(role: str) -> Path:
-    return LOGS / f"{role}.log"
+    return LOGS / f"{role.replace('/', '-')}.log"
 
 
 def _remove_left_overs(roles: list[str]) -> None:
@@ -121,9 +127,8 @@ def _remove_left_overs(roles: list[str]) -> None:
     listing = ["podman", "ps", "--all", "--filter", "label=muster.lab", "--format", '{{index .Labels "muster.lab"}}']
     labs = set(subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split())
     for role in roles:
-        if f"molecule-{role.replace('_', '-')}" in labs:
-            scenario = REPOSITORY / "roles" / role / "molecule/default"
-            inventories = [REPOSITORY / "tests/molecule/inventory.yml", scenario / "inventory.yml"]
+        if f"molecule-{role.replace('_', '-').replace('/', '-')}" in labs:
+            inventories = [REPOSITORY / "tests/molecule/inventory.yml", scenario(role) / "inventory.yml"]
             command = [sys.executable, "-m", "tests.lab", *(f"--inventory={path}" for path in inventories), "down"]
             subprocess.run(command, cwd=REPOSITORY, check=True)
 

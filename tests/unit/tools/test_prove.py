@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.molecule import LOG_LINES, failure, last_seconds, longest_first
+from tools.molecule import LOG_LINES, failure, last_seconds, longest_first, scenario
 from tools.prove import Counts, Result, Stage, prove, read_junit, read_molecule
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
@@ -144,6 +144,11 @@ def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
         "etcd",
         "pki",
     ]
+
+
+@pytest.mark.parametrize(("role", "folder"), [("etcd", "etcd/molecule/default"), ("etcd/old", "etcd/molecule/old")])
+def test_a_role_has_the_scenario_default_unless_another_is_named(role: str, folder: str) -> None:
+    assert scenario(role).as_posix().endswith(f"/roles/{folder}")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"etcd": "long"}', '{"etcd": null}', "\x00"])
