@@ -1,7 +1,6 @@
 """All CAs and certificates of the running fleet are replaced while somebody writes: nothing is lost, no node leaves.
 
-The last one on the hosts: kubelet starts three times, and the lab's device plugin knows a new kubelet by the number of
-its socket's file, which may come again.
+The last one on the hosts: each service of the fleet starts three times, and every identity is another one after it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -49,10 +50,22 @@ func main() {
 	if err := serve(gpus, os.Getenv("DP_DISABLE_HEALTHCHECKS")); err != nil {
 		log.Fatal(err)
 	}
+	log.Fatal(again())
+}
+
+// again begins anew in this process: its threads, connections and libraries are gone, and kubelet, which waits longer
+// each time that a container ends, has nothing to start. Within the program it would not do: what was bound to the
+// driver's library stays bound to it, also when another driver has come.
+func again() error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, os.Args, os.Environ())
 }
 
 // serve ends with an error when a service that it needs does, and without one when kubelet was started again: its
-// new process knows no plugin, and ours begins anew.
+// new process knows no plugin.
 func serve(gpus nvml.Interface, disabled string) error {
 	if code := gpus.Init(); code != nvml.SUCCESS {
 		return fmt.Errorf("NVML: %v", gpus.ErrorString(code))
@@ -62,6 +75,11 @@ func serve(gpus nvml.Interface, disabled string) error {
 		return err
 	}
 	plugin := &plugin{devices: found, changed: make(chan struct{})}
+	// Before there is a socket of ours: a kubelet that starts removes those of the plugins, then makes its own.
+	kubelet, err := os.Stat(api.KubeletSocket)
+	if err != nil {
+		return err
+	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -76,10 +94,6 @@ func serve(gpus nvml.Interface, disabled string) error {
 	if disabled != "all" {
 		go func() { failed <- watch(gpus, plugin, disabled) }()
 	}
-	kubelet, err := os.Stat(api.KubeletSocket)
-	if err != nil {
-		return err
-	}
 	if err := register(); err != nil {
 		return err
 	}
@@ -90,12 +104,17 @@ func serve(gpus nvml.Interface, disabled string) error {
 			return err
 		case <-time.After(kubeletLook):
 			now, err := os.Stat(api.KubeletSocket)
-			if err == nil && !os.SameFile(now, kubelet) {
+			if err == nil && !same(now, kubelet) {
 				log.Print("kubelet was started again")
 				return nil
 			}
 		}
 	}
+}
+
+// same says whether both are one socket: a new file may get the number of the one before, with a time of its own.
+func same(now, before os.FileInfo) bool {
+	return os.SameFile(now, before) && now.ModTime().Equal(before.ModTime())
 }
 
 func devices(gpus nvml.Interface) ([]*api.Device, error) {
@@ -168,7 +187,7 @@ func register() error {
 	defer cancel()
 	_, err = api.NewRegistrationClient(connection).Register(ctx, &api.RegisterRequest{
 		Version: api.Version, Endpoint: filepath.Base(socket), ResourceName: resource,
-	})
+	}, grpc.WaitForReady(true))
 	return err
 }
 
