@@ -81,6 +81,23 @@ def test_a_download_that_does_not_answer_is_one_sentence(site: tuple[Path, str])
         binaries.fetch_verified(f"{site[1]}/absent", "0" * 64)
 
 
+@pytest.mark.parametrize(
+    ("module", "required", "version"),
+    [
+        ("kubernetes", "k8s.io/kubernetes", binaries.KUBERNETES_VERSION),
+        ("etcd", "go.etcd.io/etcd/server/v3", binaries.ETCD_VERSION),
+        ("coredns", "github.com/coredns/coredns", binaries.COREDNS_VERSION),
+        ("containerd", "github.com/containerd/containerd/v2", binaries.CONTAINERD_VERSION),
+        ("nvidia", "github.com/NVIDIA/nvidia-container-toolkit", binaries.TOOLKIT_VERSION),
+    ],
+)
+def test_what_is_built_is_the_release_that_would_be_downloaded_and_is_on_the_page(
+    module: str, required: str, version: str
+) -> None:
+    assert f"{required} v{version}\n" in (golang.ARTIFACTS / module / "go.mod").read_text()
+    assert f" {version} " in (REPOSITORY / "docs/operations/mirror.md").read_text().replace(",", " ")
+
+
 @pytest.mark.parametrize("text", ["{sum}\n", "ffff  other\n{sum}  etcd.tar.gz\n", "{sum} *./etcd.tar.gz\n"])
 def test_published_checksums_are_found_in_the_usual_forms(site: tuple[Path, str], text: str) -> None:
     folder, url = site
