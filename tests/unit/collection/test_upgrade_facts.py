@@ -1,0 +1,48 @@
+"""What a host says of one program: of the process, of the file in its place, and of the one that lies ready."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
+from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of
+
+
+def place(path: Path, version: str) -> str:
+    """A program that says this version; its SHA-256."""
+    text = f"#!/bin/sh\necho Kubernetes v{version}\n"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("process", "installed", "ready", "expected"),
+    [
+        ("1.36.1", "1.36.1", "1.36.3", {"running": "1.36.1", "wanted": "1.36.3", "current": False}),
+        # The file is new and its process was not started again: a run that was killed between the two.
+        ("1.36.1", "1.36.3", "", {"running": "1.36.1", "wanted": "1.36.3", "current": False}),
+        ("1.36.3", "1.36.3", "", {"running": "1.36.3", "wanted": "1.36.3", "current": True}),
+        # The kubelet of a held node does not run, and has the right file.
+        ("", "1.36.3", "", {"running": "", "wanted": "1.36.3", "current": True}),
+        ("", "1.36.1", "1.36.3", {"running": "", "wanted": "1.36.3", "current": False}),
+        ("", "", "", {"running": "", "wanted": "", "current": False}),
+    ],
+)
+def test_program(tmp_path: Path, process: str, installed: str, ready: str, expected: dict[str, object]) -> None:
+    folders = {"process": process, "installed": installed, "ready": ready}
+    for folder, version in folders.items():
+        if version:
+            place(tmp_path / folder / "kubelet", version)
+    sha256 = place(tmp_path / "pinned/kubelet", "1.36.3")
+    of = tmp_path / "process/kubelet" if process else None
+    assert program("kubelet", sha256, tmp_path / "installed", tmp_path / "ready", of) == expected
+
+
+def test_a_plan_reads_what_a_host_says() -> None:
+    found = {"programs": {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}, "sick": "no leader"}
+    host = host_of("etcd-1", found)
+    assert (host.sick, host.programs["etcd"].running, str(host.programs["etcd"].wanted)) == ("no leader", None, "3.7.3")
