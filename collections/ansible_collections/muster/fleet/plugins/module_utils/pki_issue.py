@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils import files
+from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import (
-    ENCRYPTION_KEY_BYTES,
     USAGES,
     Authority,
     Leaf,
@@ -94,7 +93,7 @@ def issue(order: Order, now: datetime) -> None:
     for name in order.secrets:
         if (order.path / name).exists():
             raise FleetError(f"{order.path / name} is there and will not be overwritten; run again")
-        made.append(_file(order.path / name, base64.b64encode(secrets.token_bytes(ENCRYPTION_KEY_BYTES)) + b"\n"))
+        made.append(_file(order.path / name, base64.b64encode(secrets.token_bytes(encryption_keys.KEY_BYTES)) + b"\n"))
     _place(order, made)
 
 

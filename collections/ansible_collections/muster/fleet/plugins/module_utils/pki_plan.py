@@ -6,8 +6,6 @@ what is wanted. Issues nothing itself.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.encryption_keys import parse
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -23,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VAULT_HEADER = b"$ANSIBLE_VAULT"
-ENCRYPTION_KEY_BYTES = 32
 USAGES = {"serverAuth": ExtendedKeyUsageOID.SERVER_AUTH, "clientAuth": ExtendedKeyUsageOID.CLIENT_AUTH}
 # A certificate issued a moment ago may look a little longer than its lifetime: it starts in the past.
 _LIFETIME_SLACK = timedelta(days=1)
@@ -318,13 +316,7 @@ def _secret_missing(path: Path) -> bool:
         return True
     if _is_vaulted(path):
         return False
-    try:
-        size = len(base64.b64decode(path.read_bytes().strip(), validate=True))
-    except binascii.Error:
-        size = -1
-    if size != ENCRYPTION_KEY_BYTES:
-        # Never replaced: what is stored in etcd can be read with the old one alone.
-        raise FleetError(f"{path} is not {ENCRYPTION_KEY_BYTES} bytes in base64; put it back from your backup")
+    parse(path.read_text(errors="replace"), str(path))
     return False
 
 

@@ -1,0 +1,56 @@
+"""Objects written again as they are, so that the API server stores them as it would store new ones.
+
+The API server leaves out a write that changes nothing, but not where the stored bytes are under a key that does not
+write any more (apiserver/pkg/storage/etcd3/store.go, GuaranteedUpdate: `stale`).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, Object
+
+
+def rewrite(api: KubeApi, resource: str) -> int:
+    """Write each object of a kind (`secrets`, `widgets.example.com`) back in the version that was read; how many.
+
+    One that has changed or gone meanwhile is left to whoever did that. Raises ApiError.
+    """
+    name, _, group = resource.partition(".")
+    base = _base(api, group)
+    kind, namespaced = _kind(api, base, name, resource)
+    count = 0
+    for one in api.items(f"{base}/{name}", f"list {resource}"):
+        document = {"apiVersion": _version(base), "kind": kind, **one}
+        try:
+            api.replace(_path(base, name, one, namespaced), document, f"write {resource}/{one['metadata']['name']}")
+        except (Conflict, NotFound):
+            continue
+        count += 1
+    return count
+
+
+def _base(api: KubeApi, group: str) -> str:
+    if not group:
+        return "/api/v1"
+    served = api.get(f"/apis/{quote(group)}", f"look up the API group {group}")
+    return f"/apis/{served['preferredVersion']['groupVersion']}"
+
+
+def _version(base: str) -> str:
+    return base.removeprefix("/apis/").removeprefix("/api/")
+
+
+def _kind(api: KubeApi, base: str, name: str, resource: str) -> tuple[str, bool]:
+    for one in api.get(base, f"look up {resource}").get("resources", []):
+        if one["name"] == name:
+            return str(one["kind"]), bool(one["namespaced"])
+    raise ApiError(
+        f"{api.server}: there is no resource {resource}; correct kube_apiserver_encrypted_resources in the inventory"
+    )
+
+
+def _path(base: str, name: str, one: Object, namespaced: bool) -> str:
+    metadata = one["metadata"]
+    where = f"{base}/namespaces/{quote(metadata['namespace'])}" if namespaced else base
+    return f"{where}/{name}/{quote(metadata['name'], safe='')}"

@@ -1,0 +1,255 @@
+"""Two real API servers on one etcd get another encryption key under a writer: nothing is lost, nothing stays behind."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.modules import encryption_key, encryption_scan
+
+from gpu_burnin.admission.client import KubeApi, Object
+from gpu_burnin.admission.rewrite import rewrite
+
+from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, defaults, ended, free_ports, render
+
+SECRETS = "/api/v1/namespaces/default/secrets"
+COUNT = 200
+
+
+@dataclass
+class Host:
+    """One API server with its file, and which content its process has read."""
+
+    name: str
+    server: Server
+    file: Path
+    loaded: str
+
+    def write(self, content: str) -> None:
+        self.file.write_text(content)
+
+    def restart(self) -> None:
+        if self.loaded != (content := self.file.read_text()):
+            self.server.apiserver.kill()
+            self.server.apiserver.start()
+            self.server.wait_ready()
+            self.loaded = content
+
+
+@dataclass
+class Module:
+    """As much of AnsibleModule as the step needs."""
+
+    params: Mapping[str, Any]
+    check_mode: bool = False
+
+
+class Killed(Exception):
+    """The run ended here."""
+
+
+class Cut(KubeApi):
+    """Ends after so many writes."""
+
+    left = COUNT // 2
+
+    def replace(self, path: str, document: Object, what: str = "") -> Object:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return super().replace(path, document, what)
+
+
+@dataclass
+class Fleet:
+    """What playbooks/rotate_encryption_key.yml has, without Ansible and systemd."""
+
+    directory: Path
+    hosts: list[Host]
+    etcd: etcd_api.Api
+    admin: Path
+
+    @property
+    def key_file(self) -> Path:
+        return self.directory / "encryption-key"
+
+    def stored(self) -> dict[str, int]:
+        return encryption_scan.stored(self.etcd)
+
+    def step(self, name: str) -> None:
+        given = {
+            "path": str(self.key_file),
+            "step": name,
+            "hosts": [host.name for host in self.hosts],
+            "servers": {host.name: encryption_keys.of_server(host.file.read_text()) for host in self.hosts},
+            "stored": self.stored(),
+            "resources": ["secrets"],
+        }
+        encryption_key.rotate(Module(given))  # type: ignore[arg-type]
+
+    def content(self) -> str:
+        variables = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(self.directory)}
+        return render("kube_apiserver", "encryption.yaml.j2", variables)
+
+    def keys(self) -> list[str]:
+        return [key.name for key in encryption_keys.parse(self.key_file.read_text(), "")]
+
+    def rewrite(self, api: type[KubeApi] = KubeApi) -> None:
+        if len(self.keys()) > 1:
+            rewrite(api(self.admin), "secrets")
+
+    def actions(self) -> list[Callable[[], None]]:
+        """The plays, cut where a run may end."""
+        bring: list[Callable[[], None]] = []
+        for host in self.hosts:
+            bring += [lambda host=host: host.write(self.content()), host.restart]  # type: ignore[misc]
+        add, lead, drop = (lambda name=name: self.step(name) for name in ("add", "lead", "drop"))  # type: ignore[misc]
+        return [add, *bring, lead, *bring, self.rewrite, drop, *bring]
+
+    def run(self, actions: int | None = None) -> None:
+        """All that is left, or the first actions of it."""
+        for action in self.actions()[:actions]:
+            action()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    directory = tmp_path_factory.mktemp("fleet")
+    with api_server(directory) as first:
+        second = beside(first)
+        with ended(second.apiserver):
+            second.apiserver.start()
+            second.wait_ready()
+            files = (directory / "encryption.yaml", directory / "encryption-2.yaml")
+            hosts = [
+                Host(f"api-{number}", server, file, file.read_text())
+                for number, (server, file) in enumerate(zip((first, second), files, strict=True), 1)
+            ]
+            certificate, key = first.authority.issue("health")
+            credentials = etcd_api.Credentials(str(first.authority.ca), str(certificate), str(key))
+            url = next(word for word in first.apiserver.command if word.startswith("--etcd-servers="))
+            api = etcd_api.connect(url.partition("=")[2], credentials, 30.0)
+            yield Fleet(directory, hosts, api, second.kubeconfig("admin", ["muster:admins"]))
+
+
+def beside(first: Server) -> Server:
+    """A second API server with files of its own on the same etcd."""
+    (port,) = free_ports(1)
+    own = {
+        "--secure-port": str(port),
+        "--audit-log-path": str(first.directory / "audit-2.log"),
+        "--encryption-provider-config": str(first.directory / "encryption-2.yaml"),
+    }
+    (first.directory / "encryption-2.yaml").write_text((first.directory / "encryption.yaml").read_text())
+    words = [word.partition("=") for word in first.apiserver.command]
+    command = [f"{name}={own.get(name, value)}" if equals else name for name, equals, value in words]
+    part = Part(command, first.directory / "apiserver-2.log")
+    return Server(port, first.directory, first.authority, first.etcd, part)
+
+
+def secret(name: str, value: int) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"n": str(value)}}
+
+
+def number(one: Mapping[str, Any]) -> int:
+    return int(base64.b64decode(one["data"]["n"]))
+
+
+@dataclass
+class Writer:
+    """Counts up in one secret after the other, through either server, and remembers what was acknowledged."""
+
+    clients: list[Client]
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    writes: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        turn = 0
+        while not self.stop.is_set():
+            turn += 1
+            name = f"s-{turn % COUNT}"
+            client = self.clients[turn % len(self.clients)]
+            try:
+                read = client.request("GET", f"{SECRETS}/{name}")
+                if read.status != 200:
+                    continue
+                value = number(read.body) + 1
+                body = {**read.body, "stringData": {"n": str(value)}}
+                if client.request("PUT", f"{SECRETS}/{name}", body).status == 200:
+                    self.acknowledged[name] = value
+                    self.writes += 1
+            except OSError:
+                # This server is being restarted.
+                continue
+
+
+@contextmanager
+def written(fleet: Fleet) -> Iterator[Writer]:
+    """Writes go on meanwhile; afterwards both servers read every secret, with all that was acknowledged."""
+    clients = [host.server.client("root", ["system:masters"]) for host in fleet.hosts]
+    for index in range(COUNT):
+        assert clients[0].request("POST", SECRETS, secret(f"s-{index}", 0)).status == 201
+    writer = Writer(clients)
+    thread = threading.Thread(target=writer.run)
+    thread.start()
+    try:
+        yield writer
+    finally:
+        writer.stop.set()
+        thread.join()
+    for client in clients:
+        items = client.request("GET", SECRETS).body["items"]
+        there = {one["metadata"]["name"]: number(one) for one in items}
+        assert len(there) == COUNT
+        behind = {name: value for name, value in writer.acknowledged.items() if there[name] < value}
+        assert not behind
+    print(f"{writer.writes} updates acknowledged, 0 lost")
+
+
+def test_a_run_that_ends_at_each_point_goes_on_and_nothing_is_lost(fleet: Fleet) -> None:
+    with written(fleet) as writer:
+        assert fleet.stored() == {"muster": COUNT}
+        actions = fleet.actions()
+        middle = actions.index(fleet.rewrite)
+        for ended_after in range(len(actions)):
+            fleet.run(ended_after)
+            if ended_after == middle:
+                # The new key writes everywhere, and most of what it has not written is under the old one.
+                with pytest.raises(FleetError, match="are still under the key muster; run again"):
+                    fleet.step("drop")
+                with pytest.raises(Killed):
+                    fleet.rewrite(Cut)
+        before = writer.writes
+        fleet.run()
+        (name,) = fleet.keys()
+        assert name != "muster" and fleet.stored() == {name: COUNT}
+        assert before > 0
+        processes = [host.server.apiserver.running for host in fleet.hosts]
+        fleet.run()
+        assert [host.server.apiserver.running for host in fleet.hosts] == processes
+    assert {encryption_keys.of_server(host.loaded)[0].split()[0] for host in fleet.hosts} == {name}
+
+
+def test_a_key_that_is_gone_is_told_before_anything_is_done(fleet: Fleet) -> None:
+    client = fleet.hosts[0].server.client("root", ["system:masters"])
+    assert client.request("POST", SECRETS, secret("s", 1)).status == 201
+    wrong = base64.b64encode(b"w" * 32).decode()
+    fleet.key_file.write_text(f"muster-20200101t000000z {wrong}\n")
+    with pytest.raises(FleetError, match=r"api-1 writes with the key muster.*, which is not in the controller's file"):
+        fleet.run()
+    for host in fleet.hosts:
+        host.write(fleet.content())
+    with pytest.raises(FleetError, match=r"\d+ under muster.*; put these keys back from your backup"):
+        fleet.run()
+    assert fleet.keys() == ["muster-20200101t000000z"]
