@@ -42,7 +42,7 @@ campaign: setup-dev ## The fault campaign of the burn-in: every fault seen, no h
 molecule: setup-lab ## Molecule for every role, or one: make molecule ROLE=etcd
 	@python -m tools.molecule $(if $(ROLE),$(ROLE),$(ROLES))
 
-driver-debian: setup-lab ## Debian's real driver by the role: packages of its archive, modules by DKMS, killed in the middle (14 minutes on a busy machine)
+driver-debian: setup-lab ## Debian's real driver by the role: packages of its archive, modules by DKMS, killed in the middle (5 minutes, the first time 14)
 	@python -m tools.molecule nvidia_driver/debian
 
 test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (50 minutes)
