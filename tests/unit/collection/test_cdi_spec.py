@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ class Host:
         self.asked: list[str] = []
         self.warned: list[str] = []
         self.packages: dict[str, str] = {}
+        self.binaries: dict[str, Any] | None = None
         self.files: dict[str, str] = {}
         self.busy = ""
 
@@ -61,6 +63,7 @@ class Host:
         given = {
             "path": str(self.path), "service": UNIT.name, "watcher": "w.path", "kernel_root": "/", "timeout_s": 1.0,
             "packages": self.packages, "repository_url": "", "files": self.files,
+            "binaries": self.binaries,
         }  # fmt: skip
         return cdi_spec.bring(SimpleNamespace(params=given, check_mode=check_mode, warn=self.warned.append))  # type: ignore[arg-type]
 
@@ -114,6 +117,37 @@ def test_each_reason_why_containers_would_not_get_their_gpus_is_told(
         setattr(host, name, value)
     found = host.look()
     assert said in found["held"] and said in host.warned[0]
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_programs_of_the_mirror_come_before_the_specification_and_once(
+    host: Host, tmp_path: Path, check_mode: bool
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror/nvidia-ctk").write_text("program")
+    installed = tmp_path / "bin/nvidia-ctk"
+    host.binaries = {
+        "names": ["nvidia-ctk"], "directory": str(installed.parent), "url": (tmp_path / "mirror").as_uri(),
+        "checksums": {"nvidia-ctk": sha256(b"program").hexdigest()}, "timeout_s": 5,
+    }  # fmt: skip
+    found = host.look(check_mode=check_mode)
+    assert found["actions"] == ["nvidia-ctk", "make"]
+    assert installed.exists() is not check_mode
+    if not check_mode:
+        assert host.look()["actions"] == []
+        installed.chmod(0o600)
+        assert host.look()["actions"] == ["nvidia-ctk"] and installed.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_program_that_is_not_what_its_sum_says_ends_it_before_anything_is_changed(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "nvidia-ctk").write_text("another")
+    host.binaries = {
+        "names": ["nvidia-ctk"], "directory": str(tmp_path / "bin"), "url": tmp_path.as_uri(),
+        "checksums": {"nvidia-ctk": "0" * 64}, "timeout_s": 5,
+    }  # fmt: skip
+    with pytest.raises(FleetError, match="nvidia-ctk has SHA-256"):
+        host.look()
+    assert host.asked == [] and not (tmp_path / "bin/nvidia-ctk").exists()
 
 
 @pytest.mark.parametrize("check_mode", [False, True])

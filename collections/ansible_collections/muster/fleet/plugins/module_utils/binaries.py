@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
@@ -24,6 +25,7 @@ MIRROR_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "checksums": {"type": "dict", "required": True},
     "timeout_s": {"type": "float", "default": 30.0},
 }
+_MODE = 0o755
 _CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 # A server that answers, but not to HEAD (RFC 9110, sections 15.5.6 and 15.6.2): GET may well work.
@@ -63,6 +65,29 @@ def needs_mode(path: str, mode: int) -> bool:
     """Whether the file has other permissions or is not root's (or the caller's)."""
     info = Path(path).stat()
     return stat.S_IMODE(info.st_mode) != mode or info.st_uid != os.geteuid()
+
+
+def have(given: Mapping[str, Any], names: Sequence[str], directory: str, *, act: bool) -> tuple[list[str], list[str]]:
+    """Bring every binary that is missing or wrong: the names of those that were fetched, and of those made ours to run.
+
+    `given` has the MIRROR_OPTIONS. All checksums are looked at before the first download. Raises FleetError, OSError.
+    """
+    check_request(names, given["checksums"])
+    installed: list[str] = []
+    permitted: list[str] = []
+    for name in names:
+        path = str(Path(directory, name))
+        if file_sha256(path) != given["checksums"][name].lower():
+            installed.append(name)
+            if act:
+                url = f"{given['url'].rstrip('/')}/{name}"
+                install(url, path, given["checksums"][name], _MODE, given["timeout_s"])
+        elif needs_mode(path, _MODE):
+            permitted.append(name)
+            if act:
+                os.chown(path, 0, 0)
+                Path(path).chmod(_MODE)
+    return installed, permitted
 
 
 def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> None:

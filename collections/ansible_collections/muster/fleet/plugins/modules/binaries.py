@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -52,9 +50,6 @@ installed:
   returned: always
 """
 
-MODE = 0o755
-
-
 ARGUMENT_SPEC: dict[str, Any] = {
     "names": {"type": "list", "elements": "str", "required": True},
     **binaries.MIRROR_OPTIONS,
@@ -65,21 +60,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
 def install(module: AnsibleModule) -> dict[str, Any]:
     """Bring every binary that is missing or wrong. Raises FleetError, OSError."""
     given = module.params
-    binaries.check_request(given["names"], given["checksums"])
-    installed, changed = [], False
-    for name in given["names"]:
-        path = str(Path(given["directory"], name))
-        if binaries.file_sha256(path) != given["checksums"][name].lower():
-            installed.append(name)
-            if not module.check_mode:
-                url = f"{given['url'].rstrip('/')}/{name}"
-                binaries.install(url, path, given["checksums"][name], MODE, given["timeout_s"])
-        elif binaries.needs_mode(path, MODE):
-            changed = True
-            if not module.check_mode:
-                os.chown(path, 0, 0)
-                Path(path).chmod(MODE)
-    return {"changed": changed or bool(installed), "installed": installed}
+    installed, permitted = binaries.have(given, given["names"], given["directory"], act=not module.check_mode)
+    return {"changed": bool(installed or permitted), "installed": installed}
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils import binaries, files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
@@ -22,6 +22,7 @@ version_added: "0.1.0"
 description:
   - Has the O(packages) of the container toolkit in exact versions and held, where there are any. On a host that does
     work they stay, and RV(waits) tells what is not as asked.
+  - Or has the O(binaries) of the toolkit, from a mirror.
   - Writes the O(files) after them, since releases of the toolkit bring units of the same names, and take them away.
   - Enables the units that make the specification at boot and when the driver changes, starts the one that compares and
     makes it, and then looks whether it has a device for each GPU that NVML shows, for no other, and names only files
@@ -32,6 +33,31 @@ options:
     description: Packages of the toolkit and the version of each.
     type: dict
     default: {}
+  binaries:
+    description: Programs of the toolkit that come from a mirror, where any do.
+    type: dict
+    suboptions:
+      names:
+        description: Names of the files.
+        type: list
+        elements: str
+        required: true
+      directory:
+        description: Where they go.
+        type: path
+        default: /usr/local/bin
+      url:
+        description: Folder of the files. http, https or file (a folder on the host).
+        type: str
+        required: true
+      checksums:
+        description: SHA-256 of each file, by its name.
+        type: dict
+        required: true
+      timeout_s:
+        description: Give up when the mirror is silent for so long, in seconds.
+        type: float
+        default: 30
   files:
     description: Text of each file by its path, such as those of O(service) and O(watcher).
     type: dict
@@ -73,8 +99,8 @@ EXAMPLES = r"""
 RETURN = r"""
 actions:
   description:
-    - What was done (or would be, in check mode), of daemon-reload, enable, start and make; before them the packages
-      that were installed or held, and the files that changed.
+    - What was done (or would be, in check mode), of daemon-reload, enable, start and make; before them the binaries and
+      packages that were installed, mended or held, and the files that changed.
   type: list
   elements: str
   returned: success
@@ -100,6 +126,14 @@ notes:
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "packages": {"type": "dict", "default": {}},
+    "binaries": {
+        "type": "dict",
+        "options": {
+            "names": {"type": "list", "elements": "str", "required": True},
+            **binaries.MIRROR_OPTIONS,
+            "directory": {"type": "path", "default": "/usr/local/bin"},
+        },
+    },
     **parts.REPOSITORY_OPTIONS,
     "files": {"type": "dict", "default": {}},
     "path": {"type": "path", "default": "/var/run/cdi/nvidia.yaml"},
@@ -122,6 +156,9 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
     problems: list[str] = []
     before = _digest(path)
     waits = ""
+    if mirrored := given["binaries"]:
+        fetched, permitted = binaries.have(mirrored, mirrored["names"], mirrored["directory"], act=act)
+        actions += fetched + permitted
     if given["packages"]:
         busy = services.at_work(run_command)
         found = parts.ensure(PART, given["packages"], parts.repository(given), run_command, act=act and not busy)
