@@ -75,6 +75,8 @@ spec:
       resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}
 """
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
+OFFERING = "offering 2 nvidia.com/gpu"
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +189,32 @@ def test_each_admitted_node_offers_as_many_gpus_as_the_inventory_expects(fleet: 
         assert fleet.get("node", node)["status"]["allocatable"]["nvidia.com/gpu"] == "2"
         assert fleet.get("nodeadmission", node)["spec"]["hardware"]["offered"] is True
     assert "nvidia.com/gpu" not in fleet.get("node", "system-1")["status"]["allocatable"]
+
+
+def test_the_device_plugin_notices_a_kubelet_whose_socket_is_the_file_of_before_made_anew(fleet: Fleet) -> None:
+    """A new socket may have the number of the one that is gone: its time alone tells. The container does not end."""
+    find = ("pods", "--namespace=muster-system", "--field-selector", "spec.nodeName=gpu-2")
+
+    def plugin() -> tuple[str, str]:
+        """The container, and what its program has said."""
+        (pod,) = [pod for pod in fleet.get(*find)["items"] if "device-plugin" in pod["metadata"]["name"]]
+        said = fleet.kubectl("logs", "--namespace=muster-system", pod["metadata"]["name"])
+        assert said.rc == 0, said.err
+        return str(pod["status"]["containerStatuses"][0]["containerID"]), said.out
+
+    container, before = plugin()
+    fleet.must("gpu-2", f"touch {KUBELET_SOCKET}")
+
+    def again() -> bool:
+        return OFFERING in plugin()[1].removeprefix(before)
+
+    wait_until("the device plugin to offer its GPUs again", again, timeout_s=30)
+    assert plugin()[0] == container
+
+    def offered() -> bool:
+        return bool(fleet.get("node", "gpu-2")["status"]["allocatable"]["nvidia.com/gpu"] == "2")
+
+    wait_until("the node to offer them", offered, timeout_s=30)
 
 
 def test_exec_reaches_the_kubelet_through_its_verified_certificate(fleet: Fleet, pods: None) -> None:
