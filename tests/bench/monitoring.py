@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,11 @@ def configuration(folder: Path, ours: bool, nodes: int, interval_s: int, port: i
     return folder / "bench.yml"
 
 
+def features(folder: Path) -> list[str]:
+    """What the role switches on, which costs series of its own."""
+    return re.findall(r"--enable-feature=\S+", (folder / "mon-1" / "prometheus.default").read_text())
+
+
 def number(port: int, expression: str) -> float:
     """One number of Prometheus; 0 for none."""
     found = json.loads(get(port, f"/api/v1/query?query={urllib.parse.quote(expression)}"))["data"]["result"]
@@ -177,6 +183,7 @@ def measure(ours: bool, nodes: int, interval_s: int, window_s: int) -> Cost:
         prometheus = [
             *program("usr/bin/prometheus"), f"--config.file={path}", f"--storage.tsdb.path={data}",
             f"--web.listen-address=127.0.0.1:{port}", "--web.enable-admin-api", "--log.level=warn",
+            *(features(folder) if ours else ()),
         ]  # fmt: skip
         pages = [sys.executable, "-m", "tests.bench.scrape_pages", str(folder), str(server)]
         with running(pages, folder / "pages.log"), running(prometheus, folder / "prometheus.log") as process:
