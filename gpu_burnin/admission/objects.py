@@ -21,6 +21,8 @@ _PLURALS = {
     "ClusterRoleBinding": "clusterrolebindings",
     "Role": "roles",
     "RoleBinding": "rolebindings",
+    "PriorityLevelConfiguration": "prioritylevelconfigurations",
+    "FlowSchema": "flowschemas",
 }
 
 

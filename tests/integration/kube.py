@@ -142,10 +142,11 @@ class Authority:
 
 @dataclass(frozen=True)
 class Reply:
-    """HTTP status and body (parsed where it is JSON, else the text under `message`)."""
+    """HTTP status, body (parsed where it is JSON, else the text under `message`), and the UID of its priority level."""
 
     status: int
     body: dict[str, Any]
+    priority: str = ""
 
     @property
     def message(self) -> str:
@@ -181,7 +182,8 @@ class Client:
             parsed = json.loads(text)
         except ValueError:
             parsed = {"message": text}
-        return Reply(response.status, parsed if isinstance(parsed, dict) else {"message": text})
+        priority = response.getheader("X-Kubernetes-PF-PriorityLevel-UID", "")
+        return Reply(response.status, parsed if isinstance(parsed, dict) else {"message": text}, priority)
 
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
         """The events of a watch, until the server ends it."""
@@ -342,9 +344,10 @@ def write_configuration(directory: Path) -> None:
 
 
 def rbac_objects() -> list[Any]:
-    """The fleet's roles and bindings, as the role applies them."""
+    """The fleet's roles, bindings and priorities, as the role applies them."""
     variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev"}
-    return list(yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", variables)))
+    texts = [render("kube_apiserver", name, variables) for name in ("rbac.yaml.j2", "priority.yaml.j2")]
+    return [item for text in texts for item in yaml.safe_load_all(text)]
 
 
 def apply_ledger(server: Server) -> None:
@@ -359,8 +362,8 @@ def apply_ledger(server: Server) -> None:
 
 
 @contextmanager
-def api_server(directory: Path) -> Iterator[Server]:
-    """etcd and kube-apiserver, ready and with the fleet's RBAC, until the block ends.
+def api_server(directory: Path, *flags: str) -> Iterator[Server]:
+    """etcd and kube-apiserver, with further flags, ready and with the fleet's RBAC, until the block ends.
 
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
     """
@@ -408,6 +411,7 @@ def api_server(directory: Path) -> Iterator[Server]:
         f"--audit-policy-file={directory / 'audit-policy.yaml'}",
         f"--audit-log-path={directory / 'audit.log'}",
         f"--encryption-provider-config={directory / 'encryption.yaml'}",
+        *flags,
     ]
     server = Server(
         port, directory, authority, Part(etcd, directory / "etcd.log"), Part(apiserver, directory / "apiserver.log")

@@ -40,7 +40,7 @@ options:
     type: path
     required: true
   objects:
-    description: The objects, in the order in which they are written. Namespaces, roles and their bindings.
+    description: The objects, in the order in which they are written. Namespaces, roles and their bindings, priorities.
     type: list
     elements: dict
     required: true

@@ -1,0 +1,137 @@
+"""Who is served when many ask at once: admission, nodes and monitoring have places that nobody else can take.
+
+A real API server with few places. Compared are its own counts of one run.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.gate import NODES, kubelet
+from tests.integration.kube import NO_BINARIES, Client, Server, api_server, binaries, until
+
+LEVELS = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
+SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+STORMING, THREADS, OBJECTS = 6, 48, 150
+WAITED = re.compile(
+    r'^apiserver_flowcontrol_request_wait_duration_seconds_(sum|count)\{execute="true",flow_schema="([^"]+)",'
+    r'priority_level="[^"]+"\} (\S+)$',
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with 12 places for reading and 6 for writing; what is listed is large."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    flags = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6")
+    with api_server(tmp_path_factory.mktemp("crowded"), *flags) as server:
+        root = server.client("root", ["system:masters"])
+        # The controller manager makes it, and does not run here.
+        root.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+        for number in range(OBJECTS):
+            body = {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 20_000}}
+            assert root.request("POST", CONFIG_MAPS, body).status == 201
+        yield server
+
+
+def level_of(server: Server, client: Client, method: str, path: str, body: object = None) -> str:
+    """The name of the priority level that a request was served at."""
+    levels = server.client("root", ["system:masters"]).request("GET", LEVELS).body["items"]
+    names = {level["metadata"]["uid"]: str(level["metadata"]["name"]) for level in levels}
+    return names[client.request(method, path, body).priority]
+
+
+@pytest.mark.parametrize(
+    ("user", "path"),
+    [
+        ("muster:admitter", NODES),
+        ("muster:provisioner", NODES),
+        ("muster:gate-probe", "/metrics"),
+        ("muster:prometheus", "/metrics"),
+    ],
+)
+def test_what_lets_nodes_in_and_sees_how_it_goes_has_places_of_its_own(crowded: Server, user: str, path: str) -> None:
+    assert level_of(crowded, crowded.client(user), "GET", path) == "muster-admission"
+
+
+def test_nodes_have_those_of_kubernetes_and_people_the_common_ones(crowded: Server) -> None:
+    node = kubelet(crowded, "gpu-900")
+    lease = {"metadata": {"name": "gpu-900"}, "spec": {"holderIdentity": "gpu-900", "leaseDurationSeconds": 40}}
+    assert level_of(crowded, node, "POST", LEASES, lease) == "node-high"
+    assert level_of(crowded, crowded.client("admin", ["muster:admins"]), "GET", NODES) == "global-default"
+
+
+def test_without_its_schema_the_admitter_stands_in_the_common_queue(crowded: Server) -> None:
+    root = crowded.client("root", ["system:masters"])
+    schema = root.request("GET", f"{SCHEMAS}/muster-admission").body
+    assert root.request("DELETE", f"{SCHEMAS}/muster-admission").status == 200
+    admitter = crowded.client("muster:admitter")
+    until("the loss to count", lambda: level_of(crowded, admitter, "GET", NODES) == "global-default")
+    kept = {key: schema[key] for key in ("apiVersion", "kind", "spec")}
+    assert root.request("POST", SCHEMAS, {**kept, "metadata": {"name": "muster-admission"}}).status == 201
+    until("it to count again", lambda: level_of(crowded, admitter, "GET", NODES) == "muster-admission")
+
+
+@contextmanager
+def storm(server: Server) -> Iterator[None]:
+    """Admins who list all that is large, again and again, as many at once as there are threads."""
+    over = threading.Event()
+
+    def lists(client: Client) -> None:
+        while not over.is_set():
+            client.request("GET", CONFIG_MAPS)
+
+    clients = [server.client(f"admin-{number}", ["muster:admins"]) for number in range(STORMING)]
+    with ThreadPoolExecutor(THREADS) as threads:
+        try:
+            running = [threads.submit(lists, clients[number % STORMING]) for number in range(THREADS)]
+            yield
+        finally:
+            over.set()
+        for thread in running:
+            thread.result()
+
+
+def waits(server: Server) -> dict[str, tuple[float, float]]:
+    """Of each flow schema how many requests were served, and how long they waited for that in all."""
+    text = server.client("muster:prometheus").request("GET", "/metrics").message
+    found: dict[str, dict[str, float]] = {}
+    for kind, schema, value in WAITED.findall(text):
+        found.setdefault(schema, {})[kind] = float(value)
+    return {schema: (of.get("count", 0.0), of.get("sum", 0.0)) for schema, of in found.items()}
+
+
+def test_in_a_storm_of_lists_admission_and_heartbeats_are_served_and_do_not_wait_as_the_others_do(
+    crowded: Server,
+) -> None:
+    admitter, node = crowded.client("muster:admitter"), kubelet(crowded, "gpu-901")
+    lease = {"metadata": {"name": "gpu-901"}, "spec": {"holderIdentity": "gpu-901", "leaseDurationSeconds": 40}}
+    with storm(crowded):
+        until("a queue", lambda: waits(crowded).get("global-default", (0, 0))[1] > 1, 60)
+        before = waits(crowded)
+        made = node.request("POST", LEASES, lease)
+        assert made.status == 201, made.message
+        for _ in range(40):
+            assert admitter.request("GET", f"{NODES}?limit=1").status == 200
+            renewed = node.request("PUT", f"{LEASES}/gpu-901", {**lease, "metadata": made.body["metadata"]})
+            assert renewed.status == 200, renewed.message
+            made = renewed
+        after = waits(crowded)
+    mean = {}
+    for schema in ("global-default", "muster-admission", "system-node-high"):
+        count, waited_s = (late - early for late, early in zip(after[schema], before.get(schema, (0, 0)), strict=True))
+        assert count >= 40, (schema, count)
+        mean[schema] = waited_s / count
+    print({schema: f"waited {value * 1000:.1f} ms" for schema, value in mean.items()})
+    assert mean["muster-admission"] < mean["global-default"] / 5, mean
+    assert mean["system-node-high"] < mean["global-default"] / 5, mean
