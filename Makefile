@@ -45,7 +45,7 @@ molecule: setup-lab ## Molecule for every role, or one: make molecule ROLE=etcd
 driver-debian: setup-lab ## Debian's real driver by the role: packages of its archive, modules by DKMS, killed in the middle (5 minutes, the first time 14)
 	@python -m tools.molecule nvidia_driver/debian
 
-test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (50 minutes)
+test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (45 minutes)
 	@python -m tools.prove
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz

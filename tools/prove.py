@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
-Stages: check (lint, types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), then beside
-each other molecule (a scenario for each role) and servers (real etcd, API server and Prometheus on loopback), which
-wait more than they compute, and lab (end to end on hosts, attacks, reboot).
+Stages: check (lint, types, unit tests); then lab (end to end on hosts, attacks, reboot), which waits for a third of its
+time, and beside it campaign (each fault of the burn-in seen, each healthy run passed), servers (real etcd, API server
+and Prometheus on loopback) and molecule (a scenario for each role), one after the other.
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
 the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
 """
@@ -18,9 +18,10 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from gpu_burnin.system.files import write_atomic
 
@@ -76,6 +77,24 @@ class Took:
     seconds: float
 
 
+@dataclass
+class Found:
+    """What all stages have found so far; its lock is held by the lane that adds to it."""
+
+    total: Counts = Counts(0, 0, 0)
+    took: list[Took] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, stage: str, result: Result, took_s: float) -> None:
+        """Take in what a stage found."""
+        self.took.append(Took(stage, took_s))
+        self.total += result.counts
+        self.seconds |= {f"{stage}: {test}": s for test, s in result.seconds.items()}
+        self.failures |= {f"{stage}: {test}": reason for test, reason in result.failures.items()}
+
+
 def main() -> int:
     """Run the stages; 0 when every test of every stage passed."""
     BUILD.mkdir(exist_ok=True)
@@ -87,7 +106,7 @@ def main() -> int:
     molecule = Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], read_molecule)
     lab = Stage("lab", _pytest("lab", on_hosts), _junit("lab"))
     servers = Stage("servers", _pytest("servers", [path for path in tests if path not in on_hosts]), _junit("servers"))
-    return prove([[check], [campaign], [molecule, servers], [lab]], BUILD / "times.json")
+    return prove([[[check]], [[lab], [campaign, servers, molecule]]], BUILD / "times.json")
 
 
 def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
@@ -99,30 +118,32 @@ def _junit(name: str) -> Callable[[int, str], Result]:
     return lambda rc, out: read_junit(BUILD / f"{name}.xml", rc, out)
 
 
-def prove(groups: Sequence[Sequence[Stage]], times: Path) -> int:
-    """Run these groups of stages, those of a group beside each other; write what they took; 0 when all tests passed."""
-    total = Counts(0, 0, 0)
-    took: list[Took] = []
-    seconds: dict[str, float] = {}
-    failures: dict[str, str] = {}
+def prove(groups: Sequence[Sequence[Sequence[Stage]]], times: Path) -> int:
+    """Run these groups one after the other; write what they took; 0 when all tests passed.
+
+    The lanes of a group run beside each other, the stages of a lane one after the other.
+    """
+    found = Found()
     started, busy = time.monotonic(), _busy_s()
     for group in groups:
-        with ThreadPoolExecutor(len(group)) as lanes:
-            running = {lanes.submit(_stage, stage, len(group) > 1): stage for stage in group}
-            for done in as_completed(running):
-                name, (result, stage_s) = running[done].name, done.result()
-                took.append(Took(name, stage_s))
-                total += result.counts
-                seconds |= {f"{name}: {test}": s for test, s in result.seconds.items()}
-                failures |= {f"{name}: {test}": reason for test, reason in result.failures.items()}
-                write_times(times, took, seconds)
+        with ThreadPoolExecutor(len(group)) as pool:
+            for lane in [pool.submit(_follow, lane, len(group) > 1, found, times) for lane in group]:
+                lane.result()
     share = (_busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)
-    print_times(took, seconds)
+    print_times(found.took, found.seconds)
     print(f"== {time.monotonic() - started:.0f} s in all; the processors were busy for {share:.0%} of it")
-    for name, reason in failures.items():
+    for name, reason in found.failures.items():
         print(f"FAILED {name}: {reason}")
-    print(total)
-    return 1 if total.failed else 0
+    print(found.total)
+    return 1 if found.total.failed else 0
+
+
+def _follow(lane: Sequence[Stage], beside_others: bool, found: Found, times: Path) -> None:
+    for stage in lane:
+        result, took_s = _stage(stage, beside_others)
+        with found.lock:
+            found.add(stage.name, result, took_s)
+            write_times(times, found.took, found.seconds)
 
 
 def write_times(path: Path, took: Sequence[Took], seconds: Mapping[str, float]) -> None:
