@@ -114,8 +114,8 @@ def _told(old: Lock, directory: Path, mine: Owner) -> str:
 
 def _ended(old: Lock) -> str:
     return (
-        f"the run of {old.who} since {old.since} (process {old.owner.pid} on {old.owner.machine}) is dead: it ended "
-        "without its summary; this run goes on with what it left"
+        f"{old.who} {old.what} since {old.since} (process {old.owner.pid} on {old.owner.machine}), and that run is "
+        "dead: it ended without its summary; this run takes its lock over and goes on from what it left"
     )
 
 

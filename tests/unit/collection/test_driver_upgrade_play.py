@@ -128,7 +128,7 @@ def test_one_run_at_a_time(ansible_playbook: Playbook, site: Site, dead: bool) -
     told = " ".join((done.stdout + done.stderr).split())
     if dead:
         assert done.returncode == 0, told
-        assert "the run of bob since t" in told and "is dead" in told
+        assert "bob upgrades drivers since t" in told and "that run is dead" in told
         assert book.read_run(site.directory).hosts == ("gpu-1",)
         assert book.read_lock(site.directory) is None, "the summary gives the lock back"
     else:

@@ -65,7 +65,7 @@ def test_a_dead_run_is_told_as_such_and_keeps_nobody_out(tmp_path: Path, proc: P
         case _:
             before = replace(OTHER, owner=replace(OTHER.owner, boot_id="another"))
     book.write_lock(tmp_path, before)
-    said = f"the run of bob since {OTHER.since} (process 40 on {socket.gethostname()}) is dead"
+    said = f"bob {OTHER.what} since {OTHER.since} (process 40 on {socket.gethostname()}), and that run is dead"
     assert lock.seen(tmp_path, MINE.owner, proc).startswith(said)
     assert lock.take(tmp_path, MINE, proc).startswith(said)
     assert book.read_lock(tmp_path) == MINE

@@ -28,7 +28,8 @@ short_description: Keep a second operation off an etcd cluster
 version_added: "0.2.0"
 description:
   - Takes a lock in a folder of the controller for the run of C(ansible-playbook) that calls it, and refuses with who
-    has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out.
+    has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out: it is
+    taken over, with a warning that says whose it was and since when. Check mode takes nothing, and warns of another.
 options:
   directory:
     description: Folder for the lock.
@@ -86,6 +87,8 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
             before = lock.take(directory, mine)
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
+    if before:
+        module.warn(f"{given['directory']}: {before}")
     # A lock is of the run, and leaves nothing: it is no change of the fleet.
     return {"changed": False, "before": before}
 

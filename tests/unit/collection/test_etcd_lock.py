@@ -1,0 +1,107 @@
+"""muster.fleet.etcd_lock through the real ansible-playbook; and that each operation on a control plane takes it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.fleet.driver_upgrade import book, lock
+
+ROOT = Path(__file__).resolve().parents[3]
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+MODULE = "muster.fleet.etcd_lock"
+# A process of this machine that has ended: no boot had this id.
+DEAD = book.Lock("bob", "2026-11-22T17:00:00Z", lock.Owner(socket.gethostname(), "none", 40, 4), "restores etcd")
+# Which clusters each operation locks, as the playbooks name them.
+OPERATIONS = {
+    "etcd_restore": {"{{ cluster }}"},
+    "etcd_replace_member": {"{{ replace_cluster }}"},
+    "rotate_certificates": {"main", "events"},
+    "rotate_encryption_key": {"main"},
+    "upgrade": {"main", "events"},
+}
+
+
+def locks_of(path: Path) -> list[tuple[str, set[str]]]:
+    """Each task with the lock: its state, and the clusters."""
+    found = []
+    for play in yaml.safe_load(path.read_text()):
+        for task in play.get("tasks", []):
+            if MODULE in task:
+                cluster = task[MODULE]["directory"].partition("etcd-lock-")[2]
+                loop = task.get("loop", [])
+                clusters = {"main", "events"} if "main" in str(loop) and cluster == "{{ item }}" else {cluster}
+                found.append((task[MODULE].get("state", "taken"), clusters))
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_on_the_control_plane_takes_the_lock_first_and_gives_it_back(name: str) -> None:
+    taken, *given_back = locks_of(ROOT / f"playbooks/{name}.yml")
+    # What the certificates need besides is in site.yml, which is named after it.
+    given_back += locks_of(ROOT / "site.yml") if name == "rotate_certificates" else []
+    assert taken == ("taken", OPERATIONS[name])
+    assert given_back == [("released", OPERATIONS[name])]
+
+
+def test_no_other_playbook_changes_the_control_plane_of_a_running_fleet() -> None:
+    others = {path.stem for path in ROOT.glob("playbooks/*.yml")} - set(OPERATIONS)
+    assert others == {"admit", "burnin", "driver_upgrade", "etcd_backup", "repair"}
+
+
+def play(tmp_path: Path, *states: str) -> str:
+    tasks: list[dict[str, Any]] = [
+        {"name": state, MODULE: {"directory": str(tmp_path / "lock"), "what": "replaces certificates", "state": state}}
+        for state in states
+    ]
+    tasks.insert(1, {"name": "See it", "ansible.builtin.command": f"cat {tmp_path}/lock/lock.json"})
+    path = tmp_path / "play.yml"
+    variables = {"ansible_python_interpreter": sys.executable}
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_lock_of_a_killed_run_is_told_and_taken_over_and_given_back(
+    tmp_path: Path, ansible_playbook: Playbook
+) -> None:
+    (tmp_path / "lock").mkdir()
+    book.write_lock(tmp_path / "lock", DEAD)
+    foretold = ansible_playbook(play(tmp_path, "taken"), "--check")
+    done = ansible_playbook(play(tmp_path, "taken", "released"), "-vv")
+    for said in (" ".join((run.stdout + run.stderr).split()) for run in (foretold, done)):
+        assert (
+            f"bob restores etcd since {DEAD.since} (process 40 on {DEAD.owner.machine}), and that run is dead" in said
+        )
+        assert "this run takes its lock over" in said
+    assert done.returncode == 0, done.stdout
+    assert "replaces certificates" in done.stdout
+    assert book.read_lock(tmp_path / "lock") is None
+    assert "is dead" not in ansible_playbook(play(tmp_path, "taken", "released")).stdout
+
+
+@pytest.mark.slow
+def test_while_another_operation_runs_no_certificate_is_replaced(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    other = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "upgrades etcd")
+    state = tmp_path / "state"
+    (state / "etcd-lock-events").mkdir(parents=True)
+    book.write_lock(state / "etcd-lock-events", other)
+    inventory = tmp_path / "hosts.yml"
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(state)}
+    inventory.write_text(yaml.safe_dump({"all": {"hosts": {"api-1": {}}, "vars": variables}}))
+    done = ansible_playbook(
+        str(ROOT / "playbooks/rotate_certificates.yml"), "-e", "step=leaves", inventory=str(inventory)
+    )
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0, said
+    assert "anna upgrades etcd since 2026-11-22T17:00:00Z (process 40 on elsewhere" in said
+    assert f"remove {state}/etcd-lock-events/lock.json" in said
+    assert book.read_lock(state / "etcd-lock-events") == other and not (state / "pki").exists()
