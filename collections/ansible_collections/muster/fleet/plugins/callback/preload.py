@@ -33,7 +33,15 @@ FILTERS = tuple(
 PRELOADED = (
     (filter_loader, ("ansible.builtin.default", *FILTERS)),
     (lookup_loader, ("ansible.builtin.env", "ansible.builtin.file", "ansible.builtin.template")),
-    (action_loader, ("ansible.builtin.normal", "ansible.builtin.validate_argument_spec", "muster.fleet.file_set")),
+    (
+        action_loader,
+        (
+            "ansible.builtin.normal",
+            "ansible.builtin.validate_argument_spec",
+            "muster.fleet.file_set",
+            "muster.fleet.kube_health",
+        ),
+    ),
     (connection_loader, ("ansible.builtin.ssh",)),
 )
 

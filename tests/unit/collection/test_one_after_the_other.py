@@ -1,0 +1,189 @@
+"""The first host on which a step of the control plane fails is the last: the next one is not touched.
+
+By the real ansible-playbook, with hosts that are this machine: the throttled tasks of the roles, and the plays of each
+playbook with its tasks replaced by one that fails or leaves a trace.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+Play = dict[str, Any]
+OPERATIONS = ("etcd_replace_member", "etcd_restore", "rotate_certificates", "rotate_encryption_key", "upgrade")
+# Whose loss is the loss of the fleet; `upgrade_` are the groups of upgrade.yml, of the same hosts.
+CONTROL_PLANE = ("etcd", "etcd_events", "kube_apiserver", "api_loadbalancer", "upgrade_")
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers 200, and the paths that it was asked for."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+        thread.join()
+
+
+def write(tmp_path: Path, plays: list[Play], hosts: dict[str, dict[str, Any]]) -> tuple[str, str]:
+    """Playbook and inventory."""
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}, sort_keys=False))
+    return str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml")
+
+
+# They look, or remove what lay ready.
+HARMLESS = ("Look at every host", "Remove what lay ready", "Back up both etcd clusters")
+# Nobody listens there, for HTTP or for SSH.
+NOBODY = "http://127.0.0.1:9"
+AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("throttle", "second", "reached"),
+    [
+        (1, {"url": NOBODY}, ["/api-1"]),
+        (1, AWAY, ["/api-1"]),
+        (1, {}, ["/api-1", "/api-2", "/api-3"]),
+        # Without a throttle the hosts are asked beside each other, and each tells its own.
+        (0, {"url": NOBODY}, ["/api-1", "/api-3"]),
+    ],
+)
+def test_a_throttled_task_ends_with_the_first_host_that_fails(
+    tmp_path: Path,
+    ansible_playbook: Playbook,
+    asked: tuple[str, list[str]],
+    throttle: int,
+    second: dict[str, Any],
+    reached: list[str],
+) -> None:
+    url, paths = asked
+    hosts = {"api-1": {}, "api-2": second, "api-3": {}}
+    task = {
+        "muster.fleet.kube_health": {
+            "server": "{{ url }}", "deadline_s": 0, "checks": [{"path": "/{{ inventory_hostname }}"}],
+        },
+        "throttle": throttle,
+    }  # fmt: skip
+    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "tasks": [task]}
+    for host in hosts.values():
+        host.setdefault("url", url)
+    playbook, inventory = write(tmp_path, [play], hosts)
+    done = ansible_playbook(playbook, inventory=inventory)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert sorted(paths) == reached, said
+    assert (done.returncode == 0) is (len(reached) == 3)
+    told = "api-3: nothing was done, because this has failed on api-2 and goes from host to host; mend api-2"
+    assert (told in said) is (reached == ["/api-1"]), said
+
+
+def tasks_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Each task of a file of tasks, those of its blocks too."""
+    for task in value or []:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from tasks_in(task.get(part))
+
+
+def test_each_rolling_restart_is_by_a_module_that_ends_with_the_first_failure() -> None:
+    throttled = [
+        task
+        for path in (*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml"))
+        for task in tasks_in(yaml.safe_load(path.read_text()))
+        # What is throttled by a number of nodes goes on to the others: a node in doubt stays out by itself.
+        if str(task.get("throttle", "")).strip('{}" ').endswith("1") and "muster.fleet.disk_latency" not in task
+    ]
+    folder = ROOT / "collections/ansible_collections/muster/fleet/plugins/action"
+    fatal = {f"muster.fleet.{path.stem}" for path in folder.glob("*.py") if "one_after_the_other" in path.read_text()}
+    assert fatal == {"muster.fleet.kube_health", "muster.fleet.etcd_member"}
+    assert len(throttled) >= 7
+    assert [task["name"] for task in throttled if not fatal & set(task)] == []
+
+
+def ways() -> dict[str, list[tuple[str, Play]]]:
+    """The plays that change the control plane, with the names of their playbooks, by the way they go from host to host.
+
+    Ansible counts a host that does not answer twice where any_errors_fatal stands, and then takes a batch for one that
+    has not failed as a whole: beside `serial` it goes on with the next batch, and without with the next play.
+    """
+    found: dict[str, list[tuple[str, Play]]] = {}
+    for path in (*(ROOT / f"playbooks/{name}.yml" for name in OPERATIONS), ROOT / "site.yml"):
+        for play in yaml.safe_load(path.read_text()):
+            words = [key for key in ("serial", "any_errors_fatal", "max_fail_percentage") if key in play]
+            words += ["rescue"] if any("rescue" in task for task in play.get("tasks", [])) else []
+            if any(group in str(play["hosts"]) for group in CONTROL_PLANE) and not play["name"].startswith(HARMLESS):
+                found.setdefault(" ".join(words), []).append((path.stem, play))
+    return found
+
+
+def test_there_are_no_other_ways() -> None:
+    assert set(ways()) == set(EXPECTED)
+    assert all(play["serial"] == 1 for way in ("serial", "serial rescue") for _, play in ways()[way])
+    nodes = [play["name"] for _, play in ways()["serial max_fail_percentage rescue"]]
+    assert nodes == ["Upgrade the nodes, one batch after the other"]
+    fatal = [play for way, plays in ways().items() if "max_fail" in way for _, play in plays]
+    assert {play["max_fail_percentage"] for play in fatal} == {0}
+
+
+# Way: who is reached after the step that host two does not survive, and whom the next play reaches.
+# Of two and two nodes, one that does not answer is left, as the page of the upgrade says.
+EXPECTED: dict[str, dict[str, tuple[list[str], list[str]]]] = {
+    "serial": {"failed": (["one"], []), "unreachable": (["one"], [])},
+    "serial rescue": {"failed": (["one"], []), "unreachable": (["one"], [])},
+    "any_errors_fatal max_fail_percentage": {"failed": ([], []), "unreachable": ([], [])},
+    "serial max_fail_percentage rescue": {
+        "failed": (["one"], []),
+        "unreachable": (["one", "three", "four"], ["one", "three", "four"]),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", EXPECTED)
+@pytest.mark.parametrize("fault", ["failed", "unreachable"])
+def test_what_goes_from_host_to_host_ends_with_the_first_that_fails(
+    tmp_path: Path, ansible_playbook: Playbook, way: str, fault: str
+) -> None:
+    (_, real), *_ = ways()[way]
+
+    def leave(trace: str) -> dict[str, Any]:
+        return {"ansible.builtin.shell": f"echo {{{{ inventory_hostname }}}} >> {tmp_path}/{trace}"}
+
+    tasks: list[dict[str, Any]] = [{"ansible.builtin.command": "{{ ends_with | default('true') }}"}, leave("step")]
+    if "rescue" in way:
+        tasks = [{"block": tasks, "rescue": [{"ansible.builtin.fail": {"msg": "It failed."}}]}]
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    play |= {key: real[key] for key in ("serial", "any_errors_fatal", "max_fail_percentage") if key in real}
+    if isinstance(real.get("serial"), str):
+        play["serial"] = 2
+    after = {"hosts": "all:elsewhere", "gather_facts": False, "tasks": [leave("after")]}
+    hosts = {"one": {}, "two": AWAY if fault == "unreachable" else {"ends_with": "false"}, "three": {}, "four": {}}
+    playbook, inventory = write(tmp_path, [play, after], hosts)
+    done = ansible_playbook(playbook, inventory=inventory)
+    left = [tmp_path.joinpath(name) for name in ("step", "after")]
+    step, then = ([name for name in hosts if path.exists() and name in path.read_text().split()] for path in left)
+    assert done.returncode != 0
+    assert (step, then) == EXPECTED[way][fault], done.stdout
