@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian bench bench-ansible bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian bench bench-ansible bench-disk bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench: setup-lab ## Print the times of a cold lab and of a second run
 
 bench-ansible: setup-lab ## Print what site.yml costs the controller for each node at 1, 10 and 100 names, on the lab (30 minutes)
 	@python -m tests.bench.ansible_cost
+
+bench-disk: setup-dev ## Print how near the probe of etcd's disk is to fio, on a disk as it is and on a slow one (needs fio; 3 minutes)
+	@python -m tests.bench.disk
 
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine
