@@ -22,6 +22,8 @@ from .kube import NO_BINARIES, REPOSITORY, Client, Server, api_server, apply_led
 
 # The collection's plugins from the checkout, as ansible_collections.muster.fleet.
 sys.path.insert(0, str(REPOSITORY / "collections"))
+# Of the server `small`.
+AUDIT_FILES, AUDIT_MIB = 2, 1
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
 
 
@@ -56,6 +58,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if binaries() is None:
         pytest.skip(NO_BINARIES)
     with api_server(tmp_path_factory.mktemp("api")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with 12 places for reading, 6 for writing, and an audit log that is soon full."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    places = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6")
+    audit = (f"--audit-log-maxbackup={AUDIT_FILES}", f"--audit-log-maxsize={AUDIT_MIB}")
+    with api_server(tmp_path_factory.mktemp("small"), *places, *audit) as running:
         yield running
 
 

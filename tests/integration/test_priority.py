@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.integration.gate import NODES, kubelet
-from tests.integration.kube import NO_BINARIES, Client, Server, api_server, binaries, until
+from tests.integration.kube import Client, Server, until
 
 LEVELS = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
 SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
@@ -29,19 +29,15 @@ WAITED = re.compile(
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with 12 places for reading and 6 for writing; what is listed is large."""
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    flags = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6")
-    with api_server(tmp_path_factory.mktemp("crowded"), *flags) as server:
-        root = server.client("root", ["system:masters"])
-        # The controller manager makes it, and does not run here.
-        root.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
-        for number in range(OBJECTS):
-            body = {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 20_000}}
-            assert root.request("POST", CONFIG_MAPS, body).status == 201
-        yield server
+def crowded(small: Server) -> Server:
+    """A server with few places, where what is listed is large."""
+    root = small.client("root", ["system:masters"])
+    # The controller manager makes it, and does not run here.
+    root.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
+    for number in range(OBJECTS):
+        body = {"metadata": {"name": f"large-{number}"}, "data": {"text": "x" * 20_000}}
+        assert root.request("POST", CONFIG_MAPS, body).status == 201
+    return small
 
 
 def level_of(server: Server, client: Client, method: str, path: str, body: object = None) -> str:

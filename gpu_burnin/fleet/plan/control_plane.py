@@ -19,6 +19,8 @@ _GUESS = f"{ETCD_BYTES_PER_NODE // 1024} KiB a node, a guess and not measured; w
 # What stands for a whole: etcd refuses writes at its quota, and a database has holes before it is defragmented.
 _SHARE_OF_QUOTA = 0.5
 _EXTRA_ARGS = "kube_apiserver_extra_args"
+_AUDIT_FILES, _AUDIT_SIZE = "kube_apiserver_audit_max_files", "kube_apiserver_audit_max_size_mib"
+_FREE = "preflight_min_disk_free_bytes"
 
 
 def section(given: Given) -> Section:
@@ -55,6 +57,7 @@ def section(given: Given) -> Section:
             "off" if watch_cache_off(given) else "automatic",
             f"the API server sizes them itself, unless {_EXTRA_ARGS} turns them off",
         ),
+        *_audit(given),
         _members(given, "etcd", "main etcd"),
         Figure("etcd_bytes", "main etcd, expected", database, "B", size(database), _GUESS, _quota(given)),
         _members(given, "etcd_events", "events etcd"),
@@ -111,6 +114,7 @@ def problems(given: Given) -> Iterator[Fault]:
                 "leave it out, so that it follows fleet_planned_nodes",
                 setting.where,
             )
+    yield from _audit_beyond(given)
     database = nodes * ETCD_BYTES_PER_NODE
     for setting in given.settings.get("etcd_quota_bytes", ()):
         if (quota := number_of(setting.value)) is not None and database > quota * _SHARE_OF_QUOTA:
@@ -178,6 +182,49 @@ def _beyond(given: Given, limit: Limit) -> Iterable[Fault]:
                 "leave it out, so that it follows the plan",
                 setting.where,
             )
+
+
+def _audit(given: Given) -> Iterator[Figure]:
+    files, size_mib = given.number(_AUDIT_FILES), given.number(_AUDIT_SIZE)
+    if not files or size_mib is None:
+        return
+    most = sizing.audit_bytes(files, size_mib)
+    free = given.number(_FREE)
+    yield Figure(
+        "audit_bytes",
+        "audit log of each API server, at most",
+        round(most),
+        "B",
+        size(most),
+        f"{number(files)} files of {number(size_mib)} MiB that are kept, the present one, and one that is about to go",
+        "" if free is None else f"{size(free)} free on / asked for",
+    )
+
+
+def _audit_beyond(given: Given) -> Iterator[Fault]:
+    files, sizes_mib, free = (
+        [(value, setting) for setting in given.settings.get(name, ()) if (value := number_of(setting.value)) is not None]
+        for name in (_AUDIT_FILES, _AUDIT_SIZE, _FREE)
+    )
+    for value, setting in files:
+        if value < 1:
+            yield Fault(
+                f"{_AUDIT_FILES} is {number(value)} on {setting.first}: kube-apiserver then removes no file",
+                "give at least 1",
+                setting.where,
+            )
+            return
+    if not (files and sizes_mib and free):
+        return
+    largest, least = max(sizes_mib, key=lambda one: one[0]), min(free, key=lambda one: one[0])
+    most = sizing.audit_bytes(max(value for value, _ in files), largest[0])
+    if most > least[0]:
+        yield Fault(
+            f"the audit log of {largest[1].first} may take {size(most)} by {_AUDIT_FILES} and {_AUDIT_SIZE}, but "
+            f"{_FREE} asks for {size(least[0])} alone",
+            f"give {_FREE} at least {round(most)}, or keep less",
+            largest[1].where,
+        )
 
 
 def _members(given: Given, group: str, name: str) -> Figure:

@@ -116,8 +116,11 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "kube_apiserver_max_mutating_requests_inflight",
             "kube_apiserver_goaway_chance",
             "kube_apiserver_extra_args",
+            "kube_apiserver_audit_max_files",
+            "kube_apiserver_audit_max_size_mib",
         ),
     ),
+    "preflight": (("kube_apiserver",), ("preflight_min_disk_free_bytes",)),
     "kube_controller_manager": (
         ("kube_apiserver",),
         (

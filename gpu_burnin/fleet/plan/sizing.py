@@ -41,6 +41,14 @@ def goaway_chance(servers: int) -> float:
     return 0.001 if servers > 1 else 0
 
 
+def audit_bytes(max_files: float, max_size_mib: float) -> float:
+    """Most that the audit log of an API server takes: what it keeps, what it writes, and one that it is about to remove.
+
+    It makes a new file before it removes the oldest (gopkg.in/natefinch/lumberjack.v2).
+    """
+    return (max_files + 2) * max_size_mib * 2**20
+
+
 def disk_p99_ms(nodes: int) -> int:
     """Slowest 99th percentile of fdatasync that etcd's disk may have, in milliseconds.
 

@@ -22,6 +22,9 @@ from tests.support.page_reader import Parsed
 # A fleet as the roles' defaults make it; what follows from the planned nodes is left to `given`.
 DEFAULTS: Mapping[str, Any] = {
     "etcd_quota_bytes": 8 << 30,
+    "kube_apiserver_audit_max_files": 10,
+    "kube_apiserver_audit_max_size_mib": 100,
+    "preflight_min_disk_free_bytes": 10 << 30,
     "admitter_joins_per_s": 5,
     "admitter_tests": {},
     "node_admission_evidence_ttl_s": 604800,
@@ -118,6 +121,14 @@ def test_the_defaults_fit_up_to_1500_nodes(nodes: int) -> None:
         (7500, {"etcd_quota_bytes": 1 << 30, "admitter_tests": {"nodes": 40}}, "give at least 1.802 GiB"),
         (100, {"kube_apiserver_extra_args": {"watch-cache": "False"}}, "turns watch caches off on api-1"),
         (100, {"kube_apiserver_extra_args": {"watch-cache-sizes": "pods#9,nodes#0"}}, "turns watch caches off"),
+        (100, {"kube_apiserver_audit_max_files": 0}, "is 0 on api-1: kube-apiserver then removes no file"),
+        (
+            100,
+            {"kube_apiserver_audit_max_files": 200},
+            "the audit log of api-1 may take 19.73 GiB by kube_apiserver_audit_max_files and "
+            "kube_apiserver_audit_max_size_mib, but preflight_min_disk_free_bytes asks for 10 GiB alone; give "
+            "preflight_min_disk_free_bytes at least 21181235200",
+        ),
         (100, {"pki_renew_before_days": 365}, "pki_renew_before_days is 365, which is not less than"),
         (100, {"admitter_tests": {"nodez": 3}}, "admitter_tests cannot be read"),
         (100, {"admitter_tests": {"standard_every_s": 604800}}, "its evidence ends after 7 d"),
@@ -146,6 +157,11 @@ def test_a_value_that_contradicts_the_plan_is_named_with_its_place(
 )
 def test_more_than_the_plan_asks_is_no_problem(settings: dict[str, Any]) -> None:
     assert make(given(100, **settings)).problems == ()
+
+
+def test_the_audit_log_has_a_bound_beside_the_disk_that_is_asked_for() -> None:
+    audit = figure(make(given(100)), "audit_bytes")
+    assert (audit.value, audit.shown, audit.given) == (1258291200, "1.172 GiB", "10 GiB free on / asked for")
 
 
 def test_each_value_of_a_variable_is_compared() -> None:
