@@ -203,7 +203,7 @@ def _audit(given: Given) -> Iterator[Figure]:
 
 def _audit_beyond(given: Given) -> Iterator[Fault]:
     files, sizes_mib, free = (
-        [(value, setting) for setting in given.settings.get(name, ()) if (value := number_of(setting.value)) is not None]
+        [(value, one) for one in given.settings.get(name, ()) if (value := number_of(one.value)) is not None]
         for name in (_AUDIT_FILES, _AUDIT_SIZE, _FREE)
     )
     for value, setting in files:

@@ -42,7 +42,7 @@ def goaway_chance(servers: int) -> float:
 
 
 def audit_bytes(max_files: float, max_size_mib: float) -> float:
-    """Most that the audit log of an API server takes: what it keeps, what it writes, and one that it is about to remove.
+    """Most bytes of an API server's audit log: the files it keeps, the one it writes, and one that is about to go.
 
     It makes a new file before it removes the oldest (gopkg.in/natefinch/lumberjack.v2).
     """
