@@ -317,6 +317,8 @@ def _message(response: urllib3.BaseHTTPResponse) -> str:
 
 
 def _fix(status: int) -> str:
-    if status in (401, 403):
+    if status == 401:
+        return "the certificate in the kubeconfig has ended, or is of another CA; run site.yml, which renews it"
+    if status == 403:
         return "check the certificate in the kubeconfig and the RBAC objects of its user (site.yml writes both)"
     return "look at the API server's log"

@@ -6,28 +6,46 @@ write any more (apiserver/pkg/storage/etcd3/store.go, GuaranteedUpdate: `stale`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, Object
 
 
-def rewrite(api: KubeApi, resource: str) -> int:
-    """Write each object of a kind (`secrets`, `widgets.example.com`) back in the version that was read; how many.
+@dataclass(frozen=True)
+class Rewritten:
+    """How many objects of a kind were written, and how many were left to who changed or removed them meanwhile."""
 
-    One that has changed or gone meanwhile is left to whoever did that. Raises ApiError.
+    written: int
+    left: int
+
+
+def count(api: KubeApi, resource: str) -> int:
+    """About how many objects of a kind there are. Raises ApiError, also for a user who may not read them."""
+    name, _, group = resource.partition(".")
+    page = api.get(f"{_base(api, group)}/{name}?limit=1", f"list {resource}")
+    return len(page.get("items") or []) + int((page.get("metadata") or {}).get("remainingItemCount", 0))
+
+
+def rewrite(api: KubeApi, resource: str, on_done: Callable[[int], None] = lambda more: None) -> Rewritten:
+    """Write each object of a kind (`secrets`, `widgets.example.com`) back in the version that was read.
+
+    One that has changed or gone meanwhile is left to whoever did that. `on_done` is told of each. Raises ApiError.
     """
     name, _, group = resource.partition(".")
     base = _base(api, group)
     kind, namespaced = _kind(api, base, name, resource)
-    count = 0
+    written = left = 0
     for one in api.items(f"{base}/{name}", f"list {resource}"):
         document = {"apiVersion": _version(base), "kind": kind, **one}
         try:
             api.replace(_path(base, name, one, namespaced), document, f"write {resource}/{one['metadata']['name']}")
+            written += 1
         except (Conflict, NotFound):
-            continue
-        count += 1
-    return count
+            left += 1
+        on_done(1)
+    return Rewritten(written, left)
 
 
 def _base(api: KubeApi, group: str) -> str:

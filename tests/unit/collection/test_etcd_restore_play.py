@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
-import io
-import json
 import re
 import subprocess
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.etcd_snapshot import lab_snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -24,20 +21,7 @@ PAGE = (ROOT / "docs/operations/backup-and-restore.md").read_text()
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """A snapshot of lab-main, a minute old, decrypted; its database is none, as only etcdutl on a member would see."""
-    database = b"database" * 100
-    taken = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
-    manifest = {
-        "format": 1, "fleet": "lab", "cluster": "main", "taken_at": taken.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "revision": 7, "keys": 3, "sha256": hashlib.sha256(database).hexdigest(),
-    }  # fmt: skip
-    path = tmp_path / "lab-main.tar"
-    with tarfile.open(path, "w") as archive:
-        for name, content in (("manifest.json", json.dumps(manifest).encode()), ("snapshot.db", database)):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return path
+    return lab_snapshot(tmp_path)
 
 
 @pytest.fixture

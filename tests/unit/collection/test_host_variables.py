@@ -148,6 +148,11 @@ def test_progress_speaks_only_of_long_work() -> None:
         slow.advance(hosts)
     assert said == ["probed 1 of 7,515 hosts", "probed 1,000 of 7,515 hosts, about 3 min left"]
     said.clear()
+    others = Progress("wrote", 40_000, said.append, clock=lambda: now[0], of="encrypted objects")
+    now[0] += 60.0
+    others.advance(10_000)
+    assert said == ["wrote 10,000 of 40,000 encrypted objects, about 3 min left"]
+    said.clear()
     quick = Progress("checked", 12, said.append, clock=lambda: EVERY_S / 2)
     quick.advance(6)
     quick.advance(6)

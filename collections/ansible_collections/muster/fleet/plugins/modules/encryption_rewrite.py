@@ -1,31 +1,24 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible module: encrypted objects written again as they are. Thin: see gpu_burnin.admission.rewrite."""
+"""Ansible module: encrypted objects written again as they are. Its action does it: gpu_burnin.admission.rewrite."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-
-try:
-    from gpu_burnin.admission.client import KubeApi
-    from gpu_burnin.admission.rewrite import rewrite
-    from gpu_burnin.errors import GpuBurninError
-
-    MISSING: ImportError | None = None
-except ImportError as error:
-    MISSING = error
 
 DOCUMENTATION = r"""
 module: encryption_rewrite
 short_description: Write encrypted objects again, so that they are under the key that writes now
 version_added: "0.2.0"
 description:
+  - Runs on the controller.
   - Reads all objects of each kind, page by page, and writes each back as it is, in the version that was read. One that
     somebody else has changed or removed meanwhile is left alone, because it was written with the new key then.
+  - Work that takes longer than a few seconds says how far it is, and how long it will take.
+  - In check mode it asks for the objects of each kind and writes none, so that a user who may not is refused before.
   - The API server stores nothing where the object is under that key already, so a run that was killed is run again.
 options:
   kubeconfig:
@@ -38,7 +31,6 @@ options:
     elements: str
     required: true
 extends_documentation_fragment:
-  - muster.fleet.controller
   - muster.fleet.check_mode
 author:
   - Muster (@muster)
@@ -49,7 +41,7 @@ EXAMPLES = r"""
   muster.fleet.encryption_rewrite:
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
     resources: [secrets]
-  delegate_to: localhost
+  run_once: true
 """
 
 RETURN = r"""
@@ -58,6 +50,20 @@ written:
   type: dict
   returned: success
   sample: {secrets: 200}
+left:
+  description: How many were left to who changed or removed them meanwhile, by kind.
+  type: dict
+  returned: success
+  sample: {secrets: 1}
+found:
+  description: About how many there were at the beginning, by kind.
+  type: dict
+  returned: success
+  sample: {secrets: 201}
+elapsed_s:
+  description: How long it took, in seconds.
+  type: float
+  returned: success
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
@@ -66,22 +72,14 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def write(module: AnsibleModule) -> dict[str, Any]:
-    """Write all of each kind. Raises FleetError."""
-    given = module.params
-    if module.check_mode:
-        return {"changed": True, "written": {}}
-    try:
-        api = KubeApi(Path(given["kubeconfig"]))
-        written = {resource: rewrite(api, resource) for resource in given["resources"]}
-    except GpuBurninError as error:
-        raise FleetError(str(error)) from error
-    return {"changed": any(written.values()), "written": written}
+def refuse(module: AnsibleModule) -> dict[str, Any]:
+    """Never reached by a task, since the action plugin does the work. Raises FleetError."""
+    raise FleetError("encryption_rewrite runs on the controller; call it as muster.fleet.encryption_rewrite")
 
 
 def main() -> None:
     """Entry point."""
-    run_module(write, ARGUMENT_SPEC, missing=MISSING)
+    run_module(refuse, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,16 @@ LEAST_SHARE = 0.05
 
 @dataclass
 class Progress:
-    """Counts work on hosts. `what` is its verb ("checked"), `show` prints a line, `clock` gives seconds."""
+    """Counts work. `what` is its verb ("checked"), `of` what it is done to.
+
+    `show` prints a line, `clock` gives seconds.
+    """
 
     what: str
     total: int
     show: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    of: str = "hosts"
     done: int = 0
     _started_s: float = field(init=False)
     _said_s: float = field(init=False)
@@ -27,16 +31,16 @@ class Progress:
     def __post_init__(self) -> None:
         self._started_s = self._said_s = self.clock()
 
-    def advance(self, hosts: int) -> None:
-        """So many more hosts are done."""
-        self.done += hosts
+    def advance(self, more: int) -> None:
+        """So many more are done."""
+        self.done += more
         now_s = self.clock()
         if now_s - self._said_s < EVERY_S or not 0 < self.done < self.total:
             return
         self._said_s = now_s
         left_s = (now_s - self._started_s) / self.done * (self.total - self.done)
         left = f", about {_duration(left_s)} left" if self.done >= LEAST_SHARE * self.total else ""
-        self.show(f"{self.what} {self.done:,} of {self.total:,} hosts{left}")
+        self.show(f"{self.what} {self.done:,} of {self.total:,} {self.of}{left}")
 
 
 def _duration(seconds: float) -> str:

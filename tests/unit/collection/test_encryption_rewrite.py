@@ -1,0 +1,106 @@
+"""muster.fleet.encryption_rewrite through the real ansible-playbook: what it writes, leaves and tells."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.rewrite import Rewritten, count, rewrite
+from tests.support.clocks import PATIENCE_S
+
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+# Of somebody who changed it meanwhile, and of one who removed it.
+ENDINGS = {"changed": 409, "removed": 404}
+
+
+class Api:
+    """Secrets on two pages, of which two were touched since they were read."""
+
+    def __init__(self) -> None:
+        self.names = [*(f"secret-{number}" for number in range(5)), *ENDINGS]
+        self.written: list[str] = []
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if method == "PUT":
+            name = path.rpartition("/")[2]
+            self.written += [] if name in ENDINGS else [name]
+            return ENDINGS.get(name, 200), body
+        if path == "/api/v1":
+            return 200, {"resources": [{"name": "secrets", "kind": "Secret", "namespaced": True}]}
+        items = [{"metadata": {"name": name, "namespace": "a"}} for name in self.names]
+        if "limit=1" in path and "limit=500" not in path:
+            return 200, {"items": items[:1], "metadata": {"remainingItemCount": len(items) - 1, "continue": "x"}}
+        first = "continue" not in path
+        return 200, {"items": items[:4] if first else items[4:], "metadata": {"continue": "x"} if first else {}}
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """Served; its kubeconfig is in the temporary folder."""
+    served = Api()
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_one(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, document = served.answer(self.command, self.path, json.loads(body or b"{}"))
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = handle_one
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        kubeconfig = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+            "current-context": "x",
+        }
+        (tmp_path / "admin.kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        yield served
+        server.shutdown()
+        thread.join(PATIENCE_S)
+
+
+def test_each_object_is_counted_whether_it_was_written_or_left(api: Api, tmp_path: Path) -> None:
+    told: list[int] = []
+    client = KubeApi(tmp_path / "admin.kubeconfig")
+    assert count(client, "secrets") == 7
+    assert rewrite(client, "secrets", told.append) == Rewritten(written=5, left=2)
+    assert told == [1] * 7
+    assert api.written == [f"secret-{number}" for number in range(5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [True, False])
+def test_what_the_task_tells(api: Api, tmp_path: Path, ansible_playbook: Playbook, check: bool) -> None:
+    given = {"kubeconfig": str(tmp_path / "admin.kubeconfig"), "resources": ["secrets"]}
+    task = {"muster.fleet.encryption_rewrite": given, "check_mode": check}
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
+    done = ansible_playbook("play.yml", "-v")
+    (found,) = re.findall(r"changed: \[localhost\] => (\{.*\})", done.stdout)
+    told = json.loads(found)
+    assert told.pop("elapsed_s") >= 0
+    kept = {key: told[key] for key in ("changed", "found", "written", "left")}
+    if check:
+        assert kept == {"changed": True, "found": {"secrets": 7}, "written": {}, "left": {}}
+        assert not api.written
+    else:
+        assert kept == {"changed": True, "found": {"secrets": 7}, "written": {"secrets": 5}, "left": {"secrets": 2}}

@@ -1,0 +1,178 @@
+"""What an operation on a running control plane refuses before it changes anything, by the real playbooks.
+
+The hosts are this machine: one whose clock is off is a Python that adds to the time, one that is away has no SSH.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.support.etcd_snapshot import lab_snapshot
+
+
+def self_signed() -> str:
+    """A CA's certificate."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab CA")])
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=3650))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+ROOT = Path(__file__).resolve().parents[3]
+Playbook = Callable[..., subprocess.CompletedProcess[str]]
+GROUPS = ("etcd", "etcd_events", "kube_apiserver")
+AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+CA = self_signed()
+KEY = f"muster {base64.b64encode(bytes(32)).decode()}\n"
+AUTHORITIES = ("etcd", "kubernetes", "kubelet", "front-proxy", "metrics", "alertmanager")
+FLEET = {"fleet_name": "lab", "fleet_planned_nodes": 10, "fleet_api_address": "127.0.0.1", "ansible_host": "127.0.0.1"}
+# Playbook, what it is asked for, and whose host is faulty.
+OPERATIONS = [
+    ("etcd_restore", {"cluster": "main", "confirm": "lab-main"}, "etcd"),
+    ("etcd_restore", {"cluster": "events", "confirm": "lab-events"}, "etcd_events"),
+    ("rotate_certificates", {"step": "leaves"}, "etcd"),
+    ("rotate_certificates", {"step": "trust"}, "kube_apiserver"),
+    ("rotate_encryption_key", {"confirm": "rotate"}, "kube_apiserver"),
+]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The fleet's state: an encryption key, and CAs as far as they are looked at."""
+    path = tmp_path / "state"
+    for name in AUTHORITIES:
+        (path / "pki" / name).mkdir(parents=True)
+        (path / "pki" / name / "ca.crt").write_text(CA)
+    (path / "pki/encryption-key").write_text(KEY)
+    return path
+
+
+@pytest.fixture
+def operate(tmp_path: Path, state: Path, ansible_playbook: Playbook) -> Callable[..., str]:
+    """Runs a playbook with these variables, some hosts of the fleet as given; what it said, on one line.
+
+    It must fail, and leave nothing but its lock.
+    """
+
+    def run(name: str, hosts: dict[str, dict[str, Any]], **given: str) -> str:
+        groups = {group: {"hosts": {f"{group}-1": hosts.get(group, {})}} for group in GROUPS}
+        variables = {"fleet_state_dir": str(state), "ansible_connection": "local", **FLEET}
+        inventory = tmp_path / "hosts.yml"
+        inventory.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+        before = contents(state)
+        extra = [word for key, value in given.items() for word in ("-e", f"{key}={value}")]
+        done = ansible_playbook(str(ROOT / f"playbooks/{name}.yml"), *extra, inventory=str(inventory))
+        assert done.returncode != 0, done.stdout
+        assert contents(state) == before
+        return " ".join((done.stdout + done.stderr).split())
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock.json")
+    return {str(path): path.read_bytes() for path in files}
+
+
+def clock_off(tmp_path: Path, seconds: float) -> str:
+    """A Python whose clock is off."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(
+        f"import time\nreal = time.time\ntime.time = lambda: real() + {seconds}\n"
+    )
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec env PYTHONPATH={tmp_path}/site {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def given_to(name: str, variables: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    snapshot = {"snapshot": str(lab_snapshot(tmp_path, cluster=variables["cluster"]))} if name == "etcd_restore" else {}
+    return {**variables, **snapshot}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variables", "group"), OPERATIONS)
+def test_clocks_that_differ(
+    tmp_path: Path, operate: Callable[..., str], name: str, variables: dict[str, str], group: str
+) -> None:
+    off = {group: {"ansible_python_interpreter": clock_off(tmp_path, 60 if group == "etcd" else -60)}}
+    said = operate(name, off, **given_to(name, variables, tmp_path))
+    assert f"{group}-1: its clock is 59." in said or f"{group}-1: its clock is 60.0" in said, said
+    assert (
+        f"s {'ahead of' if group == 'etcd' else 'behind'} the controller's, and 0.5 s are allowed; set the clock"
+        in said
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variables", "group"), OPERATIONS)
+def test_a_host_that_does_not_answer(
+    tmp_path: Path, operate: Callable[..., str], name: str, variables: dict[str, str], group: str
+) -> None:
+    said = operate(name, {group: AWAY}, **given_to(name, variables, tmp_path))
+    assert f"fatal: [{group}-1]: UNREACHABLE!" in said
+
+
+@pytest.mark.slow
+def test_clocks_that_agree_are_no_reason(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    (tmp_path / "play.yml").write_text("[{hosts: all, gather_facts: false, tasks: [{muster.fleet.clock_skew: }]}]")
+    done = ansible_playbook("play.yml", "-vv")
+    assert done.returncode == 0 and '"ahead_s": 0' in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An API server to which nobody's certificate is good."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+            self.wfile.write(b'{"kind": "Status", "message": "Unauthorized", "code": 401}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_an_admin_whose_certificate_has_ended_gets_no_new_encryption_key(
+    state: Path, operate: Callable[..., str], refusing: str
+) -> None:
+    (state / "kubeconfig").mkdir()
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": {"server": refusing}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "x",
+    }
+    (state / "kubeconfig/admin.kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    said = operate("rotate_encryption_key", {}, confirm="rotate")
+    assert "Unauthorized" in said
+    assert "the certificate in the kubeconfig has ended, or is of another CA; run site.yml, which renews it" in said
+    assert "TASK [muster.fleet.kube_apiserver : Do the step on the controller]" not in said
