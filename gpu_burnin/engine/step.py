@@ -91,3 +91,17 @@ def death(when: str, obituary: Mapping[str, Any]) -> str:
     status = obituary["exit_status"]
     how = f"by signal {-status}" if isinstance(status, int) and status < 0 else f"with exit status {status}"
     return f"the worker died {when} ({how})"
+
+
+def overran(name: str, seconds: float, *, wedged: bool) -> str:
+    """A sentence on a worker that its deadline has ended, or has not: that one is wedged."""
+    end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
+    return f"{name} did not end in {seconds:.0f} s {end}"
+
+
+def gave_up(spent_s: float, most_s: float) -> str:
+    """A sentence on what a run had no time for."""
+    return (
+        f"the run gave up after {spent_s:.0f} s, before this was done: a run of this level ends within "
+        f"{most_s:.0f} s; the journal shows what took the time, and a longer level has more"
+    )

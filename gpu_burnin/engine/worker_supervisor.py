@@ -14,7 +14,7 @@ from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.execution import Run
 from gpu_burnin.engine.messages import Failed, Message, Progress, ProtocolError, Ready, Selftests, Share, parse
 from gpu_burnin.engine.plan import CheckPlan, share
-from gpu_burnin.engine.step import Early, Failure, Step, death, failed, short_of
+from gpu_burnin.engine.step import Early, Failure, Step, death, failed, gave_up, overran, short_of
 from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.hardware.reasons import make_reason
 from gpu_burnin.system.codec import to_json
@@ -300,8 +300,7 @@ class WorkerSupervisor:
         name = step.name
         if step.op == "open" and self._steps:  # the check it stood before takes the blame
             name = self._steps[0].name
-        end = "and its worker could not be killed: it is left behind" if wedged else "and its worker was killed"
-        text = f"{name} did not end in {self.run.clock() - self._started:.0f} s {end}"
+        text = overran(name, self.run.clock() - self._started, wedged=wedged)
         # CPython waits for ever for a thread that found no memory while it began.
         if not wedged and (met := shown_by_message(last_lines)):
             self._could_not(step, short_of(met, text))
@@ -315,11 +314,7 @@ class WorkerSupervisor:
         """Nothing is known against a GPU whose step had time left; that it came this late may have any cause."""
         if self._step.check is not None:
             self._steps.appendleft(self._step)
-        spent_s, most_s = self.run.clock() - self.run.started_s, self._limits.run_s
-        text = (
-            f"the run gave up after {spent_s:.0f} s, before this was done: a run of this level ends within "
-            f"{most_s:.0f} s; the journal shows what took the time, and a longer level has more"
-        )
+        text = gave_up(self.run.clock() - self.run.started_s, self._limits.run_s)
         self._give_up("OUT_OF_TIME", text, Verdict.INCONCLUSIVE)
 
     def _give_up(self, code: str, message: str, severity: Verdict) -> None:

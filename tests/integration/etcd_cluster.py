@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .kube import REPOSITORY, Authority, Part, binaries, free_ports, until
+from .authority import Authority
+from .kube import REPOSITORY, Part, binaries, free_ports, until
 
 NO_TOOLS = "no etcd, etcdctl, etcdutl, age and rclone: `apt-get install age rclone`, and fill the cache with `make lab`"
 PROGRAM = REPOSITORY / "roles/etcd_backup/files/etcd_backup.py"

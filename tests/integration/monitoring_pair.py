@@ -19,7 +19,8 @@ from urllib.parse import quote
 from tests.lab.image import ensure_image
 from tests.support.monitoring_files import render
 
-from .kube import Authority, Part, ended
+from .authority import Authority
+from .kube import Part, ended
 
 # Name, address to the others, and what 127.0.0.1 is on this host.
 HOSTS = {"mon-1": ("127.0.77.1", "127.0.78.1"), "mon-2": ("127.0.77.2", "127.0.78.2")}

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .kube import Authority, until
+from .authority import Authority
+from .kube import until
 from .monitoring_pair import HOSTS, Host, Pair, pair
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.monitoring_files import render
 
-from .kube import Authority, Part, ended, free_ports, until
+from .authority import Authority
+from .kube import Part, ended, free_ports, until
 from .monitoring_pair import VARIABLES, program
 
 STORE = {
