@@ -10,6 +10,7 @@ from pathlib import Path
 from . import hosts
 from .binaries import ensure_binaries
 from .model import read_lab
+from .older import ensure_older
 from .paths import REPOSITORY
 from .shell import LabError
 
@@ -20,6 +21,9 @@ def main() -> int:
     parser.add_argument("-i", "--inventory", type=Path, action="append", help="may be given more than once")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
+    commands.add_parser(
+        "older", help="build Kubernetes of the minor before, for tests of upgrades, print its directory"
+    )
     commands.add_parser("up", help="start the hosts")
     commands.add_parser("down", help="remove hosts, network, disks and state")
     commands.add_parser("status", help="print the state of each host as JSON")
@@ -31,6 +35,9 @@ def main() -> int:
     try:
         if arguments.command == "binaries":
             print(ensure_binaries())
+            return 0
+        if arguments.command == "older":
+            print(ensure_older())
             return 0
         lab = read_lab(arguments.inventory or [REPOSITORY / "inventory/lab"])
         match arguments.command:

@@ -42,15 +42,15 @@ GITHUB = "https://github.com"
 REACHABLE = f"{KUBERNETES_SITE}/stable.txt"
 REACH_TIMEOUT_S = 5
 
-_KUBERNETES_LDFLAGS = " ".join(
-    f"-X k8s.io/component-base/version.{key}={value}"
-    for key, value in (
-        ("gitVersion", f"v{KUBERNETES_VERSION}"),
-        ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
-        ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
-        ("gitTreeState", "clean"),
-    )
-)
+
+def kubernetes_build(name: str, module: str, version: str) -> Build:
+    """One program of Kubernetes of this release."""
+    major, minor, _ = version.split(".")
+    said = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    ldflags = " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in said.items())
+    return Build(name, module, f"k8s.io/kubernetes/cmd/{name}", ldflags)
+
+
 CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
 _CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
 CONTAINERD_BUILDS = tuple(
@@ -74,7 +74,7 @@ TOOLKIT_BUILDS = tuple(
     for name in ("nvidia-ctk", "nvidia-cdi-hook")
 )
 BUILDS = (
-    *(Build(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _KUBERNETES_LDFLAGS) for name in KUBERNETES),
+    *(kubernetes_build(name, "kubernetes", KUBERNETES_VERSION) for name in KUBERNETES),
     Build("etcd", "etcd", "go.etcd.io/etcd/server/v3", version=ETCD_VERSION),
     Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", version=ETCD_VERSION),
     Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", version=ETCD_VERSION),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import parse_show
+from ansible_collections.muster.fleet.plugins.modules import upgrade_facts
+from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER, program
 from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of
 
 
@@ -43,6 +46,32 @@ def test_program(tmp_path: Path, process: str, installed: str, ready: str, expec
 
 
 def test_a_plan_reads_what_a_host_says() -> None:
-    found = {"programs": {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}, "sick": "no leader"}
+    programs = {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}
+    found = {"programs": programs, "sick": "no leader", "closed": False}
     host = host_of("etcd-1", found)
     assert (host.sick, host.programs["etcd"].running, str(host.programs["etcd"].wanted)) == ("no leader", None, "3.7.3")
+
+
+@pytest.mark.parametrize(
+    ("loaded", "state", "closed"),
+    [
+        ("loaded", "disabled", True),
+        ("loaded", "enabled", False),
+        # A fleet without standing admission has nothing to close.
+        ("not-found", "", False),
+    ],
+)
+def test_admission_is_closed_where_the_admitter_is_disabled(
+    monkeypatch: pytest.MonkeyPatch, loaded: str, state: str, closed: bool
+) -> None:
+    """Whether it runs does not say it: one that has failed is no sign of an upgrade."""
+    unit = parse_show(ADMITTER, f"LoadState={loaded}\nUnitFileState={state}\nActiveState=failed", None)
+    monkeypatch.setattr(upgrade_facts, "show", lambda name: unit)
+    monkeypatch.setattr(upgrade_facts, "_sick", lambda given: "")
+    given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/"}
+
+    def looked(server: str) -> object:
+        return upgrade_facts.look(SimpleNamespace(params={**given, "server": server}))["closed"]  # type: ignore[arg-type]
+
+    assert looked("https://192.0.2.1:6443/readyz") is closed
+    assert looked("") is False

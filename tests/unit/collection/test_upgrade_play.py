@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
 from gpu_burnin.fleet.driver_upgrade import book, lock
 
@@ -70,6 +71,21 @@ def test_what_runs_is_changed_one_host_after_the_other_and_the_first_failure_end
         assert "any_errors_fatal" not in play
         (task,) = play["tasks"]
         assert "upgrade_stop.yml" in str(task["rescue"])
+
+
+def test_admission_that_is_closed_stays_closed_over_a_reboot_and_is_opened_after_the_servers() -> None:
+    """What is disabled is what upgrade_facts takes for closed. How it is chosen: test_upgrade_rules.py."""
+    by_host = [str(play["hosts"]) for play in plays()]
+    closing = next(number for number, hosts in enumerate(by_host) if "upgrade_closed" in hosts)
+    opening = next(number for number, hosts in enumerate(by_host) if "upgrade_opened" in hosts)
+    assert closing < by_host.index("upgrade_servers") < opening
+    (stop,) = plays()[closing]["tasks"]
+    assert stop["ansible.builtin.systemd_service"] == {"name": ADMITTER, "state": "stopped", "enabled": False}
+    see, run = plays()[opening]["tasks"]
+    assert (see["ansible.builtin.import_role"]["tasks_from"], run["ansible.builtin.import_role"]["name"]) == (
+        "verify",
+        "muster.fleet.admitter",
+    )
 
 
 def test_it_knows_the_programs_of_each_group_as_preflight_does() -> None:

@@ -177,7 +177,41 @@ def test_a_part_is_that_part(part: str, phases: set[str]) -> None:
     [("1.35.4", "all", True), ("1.35.4", "nodes", False), ("1.36.1", "all", False)],
 )
 def test_admission_is_closed_while_a_server_has_no_gate(running: str, part: str, closed: bool) -> None:
-    assert rules.plan(Fleet(fleet(server=(running, "1.36.3"))), part).close_admission == closed
+    planned = rules.plan(Fleet(fleet(server=(running, "1.36.3"))), part)
+    assert (planned.close_admission, planned.open_admission) == (closed, closed)
+
+
+def half_way(old: str, sick: str = "") -> Groups:
+    """A run from 1.35.4 has closed admission, brought api-1 to its end, and was cut; api-2 runs `old`."""
+    groups = fleet(server=("1.36.3", "1.36.3"))
+    for name in ("api-1", "api-2"):
+        change(groups, "kube_apiserver", name, closed=True)
+    return change(groups, "kube_apiserver", "api-2", programs=programs(SERVERS, old, "1.36.3"), sick=sick)
+
+
+def test_a_run_that_goes_on_opens_what_the_one_before_it_has_closed() -> None:
+    """Also when nothing else is left to do: the servers were done, and the run ended before it opened admission."""
+
+    def admission(groups: Groups, part: str) -> tuple[bool, bool]:
+        planned = rules.plan(Fleet(groups), part)
+        return planned.close_admission, planned.open_admission
+
+    assert admission(half_way("1.36.3"), "all") == (False, True)
+    nothing_else = Fleet(half_way("1.36.3"))
+    assert rules.lines(nothing_else, rules.plan(nothing_else, "all")) == [
+        "Admission, which an earlier run has closed, is opened."
+    ]
+    assert admission(half_way("1.36.3"), "nodes") == (False, True)
+    # A server without the gate still serves: it stays closed where this run does not change that.
+    assert admission(half_way("1.35.4"), "all") == (True, True)
+    assert admission(half_way("1.35.4"), "nodes") == (False, False)
+
+
+def test_a_sick_server_without_the_gate_closes_admission_too() -> None:
+    """It is not ready, and may answer those who ask it all the same."""
+    planned = rules.plan(Fleet(half_way("1.35.4", sick="answered 500")), "all")
+    assert (planned.close_admission, planned.open_admission) == (True, True)
+    assert planned.phases["servers"] == ("api-2",)
 
 
 def test_another_minor_of_kubelet_leaves_nodes_with_work() -> None:

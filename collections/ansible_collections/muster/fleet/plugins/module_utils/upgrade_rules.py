@@ -50,12 +50,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Host:
-    """What a host says. `sick`: why its member or API server does not answer; `work`: pods that a drain would move."""
+    """What a host says. `sick`: why its member or API server does not answer; `work`: pods that a drain would move;
+    `closed`: whether its admitter is out of service since an upgrade that did not come to its end."""
 
     name: str
     programs: Mapping[str, Program]
     sick: str = ""
     work: tuple[str, ...] = ()
+    closed: bool = False
 
     def of(self, names: Sequence[str]) -> list[tuple[str, Program]]:
         """Those of the named programs that it has."""
@@ -91,10 +93,14 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Plan:
-    """The hosts of each phase in their order. `left`: nodes that stay as they are, with the reason."""
+    """The hosts of each phase in their order. `left`: nodes that stay as they are, with the reason.
+
+    Admission is closed before the servers change, and opened when they are done.
+    """
 
     phases: Mapping[str, tuple[str, ...]]
     close_admission: bool = False
+    open_admission: bool = False
     left: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -121,12 +127,23 @@ def plan(fleet: Fleet, part: str) -> Plan:
         "nodes": tuple(name for name in behind(NODES, NODE_PROGRAMS) if name not in left),
     }
     chosen = {phase: names if phase in PARTS[part] else () for phase, names in phases.items()}
-    before_gate = any(version < GATE_SINCE for version in fleet.running(SERVER, "kube_apiserver"))
-    return Plan(chosen, before_gate and bool(chosen["servers"]), left if "nodes" in PARTS[part] else {})
+    close, opened = _admission(fleet, bool(chosen["servers"]))
+    return Plan(chosen, close, opened, left if "nodes" in PARTS[part] else {})
+
+
+def _admission(fleet: Fleet, servers_change: bool) -> tuple[bool, bool]:
+    """Whether admission is to be closed, and to be opened. A server that is sick may serve somebody: it counts."""
+    servers = fleet.hosts("kube_apiserver")
+    running = [program.running for host in servers for _, program in host.of([SERVER]) if program.running]
+    without_gate = any(version < GATE_SINCE for version in running)
+    close = without_gate and servers_change
+    return close, close or (not without_gate and any(host.closed for host in servers))
 
 
 def lines(fleet: Fleet, planned: Plan) -> list[str]:
-    """For people: one line for each program that changes, in their order, and for each node that is left."""
+    """For people: one line for each program that changes, in their order, and for each node that is left; and what is
+    left of an earlier run.
+    """
     names = {"servers": (SERVER,), "controllers": CONTROLLERS, "nodes": NODE_PROGRAMS}
     hosts = {host.name: host for host in fleet.hosts(*PROGRAMS)}
     told = [
@@ -136,6 +153,8 @@ def lines(fleet: Fleet, planned: Plan) -> list[str]:
         for name, program in hosts[host].of(names.get(phase, ("etcd",)))
         if not program.current
     ]
+    if planned.open_admission and not planned.close_admission:
+        told.append("Admission, which an earlier run has closed, is opened.")
     return [*told, *(f"{name}: left as it is, {why}" for name, why in planned.left.items())]
 
 

@@ -12,7 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, kube
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import file_sha256
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import main_pid
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import main_pid, show
 
 DOCUMENTATION = r"""
 module: upgrade_facts
@@ -79,7 +79,13 @@ sick:
   description: Why the member of etcd or the API server does not serve; empty where it does.
   type: str
   returned: success
+closed:
+  description: Whether an upgrade has closed admission on this host of an API server, and none has opened it since.
+  type: bool
+  returned: success
 """
+
+ADMITTER = "muster-admitter.service"
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "programs": {"type": "list", "elements": "str", "required": True},
@@ -107,6 +113,12 @@ def _process(name: str) -> Path | None:
     return Path(f"/proc/{pid}/exe") if pid else None
 
 
+def _closed() -> bool:
+    """The admitter is enabled wherever it is installed, but between the two: so a reboot does not start it."""
+    admitter = show(ADMITTER)
+    return admitter.loaded and not admitter.enabled
+
+
 def _sick(given: dict[str, Any]) -> str:
     if given["etcd"]:
         credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
@@ -130,7 +142,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         name: program(name, str(given["checksums"].get(name, "")).lower(), *places, _process(name))
         for name in given["programs"]
     }
-    return {"changed": False, "programs": found, "sick": _sick(given)}
+    return {"changed": False, "programs": found, "sick": _sick(given), "closed": bool(given["server"]) and _closed()}
 
 
 def main() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ EXAMPLES = r"""
 - name: Judge the upgrade
   muster.fleet.upgrade_plan:
     groups: {etcd: [etcd-1]}
-    facts: {etcd-1: {programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}, sick: ""}}
+    facts: {etcd-1: {programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}, sick: "", closed: false}}
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
   delegate_to: localhost
 """
@@ -82,6 +83,10 @@ phases:
   returned: with judge
 close_admission:
   description: Whether no node may be let in until every API server has the gate on its disk.
+  type: bool
+  returned: with judge
+open_admission:
+  description: Whether admission is to be opened once the servers are done, also where an earlier run has closed it.
   type: bool
   returned: with judge
 etcd:
@@ -116,7 +121,7 @@ def host_of(name: str, found: Mapping[str, Any], work: tuple[str, ...] = ()) -> 
         one: rules.Program(parse(facts["running"]), parse(facts["wanted"]), facts["current"])
         for one, facts in found["programs"].items()
     }
-    return rules.Host(name, programs, found["sick"], work)
+    return rules.Host(name, programs, found["sick"], work, found["closed"])
 
 
 def _changes_minor(host: rules.Host) -> bool:
@@ -136,7 +141,7 @@ def _fleet(given: Mapping[str, Any]) -> rules.Fleet:
             if host and group in rules.NODES and _changes_minor(host):
                 cluster = cluster or Cluster(KubeApi(Path(given["kubeconfig"])), Names(given["domain"]))
                 work = tuple(f"{pod.namespace}/{pod.name}" for pod in working(cluster.pods(name)))
-                host = rules.Host(name, host.programs, host.sick, work)
+                host = replace(host, work=work)
             groups[group][name] = host
     return rules.Fleet(groups)
 
@@ -159,6 +164,7 @@ def judge(module: AnsibleModule) -> dict[str, Any]:
         "changed": False,
         "phases": {phase: list(hosts) for phase, hosts in planned.phases.items()},
         "close_admission": planned.close_admission,
+        "open_admission": planned.open_admission,
         "etcd": etcd.release if etcd else "",
         "text": rules.lines(fleet, planned) or ["Everything runs as the inventory pins it."],
         "state": state,

@@ -1,0 +1,49 @@
+"""Kubernetes of the minor before the fleet's, for tests of an upgrade over a minor: built on demand only."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+from .binaries import GO, KUBERNETES, kubernetes_build
+from .golang import build_key, go_build, install_go, ready_go
+from .kept import PART, keep
+from .machine import locked
+from .paths import cache_dir
+from .progress import Progress, preparing
+
+OLDER_VERSION = "1.35.4"
+NAMES = tuple(name for name in KUBERNETES if name != "kubectl")
+BUILDS = tuple(kubernetes_build(name, "kubernetes135", OLDER_VERSION) for name in NAMES)
+
+
+def older_dir() -> Path:
+    """Where they are once they are built; another directory for another way of building them."""
+    key = hashlib.sha256(repr([build_key(build) for build in BUILDS]).encode()).hexdigest()
+    return cache_dir() / "older" / f"{OLDER_VERSION}-{key[:12]}"
+
+
+def ensure_older(progress: Progress | None = None) -> Path:
+    """Return the directory with all of NAMES, each whole. Cold on two cores it takes ten minutes and more.
+
+    Raises LabError when a build fails.
+    """
+    directory = older_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    with (
+        preparing(progress) as shown,
+        locked(directory / ".lock", lambda: shown.say("waiting for another build of the same programs")),
+    ):
+        missing = [build for build in BUILDS if not (directory / build.name).exists()]
+        shown.plan([GO] if missing and not ready_go() else [])
+        shown.plan(f"build {build.name} {OLDER_VERSION}" for build in missing)
+        for number, build in enumerate(missing, 1):
+            if not ready_go():
+                shown.stage(GO)
+                install_go()
+            shown.stage(f"build {build.name} {OLDER_VERSION}", f"{number} of {len(missing)}")
+            with tempfile.TemporaryDirectory(prefix=PART, dir=directory) as part:
+                go_build(build, Path(part))
+                keep(Path(part) / build.name, directory / build.name)
+    return directory
