@@ -5,6 +5,7 @@ What several areas need is here: ansible-playbook and the lab's fake NVML.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -44,6 +45,11 @@ def ansible_plugins() -> None:
     from ansible.plugins.loader import init_plugin_loader
 
     init_plugin_loader()
+    # Tests have imported them before, as plain packages: through these, Ansible's finder, which is in charge from now
+    # on, loads no further module of the collection ("collection metadata was not loaded").
+    for package in ("ansible_collections", "ansible_collections.muster", "ansible_collections.muster.fleet"):
+        sys.modules.pop(package, None)
+    importlib.import_module("ansible_collections.muster.fleet")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -33,6 +34,12 @@ def test_workers_inherit_plugins_and_the_gpu_data() -> None:
     command = [sys.executable, "-c", SCRIPT, str(REPOSITORY / "collections")]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_modules_can_still_be_imported_once_ansible_s_plugins_are_in_this_process(ansible_plugins: None) -> None:
+    module = importlib.import_module("ansible_collections.muster.fleet.plugins.modules.clock_skew")
+    # Found and loaded anew, which nobody else needs of this one.
+    assert importlib.reload(module).ARGUMENT_SPEC["max_skew_s"]["default"] == 0.5
 
 
 def test_the_checkout_s_configuration_preloads() -> None:

@@ -30,6 +30,7 @@ author:
 EXAMPLES = r"""
 - name: Refuse a clock that differs
   muster.fleet.clock_skew:
+    max_skew_s: 0.5
 """
 
 RETURN = r"""

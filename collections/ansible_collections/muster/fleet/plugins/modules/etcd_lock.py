@@ -28,7 +28,7 @@ short_description: Keep a second operation off an etcd cluster
 version_added: "0.2.0"
 description:
   - Takes a lock in a folder of the controller for the run of C(ansible-playbook) that calls it, and refuses with who
-    has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out: it is
+    has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out. It is
     taken over, with a warning that says whose it was and since when. Check mode takes nothing, and warns of another.
 options:
   directory:
