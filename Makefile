@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian bench bench-ansible bench-disk bench-engine bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian bench bench-ansible bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench-disk: setup-dev ## Print how near the probe of etcd's disk is to fio, on a
 
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine
+
+bench-events: setup-dev ## Print what a storm of events does to writes of everything else (needs the lab's binaries; 5 minutes)
+	@python -m tests.bench.event_storm
 
 bench-muster: setup-dev ## Print what muster baseline, status and why take for 7,500 nodes and their history (needs the lab's binaries)
 	@python -m tests.bench.baseline

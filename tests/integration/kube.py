@@ -304,7 +304,7 @@ def apply_ledger(server: Server) -> None:
 
 
 @contextmanager
-def api_server(directory: Path, *flags: str) -> Iterator[Server]:
+def api_server(directory: Path, *flags: str, etcd_flags: Sequence[str] = ("--unsafe-no-fsync",)) -> Iterator[Server]:
     """etcd and kube-apiserver, with further flags, ready and with the fleet's RBAC, until the block ends.
 
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
@@ -329,7 +329,7 @@ def api_server(directory: Path, *flags: str) -> Iterator[Server]:
         f"--listen-peer-urls={peer_url}",
         f"--initial-advertise-peer-urls={peer_url}",
         f"--initial-cluster=test={peer_url}",
-        "--unsafe-no-fsync",
+        *etcd_flags,
     ]
     apiserver = [
         str(place / "kube-apiserver"),

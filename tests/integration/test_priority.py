@@ -5,9 +5,13 @@ A real API server with few places. Compared are its own counts of one run.
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
+import statistics
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -19,6 +23,7 @@ from tests.integration.kube import Client, Server, until
 LEVELS = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
 SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+EVENTS = "/api/v1/namespaces/default/events"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 STORMING, THREADS, OBJECTS = 6, 48, 150
 WAITED = re.compile(
@@ -131,3 +136,47 @@ def test_in_a_storm_of_lists_admission_and_heartbeats_are_served_and_do_not_wait
     print({schema: f"waited {value * 1000:.1f} ms" for schema, value in mean.items()})
     assert mean["muster-admission"] < mean["global-default"] / 5, mean
     assert mean["system-node-high"] < mean["global-default"] / 5, mean
+
+
+def an_event(node: str) -> dict[str, object]:
+    return {
+        "metadata": {"generateName": f"{node}.", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node, "namespace": "default"},
+    }
+
+
+def events(client: Client, node: str, go_on: Callable[[int], bool]) -> list[float]:
+    """Write events on one connection while that says so; the seconds that each took."""
+    took_s: list[float] = []
+    connection = http.client.HTTPSConnection("127.0.0.1", client.port, context=client.context, timeout=60)
+    try:
+        while go_on(len(took_s)):
+            began_s = time.monotonic()
+            connection.request("POST", EVENTS, json.dumps(an_event(node)), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == 201, answer.read()
+            answer.read()
+            took_s.append(time.monotonic() - began_s)
+    finally:
+        connection.close()
+    return took_s
+
+
+def test_a_node_that_storms_with_events_waits_in_its_own_queues(crowded: Server) -> None:
+    storming, other = kubelet(crowded, "gpu-902"), kubelet(crowded, "gpu-903")
+    assert level_of(crowded, other, "POST", EVENTS, an_event("gpu-903")) == "system"
+    over = threading.Event()
+    with ThreadPoolExecutor(THREADS) as threads:
+        try:
+            running = [
+                threads.submit(events, storming, "gpu-902", lambda done: not over.is_set()) for _ in range(THREADS)
+            ]
+            before = waits(crowded).get("system-nodes", (0, 0))
+            until("a queue", lambda: waits(crowded).get("system-nodes", (0, 0))[1] > before[1] + 1, 60)
+            others_s = events(other, "gpu-903", lambda done: done < 60)
+        finally:
+            over.set()
+        storms_s = [seconds for thread in running for seconds in thread.result()]
+    mine_s, theirs_s = statistics.median(others_s), statistics.median(storms_s)
+    print(f"an event took {theirs_s * 1000:.0f} ms for the node that storms, {mine_s * 1000:.0f} ms for another one")
+    assert mine_s < theirs_s / 2

@@ -1,0 +1,1 @@
+"""What a storm of events does to everything else."""
