@@ -67,7 +67,7 @@ bench-disk: setup-dev ## Print how near the probe of etcd's disk is to fio, on a
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine
 
-bench-events: setup-dev ## Print what a storm of events does to writes of everything else (needs the lab's binaries; 5 minutes)
+bench-events: setup-dev ## Print what a storm of events does to writes of everything else (needs root and the lab's binaries; 5 minutes)
 	@python -m tests.bench.event_storm
 
 bench-muster: setup-dev ## Print what muster baseline, status and why take for 7,500 nodes and their history (needs the lab's binaries)

@@ -16,9 +16,14 @@ SIZE_BYTES = 192 * 1024**2
 _SECTOR_BYTES = 512
 
 
+def can_be_mounted() -> bool:
+    """Whether a disk can be made here."""
+    return os.geteuid() == 0 and Path("/dev/loop-control").exists()
+
+
 def can_be_slow() -> bool:
-    """Whether a slow disk can be made here."""
-    return os.geteuid() == 0 and Path("/dev/loop-control").exists() and THROTTLE.exists()
+    """Whether a slow one can be made here."""
+    return can_be_mounted() and THROTTLE.exists()
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,11 @@ class Disk:
 
 
 @contextmanager
-def loop_disk(directory: Path) -> Iterator[Disk]:
+def loop_disk(directory: Path, size_bytes: int = SIZE_BYTES) -> Iterator[Disk]:
     """An ext4 on a loop device over a file of `directory`, mounted as role local_ssd does, until the block ends."""
     image, mount_point = directory / "disk.img", directory / "disk"
     with image.open("wb") as file:
-        file.truncate(SIZE_BYTES)
+        file.truncate(size_bytes)
     mount_point.mkdir()
     device = _run("losetup", "--find", "--show", str(image)).strip()
     try:

@@ -12,8 +12,7 @@ from tests.bench.admission.api import Api
 from tests.integration.kube import NO_BINARIES, Part, Server, api_server, binaries, ended, free_ports
 
 FIRST_CORE, SECOND_CORE = 0, 1
-# Where root may say so, both go before what else runs here, and the writer's side before the storm's.
-WRITERS_NICENESS, STORMS_NICENESS = (-15, -5) if os.geteuid() == 0 else (0, 10)
+STORMS_NICENESS = 10
 WRITERS = 4
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -55,7 +54,7 @@ def site(disk: Path, memory: Path) -> Iterator[Site]:
             with ended(other):
                 other.start()
                 joined.wait_ready()
-                first = [settle(part, FIRST_CORE, WRITERS_NICENESS) for part in (split.etcd, split.apiserver, other)]
+                first = [settle(part, FIRST_CORE, 0) for part in (split.etcd, split.apiserver, other)]
                 second = [settle(events, SECOND_CORE, STORMS_NICENESS), os.getpid()]
                 admin = Api.of(split, "admin", ["muster:admins"])
                 for number in range(WRITERS):
