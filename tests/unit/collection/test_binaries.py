@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import binaries
@@ -78,6 +79,14 @@ def test_refuses_and_keeps_the_old(mirror: str, tmp_path: Path, path: str, sha25
         binaries.install(mirror + path, str(target), sha256, 0o755, 5)
     assert target.read_text() == "old"
     assert [file.name for file in target.parent.iterdir()] == ["etcd"]
+
+
+def test_what_does_not_fit_is_not_begun(mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(binaries.shutil, "disk_usage", lambda path: SimpleNamespace(free=len(CONTENT) - 1))
+    with pytest.raises(FleetError, match="there are 0 MiB free where it is to go; make room there"):
+        binaries.install(f"{mirror}/etcd", str(tmp_path / "bin/etcd"), SHA, 0o755, 5)
+    assert list((tmp_path / "bin").iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/etcd", "file:///none/etcd", "nonsense"])

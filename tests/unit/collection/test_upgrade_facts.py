@@ -47,9 +47,23 @@ def test_program(tmp_path: Path, process: str, installed: str, ready: str, expec
 
 def test_a_plan_reads_what_a_host_says() -> None:
     programs = {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}
-    found = {"programs": programs, "sick": "no leader", "closed": False}
+    found = {"programs": programs, "sick": "no leader", "room": "has none", "closed": False}
     host = host_of("etcd-1", found)
+    assert host.room == "has none"
     assert (host.sick, host.programs["etcd"].running, str(host.programs["etcd"].wanted)) == ("no leader", None, "3.7.3")
+
+
+def test_what_lies_ready_and_is_not_installed_needs_room(tmp_path: Path) -> None:
+    ready, installed = tmp_path / "ready", tmp_path / "bin"
+    assert upgrade_facts.room({}, installed, ready, 0) == ""
+    checksums = {name: place(ready / name, name * 1_000_000) for name in ("etcd", "etcdctl", "kubelet")}
+    place(ready / "stale", "1" * 1_000_000)
+    place(installed / "kubelet", "kubelet" * 1_000_000)
+    place(installed / "etcd", "old")
+    needed = sum((ready / name).stat().st_size for name in ("etcd", "etcdctl"))
+    assert upgrade_facts.room(checksums, installed, ready, needed) == ""
+    said = upgrade_facts.room(checksums, installed, ready, needed - 1)
+    assert said == f"has 10 MiB free in {installed}, and etcd, etcdctl need 10"
 
 
 @pytest.mark.parametrize(

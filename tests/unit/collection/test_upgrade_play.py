@@ -88,6 +88,41 @@ def test_admission_that_is_closed_stays_closed_over_a_reboot_and_is_opened_after
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sick", ["no leader", ""])
+def test_what_lay_ready_is_removed_also_when_it_is_refused(
+    tmp_path: Path, ansible_playbook: Playbook, sick: str
+) -> None:
+    """The real plays from the judgement on, of a fleet that has nothing to upgrade, or must not."""
+    real = {play["name"]: play for play in plays()}
+    kept = ["Judge, and choose what is left to do", "Remove what lay ready", "Say what runs"]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([real[name] for name in kept]))
+    (tmp_path / "files").symlink_to(ROOT / "playbooks/files")
+    runs = {"etcd": {"running": "3.6.16", "wanted": "3.6.16", "current": True}}
+    found = {"programs": runs, "sick": sick, "room": "", "closed": False}
+    groups = {"etcd": {"hosts": {"etcd-1": {"upgrade_found": found}}}}
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "part": "all", "fleet_domain": "a.b"}
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    (ready / "etcd").write_text("program")
+    lock_file = book.lock_path(tmp_path / "state/etcd-lock-main")
+    done = ansible_playbook("play.yml", "-e", f"upgrade_dir={ready}", inventory=str(path))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert not ready.exists() and not lock_file.exists(), said
+    assert (done.returncode == 0) is (sick == ""), said
+    assert ("nothing was changed, the upgrade is refused" in said) is (sick != "")
+    assert ("etcd-1: its etcd is not healthy: no leader; repair it first" in said) is (sick != "")
+
+
+def test_a_host_that_cannot_have_all_programs_ready_keeps_none() -> None:
+    (lay,) = (task for task in plays()[1]["tasks"] if "rescue" in task)
+    _, remove, tell = lay["rescue"]
+    assert remove["ansible.builtin.file"] == {"path": "{{ upgrade_dir }}", "state": "absent"}
+    assert remove["check_mode"] is False and "ansible.builtin.fail" in tell
+
+
 def test_it_knows_the_programs_of_each_group_as_preflight_does() -> None:
     _, look, *_ = plays()
     defaults = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text())

@@ -107,6 +107,10 @@ def test_what_is_allowed(groups: Groups) -> None:
             change(fleet(), "etcd", "etcd-1", programs={"etcd": Program(parse("3.6.16"), None, False)}),
             "etcd-1: the etcd of kube_binaries_checksums does not say its version",
         ),
+        (
+            change(fleet(), "gpu_nodes", "gpu-1", room="has 1 MiB free in /usr/local/bin, and kubelet need 80"),
+            "gpu-1: has 1 MiB free in /usr/local/bin, and kubelet need 80; make room there",
+        ),
         (change(fleet(), "etcd", "etcd-2", sick="no leader"), "etcd-2: its etcd is not healthy: no leader; repair it"),
     ],
 )

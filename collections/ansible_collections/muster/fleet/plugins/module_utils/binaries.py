@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import os
 import re
+import shutil
 import stat
 import urllib.error
 import urllib.request
@@ -98,7 +99,7 @@ def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> No
     target = Path(path)
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with files.replacing(target) as stream:
-        digest = _download(url, stream.write, timeout_s)
+        digest = _download(url, stream.write, shutil.disk_usage(target.parent).free, timeout_s)
         if digest != sha256.lower():
             raise FleetError(
                 f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
@@ -107,12 +108,17 @@ def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> No
         os.fchmod(stream.fileno(), mode)
 
 
-def _download(url: str, write: Callable[[bytes], object], timeout_s: float) -> str:
+def _download(url: str, write: Callable[[bytes], object], free_bytes: int, timeout_s: float) -> str:
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             expected = response.headers.get("Content-Length")
             received = 0
+            if expected is not None and int(expected) > free_bytes:
+                raise FleetError(
+                    f"{url} has {int(expected) >> 20} MiB, and there are {free_bytes >> 20} MiB free where it is to "
+                    "go; make room there"
+                )
             while chunk := response.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 write(chunk)

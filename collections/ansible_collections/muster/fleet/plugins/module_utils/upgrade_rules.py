@@ -51,13 +51,15 @@ class Program:
 @dataclass(frozen=True)
 class Host:
     """What a host says. `sick`: why its member or API server does not answer; `work`: pods that a drain would move;
-    `closed`: whether its admitter is out of service since an upgrade that did not come to its end."""
+    `closed`: whether its admitter is out of service since an upgrade that did not come to its end; `room`: what is too
+    small for the programs that lie ready."""
 
     name: str
     programs: Mapping[str, Program]
     sick: str = ""
     work: tuple[str, ...] = ()
     closed: bool = False
+    room: str = ""
 
     def of(self, names: Sequence[str]) -> list[tuple[str, Program]]:
         """Those of the named programs that it has."""
@@ -106,7 +108,7 @@ class Plan:
 
 def problems(fleet: Fleet) -> list[Problem]:
     """Everything that speaks against it, all at once."""
-    found = [*_silent(fleet), *_nameless(fleet)]
+    found = [*_silent(fleet), *_nameless(fleet), *_crowded(fleet)]
     for cluster in CLUSTERS:
         found += [*_sick(fleet, cluster, "etcd"), *_etcd(fleet, cluster)]
     return [*found, *_sick(fleet, "kube_apiserver", SERVER), *_servers(fleet), *_controllers(fleet), *_nodes(fleet)]
@@ -190,6 +192,12 @@ def _nameless(fleet: Fleet) -> Iterator[Problem]:
                     "correct the mirror and the checksum",
                     (host.name,),
                 )
+
+
+def _crowded(fleet: Fleet) -> Iterator[Problem]:
+    for host in {host.name: host for host in fleet.hosts(*PROGRAMS)}.values():
+        if host.room:
+            yield Problem(host.room, "make room there", (host.name,))
 
 
 def _sick(fleet: Fleet, group: str, program: str) -> Iterator[Problem]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,10 @@ sick:
   description: Why the member of etcd or the API server does not serve; empty where it does.
   type: str
   returned: success
+room:
+  description: What is too small for the programs that lie ready, in words; empty where there is room.
+  type: str
+  returned: success
 closed:
   description: Whether an upgrade has closed admission on this host of an API server, and none has opened it since.
   type: bool
@@ -106,6 +111,19 @@ def program(name: str, sha256: str, installed: Path, ready: Path, process: Path 
     wanted = ask((installed if right else ready) / name)
     current = right and (process is None or file_sha256(str(process)) == sha256)
     return {"running": str(ran or ""), "wanted": str(wanted or ""), "current": current}
+
+
+def room(checksums: dict[str, str], installed: Path, ready: Path, free_bytes: int) -> str:
+    """What is too small for what lies ready and is not installed; empty where there is room.
+
+    All of it counts: what is replaced takes its place until its process ends.
+    """
+    names = [path.name for path in ready.iterdir() if path.name in checksums] if ready.is_dir() else []
+    lacking = [name for name in names if file_sha256(str(installed / name)) != str(checksums[name]).lower()]
+    needed = sum((ready / name).stat().st_size for name in lacking)
+    if needed <= free_bytes:
+        return ""
+    return f"has {free_bytes >> 20} MiB free in {installed}, and {', '.join(sorted(lacking))} need {needed >> 20}"
 
 
 def _process(name: str) -> Path | None:
@@ -142,7 +160,13 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         name: program(name, str(given["checksums"].get(name, "")).lower(), *places, _process(name))
         for name in given["programs"]
     }
-    return {"changed": False, "programs": found, "sick": _sick(given), "closed": bool(given["server"]) and _closed()}
+    return {
+        "changed": False,
+        "programs": found,
+        "sick": _sick(given),
+        "room": room(given["checksums"], *places, shutil.disk_usage(places[0]).free),
+        "closed": bool(given["server"]) and _closed(),
+    }
 
 
 def main() -> None:

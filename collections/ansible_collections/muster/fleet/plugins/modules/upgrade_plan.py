@@ -71,7 +71,9 @@ EXAMPLES = r"""
 - name: Judge the upgrade
   muster.fleet.upgrade_plan:
     groups: {etcd: [etcd-1]}
-    facts: {etcd-1: {programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}, sick: "", closed: false}}
+    facts:
+      etcd-1:
+        {programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}, sick: "", room: "", closed: false}
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
   delegate_to: localhost
 """
@@ -121,7 +123,7 @@ def host_of(name: str, found: Mapping[str, Any], work: tuple[str, ...] = ()) -> 
         one: rules.Program(parse(facts["running"]), parse(facts["wanted"]), facts["current"])
         for one, facts in found["programs"].items()
     }
-    return rules.Host(name, programs, found["sick"], work, found["closed"])
+    return rules.Host(name, programs, found["sick"], work, found["closed"], found["room"])
 
 
 def _changes_minor(host: rules.Host) -> bool:
