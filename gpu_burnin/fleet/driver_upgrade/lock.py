@@ -115,7 +115,7 @@ def _told(old: Lock, directory: Path, mine: Owner) -> str:
 def _ended(old: Lock) -> str:
     return (
         f"{old.who} {old.what} since {old.since} (process {old.owner.pid} on {old.owner.machine}), and that run is "
-        "dead: it ended without its summary; this run takes its lock over and goes on from what it left"
+        "dead: it failed, was refused or was killed; this run takes its lock over and goes on from what it left"
     )
 
 

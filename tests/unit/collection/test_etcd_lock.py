@@ -89,6 +89,27 @@ def test_the_lock_of_a_killed_run_is_told_and_taken_over_and_given_back(
 
 
 @pytest.mark.slow
+def test_the_lock_of_a_rotation_of_certificates_is_given_back_by_the_site_yml_named_after_it(
+    tmp_path: Path, ansible_playbook: Playbook
+) -> None:
+    """The real tasks of both playbooks, in one run of ansible-playbook; and site.yml alone gives back nothing."""
+    state = tmp_path / "state"
+    for name, path in (("rotate", ROOT / "playbooks/rotate_certificates.yml"), ("site", ROOT / "site.yml")):
+        (task,) = (one for part in yaml.safe_load(path.read_text()) for one in part.get("tasks", []) if MODULE in one)
+        look = {"ansible.builtin.command": f"ls {state}/etcd-lock-main/lock.json {state}/etcd-lock-events/lock.json"}
+        tasks = [task, look] if name == "rotate" else [task]
+        variables = {"ansible_python_interpreter": sys.executable, "fleet_state_dir": str(state)}
+        plays = [{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]
+        (tmp_path / f"{name}.yml").write_text(json.dumps(plays))
+    both = ansible_playbook("rotate.yml", "site.yml")
+    assert both.returncode == 0, both.stdout + both.stderr
+    assert not list(state.glob("*/lock.json"))
+    book.write_lock(state / "etcd-lock-main", DEAD)
+    assert ansible_playbook("site.yml").returncode == 0
+    assert book.read_lock(state / "etcd-lock-main") == DEAD
+
+
+@pytest.mark.slow
 def test_while_another_operation_runs_no_certificate_is_replaced(tmp_path: Path, ansible_playbook: Playbook) -> None:
     other = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "upgrades etcd")
     state = tmp_path / "state"
