@@ -304,9 +304,15 @@ def apply_ledger(server: Server) -> None:
 
 
 @contextmanager
-def api_server(directory: Path, *flags: str, etcd_flags: Sequence[str] = ("--unsafe-no-fsync",)) -> Iterator[Server]:
+def api_server(
+    directory: Path,
+    *flags: str,
+    etcd_flags: Sequence[str] = ("--unsafe-no-fsync",),
+    command: Callable[[Sequence[str]], Sequence[str]] = list,
+) -> Iterator[Server]:
     """etcd and kube-apiserver, with further flags, ready and with the fleet's RBAC, until the block ends.
 
+    `command` gives what is run in the place of the server's words.
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
     """
     place = binaries()
@@ -356,7 +362,11 @@ def api_server(directory: Path, *flags: str, etcd_flags: Sequence[str] = ("--uns
         *flags,
     ]
     server = Server(
-        port, directory, authority, Part(etcd, directory / "etcd.log"), Part(apiserver, directory / "apiserver.log")
+        port,
+        directory,
+        authority,
+        Part(etcd, directory / "etcd.log"),
+        Part(command(apiserver), directory / "apiserver.log"),
     )
     with ended(server.etcd, server.apiserver):
         server.etcd.start()
