@@ -98,10 +98,9 @@ class Fleet:
         hosts: dict[str, rules.Host | None] = {}
         for number, server in enumerate(self.servers, 1):
             process = Path(f"/proc/{server.apiserver.running.pid}/exe")  # type: ignore[union-attr]
-            facts = program(SERVER, sha256, new.parent, new.parent, process)
-            hosts[f"api-{number}"] = host_of(
-                f"api-{number}", {"programs": {SERVER: facts}, "sick": "", "closed": closed}
-            )
+            of = program(SERVER, sha256, new.parent, new.parent, process)
+            facts = {"programs": {SERVER: of}, "sick": "", "room": "", "closed": closed}
+            hosts[f"api-{number}"] = host_of(f"api-{number}", facts)
         return rules.Fleet({"kube_apiserver": hosts})
 
     def planned(self, closed: bool) -> tuple[tuple[str, ...], bool, bool]:
