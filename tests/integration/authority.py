@@ -27,22 +27,27 @@ class Authority:
         self._write("ca", certificate, self._key)
 
     def issue(
-        self, user: str, groups: Sequence[str] = (), *, server: bool = False, peer: str = ""
+        self, user: str, groups: Sequence[str] = (), *, server: bool = False, peer: str = "", ended: bool = False
     ) -> tuple[Path, Path]:
-        """Certificate and key files; a server's is for 127.0.0.1, that of a peer is for both sides at its address."""
+        """Certificate and key files; a server's is for 127.0.0.1, that of a peer is for both sides at its address.
+
+        One that has `ended` did so an hour ago.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server or peer else []
         usages += [] if server else [ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = self._builder(x509.Name(attributes), key)
+        builder = self._builder(x509.Name(attributes), key, dt.timedelta(hours=-1) if ended else dt.timedelta(days=1))
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if server or peer:
             address = x509.IPAddress(ipaddress.IPv4Address(peer or "127.0.0.1"))
             builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
         return self._write(secrets.token_hex(8), builder, key)
 
-    def _builder(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, valid: dt.timedelta = dt.timedelta(days=1)
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
@@ -50,8 +55,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))
-            .not_valid_after(now + dt.timedelta(days=1))
+            .not_valid_before(now + min(valid, dt.timedelta()) - dt.timedelta(minutes=5))
+            .not_valid_after(now + valid)
         )
 
     def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:

@@ -212,9 +212,9 @@ class Server:
             context.load_cert_chain(*self.authority.issue(user, groups))
         return Client(self.port, context)
 
-    def kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig file for that identity."""
-        certificate, key = self.authority.issue(user, groups)
+    def kubeconfig(self, user: str, groups: Sequence[str] = (), *, ended: bool = False) -> Path:
+        """A kubeconfig file for that identity; its certificate may have ended."""
+        certificate, key = self.authority.issue(user, groups, ended=ended)
         cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": str(self.authority.ca)}
         path = certificate.with_suffix(".kubeconfig")
         content = {

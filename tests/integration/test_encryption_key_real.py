@@ -15,8 +15,8 @@ from ansible_collections.muster.fleet.plugins.module_utils import encryption_key
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import encryption_key, encryption_scan
 
-from gpu_burnin.admission.client import KubeApi, Object
-from gpu_burnin.admission.rewrite import rewrite
+from gpu_burnin.admission.client import ApiError, KubeApi, Object
+from gpu_burnin.admission.rewrite import count, rewrite
 
 from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, defaults, ended, free_ports, render
 
@@ -215,6 +215,15 @@ def written(fleet: Fleet) -> Iterator[Writer]:
         behind = {name: value for name, value in writer.acknowledged.items() if there[name] < value}
         assert not behind
     print(f"{writer.writes} updates acknowledged, 0 lost")
+
+
+def test_before_anything_an_admin_is_told_that_the_certificate_has_ended(fleet: Fleet) -> None:
+    server = fleet.hosts[1].server
+    assert count(KubeApi(server.kubeconfig("admin", ["muster:admins"])), "secrets") >= 0
+    with pytest.raises(ApiError, match=r"Unauthorized.*the certificate in the kubeconfig has ended.*run site\.yml"):
+        count(KubeApi(server.kubeconfig("admin", ["muster:admins"], ended=True)), "secrets")
+    with pytest.raises(ApiError, match=r"look up|list secrets"):
+        count(KubeApi(server.kubeconfig("nobody")), "secrets")
 
 
 def test_a_run_that_ends_at_each_point_goes_on_and_nothing_is_lost(fleet: Fleet) -> None:
