@@ -14,10 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.modules import upgrade_plan
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -154,6 +157,8 @@ def refusing() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(b'{"kind": "Status", "message": "Unauthorized", "code": 401}')
 
+        do_POST = do_GET
+
         def log_message(self, *_: object) -> None:
             pass
 
@@ -165,18 +170,42 @@ def refusing() -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.slow
-def test_an_admin_whose_certificate_has_ended_gets_no_new_encryption_key(
-    state: Path, operate: Callable[..., str], refusing: str
-) -> None:
-    (state / "kubeconfig").mkdir()
-    kubeconfig = {
-        "clusters": [{"name": "c", "cluster": {"server": refusing}}],
+def kubeconfig_for(server: str, state: Path) -> Path:
+    """The admin's kubeconfig in its place."""
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": {}}],
         "current-context": "x",
     }
-    (state / "kubeconfig/admin.kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    path = state / "kubeconfig/admin.kubeconfig"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.parametrize("wanted", ["1.37.0", "1.36.3"])
+def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Path, refusing: str, wanted: str) -> None:
+    """As the admin, whose certificate has ended here."""
+    programs = {"kubelet": {"running": "1.36.1", "wanted": wanted, "current": False}}
+    params = {
+        "groups": {"gpu_nodes": ["gpu-1"]}, "part": "nodes", "judge": True, "domain": "muster.dev",
+        "facts": {"gpu-1": {"programs": programs, "sick": "", "room": "", "closed": False}},
+        "kubeconfig": str(kubeconfig_for(refusing, state)),
+    }  # fmt: skip
+    module: Any = SimpleNamespace(params=params)
+    if wanted == "1.36.3":
+        assert upgrade_plan.judge(module)["phases"]["nodes"] == ["gpu-1"]
+    else:
+        with pytest.raises(FleetError, match=r"Unauthorized.*has ended.*run site\.yml"):
+            upgrade_plan.judge(module)
+
+
+@pytest.mark.slow
+def test_an_admin_whose_certificate_has_ended_gets_no_new_encryption_key(
+    state: Path, operate: Callable[..., str], refusing: str
+) -> None:
+    kubeconfig_for(refusing, state)
     said = operate("rotate_encryption_key", {}, confirm="rotate")
     assert "Unauthorized" in said
     assert "the certificate in the kubeconfig has ended, or is of another CA; run site.yml, which renews it" in said
