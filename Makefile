@@ -66,7 +66,7 @@ bench-ansible: setup-lab ## Print what site.yml costs the controller for each no
 	@python -m tests.bench.ansible_cost
 
 bench-disk: setup-dev ## Print how near the probe of etcd's disk is to fio, on a disk as it is and on a slow one (needs fio; 3 minutes)
-	@python -m tests.bench.disk
+	@PYTHONPATH=collections python -m tests.bench.disk
 
 bench-engine: setup-dev ## Print what exact verification and the burn-in's machinery cost
 	@python -m tests.bench.engine

@@ -1,13 +1,24 @@
-"""What all tests share: signals as a terminal has them, and workers that no signal reaches."""
+"""What all tests share: the collection's plugins from the checkout, as ansible_collections.muster.fleet, signals as a
+terminal has them, and workers that no signal reaches.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from gpu_burnin.engine.worker_process import WorkerProcess
+
+from .lab.paths import REPOSITORY
+
+COLLECTIONS = str(REPOSITORY / "collections")
+# A worker of pytest-xdist begins with the path of the process that started it, and Ansible's finder refuses a package
+# that it finds on the path twice.
+if COLLECTIONS not in sys.path:
+    sys.path.insert(0, COLLECTIONS)
 
 
 @pytest.fixture(scope="session", autouse=True)

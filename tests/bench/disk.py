@@ -1,4 +1,4 @@
-"""The probe of etcd's disk beside fio, in turns on one file system: `python -m tests.bench.disk [--rounds N]`.
+"""The probe of etcd's disk beside fio, in turns on one file system: `make bench-disk`.
 
 Both write the same number of blocks, each followed by fdatasync, on an ext4 of a loop device: as it is, and made slow.
 Compared are the 99th percentile, which other load moves, and what reached the device for each write, which it does not.
@@ -19,11 +19,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.disk import NO_DISK, Disk, Reached, can_be_slow, loop_disk
-from tests.integration.kube import REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "collections"))
 from ansible_collections.muster.fleet.plugins.module_utils import disk_latency  # type: ignore[import-untyped]
+
+from tests.integration.disk import NO_DISK, Disk, Reached, can_be_slow, loop_disk
 
 # etcd's own recipe writes 2300 bytes (etcd.io, "How to benchmark an etcd disk with fio"); the module writes 8192.
 BLOCKS_BYTES = (8192, 2300)

@@ -7,7 +7,6 @@ With MUSTER_KEEP_LAB=1 a running lab is used as it is and left running: for work
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,10 +17,8 @@ from tests.lab.binaries import ensure_binaries
 
 from . import first_run
 from .fleet import Fleet
-from .kube import NO_BINARIES, REPOSITORY, Client, Server, api_server, apply_ledger, binaries
+from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
 
-# The collection's plugins from the checkout, as ansible_collections.muster.fleet.
-sys.path.insert(0, str(REPOSITORY / "collections"))
 # Of the server `small`.
 AUDIT_FILES, AUDIT_MIB = 2, 1
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"

@@ -1,7 +1,4 @@
-"""Unit tests import the collection's plugins from the checkout, as ansible_collections.muster.fleet.
-
-What several areas need is here: ansible-playbook and the lab's fake NVML.
-"""
+"""What several areas of unit tests need: ansible-playbook and the lab's fake NVML."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from tests.lab.nvml import fake_nvml as nvml_library
 from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "collections"))
 
 pytest_plugins = [
     "tests.support.engine_fixtures",
