@@ -137,38 +137,6 @@ def test_one_alertmanager_that_is_gone_is_told_by_the_other_side(both: Pair) -> 
 
 
 @contextmanager
-def _full(host: Host) -> Iterator[None]:
-    """A disk of the host's Prometheus without a free byte."""
-    running = host.parts["prometheus"].running
-    assert running is not None
-    # Its file system is mounted for this process alone.
-    filler = Path(f"/proc/{running.pid}/root/mnt/data/filler")
-    try:
-        with filler.open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        yield
-    finally:
-        filler.unlink()
-
-
-def test_a_prometheus_whose_disk_is_full_is_told_by_the_other(both: Pair) -> None:
-    full, watcher = both.hosts["mon-1"], both.hosts["mon-2"]
-    alert = 'ALERTS{alertname="MusterMonitoringStorage",alertstate="firing",instance="mon-1"}'
-    failed, age = "prometheus_tsdb_wal_writes_failed_total", 'time() - timestamp(up{job="prometheus"})'
-    until("the watcher reads its numbers", partial(_holds, watcher, f'{failed}{{instance="mon-1"}} == 0', 1), 60)
-    assert _holds(watcher, alert, 0)
-    with _full(full):
-        until("the watcher raises the alert", partial(_holds, watcher, alert, 1), 60)
-        until("it is told", lambda: "MusterMonitoringStorage" in both.told, 60)
-        # Nobody but the full one, which keeps nothing and so sees nothing of itself.
-        assert _holds(watcher, 'ALERTS{alertname="MusterMonitoringStorage",instance!="mon-1"}', 0)
-        assert _holds(full, alert, 0)
-        until("what it keeps is old", partial(_holds, full, f"{age} > 5", 2), 60)
-    until("it keeps again what it reads", partial(_holds, full, f"{age} < 5", 2), 60)
-
-
-@contextmanager
 def _exporter(page: str, answer: threading.Event) -> Iterator[None]:
     """A node_exporter of mon-1 that shows this page, once it may."""
 
@@ -237,3 +205,38 @@ def test_an_exporter_that_lies_hangs_or_shows_too_much_harms_its_own_host_alone(
             until(f"an exporter that {what} is not read", partial(_holds, watcher, f"{node} == 0", 1), 60)
             assert _holds(watcher, 'node_load1{many=~".+"}', 0)
             assert _holds(watcher, 'up{job="prometheus"} == 1', 2)
+
+
+@contextmanager
+def _full(host: Host) -> Iterator[None]:
+    """A disk of the host's Prometheus without a free byte."""
+    running = host.parts["prometheus"].running
+    assert running is not None
+    # Its file system is mounted for this process alone.
+    data = Path(f"/proc/{running.pid}/root/mnt/data")
+    # With no room for the first file of chunks, after 120 samples, Prometheus ends ("panic: preallocate").
+    until("its first file of chunks to be there", lambda: any((data / "chunks_head").iterdir()), 180)
+    filler = data / "filler"
+    try:
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        yield
+    finally:
+        filler.unlink()
+
+
+def test_a_prometheus_whose_disk_is_full_is_told_by_the_other(both: Pair) -> None:
+    full, watcher = both.hosts["mon-1"], both.hosts["mon-2"]
+    alert = 'ALERTS{alertname="MusterMonitoringStorage",alertstate="firing",instance="mon-1"}'
+    failed, age = "prometheus_tsdb_wal_writes_failed_total", 'time() - timestamp(up{job="prometheus"})'
+    until("the watcher reads its numbers", partial(_holds, watcher, f'{failed}{{instance="mon-1"}} == 0', 1), 60)
+    assert _holds(watcher, alert, 0)
+    with _full(full):
+        until("the watcher raises the alert", partial(_holds, watcher, alert, 1), 60)
+        until("it is told", lambda: "MusterMonitoringStorage" in both.told, 60)
+        # Nobody but the full one, which keeps nothing and so sees nothing of itself.
+        assert _holds(watcher, 'ALERTS{alertname="MusterMonitoringStorage",instance!="mon-1"}', 0)
+        assert _holds(full, alert, 0)
+        until("what it keeps is old", partial(_holds, full, f"{age} > 5", 2), 60)
+    until("it keeps again what it reads", partial(_holds, full, f"{age} < 5", 2), 60)
