@@ -21,7 +21,6 @@ import yaml
 from gpu_burnin.system.clock import rfc3339
 from tests.lab import hosts
 
-from .firewall import kubelet_path, walled
 from .fleet import API_SERVERS, XID_79, Done, Fleet, run, wait_until
 
 READY = "muster.node-restriction.kubernetes.io/ready"
@@ -210,26 +209,18 @@ def test_a_gpu_that_was_swapped_between_two_boots_is_named(fleet: Fleet) -> None
     assert new[:12] in words, f"{new} is not named in {words}"
 
 
-def test_an_idle_node_is_tested_and_a_busy_one_is_not_also_behind_a_firewall(fleet: Fleet) -> None:
-    """Nodes in a network of their own need the paths of docs/operations/networks.md and try no other."""
+def test_an_idle_node_is_tested_and_a_busy_one_is_not(fleet: Fleet) -> None:
     sequences = {node: admission(fleet, node)["status"]["highestSequence"] for node in ("gpu-1", "gpu-2")}
     tests = {"nodes": 2, "share": 1, "random_share": 0, "quick_every_s": 1, "standard_every_s": 0}
-    with walled(fleet, ("gpu-1", "gpu-2")) as walls:
-        with job(fleet, "busy", "gpu-1"), configured(fleet, tests={**tests, "extended_every_s": 0, "ask_again_s": 5}):
-            wait_until(
-                "gpu-2, which is idle, to be tested again",
-                lambda: admission(fleet, "gpu-2")["status"]["highestSequence"] > sequences["gpu-2"],
-                timeout_s=240,
-            )
-            assert admission(fleet, "gpu-1")["status"]["highestSequence"] == sequences["gpu-1"]
-            assert phase(fleet, "busy") == "Running" and is_in(fleet, "gpu-1")
-            look = ("exec", "busy", "--", "/labtool", "files", "/dev/nvidiactl")
-            assert fleet.kubectl(*look).out.strip() == "/dev/nvidiactl"
-            assert {wall.node: wall.dropped() for wall in walls} == {"gpu-1": 0, "gpu-2": 0}
-            walls[0].close(kubelet_path(fleet))
-            assert fleet.kubectl("--request-timeout=3s", *look).rc != 0, "the firewall is one"
-            assert walls[0].dropped() > 0
-        back(fleet, "gpu-2")
+    with job(fleet, "busy", "gpu-1"), configured(fleet, tests={**tests, "extended_every_s": 0, "ask_again_s": 5}):
+        wait_until(
+            "gpu-2, which is idle, to be tested again",
+            lambda: admission(fleet, "gpu-2")["status"]["highestSequence"] > sequences["gpu-2"],
+            timeout_s=240,
+        )
+        assert admission(fleet, "gpu-1")["status"]["highestSequence"] == sequences["gpu-1"]
+        assert phase(fleet, "busy") == "Running" and is_in(fleet, "gpu-1")
+    back(fleet, "gpu-2")
 
 
 def test_a_maintenance_window_keeps_new_work_away_until_its_end(fleet: Fleet) -> None:

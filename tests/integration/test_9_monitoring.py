@@ -107,8 +107,8 @@ def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_kee
     wait_until("all is over", lambda: not {rack, *hosts} & _alerts(fleet), timeout_s=120)
 
 
-@pytest.mark.parametrize("host", ["gpu-1", "etcd-1"])
-def test_a_host_does_not_read_another_ones_numbers(fleet: Fleet, host: str) -> None:
+@pytest.mark.parametrize(("host", "other"), [("gpu-1", "gpu-2"), ("etcd-1", "api-1")])
+def test_a_host_does_not_read_another_ones_numbers(fleet: Fleet, host: str, other: str) -> None:
     tls = "--cacert {0}/ca.crt --cert {0}/server.crt --key {0}/server.crt.key".format("/etc/muster-metrics")
-    ask = f"curl -sS -m 10 -o /dev/null -w '%{{http_code}}' {tls} https://{fleet.addresses['api-1']}:9443/node"
+    ask = f"curl -sS -m 10 -o /dev/null -w '%{{http_code}}' {tls} https://{fleet.addresses[other]}:9443/node"
     assert fleet.must(host, ask) == "403"

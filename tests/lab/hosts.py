@@ -12,7 +12,7 @@ import socket
 import time
 from pathlib import Path
 
-from . import gpus, machine
+from . import gpus, machine, wall
 from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
 from .packages.build import ensure_repository
@@ -49,8 +49,11 @@ def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     if any(host.nvidia is not None for host in lab.hosts) and not _repository(lab).exists():
         # The lab stays with it, whatever becomes of the sources meanwhile: hosts trust its key.
         _repository(lab).symlink_to(ensure_repository(cache_dir() / "bin/current"))
-    if not succeeds(["podman", "network", "exists", _network(lab)]):
-        run(["podman", "network", "create", "--subnet", lab.subnet, "--disable-dns", _network(lab)])
+    for subnet in lab.subnets:
+        if not succeeds(["podman", "network", "exists", _network(lab, subnet)]):
+            run(["podman", "network", "create", "--subnet", subnet, "--disable-dns", _network(lab, subnet)])
+    if len(lab.subnets) > 1:
+        wall.build(lab)
     _start_mirror(lab, rootfs)
     for host in lab.hosts:
         if not _running(_container(lab, host.name)):
@@ -67,8 +70,11 @@ def down(lab: Lab) -> None:
     label = f"label=muster.lab={lab.name}"
     for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
         _remove(container)
-    if succeeds(["podman", "network", "exists", _network(lab)]):
-        run(["podman", "network", "rm", _network(lab)])
+    for subnet in lab.subnets:
+        if succeeds(["podman", "network", "exists", _network(lab, subnet)]):
+            run(["podman", "network", "rm", _network(lab, subnet)])
+    if len(lab.subnets) > 1:
+        wall.remove(lab)
     for host_dir in sorted((lab.state / "hosts").glob("*")):
         _release_disk(host_dir / "disk.img")
         machine.unmount_below(host_dir)
@@ -110,8 +116,8 @@ def _container(lab: Lab, name: str) -> str:
     return f"muster-{lab.name}-{name}"
 
 
-def _network(lab: Lab) -> str:
-    return f"muster-{lab.name}"
+def _network(lab: Lab, subnet: str) -> str:
+    return f"muster-{lab.name}{'' if subnet == lab.subnets[0] else '-nodes'}"
 
 
 def _running(container: str) -> bool:
@@ -137,7 +143,8 @@ def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
     return [
         "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), "run", "--detach",
         "--name", container, "--hostname", name,
-        "--label", f"muster.lab={lab.name}", "--network", _network(lab), "--ip", address, "--pids-limit", "-1",
+        "--label", f"muster.lab={lab.name}", "--network", _network(lab, lab.subnet_of(address)), "--ip", address,
+        "--pids-limit", "-1",
         "--ulimit", "nofile=8192:8192", "--ulimit", "nproc=4096:4096",
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,13 +34,24 @@ class Host:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab: its name (the inventory's fleet_name), the state directory, the network, the hosts."""
+    """A lab: its name (the inventory's fleet_name), the state directory, the networks, the hosts, and their groups.
+
+    `subnets`: the network of all hosts, or that of the control plane and that of the nodes.
+    """
 
     name: str
     state: Path
-    subnet: str
+    subnets: tuple[str, ...]
     mirror_address: str
     hosts: tuple[Host, ...]
+    groups: dict[str, set[str]]
+
+    def subnet_of(self, address: str) -> str:
+        """The network that an address is in; LabError for one that is in none."""
+        for subnet in self.subnets:
+            if ipaddress.ip_address(address) in ipaddress.ip_network(subnet):
+                return subnet
+        raise LabError(f"lab {self.name}: {address} is in none of its networks ({', '.join(self.subnets)})")
 
 
 def read_lab(inventories: Sequence[Path]) -> Lab:
@@ -47,8 +59,8 @@ def read_lab(inventories: Sequence[Path]) -> Lab:
 
     Each host has ansible_host; `lab_node: true` for hosts that run containers, `lab_disk_id` for a local SSD,
     `lab_gpu_scenario` for a fake NVML, `lab_nvidia: {}` for a machine without a driver yet, to which the stand-ins of
-    NVIDIA's packages can be installed (its keys: packages/machine/scenario.py). All share fleet_name, lab_subnet and
-    lab_mirror_address.
+    NVIDIA's packages can be installed (its keys: packages/machine/scenario.py). All share fleet_name, lab_subnet,
+    lab_mirror_address and, where the nodes have a network of their own (wall.py), lab_node_subnet.
     Raises LabError for anything missing.
     """
     listing = _listing(inventories)
@@ -62,16 +74,19 @@ def read_lab(inventories: Sequence[Path]) -> Lab:
     return Lab(
         name=name,
         state=state_dir(name),
-        subnet=_need(inventory, "all", first, "lab_subnet"),
+        subnets=(_need(inventory, "all", first, "lab_subnet"), *filter(None, [first.get("lab_node_subnet")])),
         mirror_address=_need(inventory, "all", first, "lab_mirror_address"),
         hosts=hosts,
+        groups=_groups(listing),
     )
 
 
 def read_groups(inventories: Sequence[Path]) -> dict[str, set[str]]:
     """The hosts of every group, those of its children included."""
-    listing = _listing(inventories)
+    return _groups(_listing(inventories))
 
+
+def _groups(listing: Mapping[str, Any]) -> dict[str, set[str]]:
     def hosts_of(group: str) -> set[str]:
         entry = listing.get(group, {})
         return set(entry.get("hosts", ())).union(*(hosts_of(child) for child in entry.get("children", ())))

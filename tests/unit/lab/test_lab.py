@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import io
+import re
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lab import binaries, container_image, golang
+from tests.lab import binaries, container_image, golang, wall
 from tests.lab.model import read_groups, read_lab
 from tests.lab.paths import REPOSITORY
 from tests.lab.shell import LabError, run
@@ -42,12 +43,29 @@ def test_the_labs_inventory_describes_the_labs_hosts() -> None:
 def test_no_two_labs_share_a_network() -> None:
     """Molecule runs scenarios beside each other, in an order by their times: two of one network fail now and then."""
     lab = read_lab([REPOSITORY / "inventory/lab"])
-    networks: dict[str, list[str]] = {str(lab.subnet): [lab.name]}
+    networks: dict[str, list[str]] = {subnet: [lab.name] for subnet in lab.subnets}
     for path in REPOSITORY.glob("roles/*/molecule/*/inventory.yml"):
         variables = yaml.safe_load(path.read_text())["all"]["vars"]
         networks.setdefault(variables["lab_subnet"], []).append(variables["fleet_name"])
     assert len(networks) > 20
     assert {network: names for network, names in networks.items() if len(names) > 1} == {}
+
+
+def test_an_address_outside_the_labs_networks_is_refused() -> None:
+    lab = read_lab([REPOSITORY / "inventory/lab"])
+    assert [lab.subnet_of(address) for address in ("198.18.7.31", "198.18.8.61")] == list(lab.subnets)
+    with pytest.raises(LabError, match=r"lab lab: 198\.18\.9\.1 is in none of its networks"):
+        lab.subnet_of("198.18.9.1")
+
+
+def test_the_labs_firewall_is_the_table_of_the_page() -> None:
+    """Each row of the page is a path, and no path is missing there: by protocol and port."""
+    page = (REPOSITORY / "docs/operations/networks.md").read_text()
+    table = page.partition("\n\n|")[2].partition("\n\n")[0]
+    told = {(protocol, int(port)) for port, protocol in re.findall(r"\b(\d+)/(tcp|udp)", table)}
+    # The lab's mirror has no TLS, its clock is this machine's, and its controller is the router.
+    told -= {("tcp", 443), ("udp", 123), ("tcp", 22)}
+    assert {(path.protocol, path.port) for path in wall.paths(read_lab([REPOSITORY / "inventory/lab"]))} == told
 
 
 def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -> None:
