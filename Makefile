@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian upgrade-minor bench bench-ansible bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian upgrade-minor bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ bench: setup-lab ## Print the times of a cold lab and of a second run
 
 bench-ansible: setup-lab ## Print what site.yml costs the controller for each node at 1, 10 and 100 names, on the lab (30 minutes)
 	@python -m tests.bench.ansible_cost
+
+bench-control-plane: setup-lab ## Print what outages of the control plane cost those who write, on the lab (SCENARIOS="NAME ...": only these; SCENARIOS=all: restore, rotation, upgrade and kills too, KILLS=n; 10 minutes, all of them 3 hours)
+	@python -m tests.bench.control_plane $(SCENARIOS) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 bench-disk: setup-dev ## Print how near the probe of etcd's disk is to fio, on a disk as it is and on a slow one (needs fio; 3 minutes)
 	@PYTHONPATH=collections python -m tests.bench.disk

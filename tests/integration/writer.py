@@ -12,10 +12,8 @@ from types import TracebackType
 
 from .fleet import Fleet
 
-NAMESPACE = "writer"
 _PAUSE_S = 0.05
 _TIMEOUT_S = 30.0
-_PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
 
 @dataclass
@@ -30,12 +28,13 @@ class Seen:
 class Writer:
     """Writes ConfigMaps, each once, while the block runs. A write that failed is tried again, on a new connection."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, namespace: str = "writer") -> None:
+        self.namespace = namespace
         self._fleet, self.seen, self._stop = fleet, Seen(), threading.Event()
         self._thread = threading.Thread(target=self._write, name="writer")
 
     def __enter__(self) -> Writer:
-        done = self._fleet.kubectl("create", "namespace", NAMESPACE)
+        done = self._fleet.kubectl("create", "namespace", self.namespace)
         assert done.rc == 0, done.err
         self._thread.start()
         return self
@@ -48,12 +47,14 @@ class Writer:
 
     def lost(self) -> list[str]:
         """What was acknowledged and is not there."""
-        there = {one["metadata"]["name"] for one in self._fleet.get("configmaps", "--namespace", NAMESPACE)["items"]}
+        there = {
+            one["metadata"]["name"] for one in self._fleet.get("configmaps", "--namespace", self.namespace)["items"]
+        }
         return sorted(set(self.seen.acknowledged) - there)
 
     def remove(self) -> None:
         """Remove what was written."""
-        done = self._fleet.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        done = self._fleet.kubectl("delete", "namespace", self.namespace, "--wait=false")
         assert done.rc == 0, done.err
 
     def __str__(self) -> str:
@@ -92,7 +93,8 @@ class Writer:
 
     def _post(self, connection: http.client.HTTPSConnection, name: str) -> int:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"at": str(time.time())}}
-        connection.request("POST", _PATH, json.dumps(body), {"Content-Type": "application/json"})
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         answer.read()
         return answer.status

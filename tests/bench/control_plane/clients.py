@@ -1,0 +1,83 @@
+"""Clients that write through the balancer while something is done to the fleet, and what that cost them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.integration.fleet import Fleet, wait_until
+from tests.integration.writer import Writer
+
+from .health import wait_for_health
+from .table import Cost
+
+CLIENTS = 3
+GO_ON_S = 120
+
+
+class Clients:
+    """Writers, each in a namespace of its own, while the block runs."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.writers = [Writer(fleet, f"writer-{number}") for number in range(CLIENTS)]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Clients:
+        with ExitStack() as stack:
+            for writer in self.writers:
+                stack.enter_context(writer)
+            self.write_on(1)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write_on(self, writes: int) -> None:
+        """Wait until each has had so many more writes acknowledged."""
+        wanted = [len(writer.seen.acknowledged) + writes for writer in self.writers]
+
+        def there() -> bool:
+            return all(len(one.seen.acknowledged) >= want for one, want in zip(self.writers, wanted, strict=True))
+
+        wait_until(f"each client to have {writes} more writes acknowledged", there, timeout_s=GO_ON_S)
+
+    def acknowledged(self) -> set[tuple[str, str]]:
+        """Namespace and name of each write that was acknowledged until now."""
+        return {(writer.namespace, name) for writer in self.writers for name in list(writer.seen.acknowledged)}
+
+    def there(self) -> set[tuple[str, str]]:
+        """Namespace and name of each that is there."""
+        names = [writer.namespace for writer in self.writers]
+        found = [(name, one) for name in names for one in self.fleet.get("configmaps", "-n", name)["items"]]
+        return {(namespace, one["metadata"]["name"]) for namespace, one in found}
+
+    def cost(self, lost: int, took_s: float) -> Cost:
+        """What they met."""
+        seen = [writer.seen for writer in self.writers]
+        failed = [len(one.errors) for one in seen]
+        gap_s = max(one.longest_gap_s for one in seen)
+        return Cost(sum(len(one.acknowledged) for one in seen), lost, sum(failed), max(failed), gap_s, took_s)
+
+    def remove(self) -> None:
+        """Remove what they wrote, to its end."""
+        names = [writer.namespace for writer in self.writers]
+        done = self.fleet.kubectl("delete", "namespace", *names, "--ignore-not-found", "--timeout=180s")
+        assert done.rc == 0, done.err
+
+
+def under_clients(fleet: Fleet, act: Callable[[Clients], str]) -> tuple[Cost, str]:
+    """Do it while clients write, until the fleet is healthy and each of them has written again."""
+    clients = Clients(fleet)
+    try:
+        with clients:
+            started_s = time.monotonic()
+            seen = act(clients)
+            wait_for_health(fleet)
+            took_s = time.monotonic() - started_s
+            clients.write_on(10)
+        return clients.cost(len(clients.acknowledged() - clients.there()), took_s), seen
+    finally:
+        clients.remove()

@@ -1,0 +1,105 @@
+"""The slow scenarios of playbooks/upgrade.yml: to other builds and back, and an API server whose new build fails.
+
+Kubernetes is the lab's own with another patch in its version, put into the binaries; etcd's next minor is real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.integration.fleet import API_SERVERS, Fleet
+from tests.lab.binaries import ETCD, ETCD_VERSION, KUBERNETES, KUBERNETES_VERSION, NEXT_ETCD, NEXT_ETCD_VERSION
+from tests.lab.fleet import PlaybookResult
+from tests.lab.paths import cache_dir
+
+from .clients import Clients
+from .health import EVENTS, MEMBERS, NODES
+
+OTHER = f"{KUBERNETES_VERSION[:-1]}{(int(KUBERNETES_VERSION[-1]) + 1) % 10}"
+# It says a version and serves nobody.
+BROKEN = f'#!/bin/sh\n[ "$1" = --version ] && echo Kubernetes v{OTHER} && exit 0\nexit 1\n'.encode()
+BUILDS = cache_dir() / "bin/current"
+
+
+def upgraded(clients: Clients) -> str:
+    """etcd and Kubernetes go to other builds, one member and server after the other, and back."""
+    fleet = clients.fleet
+    with _published(fleet, "upgrade-other", _other()) as other, _published(fleet, "upgrade-today", _today()) as today:
+        up = _upgrade(fleet, other, "up")
+        _expect(fleet, OTHER, NEXT_ETCD_VERSION)
+        down = _upgrade(fleet, today, "down")
+        _expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
+    what = f"etcd {ETCD_VERSION} to {NEXT_ETCD_VERSION}, Kubernetes by a patch"
+    return f"{what}, in {up.seconds:.0f} s, and back in {down.seconds:.0f} s"
+
+
+def server_fails(clients: Clients) -> str:
+    """The new API server does not start: the run stops at the first one, and the build of before mends it."""
+    fleet = clients.fleet
+    broken = _patched() | {"kube-apiserver": BROKEN}
+    with _published(fleet, "upgrade-broken", broken) as new, _published(fleet, "upgrade-today", _today()) as today:
+        failed = _upgrade(fleet, new, "fails", part="control_plane", kube_apiserver_health_timeout_s=5, fails=True)
+        told = " ".join(failed.failures)
+        assert f"{API_SERVERS[0]} failed, and nothing was done after it" in told, told
+        clients.write_on(50)
+        mended = _upgrade(fleet, today, "mended", part="control_plane")
+        _expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
+    return f"stopped at {API_SERVERS[0]} after {failed.seconds:.0f} s, mended in {mended.seconds:.0f} s"
+
+
+def _today() -> dict[str, bytes]:
+    return {name: (BUILDS / name).read_bytes() for name in (*KUBERNETES, *ETCD, "coredns")}
+
+
+def _patched() -> dict[str, bytes]:
+    today = _today()
+    old, new = f"v{KUBERNETES_VERSION}".encode(), f"v{OTHER}".encode()
+    assert len(old) == len(new)
+    return today | {name: today[name].replace(old, new) for name in KUBERNETES}
+
+
+def _other() -> dict[str, bytes]:
+    return _patched() | {"etcd": (BUILDS / NEXT_ETCD).read_bytes()}
+
+
+@contextmanager
+def _published(fleet: Fleet, name: str, files: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
+    """These binaries on the lab's mirror while the block runs: the variables that name them."""
+    folder = fleet.lab.state / "hosts/mirror/merged/srv/mirror" / name
+    folder.mkdir(exist_ok=True)
+    try:
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+        yield {"kube_binaries_url": f"http://{fleet.lab.mirror_address}/{name}", "kube_binaries_checksums": sums}
+    finally:
+        shutil.rmtree(folder)
+
+
+def _upgrade(
+    fleet: Fleet, pins: Mapping[str, Any], log: str, *, part: str = "all", fails: bool = False, **more: Any
+) -> PlaybookResult:
+    # The lab has no second place, so its snapshots are the reader's.
+    variables = {**pins, "snapshot": "mine", "part": part, **more}
+    result = fleet.playbook("playbooks/upgrade.yml", log=f"bench-upgrade-{log}", **variables)
+    assert (result.rc != 0) == fails, f"{log}: {result.failures or 'it did not fail'}, see {result.log}"
+    return result
+
+
+def _expect(fleet: Fleet, kubernetes: str, etcd: str) -> None:
+    """Each process runs this version: asked of its own file."""
+    units = {f"{host} etcd": etcd for host in (*MEMBERS, EVENTS)}
+    units |= {
+        f"{host} {unit}": f"v{kubernetes}"
+        for host in API_SERVERS
+        for unit in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    }
+    units |= {f"{node} {unit}": f"v{kubernetes}" for node in NODES for unit in ("kubelet", "kube-proxy")}
+    ask = "/proc/$(systemctl show -p MainPID --value {})/exe --version | head -1"
+    found = {one: fleet.must(one.split()[0], ask.format(one.split()[1])).split()[-1] for one in units}
+    others = {one: version for one, version in found.items() if version != units[one]}
+    assert not others, f"other versions than asked for run: {others}"
