@@ -84,7 +84,7 @@ def balanced(fleet: Fleet) -> set[str]:
     lines = fleet.must(BALANCER, _STATISTICS).splitlines()
     columns = lines[0].removeprefix("# ").split(",")
     rows = [dict(zip(columns, line.split(","), strict=False)) for line in lines[1:] if line]
-    return {row["svname"] for row in rows if row["pxname"] == "kube-apiserver" and row["status"].startswith("UP")}
+    return {row["svname"] for row in rows if row["pxname"] == "kube-apiserver" and row["status"] == "UP"} - {"BACKEND"}
 
 
 def ready_nodes(fleet: Fleet) -> set[str]:
