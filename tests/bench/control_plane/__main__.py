@@ -113,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
         table.rows.append(_row(fleet, every[name]))
-        print(table.rows[-1].line(), file=sys.stderr, flush=True)
+        row = table.rows[-1]
+        told = [f"  {count} of them: {error}" for error, count in (row.cost.errors if row.cost else {}).items()]
+        print("\n".join([row.line(), *told]), file=sys.stderr, flush=True)
         table.about["load at the end"] = f"{os.getloadavg()[0]:.1f}"
         _keep(table, OUTPUT)
     print(table.text())

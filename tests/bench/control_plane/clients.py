@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -59,7 +60,9 @@ class Clients:
         seen = [writer.seen for writer in self.writers]
         failed = [len(one.errors) for one in seen]
         gap_s = max(one.longest_gap_s for one in seen)
-        return Cost(sum(len(one.acknowledged) for one in seen), lost, sum(failed), max(failed), gap_s, took_s)
+        acknowledged = sum(len(one.acknowledged) for one in seen)
+        errors = Counter(error for one in seen for error in one.errors)
+        return Cost(acknowledged, lost, sum(failed), max(failed), gap_s, took_s, dict(errors))
 
     def remove(self) -> None:
         """Remove what they wrote, to its end."""

@@ -14,8 +14,8 @@ HEADER = (
 @dataclass(frozen=True)
 class Cost:
     """What clients that write met: acknowledged writes, those of them that are not there afterwards, failed requests of
-    all and of the client that had most, the longest time between two acknowledged writes of one client; and the time
-    until the fleet was healthy again."""
+    all and of the client that had most, the longest time between two acknowledged writes of one client; the time
+    until the fleet was healthy again; and what the failed requests were told, with how many were."""
 
     acknowledged: int
     lost: int
@@ -23,6 +23,7 @@ class Cost:
     most_failed: int
     longest_gap_s: float
     took_s: float
+    errors: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
