@@ -13,11 +13,12 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from gpu_burnin.system.files import write_atomic
 from tests.integration.fleet import Fleet
 from tests.lab import hosts
 from tests.lab.binaries import ETCD_VERSION, KUBERNETES_VERSION, ensure_binaries
@@ -52,7 +53,7 @@ def scenarios(times: int, seed: int) -> dict[str, Scenario]:
         return Scenario(what, goal, partial(under_clients, act=act))
 
     def slow(what: str, goal: Goal, act: Callable[[Clients], str]) -> Scenario:
-        return Scenario(what, goal, partial(under_clients, act=act), slow=True)
+        return replace(quick(what, goal, act), slow=True)
 
     def kill(what: str, words: kills.Words, name: str, of: int) -> Scenario:
         drawn = random.Random(f"{seed} {name}")
@@ -160,9 +161,7 @@ def _about(seed: int) -> dict[str, str]:
 
 def _keep(table: Table, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(table.json(), indent=1) + "\n")
-    unfinished.rename(path)
+    write_atomic(path, (json.dumps(table.json(), indent=1) + "\n").encode(), 0o644)
 
 
 if __name__ == "__main__":
