@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_nvrtc import compiler as compiler  # the real one, where it is installed
 
 from gpu_burnin import run
 from gpu_burnin.checks.sources import kernel_sources

@@ -17,15 +17,6 @@ SOURCES = kernel_sources()
 _HALVE = 'extern "C" __global__ void halve(float* x) { x[0] = x[0] * 0.5f; }'
 
 
-@pytest.fixture(scope="session")
-def compiler() -> Nvrtc:
-    """The compiler of the installed wheel."""
-    for major in (13, 12):
-        if len(nvrtc.library_paths(major)) > 1:
-            return Nvrtc(nvrtc.load_library(major))
-    pytest.skip("no nvidia-cuda-nvrtc wheel is installed")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)], ids=str)
