@@ -69,6 +69,8 @@ def test_up_and_down_again_under_a_writer(cluster: Cluster) -> None:
         wait_for(cluster, "3.7")
         up = len(writer.acknowledged)
         assert said(cluster, "etcdserver") == {NEW}
+        healths = {name: etcd_api.probe(url, credentials(cluster), []) for name, url in cluster.clients.items()}
+        assert [name for name, health in healths.items() if health.leads] == [cluster.leader()]
         # The first asks for it, the others find it asked for.
         assert change(cluster, OLD) == [Action.ENABLE, Action.NONE, Action.NONE]
         wait_for(cluster, "3.6")

@@ -254,6 +254,7 @@ def test_all_certificates_have_ended(fleet: Fleet, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(etcd_member, "systemd_unit", systemd)
         given = {
             "name": member, "endpoints": dict(fleet.clients), "unit": "etcd.service", "restart_after": [],
+            "leader": True,
             "timeout_s": TIMEOUT_S, "ca": fleet.health.ca, "cert": fleet.health.cert, "key": fleet.health.key,
         }  # fmt: skip
         module: Any = SimpleNamespace(params=given, check_mode=False)

@@ -99,7 +99,7 @@ class Fleet:
         for number, server in enumerate(self.servers, 1):
             process = Path(f"/proc/{server.apiserver.running.pid}/exe")  # type: ignore[union-attr]
             of = program(SERVER, sha256, new.parent, new.parent, process)
-            facts = {"programs": {SERVER: of}, "sick": "", "room": "", "closed": closed}
+            facts = {"programs": {SERVER: of}, "sick": "", "leads": False, "room": "", "closed": closed}
             hosts[f"api-{number}"] = host_of(f"api-{number}", facts)
         return rules.Fleet({"kube_apiserver": hosts})
 

@@ -25,7 +25,7 @@ NAMES = ["etcd-1", "etcd-2", "etcd-3"]
 ANSWERS: dict[str, dict[str, Any]] = {
     "/health": {"health": "true", "reason": ""},
     "/v3/cluster/member/list": {"members": [{"ID": str(n), "name": name} for n, name in enumerate(NAMES, 1)]},
-    "/v3/maintenance/status": {"leader": "2", "version": "3.6.16", "dbSize": "20480"},
+    "/v3/maintenance/status": {"header": {"member_id": "2"}, "leader": "2", "version": "3.6.16", "dbSize": "20480"},
     "/v3/maintenance/alarm": {},
 }
 
@@ -43,6 +43,19 @@ def api(changes: Mapping[str, Any]) -> etcd_api.Api:
 def test_healthy() -> None:
     health = etcd_api.read_health(api({}), NAMES)
     assert (health.healthy, health.leader, health.version, health.db_size_bytes) == (True, "etcd-2", "3.6.16", 20480)
+
+
+@pytest.mark.parametrize(
+    ("status", "leads"),
+    [
+        ({"header": {"member_id": "2"}, "leader": "2"}, True),
+        ({"header": {"member_id": "1"}, "leader": "2"}, False),
+        ({"header": {"member_id": "1"}}, False),
+        ({"leader": "2"}, False),
+    ],
+)
+def test_who_leads(status: dict[str, Any], leads: bool) -> None:
+    assert etcd_api.read_health(api({"/v3/maintenance/status": status}), NAMES).leads is leads
 
 
 def members(*names: str, learner: bool = False) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Pa
     programs = {"kubelet": {"running": "1.36.1", "wanted": wanted, "current": False}}
     params = {
         "groups": {"gpu_nodes": ["gpu-1"]}, "part": "nodes", "judge": True, "domain": "muster.dev",
-        "facts": {"gpu-1": {"programs": programs, "sick": "", "room": "", "closed": False}},
+        "facts": {"gpu-1": {"programs": programs, "sick": "", "leads": False, "room": "", "closed": False}},
         "kubeconfig": str(kubeconfig_for(refusing, state)),
     }  # fmt: skip
     module: Any = SimpleNamespace(params=params)

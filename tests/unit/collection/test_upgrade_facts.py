@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd_api import Health
 from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import parse_show
 from ansible_collections.muster.fleet.plugins.modules import upgrade_facts
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER, program
@@ -47,9 +50,9 @@ def test_program(tmp_path: Path, process: str, installed: str, ready: str, expec
 
 def test_a_plan_reads_what_a_host_says() -> None:
     programs = {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}
-    found = {"programs": programs, "sick": "no leader", "room": "has none", "closed": False}
+    found = {"programs": programs, "sick": "no leader", "leads": True, "room": "has none", "closed": False}
     host = host_of("etcd-1", found)
-    assert host.room == "has none"
+    assert (host.leads, host.room, host.closed) == (True, "has none", False)
     assert (host.sick, host.programs["etcd"].running, str(host.programs["etcd"].wanted)) == ("no leader", None, "3.7.3")
 
 
@@ -81,11 +84,22 @@ def test_admission_is_closed_where_the_admitter_is_disabled(
     """Whether it runs does not say it: one that has failed is no sign of an upgrade."""
     unit = parse_show(ADMITTER, f"LoadState={loaded}\nUnitFileState={state}\nActiveState=failed", None)
     monkeypatch.setattr(upgrade_facts, "show", lambda name: unit)
-    monkeypatch.setattr(upgrade_facts, "_sick", lambda given: "")
-    given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/"}
+    monkeypatch.setattr(upgrade_facts, "_sick", lambda given, member: "")
+    assert looked(server="https://192.0.2.1:6443/readyz")["closed"] is closed
+    assert looked()["closed"] is False
 
-    def looked(server: str) -> object:
-        return upgrade_facts.look(SimpleNamespace(params={**given, "server": server}))["closed"]  # type: ignore[arg-type]
 
-    assert looked("https://192.0.2.1:6443/readyz") is closed
-    assert looked("") is False
+def looked(**of: str) -> dict[str, Any]:
+    """What a host without programs says."""
+    given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/", "etcd": "", "server": ""}
+    credentials = dict.fromkeys(("ca", "cert", "key"), "/")
+    return upgrade_facts.look(SimpleNamespace(params=given | credentials | of))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_member_says_how_it_is_and_whether_it_leads(monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
+    health = Health(False, "alarms are raised", leads=leads)
+    monkeypatch.setattr(etcd_api, "probe", lambda endpoint, credentials, expect_members: health)
+    found = looked(etcd="https://192.0.2.1:2379")
+    assert (found["sick"], found["leads"]) == ("alarms are raised", leads)
+    assert (looked()["sick"], looked()["leads"]) == ("", False)

@@ -99,7 +99,7 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     (tmp_path / "play.yml").write_text(yaml.safe_dump([real[name] for name in kept]))
     (tmp_path / "files").symlink_to(ROOT / "playbooks/files")
     runs = {"etcd": {"running": "3.6.16", "wanted": "3.6.16", "current": True}}
-    found = {"programs": runs, "sick": sick, "room": "", "closed": False}
+    found = {"programs": runs, "sick": sick, "leads": False, "room": "", "closed": False}
     groups = {"etcd": {"hosts": {"etcd-1": {"upgrade_found": found}}}}
     variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "part": "all", "fleet_domain": "a.b"}
     path = tmp_path / "hosts.yml"

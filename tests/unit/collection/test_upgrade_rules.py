@@ -135,6 +135,13 @@ def test_one_that_an_earlier_run_broke_is_mended_first_but_not_without_the_other
     assert "api-1: its kube-apiserver is not healthy" in told(change(groups, "kube_apiserver", "api-1", sick="too"))
 
 
+def test_a_leader_is_the_last_of_its_cluster() -> None:
+    groups = change(fleet(etcd=("3.6.16", "3.7.3")), "etcd", "etcd-1", leads=True)
+    assert rules.plan(Fleet(groups), "all").phases["etcd"] == ("etcd-2", "etcd-3", "etcd-1")
+    groups = change(groups, "etcd", "etcd-3", sick="does not answer")
+    assert rules.plan(Fleet(groups), "all").phases["etcd"] == ("etcd-3", "etcd-2", "etcd-1")
+
+
 def test_a_server_that_never_served_does_not_forbid_the_way_back() -> None:
     """The new minor failed on the first server: what it runs does not count, since it has stored nothing."""
     groups = fleet(server=("1.36.3", "1.36.3"))

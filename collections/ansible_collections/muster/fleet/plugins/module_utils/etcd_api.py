@@ -50,12 +50,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Health:
-    """What one member says about itself and its cluster."""
+    """What one member says about itself and its cluster; `leads` is whether it is the leader."""
 
     healthy: bool
     reason: str
     members: tuple[Member, ...] = ()
     leader: str = ""
+    leads: bool = False
     alarms: tuple[str, ...] = ()
     version: str = ""
     db_size_bytes: int = 0
@@ -172,6 +173,7 @@ def read_health(api: Api, expect_members: Sequence[str]) -> Health:
         reason=reason,
         members=members,
         leader=next((member.name for member in members if member.id == leader), ""),
+        leads=status.get("header", {}).get("member_id") == leader,
         alarms=raised,
         version=str(status.get("version", "")),
         db_size_bytes=int(status.get("dbSize", 0)),

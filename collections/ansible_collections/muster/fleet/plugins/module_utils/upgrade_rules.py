@@ -50,13 +50,14 @@ class Program:
 
 @dataclass(frozen=True)
 class Host:
-    """What a host says. `sick`: why its member or API server does not answer; `work`: pods that a drain would move;
-    `closed`: whether its admitter is out of service since an upgrade that did not come to its end; `room`: what is too
-    small for the programs that lie ready."""
+    """What a host says. `sick`: why its member or API server does not answer; `leads`: whether its member leads its
+    cluster; `work`: pods that a drain would move; `closed`: whether its admitter is out of service since an upgrade
+    that did not come to its end; `room`: what is too small for the programs that lie ready."""
 
     name: str
     programs: Mapping[str, Program]
     sick: str = ""
+    leads: bool = False
     work: tuple[str, ...] = ()
     closed: bool = False
     room: str = ""
@@ -115,11 +116,14 @@ def problems(fleet: Fleet) -> list[Problem]:
 
 
 def plan(fleet: Fleet, part: str) -> Plan:
-    """What is left to do, from what runs. A host that is sick comes first: it is the one that an earlier run left."""
+    """What is left to do, from what runs. A host that is sick comes first: it is the one that an earlier run left.
+
+    A leader comes last: so the leadership moves once.
+    """
 
     def behind(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
         hosts = [host for host in fleet.hosts(*groups) if host.behind(names)]
-        return tuple(host.name for host in sorted(hosts, key=lambda host: not host.sick))
+        return tuple(host.name for host in sorted(hosts, key=lambda host: (not host.sick, host.leads)))
 
     left = dict(_left(fleet))
     phases = {

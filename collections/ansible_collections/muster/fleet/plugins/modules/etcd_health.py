@@ -51,7 +51,7 @@ health:
   description: What the member says.
   type: dict
   returned: always
-  sample: {healthy: true, reason: "", leader: etcd-2, version: 3.6.16, db_size_bytes: 20480, alarms: []}
+  sample: {healthy: true, reason: "", leader: etcd-2, leads: false, version: 3.6.16, db_size_bytes: 20480, alarms: []}
 """
 
 

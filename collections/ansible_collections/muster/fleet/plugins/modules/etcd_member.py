@@ -20,7 +20,9 @@ description:
     there the restart goes ahead.
   - After a restart within a quorum it waits until the member is healthy, as M(muster.fleet.etcd_health) defines it. A
     cluster without a quorum becomes healthy only when its other members have restarted too.
-  - Use it with C(throttle) 1, so that members restart one after the other.
+  - Use it with C(throttle) 1, so that members restart one after the other; and twice, the first time with O(leader)
+    V(false), so that the leadership moves once. A request that is on its way to a leader when the leadership moves may
+    get no answer for 5 s and two election timeouts, and nothing makes that less.
 options:
   unit:
     description: The systemd unit.
@@ -34,6 +36,11 @@ options:
     description: Client URL of every member by name, this one included.
     type: dict
     required: true
+  leader:
+    description:
+      - Whether to restart the member while it leads. With V(false) it is left alone then, and RV(owed) says so.
+    type: bool
+    default: true
   timeout_s:
     description: How long to wait for the quorum before, and for health after, in seconds.
     type: float
@@ -47,19 +54,32 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring the member up to date
-  muster.fleet.etcd_member:
+- name: Bring the followers up to date
+  muster.fleet.etcd_member: &member
     name: etcd-1
     endpoints: {etcd-1: "https://198.18.7.11:2379"}
     restart_after: [/usr/local/bin/etcd, /etc/etcd/etcd.yaml]
+    leader: false
+  register: found
   throttle: 1
+
+- name: Bring the leader up to date
+  muster.fleet.etcd_member:
+    <<: *member
+    leader: true
+  throttle: 1
+  when: found.owed
 """
 
 RETURN = r"""
 restarted_for:
-  description: The files that made the restart necessary.
+  description: The files that make the restart necessary.
   type: list
   elements: str
+  returned: always
+owed:
+  description: Whether the restart was left undone because the member leads.
+  type: bool
   returned: always
 """
 
@@ -68,6 +88,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "unit": {"type": "str", "default": "etcd.service"},
     "name": {"type": "str", "required": True},
     "endpoints": {"type": "dict", "required": True},
+    "leader": {"type": "bool", "default": True},
     **systemd_unit.RESTART_OPTIONS,
     **etcd_api.CREDENTIAL_OPTIONS,
     "timeout_s": {"type": "float", "default": 60.0},
@@ -95,9 +116,10 @@ def bring_up_to_date(module: AnsibleModule) -> dict[str, Any]:
     given = module.params
     cluster = _Cluster(given["endpoints"], etcd_api.Credentials(given["ca"], given["cert"], given["key"]))
     stale = systemd_unit.stale_because(systemd_unit.show(given["unit"]), given["restart_after"])
-    if stale and not module.check_mode:
+    owed = bool(stale) and not given["leader"] and cluster.probe(given["name"]).leads
+    if stale and not owed and not module.check_mode:
         _restart(module, cluster)
-    return {"changed": bool(stale), "restarted_for": stale}
+    return {"changed": bool(stale) and not owed, "restarted_for": stale, "owed": owed}
 
 
 def _restarted(module: AnsibleModule) -> bool:

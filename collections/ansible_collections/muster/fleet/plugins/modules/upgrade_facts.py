@@ -80,6 +80,10 @@ sick:
   description: Why the member of etcd or the API server does not serve; empty where it does.
   type: str
   returned: success
+leads:
+  description: Whether the member of etcd is its cluster's leader.
+  type: bool
+  returned: success
 room:
   description: What is too small for the programs that lie ready, in words; empty where there is room.
   type: str
@@ -137,10 +141,9 @@ def _closed() -> bool:
     return admitter.loaded and not admitter.enabled
 
 
-def _sick(given: dict[str, Any]) -> str:
-    if given["etcd"]:
-        credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
-        return etcd_api.probe(given["etcd"], credentials, []).reason
+def _sick(given: dict[str, Any], member: etcd_api.Health | None) -> str:
+    if member:
+        return member.reason
     if given["server"]:
         url, _, path = given["server"].partition("/readyz")
         server = kube_health.Server(url, given["server_ca"])
@@ -156,6 +159,8 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     """Ask each program. Raises FleetError."""
     given = module.params
     places = Path(given["directory"]), Path(given["ready"])
+    credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
+    member = etcd_api.probe(given["etcd"], credentials, []) if given["etcd"] else None
     found = {
         name: program(name, str(given["checksums"].get(name, "")).lower(), *places, _process(name))
         for name in given["programs"]
@@ -163,7 +168,8 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     return {
         "changed": False,
         "programs": found,
-        "sick": _sick(given),
+        "sick": _sick(given, member),
+        "leads": member is not None and member.leads,
         "room": room(given["checksums"], *places, shutil.disk_usage(places[0]).free),
         "closed": bool(given["server"]) and _closed(),
     }

@@ -73,7 +73,11 @@ EXAMPLES = r"""
     groups: {etcd: [etcd-1]}
     facts:
       etcd-1:
-        {programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}, sick: "", room: "", closed: false}
+        programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}
+        sick: ""
+        leads: false
+        room: ""
+        closed: false
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
   delegate_to: localhost
 """
@@ -123,7 +127,7 @@ def host_of(name: str, found: Mapping[str, Any], work: tuple[str, ...] = ()) -> 
         one: rules.Program(parse(facts["running"]), parse(facts["wanted"]), facts["current"])
         for one, facts in found["programs"].items()
     }
-    return rules.Host(name, programs, found["sick"], work, found["closed"], found["room"])
+    return rules.Host(name, programs, found["sick"], found["leads"], work, found["closed"], found["room"])
 
 
 def _changes_minor(host: rules.Host) -> bool:
