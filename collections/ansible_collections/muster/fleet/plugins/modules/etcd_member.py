@@ -55,7 +55,7 @@ author:
 
 EXAMPLES = r"""
 - name: Bring the followers up to date
-  muster.fleet.etcd_member: &member
+  muster.fleet.etcd_member:
     name: etcd-1
     endpoints: {etcd-1: "https://198.18.7.11:2379"}
     restart_after: [/usr/local/bin/etcd, /etc/etcd/etcd.yaml]
@@ -65,8 +65,9 @@ EXAMPLES = r"""
 
 - name: Bring the leader up to date
   muster.fleet.etcd_member:
-    <<: *member
-    leader: true
+    name: etcd-1
+    endpoints: {etcd-1: "https://198.18.7.11:2379"}
+    restart_after: [/usr/local/bin/etcd, /etc/etcd/etcd.yaml]
   throttle: 1
   when: found.owed
 """
