@@ -11,6 +11,7 @@ from gpu_burnin.telemetry.nvml_reader import Reader
 from gpu_burnin.telemetry.state import Real, Unsupported, known
 
 REASONS = "clocks_event_reasons"
+ENERGY = "energy_mj"
 _Read = Callable[[Reader], Real]
 
 
@@ -28,7 +29,7 @@ COLUMNS: Mapping[str, tuple[_Read, ...]] = {
     "temperature_memory_c": (lambda reader: reader.field(n.NVML_FI_DEV_MEMORY_TEMP),),
     "power_w": (lambda reader: reader.watts(n.nvmlDeviceGetPowerUsage),),
     # A sum since the driver was loaded, renewed each 20 to 100 ms: power over any time is its rise by that time.
-    "energy_mj": (_number(n.nvmlDeviceGetTotalEnergyConsumption),),
+    ENERGY: (_number(n.nvmlDeviceGetTotalEnergyConsumption),),
     "clock_sm_mhz": (_number(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),),
     "clock_memory_mhz": (_number(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),),
     REASONS: (
@@ -88,6 +89,9 @@ class Bucket:
         self.samples += 1
         for name, value in sample.items():
             if value is None:
+                # A sum is taken for that of the bucket's end: one from before the GPU was lost would be a lower power.
+                if name == ENERGY:
+                    self._values.pop(name, None)
                 continue
             if name == REASONS:
                 self._add_bits(int(value))

@@ -111,6 +111,22 @@ def test_a_bucket_keeps_extremes_and_counts_each_bit() -> None:
     assert empty.message(1.0)["reasons"] is None
 
 
+@pytest.mark.parametrize(
+    ("sums", "kept"),
+    [
+        ((10.0, 20.0, 30.0), [10.0, 20.0, 30.0]),
+        # The time of a bucket is its end, and the sum at the end is not known.
+        ((10.0, 20.0, None), None),
+        ((10.0, None, 30.0), [30.0, 30.0, 30.0]),
+    ],
+)
+def test_a_bucket_has_the_sum_of_its_end_or_none(sums: tuple[float | None, ...], kept: list[float] | None) -> None:
+    bucket = Bucket()
+    for energy_mj in sums:
+        bucket.add({"energy_mj": energy_mj})
+    assert bucket.message(5.0)["columns"].get("energy_mj") == kept
+
+
 def test_values_an_older_driver_has_under_other_names(run_python: Run) -> None:
     done = run_python(
         "gpus = 1\ntemperature_c = 44\nclocks_event_reasons = 0x4\nutilization_gpu_percent = 97\npcie_generation = 4\n"
