@@ -49,9 +49,12 @@ def run(argv: Sequence[str], told: str, stdin: str = "") -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something; that sftp then closed the connection does not, if anything else was said."""
+    """The last line that says something.
+
+    That sftp then closed the connection does not, nor the numbers of a request to S3, if anything else was said.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith("Connection closed")]
+    telling = [line for line in lines if not line.startswith(("Connection closed", "status code:"))]
     return (telling or lines or [""])[-1]
 
 
@@ -114,8 +117,9 @@ class BucketPlace:
         self._rclone("copyto", str(source), self._at(name))
 
     def sha256(self, name: str) -> str:
-        argv = ["rclone", "--config", str(self.place["config"]), "cat", self._at(name)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+        with subprocess.Popen(
+            self._argv("cat", self._at(name)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as client:
             assert client.stdout is not None
             digest = hash_stream(client.stdout)
         if client.returncode != 0:
@@ -133,8 +137,11 @@ class BucketPlace:
         return f"second-place:{self.place['path']}/{name}"
 
     def _rclone(self, *words: str) -> str:
-        argv = ["rclone", "--config", str(self.place["config"]), "--retries", "1", *words]
-        return run(argv, f"the second place {self.place['path']} failed")
+        return run(self._argv("--retries", "1", *words), f"the second place {self.place['path']} failed")
+
+    def _argv(self, *words: str) -> list[str]:
+        # Without the second rclone makes the bucket before each copy, which a key for one folder may not.
+        return ["rclone", "--config", str(self.place["config"]), "--s3-no-check-bucket", "--log-format", "", *words]
 
 
 def hash_stream(stream: IO[bytes]) -> str:

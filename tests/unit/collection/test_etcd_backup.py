@@ -145,6 +145,27 @@ def test_why_sftp_ended_is_told_and_not_that_it_did() -> None:
     assert second_place.last_line("Connection closed\n") == "Connection closed"
 
 
+def test_why_a_bucket_refuses_is_told_and_not_the_number_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rclone 1.60 says it. The bucket is never made: a key for one folder may not."""
+    rclone = tmp_path / "rclone"
+    said = (
+        "ERROR : Attempt 1/1 failed\nFailed to copyto: AccessDenied: Access Denied\n\tstatus code: 403, request id: 1\n"
+    )
+    rclone.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\nprintf %s "{said}" >&2\nexit 1\n')
+    rclone.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    place = second_place.connect({"kind": "bucket", "path": "snapshots/etcd", "config": "/etc/r.conf"}, tmp_path)
+    with pytest.raises(second_place.BackupError, match=r"etcd failed: Failed to copyto: AccessDenied: Access Denied$"):
+        place.put(tmp_path / "a", "a")
+    with pytest.raises(second_place.BackupError, match="does not give a back"):
+        place.sha256("a")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert len(asked) == 2
+    assert all("--config /etc/r.conf --s3-no-check-bucket" in line for line in asked)
+
+
 def test_a_client_that_is_not_there_is_named() -> None:
     with pytest.raises(second_place.BackupError, match="the second place failed: no-such-program cannot be run"):
         second_place.run(["no-such-program"], "the second place failed")
