@@ -13,7 +13,7 @@ from types import TracebackType
 from .fleet import Fleet
 
 _PAUSE_S = 0.05
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -26,10 +26,11 @@ class Seen:
 
 
 class Writer:
-    """Writes ConfigMaps, each once, while the block runs. A write that failed is tried again, on a new connection."""
+    """Writes ConfigMaps, each once, while the block runs. A write that failed, or that had no answer after `timeout_s`,
+    is tried again on a new connection."""
 
-    def __init__(self, fleet: Fleet, namespace: str = "writer") -> None:
-        self.namespace = namespace
+    def __init__(self, fleet: Fleet, namespace: str = "writer", timeout_s: float = TIMEOUT_S) -> None:
+        self.namespace, self._timeout_s = namespace, timeout_s
         self._fleet, self.seen, self._stop = fleet, Seen(), threading.Event()
         self._thread = threading.Thread(target=self._write, name="writer")
 
@@ -89,7 +90,9 @@ class Writer:
         pki = self._fleet.state / "pki/kubernetes"
         context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
-        return http.client.HTTPSConnection(self._fleet.addresses["lb-1"], 6443, timeout=_TIMEOUT_S, context=context)
+        return http.client.HTTPSConnection(
+            self._fleet.addresses["lb-1"], 6443, timeout=self._timeout_s, context=context
+        )
 
     def _post(self, connection: http.client.HTTPSConnection, name: str) -> int:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"at": str(time.time())}}

@@ -26,12 +26,13 @@ from tests.lab.fleet import run_playbook
 from tests.lab.paths import REPOSITORY
 from tests.lab.shell import LabError
 
-from . import kills, operations, outages, upgrades
+from . import kills, minor, operations, outages, upgrades
 from .clients import CLIENTS, Clients, under_clients
 from .health import faults, wait_for_health
 from .table import Cost, Goal, Row, Table, chosen
 
 GAP = Goal(gap_s=3.0)
+PROBE = Goal(probe_gap_s=3.0)
 RETRIED = Goal(most_failed=1)
 OUTPUT = REPOSITORY / "build/control-plane.json"
 
@@ -72,9 +73,10 @@ def scenarios(times: int, seed: int) -> dict[str, Scenario]:
         "balancer-restarted": quick("the one balancer restarted", Goal(), outages.balancer_restarted),
         "balancer-killed": quick("the one balancer killed -9", Goal(), outages.balancer_killed),
         "member-replaced": quick("a member killed -9, wiped, replaced", GAP, operations.member_replaced),
-        "leaves-rotated": slow("all leaf certificates rotated", GAP, operations.leaves_rotated),
-        "upgraded": slow("upgrade and back", GAP, upgrades.upgraded),
-        "server-fails": slow("an upgrade whose API server fails", GAP, upgrades.server_fails),
+        "leaves-rotated": slow("all leaf certificates rotated", PROBE, operations.leaves_rotated),
+        "upgraded": slow("upgrade and back", PROBE, upgrades.upgraded),
+        "server-fails": slow("an upgrade whose API server fails", PROBE, upgrades.server_fails),
+        "minor": Scenario("upgrade over a minor", PROBE, minor.over_a_minor, slow=True),
         "restored": Scenario("main etcd restored", Goal(), _restored, slow=True),
         "replacement-killed": kill("replacement of a member", kills.replacement, "replacement", 0),
         "site-killed": kill("`site.yml`", kills.site, "site", 1),

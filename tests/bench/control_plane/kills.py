@@ -41,7 +41,7 @@ def killed(clients: Clients, words_of: Words, name: str, times: int, drawn: rand
         words = words_of(clients.fleet)
         number = drawn.randrange(1, _tasks(words) + 1)
         log = clients.fleet.lab.state / f"logs/bench-kill-{name}-{len(points)}.log"
-        task = _kill_at(words, number, drawn.uniform(0, INTO_TASK_S), log)
+        task = kill_when(words, _task(number), drawn.uniform(0, INTO_TASK_S), log)
         play(words, f"after-kill-{name}-{len(points)}")
         wait_for_health(clients.fleet)
         # One that came to its end before the point was no kill.
@@ -57,9 +57,21 @@ def _tasks(words: Sequence[str]) -> int:
     return sum("TAGS:" in line and not line.lstrip().startswith("play #") for line in listed.out.splitlines())
 
 
-def _kill_at(words: Sequence[str], number: int, after_s: float, log: Path) -> str:
-    """Start it, kill all of it so long after its task of this number began; the task, or nothing when it had ended."""
+def _task(number: int) -> Callable[[str], bool]:
+    """Whether a line is where the task of this number begins."""
     started = 0
+
+    def begins(line: str) -> bool:
+        nonlocal started
+        started += line.startswith("TASK [")
+        return started == number
+
+    return begins
+
+
+def kill_when(words: Sequence[str], reached: Callable[[str], bool], after_s: float, log: Path) -> str:
+    """Start it, kill all of it so long after the first line that `reached` takes; the task or play of that line, or
+    nothing when it had ended."""
     with (
         log.open("w") as file,
         subprocess.Popen(
@@ -70,8 +82,7 @@ def _kill_at(words: Sequence[str], number: int, after_s: float, log: Path) -> st
         try:
             for line in process.stdout or ():
                 file.write(line)
-                started += line.startswith("TASK [")
-                if started == number:
+                if reached(line):
                     time.sleep(after_s)
                     return line.partition("[")[2].rpartition("]")[0] if process.poll() is None else ""
             return ""

@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 HEADER = (
-    "| what | acknowledged | lost | failed, of one client | longest gap | took | goal |\n|---|---|---|---|---|---|---|"
+    "| what | acknowledged | lost | failed, of one client | longest gap | of the probe | took | goal |\n"
+    "|---|---|---|---|---|---|---|---|"
 )
 
 
 @dataclass(frozen=True)
 class Cost:
     """What clients that write met: acknowledged writes, those of them that are not there afterwards, failed requests of
-    all and of the client that had most, the longest time between two acknowledged writes of one client; the time
+    all and of the client that had most, the longest time between two acknowledged writes of one client that waits for
+    its answers, and of the probe, which asks anew after 2 s; the time
     until the fleet was healthy again; and what the failed requests were told, with how many were."""
 
     acknowledged: int
@@ -22,6 +24,7 @@ class Cost:
     failed: int
     most_failed: int
     longest_gap_s: float
+    longest_probe_gap_s: float
     took_s: float
     errors: dict[str, int] = field(default_factory=dict)
 
@@ -31,6 +34,7 @@ class Goal:
     """What was asked for; None: nothing was."""
 
     gap_s: float | None = None
+    probe_gap_s: float | None = None
     most_failed: int | None = None
 
     def missed(self, cost: Cost) -> list[str]:
@@ -38,12 +42,15 @@ class Goal:
         missed = []
         if self.gap_s is not None and round(cost.longest_gap_s, 1) > self.gap_s:
             missed.append("gap")
+        if self.probe_gap_s is not None and round(cost.longest_probe_gap_s, 1) > self.probe_gap_s:
+            missed.append("gap of the probe")
         if self.most_failed is not None and cost.most_failed > self.most_failed:
             missed.append("failed requests")
         return missed
 
     def __str__(self) -> str:
         asked = [] if self.gap_s is None else [f"gap {self.gap_s:g} s"]
+        asked += [] if self.probe_gap_s is None else [f"gap of the probe {self.probe_gap_s:g} s"]
         asked += [] if self.most_failed is None else [f"{self.most_failed} failed of a client"]
         return ", ".join(asked)
 
@@ -67,14 +74,14 @@ class Row:
         """As a line of the table."""
         what = f"{self.what}{f': {self.seen}' if self.seen else ''}"
         if self.cost is None or self.broke:
-            return f"| {what} | | | | | | **failed**: {self.broke} |"
+            return f"| {what} | | | | | | | **failed**: {self.broke} |"
         cost = self.cost
         lost = f"**{cost.lost}**" if cost.lost else "0"
         missed = self.goal.missed(cost)
         verdict = f"{self.goal}: **missed** ({', '.join(missed)})" if missed else f"{self.goal}"
         return (
             f"| {what} | {cost.acknowledged} | {lost} | {cost.failed}, {cost.most_failed} | "
-            f"{cost.longest_gap_s:.1f} s | {cost.took_s:.0f} s | {verdict} |"
+            f"{cost.longest_gap_s:.1f} s | {cost.longest_probe_gap_s:.1f} s | {cost.took_s:.0f} s | {verdict} |"
         )
 
 

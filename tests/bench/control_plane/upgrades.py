@@ -23,6 +23,8 @@ OTHER = f"{KUBERNETES_VERSION[:-1]}{(int(KUBERNETES_VERSION[-1]) + 1) % 10}"
 # It says a version and serves nobody.
 BROKEN = f'#!/bin/sh\n[ "$1" = --version ] && echo Kubernetes v{OTHER} && exit 0\nexit 1\n'.encode()
 BUILDS = cache_dir() / "bin/current"
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NODE_PROGRAMS = ("kubelet", "kube-proxy")
 
 
 def upgraded(clients: Clients) -> str:
@@ -30,9 +32,9 @@ def upgraded(clients: Clients) -> str:
     fleet = clients.fleet
     with _published(fleet, "upgrade-other", _other()) as other, _published(fleet, "upgrade-today", _today()) as today:
         up = _upgrade(fleet, other, "up")
-        _expect(fleet, OTHER, NEXT_ETCD_VERSION)
+        expect(fleet, OTHER, NEXT_ETCD_VERSION)
         down = _upgrade(fleet, today, "down")
-        _expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
+        expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
     what = f"etcd {ETCD_VERSION} to {NEXT_ETCD_VERSION}, Kubernetes by a patch"
     return f"{what}, in {up.seconds:.0f} s, and back in {down.seconds:.0f} s"
 
@@ -47,7 +49,7 @@ def server_fails(clients: Clients) -> str:
         assert f"{API_SERVERS[0]} failed, and nothing was done after it" in told, told
         clients.write_on(50)
         mended = _upgrade(fleet, today, "mended", part="control_plane")
-        _expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
+        expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
     return f"stopped at {API_SERVERS[0]} after {failed.seconds:.0f} s, mended in {mended.seconds:.0f} s"
 
 
@@ -90,15 +92,13 @@ def _upgrade(
     return result
 
 
-def _expect(fleet: Fleet, kubernetes: str, etcd: str) -> None:
-    """Each process runs this version: asked of its own file."""
+def expect(fleet: Fleet, kubernetes: str, etcd: str, others: Mapping[str, str] | None = None) -> None:
+    """Each process runs this version, those of the hosts in `others` the version of Kubernetes there: asked of its own
+    file."""
     units = {f"{host} etcd": etcd for host in (*MEMBERS, EVENTS)}
-    units |= {
-        f"{host} {unit}": f"v{kubernetes}"
-        for host in API_SERVERS
-        for unit in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-    }
-    units |= {f"{node} {unit}": f"v{kubernetes}" for node in NODES for unit in ("kubelet", "kube-proxy")}
+    programs = dict.fromkeys(API_SERVERS, CONTROL_PLANE) | dict.fromkeys(NODES, NODE_PROGRAMS)
+    for host, names in programs.items():
+        units |= {f"{host} {name}": f"v{(others or {}).get(host, kubernetes)}" for name in names}
     ask = "/proc/$(systemctl show -p MainPID --value {})/exe --version | head -1"
     found = {one: fleet.must(one.split()[0], ask.format(one.split()[1])).split()[-1] for one in units}
     others = {one: version for one, version in found.items() if version != units[one]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,28 @@ from tests.bench.control_plane import kills
 from tests.bench.control_plane.table import Cost, Goal, Row, Table, chosen
 from tests.integration.fleet import Fleet
 
-GOOD = Cost(acknowledged=900, lost=0, failed=2, most_failed=1, longest_gap_s=2.96, took_s=41.0)
-LATE = Cost(acknowledged=900, lost=0, failed=2, most_failed=2, longest_gap_s=3.06, took_s=41.0)
-LOST = Cost(acknowledged=900, lost=1, failed=0, most_failed=0, longest_gap_s=0.2, took_s=41.0)
+GOOD = Cost(
+    acknowledged=900, lost=0, failed=2, most_failed=1, longest_gap_s=2.96, longest_probe_gap_s=3.06, took_s=41.0
+)
+LATE = Cost(acknowledged=900, lost=0, failed=2, most_failed=2, longest_gap_s=3.06, longest_probe_gap_s=1.2, took_s=41.0)
+LOST = Cost(acknowledged=900, lost=1, failed=0, most_failed=0, longest_gap_s=0.2, longest_probe_gap_s=0.2, took_s=41.0)
 
 
 def test_goals_are_compared_as_printed() -> None:
     goal = Goal(gap_s=3.0, most_failed=1)
     assert goal.missed(GOOD) == []
     assert goal.missed(LATE) == ["gap", "failed requests"]
-    assert goal.missed(Cost(1, 0, 0, 0, 3.04, 1)) == []
+    assert goal.missed(replace(GOOD, longest_gap_s=3.04)) == []
+    assert (Goal(probe_gap_s=3.0).missed(GOOD), Goal(probe_gap_s=3.0).missed(LATE)) == (["gap of the probe"], [])
     assert Goal().missed(LATE) == [] and str(Goal()) == ""
 
 
 def test_a_row_says_what_was_missed_lost_or_not_shown() -> None:
     goal = Goal(gap_s=3.0)
-    assert Row("x", goal, GOOD, "etcd-2").line() == "| x: etcd-2 | 900 | 0 | 2, 1 | 3.0 s | 41 s | gap 3 s |"
-    assert Row("x", goal, LATE).line().endswith("| 3.1 s | 41 s | gap 3 s: **missed** (gap) |")
+    assert Row("x", goal, GOOD, "etcd-2").line() == "| x: etcd-2 | 900 | 0 | 2, 1 | 3.0 s | 3.1 s | 41 s | gap 3 s |"
+    assert Row("x", goal, LATE).line().endswith("| 3.1 s | 1.2 s | 41 s | gap 3 s: **missed** (gap) |")
     assert "| 900 | **1** |" in Row("x", goal, LOST).line()
-    assert Row("x", goal, broke="etcd-2: no quorum").line() == "| x | | | | | | **failed**: etcd-2: no quorum |"
+    assert Row("x", goal, broke="etcd-2: no quorum").line() == "| x | | | | | | | **failed**: etcd-2: no quorum |"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ time.sleep(float(sys.argv[2]))
 
 def test_a_run_is_killed_in_the_task_that_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "ansible_playbook", lambda: [sys.executable, "-c", PLAY])
-    assert kills._kill_at([str(tmp_path / "a"), "600"], 2, 0.0, tmp_path / "log") == "task 2"
+    assert kills.kill_when([str(tmp_path / "a"), "600"], kills._task(2), 0.0, tmp_path / "log") == "task 2"
     # One that has ended before the point was not killed.
-    assert kills._kill_at([str(tmp_path / "b"), "0"], 4, 0.0, tmp_path / "log") == ""
+    assert kills.kill_when([str(tmp_path / "b"), "0"], kills._task(4), 0.0, tmp_path / "log") == ""
     assert (tmp_path / "b").exists()
