@@ -53,6 +53,13 @@ def seen(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     return _told(found, directory, mine) if _may_run(found.owner, proc) else _ended(found)
 
 
+def refuse_taken(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> None:
+    """Raises UpgradeRefused where another run has the lock. Takes nothing and changes nothing."""
+    found = book.read_lock(directory)
+    if found is not None and found.owner != mine and _may_run(found.owner, proc):
+        raise UpgradeRefused(_told(found, directory, mine))
+
+
 def lost(directory: Path, mine: Owner) -> str:
     """Why this run may not go on: somebody lifted its lock, and another run has it now; "" where it may."""
     found = book.read_lock(directory)

@@ -41,14 +41,15 @@ def test_what_it_refuses(inventory: Path, tmp_path: Path, ansible_playbook: Play
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["main", "events"])
+@pytest.mark.parametrize(("cluster", "options"), [("main", []), ("events", []), ("events", ["--check"])])
 def test_while_another_operation_runs_nothing_is_done(
-    inventory: Path, tmp_path: Path, ansible_playbook: Playbook, cluster: str
+    inventory: Path, tmp_path: Path, ansible_playbook: Playbook, cluster: str, options: list[str]
 ) -> None:
+    """Nor looked at: a look lays programs ready, and removes at its end what the other run installs from."""
     folder = tmp_path / f"state/etcd-lock-{cluster}"
     folder.mkdir(parents=True)
     book.write_lock(folder, LOCKED)
-    done = ansible_playbook(str(PLAYBOOK), "-e", "part=all", inventory=str(inventory))
+    done = ansible_playbook(str(PLAYBOOK), "-e", "part=all", *options, inventory=str(inventory))
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0
     assert "anna replaces etcd-1 of etcd since 2026-11-22T17:00:00Z" in said
@@ -99,7 +100,7 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     (tmp_path / "play.yml").write_text(yaml.safe_dump([real[name] for name in kept]))
     (tmp_path / "files").symlink_to(ROOT / "playbooks/files")
     runs = {"etcd": {"running": "3.6.16", "wanted": "3.6.16", "current": True}}
-    found = {"programs": runs, "sick": sick, "leads": False, "room": "", "closed": False}
+    found = {"programs": runs, "sick": sick, "served": True, "leads": False, "room": "", "closed": False}
     groups = {"etcd": {"hosts": {"etcd-1": {"upgrade_found": found}}}}
     variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "part": "all", "fleet_domain": "a.b"}
     path = tmp_path / "hosts.yml"

@@ -29,7 +29,8 @@ version_added: "0.2.0"
 description:
   - Takes a lock in a folder of the controller for the run of C(ansible-playbook) that calls it, and refuses with who
     has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out. It is
-    taken over, with a warning that says whose it was and since when. Check mode takes nothing, and warns of another.
+    taken over, with a warning that says whose it was and since when. Check mode takes nothing, and
+    is refused as well, since what a run that works changes is no good to look at.
 options:
   directory:
     description: Folder for the lock.
@@ -79,6 +80,8 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
     before = ""
     try:
         if module.check_mode:
+            # What looks reads what the other run is about to change, and upgrade.yml lays programs ready to look.
+            lock.refuse_taken(directory, me)
             before = lock.seen(directory, me)
         elif given["state"] == "released":
             lock.release(directory, me)
