@@ -99,13 +99,13 @@ class Fleet:
         for number, server in enumerate(self.servers, 1):
             process = Path(f"/proc/{server.apiserver.running.pid}/exe")  # type: ignore[union-attr]
             of = program(SERVER, sha256, new.parent, new.parent, process)
-            facts = {"programs": {SERVER: of}, "sick": "", "leads": False, "room": "", "closed": closed}
+            facts = {"programs": {SERVER: of}, "sick": "", "served": True, "leads": False, "room": "", "closed": closed}
             hosts[f"api-{number}"] = host_of(f"api-{number}", facts)
         return rules.Fleet({"kube_apiserver": hosts})
 
     def planned(self, closed: bool) -> tuple[tuple[str, ...], bool, bool]:
         """Servers that are left, and whether admission is to be closed and to be opened."""
-        assert rules.problems(self.rules(closed)) == []
+        assert rules.problems(self.rules(closed), "control_plane") == []
         planned = rules.plan(self.rules(closed), "control_plane")
         return planned.phases["servers"], planned.close_admission, planned.open_admission
 

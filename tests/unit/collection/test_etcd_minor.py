@@ -72,4 +72,6 @@ def test_without_an_answer_the_reason_is_told() -> None:
         raise FleetError("https://a does not answer: refused")
 
     with pytest.raises(FleetError, match="https://a does not answer"):
-        prepare(Members({"a": silent}), "3.6", 5)
+        prepare(Members({"a": silent, "b": silent}), "3.6", 5)
+    # Alone, and dead by a build that fails: nobody could be asked, and the old build is to start.
+    assert prepare(Members({"a": silent}), "3.6", 5) is Action.NONE

@@ -50,9 +50,9 @@ def test_program(tmp_path: Path, process: str, installed: str, ready: str, expec
 
 def test_a_plan_reads_what_a_host_says() -> None:
     programs = {"etcd": {"running": "", "wanted": "3.7.3", "current": False}}
-    found = {"programs": programs, "sick": "no leader", "leads": True, "room": "has none", "closed": False}
-    host = host_of("etcd-1", found)
-    assert (host.leads, host.room, host.closed) == (True, "has none", False)
+    found = {"programs": programs, "sick": "no leader", "served": False, "leads": True, "room": "has none"}
+    host = host_of("etcd-1", found | {"closed": False})
+    assert (host.served, host.leads, host.room, host.closed) == (False, True, "has none", False)
     assert (host.sick, host.programs["etcd"].running, str(host.programs["etcd"].wanted)) == ("no leader", None, "3.7.3")
 
 
@@ -87,6 +87,47 @@ def test_admission_is_closed_where_the_admitter_is_disabled(
     monkeypatch.setattr(upgrade_facts, "_sick", lambda given, member: "")
     assert looked(server="https://192.0.2.1:6443/readyz")["closed"] is closed
     assert looked()["closed"] is False
+
+
+@pytest.mark.parametrize(
+    ("began_s", "active_s", "booted_s", "served"),
+    [
+        # Each in seconds after the program was installed.
+        (1.0, 2.0, -100.0, True),
+        (1.0, None, -100.0, False),
+        (None, None, -100.0, False),
+        # It ran before, was active, and its successor has not been.
+        (1.0, -50.0, -100.0, False),
+        # The process is of the program before: of that one nobody knows.
+        (-60.0, -50.0, -100.0, True),
+        # Installed before the boot: it may have served in the one before.
+        (1.0, None, 10.0, True),
+    ],
+)
+def test_a_server_has_served_when_it_was_active_since_it_was_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    began_s: float | None,
+    active_s: float | None,
+    booted_s: float,
+    served: bool,
+) -> None:
+    place(tmp_path / "kube-apiserver", "1.37.0")
+    at = (tmp_path / "kube-apiserver").stat().st_ctime
+    unit = parse_show("kube-apiserver.service", "", None if began_s is None else at + began_s)
+    monkeypatch.setattr(upgrade_facts, "show", lambda name: unit)
+    monkeypatch.setattr(upgrade_facts, "active_at", lambda name: None if active_s is None else at + active_s)
+    monkeypatch.setattr(upgrade_facts, "booted_at", lambda: at + booted_s)
+    monkeypatch.setattr(upgrade_facts, "_sick", lambda given, member: "")
+    monkeypatch.setattr(upgrade_facts, "_closed", lambda: False)
+    assert looked(server="https://192.0.2.1:6443/readyz", directory=str(tmp_path))["served"] is served
+    assert looked(directory=str(tmp_path))["served"] is True
+
+
+def test_a_server_without_a_program_has_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade_facts, "_sick", lambda given, member: "")
+    monkeypatch.setattr(upgrade_facts, "_closed", lambda: False)
+    assert looked(server="https://192.0.2.1:6443/readyz", directory=str(tmp_path))["served"] is False
 
 
 def looked(**of: str) -> dict[str, Any]:

@@ -37,8 +37,8 @@ def fleet(
     }
 
 
-def told(groups: Groups) -> str:
-    return report("x", rules.problems(Fleet(groups)))
+def told(groups: Groups, part: str = "all") -> str:
+    return report("x", rules.problems(Fleet(groups), part))
 
 
 def change(groups: Groups, group: str, name: str, **changes: Any) -> Groups:
@@ -62,7 +62,7 @@ def change(groups: Groups, group: str, name: str, **changes: Any) -> Groups:
     ],
 )
 def test_what_is_allowed(groups: Groups) -> None:
-    assert rules.problems(Fleet(groups)) == []
+    assert rules.problems(Fleet(groups), "all") == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_all_problems_are_told_at_once() -> None:
 def test_one_that_an_earlier_run_broke_is_mended_first_but_not_without_the_others() -> None:
     groups = change(fleet(etcd=("3.6.16", "3.7.3")), "etcd", "etcd-3", sick="does not answer")
     groups = change(groups, "kube_apiserver", "api-2", sick="connection refused")
-    assert rules.problems(Fleet(groups)) == []
+    assert rules.problems(Fleet(groups), "all") == []
     planned = rules.plan(Fleet(groups), "all")
     assert planned.phases["etcd"] == ("etcd-3", "etcd-1", "etcd-2")
     assert planned.phases["servers"] == ("api-2", "api-1")
@@ -143,11 +143,64 @@ def test_a_leader_is_the_last_of_its_cluster() -> None:
 
 
 def test_a_server_that_never_served_does_not_forbid_the_way_back() -> None:
-    """The new minor failed on the first server: what it runs does not count, since it has stored nothing."""
+    """The new minor failed on the first server: what it runs does not count, since it has stored nothing. One that has
+    served and is sick by now may have."""
     groups = fleet(server=("1.36.3", "1.36.3"))
     broken = programs(("kube-apiserver",), "1.37.0", "1.36.3")
-    assert rules.problems(Fleet(change(groups, "kube_apiserver", "api-1", programs=broken, sick="refused"))) == []
-    assert "cannot go back to 1.36.3" in told(change(groups, "kube_apiserver", "api-1", programs=broken, sick=""))
+
+    def said(sick: str, served: bool) -> str:
+        changes = {"programs": broken, "sick": sick, "served": served}
+        return told(change(groups, "kube_apiserver", "api-1", **changes))
+
+    assert said("refused", False) == told(fleet())
+    assert "cannot go back to 1.36.3" in said("refused", True)
+    assert "cannot go back to 1.36.3" in said("", True)
+
+
+@pytest.mark.parametrize(
+    ("group", "alone", "program"), [("etcd_events", "events-1", "etcd"), ("kube_apiserver", "api-1", "kube-apiserver")]
+)
+def test_one_that_is_alone_takes_back_a_build_that_fails(group: str, alone: str, program: str) -> None:
+    groups = fleet(etcd=("3.6.16", "3.6.17"))
+    groups[group] = {alone: groups[group][alone]}
+    change(groups, group, alone, sick="does not answer", served=False)
+    assert rules.problems(Fleet(groups), "all") == []
+    # With the build that is wanted, nothing that is done here mends it.
+    host = groups[group][alone]
+    assert host is not None
+    change(groups, group, alone, programs=dict(host.programs) | programs((program,), "3.6.17", "3.6.17"))
+    assert f"{alone}: its {program} is not healthy: does not answer; repair it first" in told(groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "part", "why"),
+    [
+        # The servers stay at 1.36: what is pinned for them does not run.
+        (
+            fleet(server=("1.36.3", "1.37.0")),
+            "nodes",
+            "kubelet 1.37.0 does not fit kube-apiserver 1.36.3: it may be 3 minors older and not newer; pin the one of "
+            "1.36.3, or upgrade the servers first",
+        ),
+        (
+            fleet(etcd=("3.5.20", "3.6.16")),
+            "control_plane",
+            "kube-apiserver 1.36.3 needs etcd 3.5.24 or newer, and would have 3.5.20; pin a newer one, and run",
+        ),
+    ],
+)
+def test_what_this_part_does_not_change_counts_as_it_runs(groups: Groups, part: str, why: str) -> None:
+    assert why in told(groups, part)
+    assert rules.problems(Fleet(groups), "all") == []
+
+
+def test_a_controller_that_was_left_behind_is_not_left_two_minors_behind() -> None:
+    """A run to 1.36 ended after the servers."""
+    groups = fleet(server=("1.36.3", "1.37.0"))
+    left = programs(("kube-apiserver",), "1.36.3", "1.37.0") | programs(SERVERS[1:], "1.35.4", "1.37.0")
+    said = told(change(groups, "kube_apiserver", "api-1", programs=left))
+    assert "kube-controller-manager 1.35.4 would be over a minor older than kube-apiserver 1.37.0" in said
+    assert "bring it to 1.36 first: pin that release for all, and upgrade" in said
 
 
 def test_what_is_done_already_is_not_done_again() -> None:
@@ -236,7 +289,7 @@ def test_another_minor_of_kubelet_leaves_nodes_with_work() -> None:
     assert left("1.35.4", ()) == {}
     assert left("1.36.1", ("a/b",)) == {}
     silent: Groups = fleet() | {"gpu_nodes": {"gpu-1": None}}
-    assert rules.problems(Fleet(silent)) == []
+    assert rules.problems(Fleet(silent), "all") == []
     assert "did not answer" in rules.plan(Fleet(silent), "all").left["gpu-1"]
 
 

@@ -70,8 +70,17 @@ def prepare(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Action:
-    """Have the cluster accept members of the wanted minor. Raises FleetError."""
-    api = members.first()
+    """Have the cluster accept members of the wanted minor. Raises FleetError.
+
+    A member that is alone and does not answer is no cluster that could be asked: its own start tells, by what is on its
+    disk.
+    """
+    try:
+        api = members.first()
+    except FleetError:
+        if len(members.apis) == 1:
+            return Action.NONE
+        raise
     info: Mapping[str, Any] = api("/v3/maintenance/status", {}).get("downgradeInfo") or {}
     target = str(info.get("targetVersion", "")) if info.get("enabled") else ""
     action = decide(str(api("/version")["etcdcluster"]), target, wanted)

@@ -136,6 +136,19 @@ def main_pid(name: str) -> int:
     return int(systemctl(["show", "--property", "MainPID", "--value", "--", name]).strip() or 0)
 
 
+def active_at(name: str) -> float | None:
+    """Unix time at which a unit last became active in this boot; None where it has not. Raises FleetError."""
+    shown = systemctl(["show", "--property", "ActiveEnterTimestampMonotonic", "--value", "--", name]).strip()
+    if not int(shown or 0):
+        return None
+    return time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + int(shown) / 1e6
+
+
+def booted_at() -> float:
+    """Unix time at which systemd started: that of the boot, also in a container."""
+    return _started_at(1) or time.time()
+
+
 def stale_because(unit: Unit, paths: Sequence[str]) -> list[str]:
     """Files (the unit's own included) that are newer than its running process; empty when it is up to date."""
     if unit.started_at is None:

@@ -50,13 +50,15 @@ class Program:
 
 @dataclass(frozen=True)
 class Host:
-    """What a host says. `sick`: why its member or API server does not answer; `leads`: whether its member leads its
-    cluster; `work`: pods that a drain would move; `closed`: whether its admitter is out of service since an upgrade
-    that did not come to its end; `room`: what is too small for the programs that lie ready."""
+    """What a host says. `sick`: why its member or API server does not answer; `served`: whether its API server has
+    answered since its program was installed; `leads`: whether its member leads its cluster; `work`: pods that a drain
+    would move; `closed`: whether its admitter is out of service since an upgrade that did not come to its end; `room`:
+    what is too small for the programs that lie ready."""
 
     name: str
     programs: Mapping[str, Program]
     sick: str = ""
+    served: bool = True
     leads: bool = False
     work: tuple[str, ...] = ()
     closed: bool = False
@@ -81,10 +83,20 @@ class Fleet:
         """Those that gave facts."""
         return [host for group in groups for host in self.groups.get(group, {}).values() if host is not None]
 
-    def running(self, name: str, *groups: str) -> list[Version]:
-        """Oldest first; of hosts that answer, since a program that dies again and again runs too."""
-        found = [host.programs[name].running for host in self.hosts(*groups) if name in host.programs and not host.sick]
+    def running(self, name: str, *groups: str, stored: bool = False) -> list[Version]:
+        """Oldest first; of hosts that answer, since a program that dies again and again runs too. `stored`: also of
+        API servers that do not answer any more, and have when they could store something."""
+        found = [
+            host.programs[name].running
+            for host in self.hosts(*groups)
+            if name in host.programs and (not host.sick or (stored and host.served))
+        ]
         return sorted(version for version in found if version is not None)
+
+    def coming(self, name: str, *groups: str, changes: bool) -> Version | None:
+        """The oldest that will run beside what this run changes: what is pinned where `changes`, else what runs."""
+        running = self.running(name, *groups)
+        return self.wanted(name) if changes or not running else running[0]
 
     def wanted(self, name: str) -> Version | None:
         """What the inventory pins: one build for the whole fleet."""
@@ -107,12 +119,16 @@ class Plan:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def problems(fleet: Fleet) -> list[Problem]:
-    """Everything that speaks against it, all at once."""
+def problems(fleet: Fleet, part: str) -> list[Problem]:
+    """Everything that speaks against this part of it, all at once."""
     found = [*_silent(fleet), *_nameless(fleet), *_crowded(fleet)]
     for cluster in CLUSTERS:
         found += [*_sick(fleet, cluster, "etcd"), *_etcd(fleet, cluster)]
-    return [*found, *_sick(fleet, "kube_apiserver", SERVER), *_servers(fleet), *_controllers(fleet), *_nodes(fleet)]
+    phases = PARTS[part]
+    servers = fleet.coming(SERVER, "kube_apiserver", changes="servers" in phases)
+    etcd = fleet.coming("etcd", "etcd", changes="etcd" in phases)
+    found += [*_sick(fleet, "kube_apiserver", SERVER), *_servers(fleet), *_servers_need(fleet, etcd)]
+    return [*found, *_controllers(fleet, servers), *_nodes(fleet, servers)]
 
 
 def plan(fleet: Fleet, part: str) -> Plan:
@@ -205,11 +221,11 @@ def _crowded(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _sick(fleet: Fleet, group: str, program: str) -> Iterator[Problem]:
-    """One that an earlier run broke may be mended by this one, while the others hold."""
+    """One that an earlier run broke may be mended by this one, while the others hold, or where there are no others."""
     hosts = fleet.hosts(group)
     sick = [host for host in hosts if host.sick]
     enough = len(hosts) - len(sick) > len(hosts) // 2 if group in CLUSTERS else len(hosts) > len(sick)
-    if len(sick) == 1 and enough and sick[0].behind([program]):
+    if len(sick) == 1 and (enough or len(hosts) == 1) and sick[0].behind([program]):
         return
     for host in sick:
         yield Problem(f"its {program} is not healthy: {host.sick}", "repair it first", (host.name,))
@@ -235,10 +251,10 @@ def _etcd(fleet: Fleet, cluster: str) -> Iterator[Problem]:
 
 
 def _servers(fleet: Fleet) -> Iterator[Problem]:
-    running, wanted = fleet.running(SERVER, "kube_apiserver"), fleet.wanted(SERVER)
+    running, wanted = fleet.running(SERVER, "kube_apiserver", stored=True), fleet.wanted(SERVER)
     if not running or wanted is None:
         return
-    hosts = tuple(host.name for host in fleet.hosts("kube_apiserver"))
+    hosts = _names(fleet, "kube_apiserver")
     oldest, newest = running[0], running[-1]
     if wanted.minors_after(oldest) > 1:
         after = f"{oldest.major}.{oldest.minor + 1}"
@@ -255,16 +271,30 @@ def _servers(fleet: Fleet) -> Iterator[Problem]:
             f"pin {GATE_SINCE.release} or newer",
             hosts,
         )
-    etcd = fleet.wanted("etcd")
-    if etcd is not None and etcd < SERVER_NEEDS_ETCD:
-        yield Problem(f"{SERVER} {wanted} needs etcd {SERVER_NEEDS_ETCD} or newer", f"pin it instead of {etcd}", hosts)
 
 
-def _controllers(fleet: Fleet) -> Iterator[Problem]:
-    server = fleet.wanted(SERVER)
-    hosts = tuple(host.name for host in fleet.hosts("kube_apiserver"))
+def _servers_need(fleet: Fleet, etcd: Version | None) -> Iterator[Problem]:
+    wanted = fleet.wanted(SERVER)
+    if wanted and etcd and etcd < SERVER_NEEDS_ETCD:
+        yield Problem(
+            f"{SERVER} {wanted} needs etcd {SERVER_NEEDS_ETCD} or newer, and would have {etcd}",
+            "pin a newer one, and run part=etcd or part=all",
+            _names(fleet, "kube_apiserver"),
+        )
+
+
+def _controllers(fleet: Fleet, server: Version | None) -> Iterator[Problem]:
+    """`server`: the oldest beside which they will run."""
+    hosts = _names(fleet, "kube_apiserver")
     for name in CONTROLLERS:
-        wanted = fleet.wanted(name)
+        wanted, running = fleet.wanted(name), fleet.running(name, "kube_apiserver")
+        # Servers change first: what an earlier run left of the minor before may be too old by then.
+        if server and running and server.minors_after(running[0]) > 1:
+            yield Problem(
+                f"{name} {running[0]} would be over a minor older than {SERVER} {server}",
+                f"bring it to {running[0].major}.{running[0].minor + 1} first: pin that release for all, and upgrade",
+                hosts,
+            )
         if server and wanted and not -1 <= wanted.minors_after(server) <= 0:
             yield Problem(
                 f"{name} {wanted} does not fit {SERVER} {server}: it may be one minor older and not newer",
@@ -273,8 +303,8 @@ def _controllers(fleet: Fleet) -> Iterator[Problem]:
             )
 
 
-def _nodes(fleet: Fleet) -> Iterator[Problem]:
-    server = fleet.wanted(SERVER)
+def _nodes(fleet: Fleet, server: Version | None) -> Iterator[Problem]:
+    """`server`: the oldest beside which they will run."""
     if server is None:
         return
     for host in fleet.hosts(*NODES):
@@ -283,7 +313,7 @@ def _nodes(fleet: Fleet) -> Iterator[Problem]:
                 yield Problem(
                     f"{name} {program.wanted} does not fit {SERVER} {server}: it may be {NODE_MINORS_BEHIND} minors "
                     "older and not newer",
-                    f"pin the one of {server}",
+                    f"pin the one of {server}, or upgrade the servers first (part=control_plane)",
                     (host.name,),
                 )
             if program.running is None:
@@ -320,3 +350,7 @@ def _left(fleet: Fleet) -> Iterator[tuple[str, str]]:
                 continue
             if host.work and kubelet.wanted.release != kubelet.running.release:
                 yield name, f"another minor of kubelet needs a node without work: {', '.join(host.work[:3])}"
+
+
+def _names(fleet: Fleet, group: str) -> tuple[str, ...]:
+    return tuple(host.name for host in fleet.hosts(group))

@@ -13,7 +13,7 @@ from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, kube
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import file_sha256
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import main_pid, show
+from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import active_at, booted_at, main_pid, show
 
 DOCUMENTATION = r"""
 module: upgrade_facts
@@ -80,6 +80,12 @@ sick:
   description: Why the member of etcd or the API server does not serve; empty where it does.
   type: str
   returned: success
+served:
+  description: >-
+    Whether the API server has answered since its program was installed, and so may have stored what an older one cannot
+    read. False only where systemd says that it has not.
+  type: bool
+  returned: success
 leads:
   description: Whether the member of etcd is its cluster's leader.
   type: bool
@@ -95,6 +101,7 @@ closed:
 """
 
 ADMITTER = "muster-admitter.service"
+SERVER = "kube-apiserver"
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "programs": {"type": "list", "elements": "str", "required": True},
@@ -141,6 +148,20 @@ def _closed() -> bool:
     return admitter.loaded and not admitter.enabled
 
 
+def _served(installed: Path) -> bool:
+    """A server tells systemd that it is active when it listens (Type=notify). Where that is not known of the program
+    that runs, since it is an older one or was installed before the boot, it counts as served."""
+    unit = f"{SERVER}.service"
+    try:
+        since = installed.stat().st_ctime
+    except FileNotFoundError:
+        return False
+    began, active = show(unit).started_at, active_at(unit)
+    if began is not None and began < since:
+        return True
+    return active >= since if active is not None else booted_at() >= since
+
+
 def _sick(given: dict[str, Any], member: etcd_api.Health | None) -> str:
     if member:
         return member.reason
@@ -169,6 +190,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         "changed": False,
         "programs": found,
         "sick": _sick(given, member),
+        "served": not given["server"] or _served(places[0] / SERVER),
         "leads": member is not None and member.leads,
         "room": room(given["checksums"], *places, shutil.disk_usage(places[0]).free),
         "closed": bool(given["server"]) and _closed(),

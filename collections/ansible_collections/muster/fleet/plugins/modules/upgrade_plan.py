@@ -75,6 +75,7 @@ EXAMPLES = r"""
       etcd-1:
         programs: {etcd: {running: 3.6.16, wanted: 3.7.3, current: false}}
         sick: ""
+        served: true
         leads: false
         room: ""
         closed: false
@@ -127,7 +128,8 @@ def host_of(name: str, found: Mapping[str, Any], work: tuple[str, ...] = ()) -> 
         one: rules.Program(parse(facts["running"]), parse(facts["wanted"]), facts["current"])
         for one, facts in found["programs"].items()
     }
-    return rules.Host(name, programs, found["sick"], found["leads"], work, found["closed"], found["room"])
+    said = {key: found[key] for key in ("sick", "served", "leads", "closed", "room")}
+    return rules.Host(name, programs, work=work, **said)
 
 
 def _changes_minor(host: rules.Host) -> bool:
@@ -162,7 +164,7 @@ def judge(module: AnsibleModule) -> dict[str, Any]:
     state = rules.state(fleet)
     if not given["judge"]:
         return {"changed": False, "state": state}
-    if found := rules.problems(fleet):
+    if found := rules.problems(fleet, given["part"]):
         raise FleetError(report("nothing was changed, the upgrade is refused", found), state=state)
     planned = rules.plan(fleet, given["part"])
     etcd = fleet.wanted("etcd")
