@@ -41,6 +41,7 @@ FACTS: dict[str, Any] = {
     "ports_taken": {},
     "mirror_fault": "",
     "other_builds": [],
+    "kept_builds": [],
     "disk_faults": [],
     "nvidia_problems": [],
     "cgroup_version": 2,
@@ -153,6 +154,19 @@ def test_what_is_of_one_machine_is_a_doubt_and_stops_nobody() -> None:
     assert [doubt.line() for doubt in doubts(hosts)] == ["gpu-1: library and module differ; reboot; the node is held"]
     hosts = fleet(nvidia_problems=[{**sick, "of_machine": False}])
     assert doubts(hosts) == [] and [problem.hosts for problem in check(hosts)] == [("gpu-1",)]
+
+
+def test_what_nodes_keep_is_told_and_stops_nobody() -> None:
+    hosts = fleet()
+    for host in hosts.values():
+        assert host is not None
+        host.facts["kept_builds"] = ["kubelet 1.35.4"]  # type: ignore[index]
+    assert check(hosts) == []
+    (told,) = doubts(hosts)
+    assert told.hosts == ("gpu-1", "gpu-2")
+    assert (
+        "keeps kubelet 1.35.4, and kube_binaries_checksums names another build; bring a running fleet to" in told.line()
+    )
 
 
 def test_the_same_problem_of_many_hosts_is_one_line() -> None:

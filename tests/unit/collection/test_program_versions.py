@@ -6,9 +6,13 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 from ansible_collections.muster.fleet.plugins.module_utils import program_versions
 from ansible_collections.muster.fleet.plugins.module_utils.program_versions import Version, ask, other_builds, parse
 
+ROOT = Path(__file__).resolve().parents[3]
 SAYS = "#!/bin/sh\necho 'etcd Version: 3.6.16'\necho 'Go Version: go1.26.8'\n"
 
 
@@ -60,7 +64,8 @@ def test_only_another_build_that_works_and_has_a_unit_is_told(tmp_path: Path, mo
     # A first run that was killed after the download: nothing runs yet.
     assert other_builds(["etcd"], other, tmp_path, units) == []
     (units / "etcd.service").touch()
-    assert other_builds(["etcd"], other, tmp_path, units) == ["etcd 3.6.16"]
+    (build,) = other_builds(["etcd"], other, tmp_path, units)
+    assert (str(build), build.sha256) == ("etcd 3.6.16", pinned)
     assert other_builds(["etcd"], {}, tmp_path, units) == []
     monkeypatch.setattr(program_versions, "ask", lambda path: pytest.fail(f"{path} is the pinned one"))
     assert other_builds(["etcd"], {"etcd": pinned.upper()}, tmp_path, units) == []
@@ -69,3 +74,23 @@ def test_only_another_build_that_works_and_has_a_unit_is_told(tmp_path: Path, mo
     assert other_builds(["etcd"], other, tmp_path, units) == []
     (tmp_path / "etcd").unlink()
     assert other_builds(["etcd"], other, tmp_path, units) == []
+
+
+@pytest.mark.parametrize("kept", [{}, {"kubelet": "1" * 64}, {"kubelet": "1" * 64, "kube-proxy": "2" * 64}, None])
+def test_site_yml_leaves_a_node_what_it_keeps(kept: dict[str, str] | None) -> None:
+    """Neither its program nor the sum in its unit is of another build. None: a run without preflight (--skip-tags)."""
+    pinned = {"kubelet": "a" * 64, "kube-proxy": "b" * 64}
+    facts = {} if kept is None else {"preflight_kept": kept}
+    plays = {play["name"]: play for play in yaml.safe_load((ROOT / "site.yml").read_text())}
+    asked = {**plays["Prepare the nodes"]["vars"], **plays["Start the kubelets that may start"]["vars"]}
+    variables = {name: trust_as_template(text) if isinstance(text, str) else text for name, text in asked.items()}
+    given = {"ansible_facts": facts, "kube_binaries_checksums": pinned}
+    templar = Templar(DataLoader(), variables=variables | given)
+    found = {name: templar.template(text) for name, text in variables.items() if not name.startswith("__")}
+    sums = pinned | (kept or {})
+    assert found == {
+        "kube_binaries_names": list(pinned),
+        "kube_binaries_kept": kept or {},
+        "kubelet_binary_sha256": sums["kubelet"],
+        "kube_proxy_binary_sha256": sums["kube-proxy"],
+    }

@@ -14,6 +14,7 @@ Facts = Mapping[str, Any]
 # The oldest Python of a supported host (Debian 12).
 PYTHON_MIN = (3, 11)
 GIB = 2**30
+_TO_OTHER_BUILDS = "bring a running fleet to other versions with playbooks/upgrade.yml, or correct the checksum"
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
     for build in facts["other_builds"]:
         yield problem(
             f"has {build}, and kube_binaries_checksums names another build",
-            "bring a running fleet to other versions with playbooks/upgrade.yml, or correct the checksum",
+            _TO_OTHER_BUILDS,
         )
     for fault in facts["disk_faults"]:
         message, _, fix = fault.partition("; ")
@@ -128,15 +129,21 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
 
 
 def doubts(hosts: Mapping[str, Host | None]) -> list[Problem]:
-    """What is wrong with one machine that its own burn-in or driver role holds: no reason to stop the others."""
-    return list(
-        _together(
-            Problem(found["message"], f"{found['fix']}; the node is held", (name,))
-            for name, host in hosts.items()
-            for found in (host.facts["nvidia_problems"] if host is not None else ())
-            if found["of_machine"]
-        )
-    )
+    """What is wrong with one machine that its own burn-in or driver role holds, or what it keeps: no reason to stop the
+    others."""
+    answered = [(name, host.facts) for name, host in hosts.items() if host is not None]
+    held = [
+        Problem(found["message"], f"{found['fix']}; the node is held", (name,))
+        for name, facts in answered
+        for found in facts["nvidia_problems"]
+        if found["of_machine"]
+    ]
+    kept = [
+        Problem(f"keeps {build}, and kube_binaries_checksums names another build", _TO_OTHER_BUILDS, (name,))
+        for name, facts in answered
+        for build in facts["kept_builds"]
+    ]
+    return list(_together([*held, *kept]))
 
 
 def free_port(port: str, owner: str) -> str:

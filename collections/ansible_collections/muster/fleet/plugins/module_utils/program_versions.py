@@ -56,10 +56,22 @@ def ask(program: Path, timeout_s: float = ASK_TIMEOUT_S) -> Version | None:
     return parse(done.stdout) if done.returncode == 0 else None
 
 
+@dataclass(frozen=True)
+class Build:
+    """An installed program."""
+
+    name: str
+    version: Version
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
 def other_builds(
     names: Sequence[str], checksums: Mapping[str, object], directory: Path, units: Path = _UNITS
-) -> list[str]:
-    """Name and version of each program that has a unit here, works, and is not the one of its checksum.
+) -> list[Build]:
+    """Each program that has a unit here, works, and is not the one of its checksum.
 
     What does not work is a spoilt file, which the role that installs it puts right. Costs the digest of one file each.
     """
@@ -67,8 +79,9 @@ def other_builds(
     for name in names:
         path = directory / name
         pinned = str(checksums.get(name, "")).lower()
-        if not pinned or not (units / f"{name}.service").exists() or file_sha256(str(path)) in (None, pinned):
+        if not pinned or not (units / f"{name}.service").exists():
             continue
-        if version := ask(path):
-            found.append(f"{name} {version}")
+        sha256 = file_sha256(str(path))
+        if sha256 and sha256 != pinned and (version := ask(path)):
+            found.append(Build(name, version, sha256))
     return found

@@ -82,6 +82,14 @@ options:
     type: list
     elements: str
     default: []
+  kept:
+    description:
+      - Programs of O(mirror) that a running node keeps as they are until C(playbooks/upgrade.yml) changes them. One
+        that has a unit here and is not the one of its checksum is told with its version, and in the fact
+        C(preflight_kept).
+    type: list
+    elements: str
+    default: []
   disk:
     description: The disk that the host is going to give away, judged as M(muster.fleet.local_ssd) does.
     type: dict
@@ -246,6 +254,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
         },
     },
     "settled": {"type": "list", "elements": "str", "default": []},
+    "kept": {"type": "list", "elements": "str", "default": []},
     "disk": {"type": "dict", "options": {"device": {"type": "str", "required": True}, **block_device.WANTED_OPTIONS}},
     "nvidia": {
         "type": "dict",
@@ -306,10 +315,16 @@ def look(module: AnsibleModule) -> dict[str, Any]:
     facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
     mirror = module.params["mirror"] or {"checksums": {}, "directory": "/"}
-    facts["other_builds"] = other_builds(module.params["settled"], mirror["checksums"], Path(mirror["directory"]))
+    place = mirror["checksums"], Path(mirror["directory"])
+    facts["other_builds"] = [str(build) for build in other_builds(module.params["settled"], *place)]
+    kept = other_builds(module.params["kept"], *place)
+    facts["kept_builds"] = [str(build) for build in kept]
     facts["disk_faults"] = disk_faults(module.params["disk"])
     facts["nvidia_problems"] = nvidia_problems(module.params["nvidia"])
-    return {"changed": False, "facts": facts, **{name: module.params[name] for name in ("limits", "is_node")}}
+    # The one that every play of this run reads.
+    shared = {"preflight_kept": {build.name: build.sha256 for build in kept}}
+    asked = {name: module.params[name] for name in ("limits", "is_node")}
+    return {"changed": False, "facts": facts, "ansible_facts": shared, **asked}
 
 
 def main() -> None:
