@@ -170,7 +170,8 @@ def _install(given: dict[str, Any], platform: fabric.Platform, version: str, cha
         platform.kind, given["source"], version, given["nvlsm_version"], imex=bool(given["imex_nodes"])
     )
     if given["source"] != "image" and wanted:
-        changed += parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act)
+        source, numbered = parts.repository(given), fabric.BRANCHED
+        changed += parts.ensure("nvidia-fabric", wanted, source, run_command, act=act, numbered=numbered)
     specs = []
     if platform.kind == fabric.NVLINK5:
         specs.append(
