@@ -107,6 +107,8 @@ def test_the_schema_names_every_fact(tmp_path: Path) -> None:
     assert list(documented) == [field.name for field in fields(Facts)] == list(facts)
     for name in ("kernel", "driver", "library", "nvml", "fabric", "dcgm", "toolkit"):
         assert set(documented[name]["contains"]) == set(facts[name]), name
+    platform = documented["fabric"]["contains"]["platform"]["contains"]
+    assert set(platform) == set(facts["fabric"]["platform"])
     assert set(documented["pci"]["contains"]) == set(facts["pci"][0])
     assert set(documented["nvml"]["contains"]["gpus"]["contains"]) == set(facts["nvml"]["gpus"][0])
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric
@@ -303,3 +304,89 @@ def test_without_a_driver_the_host_is_held_but_not_by_a_run_that_changes_nothing
     (tmp_path / "proc/driver/nvidia/version").unlink()
     assert "the NVIDIA driver is not loaded" in managed.manage()["held"]
     assert managed.manage(check_mode=True)["held"] == "" and managed.acted == []
+
+
+SERVICE = systemd_unit.Unit(nvidia_fabric.MANAGER, True, "active", "running", "success", True, False, (), 1000.0)
+
+
+class OfAnImage(Managed):
+    """The whole module on a host of source image; whatever would change the host ends the test."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = nvidia_fabric._install, nvidia_fabric._run_service
+        super().__init__(root, monkeypatch)
+        self.given["source"] = "image"
+        self.units = [SERVICE]
+        self.shown: list[str] = []
+        monkeypatch.setattr(nvidia_fabric, "_install", whole[0])
+        monkeypatch.setattr(nvidia_fabric, "_run_service", whole[1])
+        monkeypatch.setattr(systemd_unit, "show", self.show)
+        monkeypatch.setattr(systemd_unit, "systemctl", self.changes)
+        monkeypatch.setattr(files, "apply", self.changes)
+        monkeypatch.setattr(parts, "ensure", self.changes)
+        monkeypatch.setattr(systemd_unit, "log_tail", lambda unit: "begins\nno NVSwitch answers")
+        monkeypatch.setattr(nvidia_fabric, "_POLL_S", 0.0)
+
+    def show(self, unit: str) -> systemd_unit.Unit:
+        """The states one after the other, the last of them for good."""
+        self.shown.append(unit)
+        return replace(self.units.pop(0) if len(self.units) > 1 else self.units[0], name=unit)
+
+    @staticmethod
+    def changes(*given: Any, **options: Any) -> Any:
+        raise AssertionError(f"the host would be changed: {given}")
+
+
+@pytest.fixture
+def of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OfAnImage:
+    return OfAnImage(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_an_image_that_runs_its_service_is_left_alone_and_its_gpus_are_looked_at(
+    of_an_image: OfAnImage, check_mode: bool
+) -> None:
+    of_an_image.units = [replace(SERVICE, enabled=False, needs_reload=True)]
+    found = of_an_image.manage(check_mode)
+    assert (found["changed"], found["held"], found["waits"], found["notes"]) == (False, "", "", [])
+    assert len(found["gpus"]) == 2 and of_an_image.shown == [nvidia_fabric.MANAGER]
+    of_an_image.host.answer_nvml(gpus=[GPU])
+    assert "GPU at 0000:2a:00.0: NVML does not show it" in of_an_image.manage(check_mode)["held"]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"loaded": False, "active": "inactive"}, "the image has no nvidia-fabricmanager.service, and this host needs"),
+        ({"active": "inactive"}, "fabricmanager.service is inactive (no NVSwitch answers); with fleet_nvidia_source:"),
+        ({"active": "failed"}, "nvidia-fabricmanager.service is failed"),
+        ({"active": "activating"}, "nvidia-fabricmanager.service is activating"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("busy", ["", "kubelet runs"])
+def test_a_service_that_the_image_does_not_run_is_told_and_not_started(
+    of_an_image: OfAnImage, state: dict[str, Any], said: str, busy: str
+) -> None:
+    of_an_image.units, of_an_image.busy = [replace(SERVICE, **state)], busy
+    found = of_an_image.manage()
+    assert said in found["held"] and found["changed"] is False and found["waits"] == ""
+
+
+def test_a_service_that_the_image_is_starting_is_waited_for(of_an_image: OfAnImage) -> None:
+    starting = replace(SERVICE, active="activating")
+    of_an_image.units, of_an_image.given["deadline_s"] = [starting, starting, SERVICE], 30.0
+    assert of_an_image.manage()["held"] == "" and len(of_an_image.shown) == 3
+
+
+def test_neither_nvlsms_module_nor_the_nodes_of_imex_are_written_for_an_image(
+    of_an_image: OfAnImage, tmp_path: Path
+) -> None:
+    (tmp_path / "sys/bus/pci/devices/0000:05:00.0/class").write_text("0x020700\n")
+    bridge(of_an_image.host, "0000:06:00.0", b"SW_MNG")
+    of_an_image.given["imex_nodes"] = ["10.0.0.1", "10.0.0.2"]
+    of_an_image.host.answers["nvidia-imex-ctl"] = Imex(tmp_path / "imex", Output(0, "READY\n", "")).answer
+    found = of_an_image.manage()
+    assert (found["platform"], found["held"], found["changed"]) == ("nvlink5", "", False)
+    assert of_an_image.shown == [nvidia_fabric.MANAGER, nvidia_fabric.IMEX]
+    of_an_image.units = [SERVICE, replace(SERVICE, active="failed")]
+    assert "nvidia-imex.service is failed" in of_an_image.manage()["held"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands impor
     Output,
     run_command,
 )
+from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric
 
 from tests.support.nvidia_host import GPU, KERNEL, NvidiaHost, h100
 
@@ -54,6 +56,27 @@ def test_a_whole_stack(tmp_path: Path) -> None:
     json.dumps(facts.to_json())
 
 
+@pytest.mark.parametrize(
+    ("gpu", "vpd", "kind"), [("2330", b"", "nvswitch"), ("2901", b"\x82SW_MNG", "nvlink5"), ("2941", b"", "rack")]
+)
+def test_the_platform_is_what_nvidia_fabric_decides_on(
+    host: NvidiaHost, monkeypatch: pytest.MonkeyPatch, gpu: str, vpd: bytes, kind: str
+) -> None:
+    host.add_device(device=gpu, driver="nvidia")
+    if vpd:
+        host.add_device("0000:05:00.0", device="1021", class_code="020700", vendor="15b3")
+        (host.root / "sys/bus/pci/devices/0000:05:00.0/vpd").write_bytes(vpd)
+    else:
+        host.add_device("0000:05:00.0", device="22a3", class_code="068000")
+    platform = host.gather().to_json()["fabric"]["platform"]
+    assert (platform["kind"], platform["tells"], platform["gpus"]) == (kind, True, ("0000:18:00.0",))
+    monkeypatch.setattr(nvidia_fabric, "run_command", host.run)
+    given = {"source": "image", "imex_nodes": [], "deadline_s": 0.0, "kernel_root": str(host.root)}
+    module = SimpleNamespace(params=given, check_mode=True, warn=lambda text: None)
+    found = nvidia_fabric.manage(module)  # type: ignore[arg-type]
+    assert (found["platform"], found["evidence"]) == (platform["kind"], platform["evidence"])
+
+
 def test_a_bare_host_has_no_driver_and_no_error(host: NvidiaHost) -> None:
     host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
     facts = host.gather()
@@ -78,14 +101,16 @@ def test_what_cannot_be_read_is_none_with_its_reason(tmp_path: Path) -> None:
     (host.root / "proc/cmdline").unlink()
     (host.root / "proc/modules").unlink()
     (host.root / "sys/bus/pci/devices").rmdir()
+    host.put("sys/bus/pci/devices/0000:18:00.0/vendor", "0x10de\n")  # all else of it is missing
     facts = host.gather()
     assert set(facts.errors) == {
         "kernel.release", "kernel.secure_boot", "kernel.cmdline", "driver.loaded", "driver.on_disk", "driver.nouveau",
-        "pci", "packages", "services", "library", "toolkit.version",
+        "pci", "fabric.platform", "packages", "services", "library", "toolkit.version",
     }  # fmt: skip
     assert (facts.pci, facts.kernel.release, facts.kernel.headers, facts.kernel.secure_boot) == (None,) * 4
     assert (facts.driver.loaded_version, facts.driver.on_disk, facts.driver.packages) == (None,) * 3
-    assert (facts.fabric.nvswitches, facts.fabric.packages, facts.fabric.service) == (None,) * 3
+    fabric = facts.fabric
+    assert (fabric.platform, fabric.nvswitches, fabric.packages, fabric.service) == (None,) * 4
     assert (facts.library.version, facts.dcgm.service, facts.toolkit.version) == (None,) * 3
 
 

@@ -40,9 +40,18 @@ IMAGE = Asked("image", "", "13", "", 4 * GIB)
 NVIDIA = Asked("nvidia", "580.105.08", "13", "https://mirror/debian12", 4 * GIB)
 DEBIAN = Asked("debian", "535.261.03", "12", "", 4 * GIB)
 UBUNTU = Asked("ubuntu", "580.105.08", "13", "", 4 * GIB)
-SIGNED = f"linux-modules-nvidia-580-server-open-{KERNEL}"
+FULL = "580.105.08-0ubuntu0.24.04.1"
+OPEN, PROPRIETARY = (
+    {
+        f"linux-modules-nvidia-580-server{suffix}-{KERNEL}": ("6.8.0-88.89",),
+        f"nvidia-headless-no-dkms-580-server{suffix}": (FULL,),
+        "nvidia-utils-580-server": (FULL,),
+        "nvidia-compute-utils-580-server": (FULL,),
+    }
+    for suffix in ("-open", "")
+)
 OFFERS = Offers(
-    {"nvidia-smi": ("535.261.03-1~deb12u1",), f"linux-headers-{KERNEL}": ("6.1.176-1",), SIGNED: ("6.8.0-88.89",)},
+    {"nvidia-smi": ("535.261.03-1~deb12u1",), f"linux-headers-{KERNEL}": ("6.1.176-1",), **OPEN},
     "",
     {"/usr": 20 * GIB},
 )
@@ -171,11 +180,6 @@ def test_a_whole_stack_has_no_problem(tmp_path: Path, asked: Asked) -> None:
             nothing,
             "Debian has no driver 550.163.01 (apt knows 535.261.03-",
         ),
-        (
-            replace(UBUNTU, driver_version="570.211.01", cuda="12"),
-            nothing,
-            f"Ubuntu has no signed modules of driver 570 for its kernel {KERNEL}",
-        ),
     ],
 )
 def test_each_rule_where_packages_are_installed(tmp_path: Path, asked: Asked, change: Change, message: str) -> None:
@@ -202,6 +206,62 @@ def test_each_rule_of_what_is_offered(tmp_path: Path, offers: Offers, message: s
     assert message in one.message
     # A host that has what is asked needs neither.
     assert found(h100(tmp_path / "there"), NVIDIA, offers) == []
+
+
+B200, H100, V100 = "2901", "2330", "1db6"
+OLDER = ("580.65.06-0ubuntu1", "580.95.05-0ubuntu1")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "modules", "offered", "said"),
+    [
+        (H100, "auto", OPEN, []),
+        (H100, "proprietary", PROPRIETARY, []),
+        (V100, "auto", PROPRIETARY, []),
+        (V100, "auto", OPEN, ["Ubuntu has no signed proprietary modules of driver 580 for its kernel"]),
+        (B200, "auto", PROPRIETARY, ["Ubuntu has no signed open modules of driver 580 for its kernel"]),
+        (H100, "proprietary", OPEN, ["Ubuntu has no signed proprietary modules of driver 580 for its kernel"]),
+        # The modules' package has the kernel's version; whose driver they are for, the others tell.
+        (B200, "auto", OPEN | {"nvidia-utils-580-server": OLDER},
+         ["no driver 580.105.08 (of nvidia-utils-580-server apt knows 580.65.06-0ubuntu1, 580.95.05-0ubuntu1)"]),
+        (B200, "auto", {name: versions for name, versions in OPEN.items() if "headless" not in name},
+         ["no driver 580.105.08 (of nvidia-headless-no-dkms-580-server-open apt knows none)"]),
+        (B200, "auto", {f"nvidia-headless-no-dkms-580-server{suffix}": OLDER for suffix in ("", "-open")},
+         [f"for its kernel {KERNEL} (linux-modules-nvidia-580-server-open-{KERNEL})",
+          "(of nvidia-headless-no-dkms-580-server-open apt knows 580.65.06-0ubuntu1, 580.95.05-0ubuntu1)"]),
+        (B200, "auto", {}, ["Ubuntu has no signed open modules of driver 580"]),
+    ],
+)  # fmt: skip
+def test_ubuntu_is_asked_for_the_modules_that_the_gpus_need_and_for_the_exact_version(
+    tmp_path: Path, gpu: str, modules: str, offered: dict[str, tuple[str, ...]], said: list[str]
+) -> None:
+    host = bare(tmp_path)
+    only_gpu(gpu)(host)
+    asked = replace(UBUNTU, modules=modules)
+    host.put("var/lib/apt/lists/ubuntu_Packages", "")
+    rows = [f" {name} | {version} | http://mirror x\n" for name, versions in offered.items() for version in versions]
+    host.answers["apt-cache"] = Output(0, "".join(rows), "")
+    offers = look(host.root, host.run, asked, host.gather(), MODELS, 1)
+    told = found(host, asked, replace(offers, free_bytes={}))
+    assert len(told) == len(said) and all(words in one.message for words, one in zip(said, told, strict=True))
+
+
+def test_what_a_host_has_already_ubuntu_need_not_have(tmp_path: Path) -> None:
+    host = bare(tmp_path)
+    for name, (version,) in OPEN.items():
+        host.add_package(name, version, "ubuntu")
+    none = replace(OFFERS, versions={})
+    assert found(host, UBUNTU, none) == []
+    (one,) = found(host, replace(UBUNTU, driver_version="580.126.09"), none)
+    assert "Ubuntu has no driver 580.126.09" in one.message
+
+
+def test_gpus_that_no_modules_drive_together_are_told_once(tmp_path: Path) -> None:
+    host = bare(tmp_path)
+    only_gpu("2b85")(host)
+    other_gpu(V100)(host)
+    (one,) = found(host, UBUNTU)
+    assert "no kernel modules drive all of its GPUs" in one.message
 
 
 def test_debian_without_non_free(tmp_path: Path) -> None:
@@ -320,8 +380,11 @@ def test_an_image_is_asked_for_no_package_list_and_no_repository(tmp_path: Path)
     host = h100(tmp_path)
     facts = host.gather()
     host.commands.clear()
-    assert look(host.root, host.run, IMAGE, facts, 1) == Offers(None, "", {})
-    assert look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), facts, 1).free_bytes == {}
+    assert look(host.root, host.run, IMAGE, facts, MODELS, 1) == Offers(None, "", {})
+    assert (
+        look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), facts, MODELS, 1).free_bytes
+        == {}
+    )
     assert host.commands == []
 
 
@@ -330,13 +393,13 @@ def test_look_asks_apt_and_the_repository(tmp_path: Path) -> None:
     no_headers(host)
     host.put("var/lib/apt/lists/mirror_debian_Packages.lz4", "")
     host.answers["apt-cache"] = Output(0, f" linux-headers-{KERNEL} | 6.1.176-1 | http://mirror bookworm/main\n", "")
-    offers = look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), host.gather(), 1)
+    offers = look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), host.gather(), MODELS, 1)
     assert offers.versions == {f"linux-headers-{KERNEL}": ("6.1.176-1",)}
     assert "http://127.0.0.1:1 cannot be reached: [Errno 111] Connection refused" in offers.repository_fault
     assert set(offers.free_bytes) == {"/var"}
     # apt that cannot answer is no lack of packages.
     host.answers["apt-cache"] = CommandError("apt-cache gave no answer in 30 s")
-    assert look(host.root, host.run, DEBIAN, host.gather(), 1).versions is None
+    assert look(host.root, host.run, DEBIAN, host.gather(), MODELS, 1).versions is None
 
 
 def test_a_driver_that_a_reboot_would_change_is_not_there(tmp_path: Path) -> None:

@@ -346,8 +346,8 @@ def test_preflight_looks_at_what_site_yml_will_use() -> None:
     assert defaults["preflight_binaries"] == binaries
     assert defaults["preflight_disk_groups"] == list(site_variables("local_ssd"))
     text = (ROOT / "roles/preflight/tasks/main.yml").read_text()
-    repeated = dict(re.findall(r"\{\{ ((?:local_ssd|kube_binaries)_\w+) \| default\(([^()]+)\)", text))
-    for role in ("local_ssd", "kube_binaries"):
+    repeated = dict(re.findall(r"\{\{ ((?:local_ssd|kube_binaries|nvidia_driver)_\w+) \| default\(([^()]+)\)", text))
+    for role in ("local_ssd", "kube_binaries", "nvidia_driver"):
         own = yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
         shown = {name: yaml.safe_load(value) for name, value in repeated.items() if name in own}
         assert shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -16,49 +15,12 @@ from tests.lab.packages.deb import File, package, with_scripts
 from tests.lab.packages.keys import keys
 from tests.lab.packages.machine.kernel import describe
 from tests.lab.shell import run
-
-_STATUS = """Package: muster-lab-machine
-Status: install ok installed
-Version: 1
-Architecture: amd64
-Provides: dkms (= 3.0.10)
-Description: stand-in
-"""
+from tests.support.lab_apt import MACHINE_STATUS, Apt
 
 
 @pytest.fixture(scope="module")
 def repository() -> Path:
     return ensure_repository()
-
-
-class Apt:
-    """apt-get with a root of its own, in which the stand-in machine alone is installed."""
-
-    def __init__(self, top: Path, repository: Path, folder: str, key: str) -> None:
-        for name in ("etc/apt/preferences.d", "state/lists/partial", "cache/archives/partial", "log"):
-            (top / name).mkdir(parents=True)
-        (top / "status").write_text(_STATUS)
-        self._environment = {**os.environ, "APT_CONFIG": str(top / "apt.conf"), "LC_ALL": "C"}
-        (top / "apt.conf").touch()
-        source = f"deb [signed-by={repository}/keys/{key}.asc] file:{repository}/{folder} /\n"
-        (top / "etc/apt/sources.list").write_text(source)
-        settings = {
-            "Dir::Etc": top / "etc/apt", "Dir::State": top / "state", "Dir::State::status": top / "status",
-            "Dir::Cache": top / "cache", "Dir::Log": top / "log", "APT::Sandbox::User": "root",
-            "APT::Architecture": "amd64", "Acquire::Languages": "none",
-        }  # fmt: skip
-        self._options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
-
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = ["apt-get", *self._options, "-q", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment)
-
-    def plan(self, *packages: str) -> dict[str, str]:
-        """What would be installed, with its version."""
-        done = self("--simulate", "--no-install-recommends", "install", *packages)
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Inst ")]
-        return {words[1]: words[2].strip("(") for words in lines}
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +93,7 @@ def test_over_the_border_one_driver_takes_the_place_of_the_other(
         if any(f"Package: {name}\n" in stanza and f"Version: {full}\n" in stanza for name, full in there.items())
     ]
     assert len(whole) == len(there)
-    (tmp_path / "status").write_text("\n".join([_STATUS, *whole]))
+    (tmp_path / "status").write_text("\n".join([MACHINE_STATUS, *whole]))
     # As the module calls it.
     words = ["--simulate", "--no-install-recommends", "--allow-downgrades", "install", *wanted(after)]
     away = driver_packages.giving_way("nvidia", driver_packages.UBUNTU, after, there)

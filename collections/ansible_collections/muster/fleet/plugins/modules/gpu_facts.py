@@ -142,6 +142,18 @@ facts:
       description: NVSwitches and what runs them.
       type: dict
       contains:
+        platform:
+          description: What connects the GPUs, as M(muster.fleet.nvidia_fabric) decides it.
+          type: dict
+          contains:
+            kind:
+              description:
+                - C(nvswitch) up to NVLink 4, C(nvlink5) with switches behind bridges, C(rack) with switches in trays of
+                  the rack, or C(none).
+              type: str
+            evidence: {description: What on the PCI bus shows it., type: str}
+            tells: {description: "Whether NVML has to tell of the fabric, as since Hopper.", type: bool}
+            gpus: {description: PCI addresses of the GPUs that have to be on the fabric., type: list, elements: str}
         nvswitches: {description: How many are on the PCI bus. Those of NVLink 5 are not., type: int}
         packages: {description: As those of the driver., type: list, elements: dict}
         service: {description: "State of nvidia-fabricmanager, as systemd's ActiveState, or C(not-found).", type: str}

@@ -192,7 +192,7 @@ def install(given: dict[str, Any], *, act: bool) -> tuple[str, ...]:
     wanted = {f"{base}-core": given["version"], f"{base}-cuda{given['cuda']}": given["version"]}
     if given["exporter_version"]:
         wanted["datacenter-gpu-manager-exporter"] = given["exporter_version"]
-    return parts.ensure("nvidia-dcgm", wanted, source, run_command, act=act)
+    return parts.ensure("nvidia-dcgm", wanted, source, run_command, act=act, numbered=[f"{base}-cuda"])
 
 
 def configure(exporter: str, *, act: bool) -> tuple[str, ...]:

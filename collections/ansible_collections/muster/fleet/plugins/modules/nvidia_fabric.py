@@ -29,9 +29,11 @@ description:
   - With O(imex_nodes) the daemon of this host must be ready too. Nodes of its domain that are not are told in C(notes).
   - A host that does not get there is no failed task; its reason, with the GPU, is in C(held).
   - A host that does work is not changed; what is not as asked is told in C(waits).
+  - With O(source=image) no host is changed. The image has to run the services that the host needs, with nvlsm, the
+    module C(ib_umad) and IMEX's list of nodes where it needs them; one that does not run is told in C(held).
 options:
   source:
-    description: As C(fleet_nvidia_source). With V(image) nothing is installed.
+    description: As C(fleet_nvidia_source). With V(image) nothing is installed, written, loaded or started.
     type: str
     choices: [image, nvidia, debian, ubuntu]
     default: image
@@ -40,7 +42,7 @@ options:
     type: str
     default: ""
   imex_nodes:
-    description: Addresses of all hosts of this host's NVLink domain; with any, IMEX runs here.
+    description: Addresses of all hosts of this host's NVLink domain; with any, IMEX runs here, and is to find them all.
     type: list
     elements: str
     default: []
@@ -106,6 +108,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "deadline_s": {"type": "float", "default": 120},
     "kernel_root": {"type": "path", "default": "/"},
 }
+IMAGE = "image"
 MANAGER = "nvidia-fabricmanager.service"
 IMEX = "nvidia-imex.service"
 _BINARIES = {MANAGER: "/usr/bin/nv-fabricmanager", IMEX: "/usr/bin/nvidia-imex"}
@@ -131,9 +134,14 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
         if managed and not loaded and act:
             raise parts.Held("the NVIDIA driver is not loaded, and the fabric needs it; see the role nvidia_driver")
         if managed and loaded:
-            _install(given, platform, loaded, changed, act=may_change)
-            for unit in _units(platform, given["imex_nodes"]):
-                _run_service(unit, changed, act=may_change)
+            units = _units(platform, given["imex_nodes"])
+            if given["source"] == IMAGE:
+                for unit in units:
+                    _see_service(unit, platform, given["deadline_s"] if act and not busy else 0.0)
+            else:
+                _install(given, platform, loaded, changed, act=may_change)
+                for unit in units:
+                    _run_service(unit, changed, act=may_change)
         if loaded and (act or not changed):
             deadline_s = given["deadline_s"] if act and not busy else 0.0
             gpus = registered(platform, run_command, deadline_s)
@@ -169,8 +177,9 @@ def _install(given: dict[str, Any], platform: fabric.Platform, version: str, cha
     wanted = fabric.packages(
         platform.kind, given["source"], version, given["nvlsm_version"], imex=bool(given["imex_nodes"])
     )
-    if given["source"] != "image" and wanted:
-        changed += parts.ensure("nvidia-fabric", wanted, parts.repository(given), run_command, act=act)
+    if wanted:
+        source, numbered = parts.repository(given), fabric.BRANCHED
+        changed += parts.ensure("nvidia-fabric", wanted, source, run_command, act=act, numbered=numbered)
     specs = []
     if platform.kind == fabric.NVLINK5:
         specs.append(
@@ -218,6 +227,30 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
         last = systemd_unit.log_tail(unit).splitlines()[-1:]
         raise parts.Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
     changed += [f"{action} {unit}" for action in decision.actions]
+
+
+def _see_service(unit: str, platform: fabric.Platform, deadline_s: float) -> None:
+    """Have seen that the image runs a service of the fabric; one that is starting is waited for. Raises Held."""
+    shown = systemd_unit.show(unit)
+
+    def starts() -> str:
+        nonlocal shown
+        shown = systemd_unit.show(unit)
+        return shown.active if shown.active == "activating" else ""
+
+    if shown.active == "activating":
+        _until_well(starts, deadline_s, time.monotonic, time.sleep)
+    if not shown.loaded:
+        raise parts.Held(
+            f"the image has no {unit}, and this host needs it ({platform.evidence}): make the image with it, or set "
+            "fleet_nvidia_source"
+        )
+    if shown.active != "active":
+        last = "".join(systemd_unit.log_tail(unit).splitlines()[-1:])
+        why = f" ({last})" if last else ""
+        raise parts.Held(
+            f"{unit} is {shown.active}{why}; with fleet_nvidia_source: image it is for the image to start it"
+        )
 
 
 def registered(

@@ -136,6 +136,11 @@ options:
         description: Exact version of the driver; empty accepts any that fits.
         type: str
         default: ""
+      modules:
+        description: Kernel modules that are asked for; C(auto) those that the GPUs need.
+        type: str
+        choices: [auto, open, proprietary]
+        default: auto
       cuda:
         description: Major CUDA version of the burn-in's libraries, or C(none).
         type: str
@@ -261,6 +266,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
         "options": {
             "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "required": True},
             "driver_version": {"type": "str", "default": ""},
+            "modules": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
             "cuda": {"type": "str", "default": "none"},
             "repository_url": {"type": "str", "default": ""},
             "min_free_bytes": {"type": "int", "default": 0},
@@ -304,9 +310,10 @@ def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     root = Path("/")
     asked = stack.Asked(**{name: nvidia[name] for name in stack.Asked.__dataclass_fields__})
     facts = gather_gpu_facts(root, run_command, Path(nvidia["kernel_root"]), nvidia["nvml_timeout_s"])
-    offers = stack.look(root, run_command, asked, facts, nvidia["timeout_s"])
+    models = Models(nvidia["models"])
+    offers = stack.look(root, run_command, asked, facts, models, nvidia["timeout_s"])
     system = stack.System(os_release(root)["id"], platform.machine())
-    found = stack.problems(asked, facts, Models(nvidia["models"]), offers, system)
+    found = stack.problems(asked, facts, models, offers, system)
     return [asdict(one) for one in found]
 
 

@@ -14,9 +14,10 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver import 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import (
+    AUTO,
     EITHER,
     Models,
-    modules_for,
+    chosen,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.services import WHEN_IDLE
@@ -127,8 +128,7 @@ def refusals(facts: Facts, wanted: Wanted) -> Iterator[str]:
 
 def flavour(facts: Facts, wanted: Wanted) -> str:
     """Which kernel modules to install: the ones asked for, else those that the GPUs need, open where both do."""
-    needs = [one for one in map(wanted.models.needs, facts.gpus) if one is not None]
-    return wanted.modules if wanted.modules != "auto" else modules_for(needs)
+    return chosen(wanted.modules, filter(None, map(wanted.models.needs, facts.gpus)))
 
 
 def kernels(facts: Facts) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def _system(wanted: Wanted) -> Iterator[str]:
 
 def _kind(facts: Facts, wanted: Wanted) -> Iterator[str]:
     for needs in filter(None, map(wanted.models.needs, facts.gpus)):
-        if wanted.modules not in ("auto", EITHER) and needs.modules not in (EITHER, wanted.modules):
+        if wanted.modules not in (AUTO, EITHER) and needs.modules not in (EITHER, wanted.modules):
             yield (
                 f"{needs.name} needs the {needs.modules} kernel modules and nvidia_driver_modules is {wanted.modules}; "
                 "set it to auto"

@@ -22,6 +22,9 @@ _RACK_GPUS = ("2941", "31c2", "31c3")
 _MELLANOX, _MANAGES_SWITCHES = "15b3", b"SW_MNG"
 # Since this branch the packages' names are without the branch (NVIDIA/gpu-driver-container).
 _WITHOUT_BRANCH = 580
+_MANAGER, _IMEX = "nvidia-fabricmanager", "nvidia-imex"
+# The packages that have it in their names before, and Ubuntu's always.
+BRANCHED = (_MANAGER, _IMEX)
 _COMPLETED, _NOT_SUPPORTED = "completed", "not_supported"
 # NVSwitches of GPUs before Hopper, of whose fabric NVML knows nothing: 1ae8 to 1aff are A100's (in the open kernel
 # modules nvswitch_lr10_device_ids), those before them V100's.
@@ -74,12 +77,12 @@ def packages(kind: str, source: str, version: str, nvlsm_version: str, imex: boo
     suffix = "" if source == "nvidia" and int(branch) >= _WITHOUT_BRANCH else f"-{branch}"
     wanted = {}
     if kind in (NVSWITCH, NVLINK5):
-        wanted[f"nvidia-fabricmanager{suffix}"] = version
+        wanted[f"{_MANAGER}{suffix}"] = version
     if kind == NVLINK5:
         # The start script of the fabric manager starts nvlsm, and asks ibstat which bridge to use.
         wanted |= {"nvlsm": nvlsm_version, "infiniband-diags": ""}
     if imex:
-        wanted[f"nvidia-imex{suffix}"] = version
+        wanted[f"{_IMEX}{suffix}"] = version
     return wanted
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     driver,
+    fabric,
     kernel,
     library,
     nvml,
@@ -47,8 +48,12 @@ class Driver:
 
 @dataclass(frozen=True)
 class Fabric:
-    """NVSwitches on the PCI bus, and what runs them; `service`: systemd's ActiveState or not-found."""
+    """NVSwitches on the PCI bus, and what runs them; `service`: systemd's ActiveState or not-found.
 
+    `platform` is what the module nvidia_fabric goes by: NVSwitches of NVLink 5 and of a rack are not on the bus.
+    """
+
+    platform: fabric.Platform | None
     nvswitches: int | None
     packages: tuple[Package, ...] | None
     service: str | None
@@ -155,6 +160,7 @@ def gather(root: Path, run: Run, kernel_root: Path | None = None, nvml_timeout_s
         library=found,
         nvml=answers,
         fabric=Fabric(
+            platform=fact("fabric.platform", lambda: fabric.platform(tree)),
             nvswitches=None if bus is None else sum(device.is_nvswitch for device in bus),
             packages=those(_FABRIC),
             service=states.get("nvidia-fabricmanager"),

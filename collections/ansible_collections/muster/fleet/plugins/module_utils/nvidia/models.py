@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver import OPEN, PROPRIETARY
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.pci import PciDevice
 
-EITHER = "either"
+AUTO, EITHER = "auto", "either"
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ def modules_for(needs: Iterable[Needs]) -> str:
     if len(asked) > 1:
         return ""
     return asked.pop() if asked else OPEN
+
+
+def chosen(asked: str, needs: Iterable[Needs]) -> str:
+    """The kernel modules to install: those asked for (open, proprietary), with `auto` those that the GPUs need."""
+    return asked if asked != AUTO else modules_for(needs)
 
 
 def mismatched(loaded: str, needs: Needs) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils import files
@@ -39,14 +40,22 @@ def loaded(kernel_root: Path) -> str:
 
 
 def ensure(
-    name: str, wanted: Mapping[str, str], source: apt.Repository | None, run: Run, *, act: bool
+    name: str,
+    wanted: Mapping[str, str],
+    source: apt.Repository | None,
+    run: Run,
+    *,
+    act: bool,
+    numbered: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Have the packages of a part in their versions (without epoch and revision, or whole; empty: any), and held.
 
-    Gives the names of those that were (with `act` false: would be) installed, and the files that changed. Raises
-    FleetError.
+    `numbered`: names to which a branch may be added, such as nvidia-imex of nvidia-imex-575. A host has one of each: it
+    takes the place of the others, which were held too. Gives the names of those that were (with `act` false: would be)
+    installed, and the files that changed. Raises FleetError.
     """
-    have = _installed(wanted, run)
+    known = _installed([*wanted, *(f"{stem}*" for stem in numbered)], run)
+    have = {package: known[package] for package in wanted if package in known}
     missing = [package for package, version in wanted.items() if not _fits(have.get(package), version)]
     folders = [files.DirectorySpec("/etc/apt/keyrings"), files.DirectorySpec("/etc/apt/preferences.d")]
     sources = apt.repository_files(source) if source is not None else ()
@@ -54,7 +63,9 @@ def ensure(
     loose = [package for package in wanted if package in missing or not have[package].held]
     if missing and act:
         apt.update(apt.run_apt, source)
-        apt.install(apt.resolve({package: wanted[package] for package in missing}, run), apt.run_apt)
+        exact = apt.resolve({package: wanted[package] for package in missing}, run)
+        # Named, they go in spite of their hold; and stay held where apt cannot do it.
+        apt.install(exact, apt.run_apt, giving_way=_replaced(wanted, known, numbered))
         have = _installed(wanted, run)
     if act or not missing:
         pins = {package: have[package].version for package in wanted}
@@ -62,6 +73,13 @@ def ensure(
     if loose and act:
         apt.hold(loose, run)
     return (*changed, *loose)
+
+
+def _replaced(wanted: Iterable[str], known: Iterable[str], numbered: Iterable[str]) -> tuple[str, ...]:
+    """Of the installed packages those of another branch than the wanted ones; nothing of what is not wanted at all."""
+    patterns = [re.compile(rf"{re.escape(stem)}(-?\d+)?") for stem in numbered]
+    counted = [pattern for pattern in patterns if any(map(pattern.fullmatch, wanted))]
+    return tuple(name for name in known if name not in wanted and any(one.fullmatch(name) for one in counted))
 
 
 def _installed(names: Iterable[str], run: Run) -> dict[str, Package]:

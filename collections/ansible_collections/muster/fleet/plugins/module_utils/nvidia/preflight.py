@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages, nvml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver_packages import is_driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import (
+    AUTO,
     Models,
     Needs,
+    chosen,
     is_older,
     mismatched,
     modules_for,
@@ -37,13 +38,17 @@ _MACHINES = ("x86_64", "aarch64")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13."""
+    """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13.
+
+    `modules`: auto, open or proprietary.
+    """
 
     source: str
     driver_version: str
     cuda: str
     repository_url: str
     min_free_bytes: int
+    modules: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,12 @@ class Finding:
     of_machine: bool = False
 
 
-def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> Offers:
+def look(root: Path, run: Run, asked: Asked, facts: Facts, models: Models, timeout_s: float) -> Offers:
     """What the host could install, as far as its source makes that relevant. Raises OSError."""
     if asked.source == IMAGE or is_there(facts, asked.driver_version):
         return Offers(None, "", {})
     try:
-        versions = apt_versions(root, _packages(asked, facts), run)
+        versions = apt_versions(root, _packages(asked, facts, models), run)
     except CommandError:
         versions = None
     fault = repository_fault(asked.repository_url, timeout_s) if asked.source == NVIDIA else ""
@@ -89,7 +94,12 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
     found = misfits(asked, facts, models)
     if is_there(facts, asked.driver_version):
         return found
-    return [*found, *_system(asked, facts, models, system), *_installable(asked, facts, offers), *_space(asked, offers)]
+    return [
+        *found,
+        *_system(asked, facts, models, system),
+        *_installable(asked, facts, models, offers),
+        *_space(asked, offers),
+    ]
 
 
 def misfits(asked: Asked, facts: Facts, models: Models) -> list[Finding]:
@@ -168,7 +178,7 @@ def _two_drivers(asked: Asked, facts: Facts) -> Iterator[Finding]:
     """Packages of two sources, or NVIDIA's installer beside packages, overwrite each other's files."""
     of: dict[str, list[str]] = {}
     for package in facts.driver.packages or ():
-        if package.source and is_driver(package.name):
+        if package.source and driver_packages.is_driver(package.name):
             of.setdefault(package.source, []).append(package.name)
     if len(of) > 1:
         named = " and ".join(f"{source} ({', '.join(sorted(names)[:3])})" for source, names in sorted(of.items()))
@@ -215,35 +225,56 @@ def _system(asked: Asked, facts: Facts, models: Models, system: System) -> Itera
         yield Finding(f"NVIDIA has no driver for {system.machine}", f"use a machine of {' or '.join(_MACHINES)}")
 
 
-def _packages(asked: Asked, facts: Facts) -> list[str]:
+def _packages(asked: Asked, facts: Facts, models: Models) -> list[str]:
     """The packages that tell whether the driver can be installed for the running kernel."""
     release = facts.kernel.release
     if release is None:
         return []
+    if asked.source == UBUNTU:
+        return [one.name for one in _ubuntus(asked, facts, models, release)]
     headers = [] if facts.kernel.headers else [f"linux-headers-{release}"]
-    own = {DEBIAN: ["nvidia-smi"], UBUNTU: _signed_modules(asked, release)}
-    return [*([] if asked.source == UBUNTU else headers), *own.get(asked.source, [])]
+    return [*headers, *(["nvidia-smi"] if asked.source == DEBIAN else [])]
 
 
-def _signed_modules(asked: Asked, release: str) -> list[str]:
-    """Ubuntu's names of the modules that it built and signed for one kernel."""
-    branch = number(asked.driver_version)[0] if asked.driver_version else ""
-    return [f"linux-modules-nvidia-{branch}-{kind}-{release}" for kind in ("server-open", "server")]
+def _ubuntus(asked: Asked, facts: Facts, models: Models, release: str) -> tuple[driver_packages.Wanted, ...]:
+    """What the role has to install from Ubuntu; nothing where no modules drive all GPUs, which is told elsewhere."""
+    kind = chosen(asked.modules, _needs(facts, models))
+    if not kind or not asked.driver_version:
+        return ()
+    wanted = driver_packages.packages(UBUNTU, driver_packages.UBUNTU, asked.driver_version, kind, (release,))
+    # Ubuntu's archive keeps few releases of a branch: a host may have one that is there no more.
+    there = {one.name: one.upstream for one in facts.driver.packages or () if one.state == "installed"}
+    return tuple(one for one in wanted if one.name not in there or one.version not in ("", there[one.name]))
 
 
-def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding]:
+def _of_ubuntu(asked: Asked, facts: Facts, models: Models, offers: Offers, release: str) -> Iterator[Finding]:
+    """Its signed modules for one kernel, in the kind that the GPUs need, and the driver in its version."""
+    wanted = _ubuntus(asked, facts, models, release)
+    kind, branch = chosen(asked.modules, _needs(facts, models)), asked.driver_version.partition(".")[0]
+    unsigned = [one.name for one in wanted if not one.version and offers.has(one.name) is False]
+    for name in unsigned:
+        yield Finding(
+            f"Ubuntu has no signed {kind} modules of driver {branch} for its kernel {release} ({name})",
+            "run apt-get update there, or boot a kernel that it has them for",
+        )
+    lacks = [one.name for one in wanted if one.version and offers.has(one.name, one.version) is False]
+    others = {name: ", ".join(versions) for name in lacks if (versions := (offers.versions or {}).get(name))}
+    if others or (lacks and not unsigned):
+        name, known = next(iter(others.items()), (lacks[0], "none"))
+        yield Finding(
+            f"Ubuntu has no driver {asked.driver_version} (of {name} apt knows {known})",
+            "run apt-get update there, or set fleet_nvidia_driver_version to one that it has",
+        )
+
+
+def _installable(asked: Asked, facts: Facts, models: Models, offers: Offers) -> Iterator[Finding]:
     release = facts.kernel.release
     if offers.repository_fault:
         yield Finding(
             offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
         )
     if asked.source == UBUNTU and release is not None:
-        if offers.versions is not None and not any(map(offers.has, _signed_modules(asked, release))):
-            branch = number(asked.driver_version)[0]
-            yield Finding(
-                f"Ubuntu has no signed modules of driver {branch} for its kernel {release}",
-                "run apt-get update there, or boot a kernel that it has them for",
-            )
+        yield from _of_ubuntu(asked, facts, models, offers, release)
         return
     if asked.source == DEBIAN and offers.has("nvidia-smi") is False:
         yield Finding(
