@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from .case import E1, GPU, Case
 
+_GPU_SILENT = {'up{job="gpu",instance="gpu-1"}': "0x60"}
+_RUNNING = 'gpu_burnin_watch_burnin_running{instance="gpu-1"}'
+_BURNING = {_RUNNING: "1x60"}
+_LAST_LOOK = 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}'
+
 CASES = (
     Case(
         "MusterPlaceDown",
@@ -36,6 +41,35 @@ CASES = (
         "3m",
         "gpu-1 answers, and shows no numbers of gpu.",
         {**GPU, "job": "gpu"},
+    ),
+    # It pauses for a burn-in, also a long one, and not for one that an agent told of which is gone.
+    Case(
+        "MusterExporterDown",
+        _GPU_SILENT | _BURNING | {_LAST_LOOK: "0+30x10 300x50"},
+        _GPU_SILENT | _BURNING | {_LAST_LOOK: "0+30x60"},
+        "15m",
+        "gpu-1 answers, and shows no numbers of gpu.",
+        {**GPU, "job": "gpu"},
+    ),
+    # An exporter that does not come back after it.
+    Case(
+        "MusterExporterDown",
+        _GPU_SILENT | {**_BURNING, _RUNNING: "1x11 0x49", _LAST_LOOK: "0+30x60"},
+        {'up{job="gpu",instance="gpu-1"}': "0x11 1x49", **_BURNING, _LAST_LOOK: "0+30x60"},
+        "9m",
+        "gpu-1 answers, and shows no numbers of gpu.",
+        {**GPU, "job": "gpu"},
+    ),
+    *(
+        Case(
+            "MusterExporterDown",
+            {f'up{{job="{job}",instance="gpu-1"}}': "0x60"},
+            {f'up{{job="{job}",instance="gpu-1"}}': "1x60"},
+            "3m",
+            f"gpu-1 answers, and shows no numbers of {job}.",
+            {**GPU, "job": job},
+        )
+        for job in ("dns", "balancer")
     ),
     Case(
         "MusterUnitFailed",
