@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -80,7 +81,8 @@ def test_no_alert_is_without_a_test_and_a_runbook() -> None:
     }
     assert sections == set(alerts)
     for name, rule in alerts.items():
-        assert rule["labels"]["severity"] in ("page", "ticket")
+        # It may depend on the host.
+        assert set(re.sub(r"\{\{.*?\}\}", " ", rule["labels"]["severity"]).split()) <= {"page", "ticket"}
         assert rule["annotations"]["runbook"] == f"docs/operations/alerts.md#{name.lower()}"
 
 

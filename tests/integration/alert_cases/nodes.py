@@ -30,9 +30,26 @@ CASES = (
         "MusterHostDown",
         {'up{job="node",instance="gpu-1"}': "0x60"},
         {'up{job="node",instance="gpu-1"}': "1x60"},
-        "3m",
+        "90s",
         "gpu-1 does not answer its monitoring.",
-        {**GPU, "job": "node"},
+        {**GPU, "job": "node", "severity": "ticket"},
+    ),
+    # Nobody else wakes somebody for it: the page of what runs there is held back.
+    *(
+        Case(
+            "MusterHostDown",
+            {f'up{{job="node",instance="etcd-1",group="{group}"}}': "0x60"},
+            {f'up{{job="node",instance="etcd-1",group="{group}"}}': "1x60"},
+            "90s",
+            "etcd-1 does not answer its monitoring.",
+            {**E1, "job": "node", "group": group, "severity": severity},
+        )
+        for group, severity in (
+            ("etcd", "page"),
+            ("etcd_events", "page"),
+            ("kube_apiserver", "page"),
+            ("gpu_nodes", "ticket"),
+        )
     ),
     Case(
         "MusterExporterDown",
