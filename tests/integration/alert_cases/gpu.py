@@ -45,6 +45,8 @@ def _seen(dcgm: int, burnin: int) -> dict[str, str]:
     }
 
 
+_EXPORTER = 'up{instance="gpu-1",job="gpu"}'
+_BURNING = 'gpu_burnin_watch_burnin_running{instance="gpu-1"}'
 _REVOKE = {"class": "revoke"}
 _REVOKED = _of("gpu_burnin_watch_xids_total", "2x60", **_REVOKE)
 # The newest alone, which may be of no weight; 0 after a start of its engine.
@@ -265,6 +267,24 @@ CASES = (
         "3m",
         "7 GPUs answer on gpu-1, fewer than its newest burn-in saw.",
         GPU,
+    ),
+    *(
+        Case(
+            "MusterDcgmBlind",
+            {_EXPORTER: "1x60"} | seen,
+            {_EXPORTER: "1x60"} | fine,
+            "3m",
+            "DCGM's exporter on gpu-1 answers, and shows no GPU: what DCGM alone sees goes unseen.",
+            {**GPU, "job": "gpu"},
+        )
+        for seen, fine in (
+            ({}, _seen(dcgm=1, burnin=8)),
+            # Of another host.
+            ({'DCGM_FI_DEV_GPU_TEMP{instance="gpu-2",gpu="0"}': "40x60"}, _agent() | {_BURNING: "1x60"}),
+            # No burn-in runs, or none that a living agent tells of.
+            (_agent() | {_BURNING: "0x60"}, {_EXPORTER: "0x60"}),
+            ({_BURNING: "1x60"}, {_EXPORTER: "1x3 0x57"}),
+        )
     ),
     Case(
         "MusterAgentSilent",
