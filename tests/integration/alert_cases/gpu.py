@@ -31,6 +31,10 @@ def _errors(kind: str, values: str) -> dict[str, str]:
     return _of("gpu_burnin_watch_nvlink_errors_total", values, kind=kind)
 
 
+def _xids(kind: str, values: str) -> dict[str, str]:
+    return _of("gpu_burnin_watch_xids_total", values, **{"class": kind})
+
+
 def _reasons(bits: int) -> dict[str, str]:
     return _of("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", f"{bits}x60")
 
@@ -48,7 +52,7 @@ def _seen(dcgm: int, burnin: int) -> dict[str, str]:
 _EXPORTER = 'up{instance="gpu-1",job="gpu"}'
 _BURNING = 'gpu_burnin_watch_burnin_running{instance="gpu-1"}'
 _REVOKE = {"class": "revoke"}
-_REVOKED = _of("gpu_burnin_watch_xids_total", "2x60", **_REVOKE)
+_REVOKED = _xids("revoke", "2x60")
 # The newest alone, which may be of no weight; 0 after a start of its engine.
 _NEWEST = "DCGM_FI_DEV_XID_ERRORS"
 _AGENTS_XIDS = "GPU 3 of gpu-1 has had 2 XIDs in this boot that take the node from work."
@@ -69,6 +73,23 @@ CASES = (
         "1m",
         _DCGMS_XID,
         _ONE,
+    ),
+    # The first of a boot, with which its count begins; a later one.
+    *(
+        Case(
+            "MusterXidWarned",
+            _xids(kind, values),
+            # More than an hour ago; what is not told, and what is told elsewhere.
+            _xids(kind, "1x400") | _xids("log", "0x100 5x300") | _xids("revoke", "0x100 1x300"),
+            "65m",
+            f"GPU 3 of gpu-1 has had an XID in the last hour {why}: the node is tested when it is idle.",
+            {**_ONE, "class": kind},
+        )
+        for kind, why in (
+            ("unknown", "which the policy does not know"),
+            ("warn", "which its work or the GPU may have caused"),
+        )
+        for values in ("_x100 1x300", "3x100 4x300")
     ),
     Case(
         "MusterEccUncorrected",
