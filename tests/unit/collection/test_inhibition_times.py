@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 ROLE = Path(__file__).resolve().parents[3] / "roles/fleet_monitoring"
-INTERVAL_S = yaml.safe_load((ROLE / "defaults/main.yml").read_text())["fleet_monitoring_interval_s"]
+DEFAULTS = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+INTERVAL_S = DEFAULTS["fleet_monitoring_interval_s"]
 # Their expressions read what the host itself shows, which is gone when it does not answer.
 END_WITH_THE_HOST = {"MusterAgentSilent", "MusterAgentBlind", "MusterGpusMissing"}
 
@@ -30,7 +31,7 @@ def _alertmanager() -> dict[str, Any]:
     environment.filters["to_json"] = json.dumps
     environment.filters["combine"] = lambda one, other: {**one, **other}
     text = (ROLE / "templates/alertmanager.yml.j2").read_text()
-    made: dict[str, Any] = yaml.safe_load(environment.from_string(text).render(fleet_monitoring_receiver={}))
+    made: dict[str, Any] = yaml.safe_load(environment.from_string(text).render(DEFAULTS))
     return made
 
 
