@@ -61,10 +61,6 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
         "no API server has turned a request away yet",
         {'apiserver_request_total{instance="api-1",code="429"}': "0+1"},
     ),
-    ("muster-control-plane", "Brakes"): Scenario(
-        "no brake has withheld a decision yet",
-        {'muster_admitter_brake_denials_total{instance="api-1",brake="gate"}': "0+1"},
-    ),
     ("muster-control-plane", "DNS errors"): Scenario(
         "within five minutes no pod asks for a name",
         {'coredns_dns_responses_total{instance="api-1",rcode="NOERROR"}': "0+1"},
