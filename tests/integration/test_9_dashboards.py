@@ -53,6 +53,14 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
         "the first snapshot is made within an hour",
         {'muster_etcd_backup_last_success_timestamp_seconds{instance="etcd-1",cluster="main"}': "3600"},
     ),
+    ("muster-control-plane", "Last snapshot"): Scenario(
+        "the first snapshot is tried within an hour",
+        {'muster_etcd_backup_failed{instance="etcd-1",cluster="main"}': "1"},
+    ),
+    ("muster-control-plane", "Size of the snapshot"): Scenario(
+        "the first snapshot is made within an hour",
+        {'muster_etcd_backup_size_bytes{instance="etcd-1",cluster="main"}': "20512"},
+    ),
     ("muster-control-plane", "Errors"): Scenario(
         "no API server has answered with an error yet",
         {**_REQUESTS, 'apiserver_request_total{instance="api-1",code="500"}': "0+1"},
