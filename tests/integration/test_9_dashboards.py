@@ -53,6 +53,14 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
         "the first snapshot is made within an hour",
         {'muster_etcd_backup_last_success_timestamp_seconds{instance="etcd-1",cluster="main"}': "3600"},
     ),
+    ("muster-control-plane", "Last snapshot"): Scenario(
+        "the first snapshot is tried within an hour",
+        {'muster_etcd_backup_failed{instance="etcd-1",cluster="main"}': "1"},
+    ),
+    ("muster-control-plane", "Size of the snapshot"): Scenario(
+        "the first snapshot is made within an hour",
+        {'muster_etcd_backup_size_bytes{instance="etcd-1",cluster="main"}': "20512"},
+    ),
     ("muster-control-plane", "Errors"): Scenario(
         "no API server has answered with an error yet",
         {**_REQUESTS, 'apiserver_request_total{instance="api-1",code="500"}': "0+1"},
@@ -60,10 +68,6 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
     ("muster-control-plane", "Turned away"): Scenario(
         "no API server has turned a request away yet",
         {'apiserver_request_total{instance="api-1",code="429"}': "0+1"},
-    ),
-    ("muster-control-plane", "Brakes"): Scenario(
-        "no brake has withheld a decision yet",
-        {'muster_admitter_brake_denials_total{instance="api-1",brake="gate"}': "0+1"},
     ),
     ("muster-control-plane", "DNS errors"): Scenario(
         "within five minutes no pod asks for a name",

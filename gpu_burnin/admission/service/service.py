@@ -18,6 +18,7 @@ from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.admission.view import Brake
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.settings.names import LEASE, SYSTEM_NAMESPACE
 
@@ -50,8 +51,11 @@ class Service:
         self._stopping = threading.Event()
         self._trouble = Trouble(self.journal.say)
         self.metrics.gauges.update(self._gauges())
-        # A counter that only appears with its first count could not be told from one that nobody writes.
+        # A counter that only appears with its first count could not be told from one that nobody writes, and increase()
+        # would miss that count.
         self.metrics.add("joins", by=0)
+        for brake in Brake:
+            self.metrics.add("brake_denials", {"brake": str(brake)}, by=0)
 
     def run(self) -> None:
         """Until `stop`, or SIGTERM and SIGINT where this is the main thread."""

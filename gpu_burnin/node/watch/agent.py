@@ -173,7 +173,7 @@ class Agent:
         self._tell("memory", self.memory.problem)
         self._forget_tested()
         self._want(self.wanted(now_s))
-        self._numbers.tell(self._look, now_s, changed=self._news)
+        self._numbers.tell(lambda: self._look(now_s), now_s, changed=self._news)
         self._news = False
         self._tell("numbers", self._numbers.problem)
 
@@ -230,7 +230,7 @@ class Agent:
         self._news = True
         self.memory.change(xids=dict(counted))
 
-    def _look(self) -> Look:
+    def _look(self, now_s: float) -> Look:
         """What the numbers tell."""
         newest, warned = self.revoker.newest(), self.memory.kept.warnings
         gpus = newest.hardware.get("gpus") if newest is not None else None
@@ -245,6 +245,7 @@ class Agent:
             expected=len(gpus) if isinstance(gpus, list) else None,
             xids={(bus, kind): count for (bus, _, kind), count in keys},
             nvlinks=self.memory.kept.nvlinks,
+            burning=self._burning(now_s),
         )
 
     def _hardware(self, vitals: Vitals) -> None:

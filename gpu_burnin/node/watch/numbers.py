@@ -20,7 +20,8 @@ class Look:
     """What there is to tell. `sources` are those that the agent reads, and whether it can; `vitals` None: no reading.
 
     `expected` is how many GPUs the newest burn-in had; `xids` counts those of this boot by PCI address and the runtime
-    column of the XID policy; `nvlinks` is the most that each GPU had up in this boot, by UUID.
+    column of the XID policy; `nvlinks` is the most that each GPU had up in this boot, by UUID; `burning` while a
+    burn-in runs.
     """
 
     vitals: Vitals | None
@@ -28,6 +29,7 @@ class Look:
     expected: int | None
     xids: Mapping[tuple[str, str], int]
     nvlinks: Mapping[str, int]
+    burning: bool
 
 
 def most_links(vitals: Vitals, before: Mapping[str, int]) -> dict[str, int]:
@@ -81,6 +83,7 @@ def _families(look: Look, unix_s: float) -> Iterator[tuple[str, str, str, Iterab
         "1 when the agent can read this source.",
         [({"source": name}, float(up)) for name, up in look.sources.items()],
     )
+    yield "burnin_running", "gauge", "1 while a burn-in runs, for which DCGM pauses.", [({}, float(look.burning))]
     yield "gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, look.expected)]
     answering = None if look.vitals is None else sum(not gpu.lost for gpu in gpus)
     yield "gpus", "gauge", "GPUs that answer their driver.", [({}, answering)]

@@ -55,6 +55,8 @@ def _snapshots(succeeded: str, member: str = "etcd-1") -> dict[str, str]:
     return {**last, f"muster_etcd_backup_period_seconds{labels}": "3600x400"}
 
 
+_DENIALS = 'muster_admitter_brake_denials_total{{instance="api-1",brake="{}"}}'
+
 CASES = (
     Case(
         "MusterEtcdMemberDown",
@@ -191,8 +193,10 @@ CASES = (
     ),
     Case(
         "MusterBrake",
-        {'muster_admitter_brake_denials_total{instance="api-1",brake="gate"}': "0x20 5x40"},
-        {'muster_admitter_brake_denials_total{instance="api-1",brake="gate"}': "5x60"},
+        # The first one since the admitter was started.
+        {_DENIALS.format("gate"): "0x20 1x40"},
+        # Nodes that wait for their turn, and what was long ago.
+        {_DENIALS.format("gate"): "1x60", **{_DENIALS.format(one): "0+1x60" for one in ("join", "test", "expire")}},
         "12m",
         "So many nodes are in doubt that the admitter lets further ones work on: look for the common cause.",
     ),

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from .case import E1, GPU, Case
 
+_GPU_SILENT = {'up{job="gpu",instance="gpu-1"}': "0x60"}
+_RUNNING = 'gpu_burnin_watch_burnin_running{instance="gpu-1"}'
+_TIME, _SYNCHRONISED = 'node_time_seconds{instance="gpu-1"}', 'node_timex_sync_status{instance="gpu-1"}'
+_BURNING = {_RUNNING: "1x60"}
+_LAST_LOOK = 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}'
+
 CASES = (
     Case(
         "MusterPlaceDown",
@@ -25,9 +31,26 @@ CASES = (
         "MusterHostDown",
         {'up{job="node",instance="gpu-1"}': "0x60"},
         {'up{job="node",instance="gpu-1"}': "1x60"},
-        "3m",
+        "90s",
         "gpu-1 does not answer its monitoring.",
-        {**GPU, "job": "node"},
+        {**GPU, "job": "node", "severity": "ticket"},
+    ),
+    # Nobody else wakes somebody for it: the page of what runs there is held back.
+    *(
+        Case(
+            "MusterHostDown",
+            {f'up{{job="node",instance="etcd-1",group="{group}"}}': "0x60"},
+            {f'up{{job="node",instance="etcd-1",group="{group}"}}': "1x60"},
+            "90s",
+            "etcd-1 does not answer its monitoring.",
+            {**E1, "job": "node", "group": group, "severity": severity},
+        )
+        for group, severity in (
+            ("etcd", "page"),
+            ("etcd_events", "page"),
+            ("kube_apiserver", "page"),
+            ("gpu_nodes", "ticket"),
+        )
     ),
     Case(
         "MusterExporterDown",
@@ -36,6 +59,35 @@ CASES = (
         "3m",
         "gpu-1 answers, and shows no numbers of gpu.",
         {**GPU, "job": "gpu"},
+    ),
+    # It pauses for a burn-in, also a long one, and not for one that an agent told of which is gone.
+    Case(
+        "MusterExporterDown",
+        _GPU_SILENT | _BURNING | {_LAST_LOOK: "0+30x10 300x50"},
+        _GPU_SILENT | _BURNING | {_LAST_LOOK: "0+30x60"},
+        "15m",
+        "gpu-1 answers, and shows no numbers of gpu.",
+        {**GPU, "job": "gpu"},
+    ),
+    # An exporter that does not come back after it.
+    Case(
+        "MusterExporterDown",
+        _GPU_SILENT | {**_BURNING, _RUNNING: "1x11 0x49", _LAST_LOOK: "0+30x60"},
+        {'up{job="gpu",instance="gpu-1"}': "0x11 1x49", **_BURNING, _LAST_LOOK: "0+30x60"},
+        "9m",
+        "gpu-1 answers, and shows no numbers of gpu.",
+        {**GPU, "job": "gpu"},
+    ),
+    *(
+        Case(
+            "MusterExporterDown",
+            {f'up{{job="{job}",instance="gpu-1"}}': "0x60"},
+            {f'up{{job="{job}",instance="gpu-1"}}': "1x60"},
+            "3m",
+            f"gpu-1 answers, and shows no numbers of {job}.",
+            {**GPU, "job": job},
+        )
+        for job in ("dns", "balancer")
     ),
     Case(
         "MusterUnitFailed",
@@ -85,19 +137,17 @@ CASES = (
         "gpu-1 has 1% of its memory left, and everything on it waits for memory.",
         GPU,
     ),
-    Case(
-        "MusterClockSkew",
-        {
-            'node_timex_offset_seconds{instance="gpu-1"}': "-0.5x60",
-            'node_timex_sync_status{instance="gpu-1"}': "1x60",
-        },
-        {
-            'node_timex_offset_seconds{instance="gpu-1"}': "0.001x60",
-            'node_timex_sync_status{instance="gpu-1"}': "1x60",
-        },
-        "11m",
-        "The clock of gpu-1 is not right: evidence of a clock that is off by a minute is refused.",
-        GPU,
+    *(
+        Case(
+            "MusterClockSkew",
+            {_TIME: time, _SYNCHRONISED: f"{synchronised}x60"},
+            # As right as a scrape can tell that takes its time.
+            {_TIME: "0.8+30x60", _SYNCHRONISED: "1x60"},
+            "11m",
+            "The clock of gpu-1 is not right: evidence of a clock that is off by a minute is refused.",
+            GPU,
+        )
+        for time, synchronised in (("-1.5+30x60", 1), ("70+30x60", 1), ("0+30x60", 0))
     ),
     Case(
         "MusterTextfileBroken",

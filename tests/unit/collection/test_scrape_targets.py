@@ -28,6 +28,25 @@ def test_each_host_has_its_name_its_group_and_its_place() -> None:
     ]
 
 
+def test_the_group_is_one_of_musters_and_the_same_in_any_order() -> None:
+    """Also below `gpu_nodes: {children: {h100: ...}}`: a panel asks for the nodes by group="gpu_nodes"."""
+    groups = {
+        **GROUPS,
+        "a_site": ["etcd-1", "gpu-1"],
+        "h100": ["gpu-1"],
+        "monitoring": ["etcd-1"],
+        "zone_b": ["etcd-1", "gpu-1"],
+    }
+    for order in (list(groups), list(reversed(groups))):
+        found = scrape_targets(["etcd-1", "gpu-1"], _hostvars({}), {name: groups[name] for name in order}, 9443)
+        assert [target["labels"]["group"] for target in found] == ["etcd", "gpu_nodes"]
+
+
+def test_a_host_of_no_group_of_musters_has_none() -> None:
+    (target,) = scrape_targets(["gpu-1"], _hostvars({}), {"all": ["gpu-1"], "h100": ["gpu-1"]}, 9443)
+    assert target["labels"]["group"] == ""
+
+
 @pytest.mark.parametrize("address", ["198.18.0.1", "gpu-1.example.com"])
 def test_two_names_of_one_address_are_refused_with_both(address: str) -> None:
     hosts = {"etcd-1": {"fleet_address": address}, "gpu-1": {"ansible_host": address.upper()}}

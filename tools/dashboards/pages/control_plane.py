@@ -96,6 +96,19 @@ PAGE = Page(
                     "Time since the last snapshot that was made and found good.",
                     "s",
                 ),
+                states(
+                    "Last snapshot",
+                    "muster_etcd_backup_failed == bool 0",
+                    "{{cluster}} by {{instance}}",
+                    "Whether each member's last try to make a snapshot has not failed.",
+                ),
+                lines(
+                    "Size of the snapshot",
+                    "muster_etcd_backup_size_bytes",
+                    "{{cluster}} by {{instance}}",
+                    "Size of the last snapshot: one that shrank lacks what was there before.",
+                    "bytes",
+                ),
                 lines(
                     "Writes that failed",
                     "rate(etcd_server_proposals_failed_total[5m])",

@@ -198,9 +198,9 @@ PAGE = Page(
                 ),
                 lines(
                     "Clock",
-                    'abs(node_timex_offset_seconds{instance="$node"})',
+                    'abs(node_time_seconds{instance="$node"} - timestamp(node_time_seconds{instance="$node"}))',
                     "offset",
-                    "How far the clock is off.",
+                    "How far the clock is off from the monitoring host's, with the milliseconds of a reading.",
                     "s",
                     alert="MusterClockSkew",
                 ),

@@ -293,6 +293,11 @@ def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Pat
             'muster_admitter_held{reason="NODE_ABSENT"} 1',
             "muster_admitter_proof_expires_soon 0",
             "muster_admitter_joins_total 1",
+            # There before the first: an increase is seen between two samples alone.
+            *(
+                f'muster_admitter_brake_denials_total{{brake="{brake}"}} 0'
+                for brake in ("join", "gate", "expire", "test")
+            ),
             'muster_admitter_evidence_verified_total{result="authentic"} 1',
             'muster_admitter_lists_total{resource="nodes"} 1',
         ):

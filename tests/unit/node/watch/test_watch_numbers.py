@@ -19,7 +19,7 @@ from tests.support.report_helpers import leave_run
 
 ROOT = Path(__file__).resolve().parents[4]
 SERIES = ROOT / "roles/fleet_monitoring/files/series.yaml"
-RULES = ROOT / "roles/fleet_monitoring/files/rules/gpu.yml"
+RULES = ROOT / "roles/fleet_monitoring/files/rules"
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def test_a_healthy_node_s_numbers(bench: Bench) -> None:
         'source_up{source="kernel_log"}': 1,
         'source_up{source="nvml"}': 1,
         'source_up{source="nvml_events"}': 1,
+        "burnin_running": 0,
         "gpus_expected": 1,
         "gpus": 1,
         'ecc_uncorrected_total{gpu="0"}': 0,
@@ -184,6 +185,14 @@ def test_the_file_is_written_each_30_s_though_nothing_comes(bench: Bench) -> Non
     assert told(bench)["last_look_timestamp_seconds"] == first + 31
 
 
+def test_a_burn_in_is_told_as_long_as_it_runs(bench: Bench) -> None:
+    """DCGM and its exporter pause for it, which is no fault."""
+    for running in (False, True, True, False):
+        bench.system.running = running
+        bench.tick(30)
+        assert told(bench)["burnin_running"] == running
+
+
 def test_a_storm_of_xids_is_written_once_a_second(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tick, a second, writes once at most: a thousand lines a second wear no disk out."""
     written: list[Path] = []
@@ -221,4 +230,5 @@ def test_prometheus_keeps_each_of_them_and_the_rules_name_no_other(bench: Bench)
     shown = {f"gpu_burnin_watch_{name.partition('{')[0]}" for name in told(bench)}
     kept = [entry["names"] for entry in yaml.safe_load(SERIES.read_text())["node"]]
     assert [name for name in shown if not any(re.fullmatch(names, name) for names in kept)] == []
-    assert set(re.findall(r"gpu_burnin_watch_\w+", RULES.read_text())) == shown
+    rules = "".join(path.read_text() for path in RULES.glob("*.yml"))
+    assert set(re.findall(r"gpu_burnin_watch_\w+", rules)) == shown

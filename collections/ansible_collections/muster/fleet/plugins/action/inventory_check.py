@@ -11,7 +11,8 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import KNOWN_GROUPS, check
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import KNOWN_GROUPS
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
     RoleSpec,

@@ -16,7 +16,7 @@ short_description: The targets of Prometheus for a list of hosts
 version_added: "0.2.0"
 description:
   - Gives the content of a C(file_sd) file, one entry for each host, with the labels C(instance) (the host's name),
-    C(group) and what C(fleet_place) says.
+    C(group) (the first of Muster's groups that it is in) and what C(fleet_place) says.
 options:
   _input:
     description: Names of hosts.

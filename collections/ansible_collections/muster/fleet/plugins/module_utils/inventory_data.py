@@ -13,6 +13,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CONTROL_GROUPS = ("etcd", "etcd_events", "kube_apiserver", "api_loadbalancer")
 NODE_GROUPS = ("gpu_nodes", "system_nodes")
+KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
 
 # The value of a variable whose template cannot be resolved, which is told where variables are checked.
 UNRESOLVED = object()

@@ -12,6 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.calendar import VARIA
 from ansible_collections.muster.fleet.plugins.module_utils.calendar import calendar
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
     CONTROL_GROUPS,
+    KNOWN_GROUPS,
     NODE_GROUPS,
     UNRESOLVED,
     Inventory,
@@ -35,7 +36,6 @@ from gpu_burnin.admission.calendar import CalendarError
 from gpu_burnin.fleet.plan.sizing import NODES_PER_API_SERVER, api_servers
 from gpu_burnin.system.host_names import name_hosts
 
-KNOWN_GROUPS = (*CONTROL_GROUPS, *NODE_GROUPS, "monitoring")
 REQUIRED_GROUPS = ("etcd", "etcd_events", "kube_apiserver")
 BUILT_IN_GROUPS = ("all", "ungrouped")
 # Raft wants an odd number; etcd's own advice stops at seven (etcd FAQ, "maximum cluster size").

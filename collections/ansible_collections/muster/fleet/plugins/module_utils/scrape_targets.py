@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.endpoints import addresses, endpoint
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import KNOWN_GROUPS
 
 LABEL = re.compile(r"[a-z][a-z0-9_]*")
 # What Prometheus or Muster give themselves.
@@ -19,13 +20,12 @@ def scrape_targets(
 ) -> list[dict[str, Any]]:
     """One entry of a file_sd file for each host: endpoint, name, group, and where it stands (`fleet_place`).
 
+    Of a host's groups it is the first of Muster's own, whatever other ones the site has put it into.
     Raises FleetError for a host without an address, for two with the same one and for a place that cannot be a label.
     """
     at = addresses(hosts, hostvars)
     _refuse_shared(at)
-    group_of = {
-        host: group for group, members in groups.items() if group not in ("all", "ungrouped") for host in members
-    }
+    group_of = {host: group for group in reversed(KNOWN_GROUPS) for host in groups.get(group, ())}
     return [
         {
             "targets": [endpoint(address, port, scheme="")],

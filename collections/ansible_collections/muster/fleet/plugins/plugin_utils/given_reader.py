@@ -11,8 +11,13 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import Inventory, address_of, whole
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import KNOWN_GROUPS, check_sizes
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
+    KNOWN_GROUPS,
+    Inventory,
+    address_of,
+    whole,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check_sizes
 from ansible_collections.muster.fleet.plugins.module_utils.network_rules import pod_room
 from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import expand_leaves
 from ansible_collections.muster.fleet.plugins.module_utils.problems import together
