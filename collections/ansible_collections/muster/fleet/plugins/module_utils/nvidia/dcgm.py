@@ -124,6 +124,18 @@ COUNTER_TABLE: tuple[Counter, ...] = (
 )
 
 
+def is_supported(version: str) -> bool:
+    """Whether it is a release of DCGM 4, whose packages, units and command lines these are."""
+    return version.startswith("4.")
+
+
+def packages(version: str, exporter_version: str, cuda: str) -> dict[str, str]:
+    """{package: version}; without the exporter where its version is empty."""
+    base = "datacenter-gpu-manager-4"
+    wanted = {f"{base}-core": version, f"{base}-cuda{cuda}": version}
+    return wanted | ({"datacenter-gpu-manager-exporter": exporter_version} if exporter_version else {})
+
+
 def counter_file() -> str:
     """The exporter's counter file, each field with its reason."""
     rows = (f"# For: {row.reason}.\n{row.field}, {row.kind}, {row.explained}\n" for row in COUNTER_TABLE)

@@ -6,11 +6,11 @@ where they install; a machine image has to bring it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, nvml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.driver_packages import is_driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
@@ -37,13 +37,17 @@ _MACHINES = ("x86_64", "aarch64")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13."""
+    """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13.
+
+    `beside`: {package: version} of what NVIDIA's repository has to give beside the driver.
+    """
 
     source: str
     driver_version: str
     cuda: str
     repository_url: str
     min_free_bytes: int
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,17 @@ class Finding:
 
 
 def look(root: Path, run: Run, asked: Asked, facts: Facts, timeout_s: float) -> Offers:
-    """What the host could install, as far as its source makes that relevant. Raises OSError."""
-    if asked.source == IMAGE or is_there(facts, asked.driver_version):
-        return Offers(None, "", {})
+    """What the host could install, as far as that is relevant. Raises OSError."""
+    has_driver = asked.source == IMAGE or is_there(facts, asked.driver_version)
+    others = beside.missing(asked.beside, run) if asked.repository_url else []
+    is_used = (asked.source == NVIDIA and not has_driver) or others
+    fault = repository_fault(asked.repository_url, timeout_s) if is_used else ""
+    if has_driver:
+        return Offers(None, fault, {})
     try:
         versions = apt_versions(root, _packages(asked, facts), run)
     except CommandError:
         versions = None
-    fault = repository_fault(asked.repository_url, timeout_s) if asked.source == NVIDIA else ""
     return Offers(versions, fault, free_bytes(root))
 
 
@@ -85,11 +92,19 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
         versions = list(_versions(asked, facts, models))
         given, own = (versions, []) if asked.driver_version else ([], versions)
         own += [*_flavours(asked, facts, models), *_two_drivers(asked, facts), *_image(asked, facts)]
-        return [*given, *(replace(one, of_machine=True) for one in own)]
-    found = misfits(asked, facts, models)
+        return [*given, *(replace(one, of_machine=True) for one in own), *_repository(offers)]
+    found = [*misfits(asked, facts, models), *_repository(offers)]
     if is_there(facts, asked.driver_version):
         return found
     return [*found, *_system(asked, facts, models, system), *_installable(asked, facts, offers), *_space(asked, offers)]
+
+
+def _repository(offers: Offers) -> Iterator[Finding]:
+    """The repository that something is to be installed from, whatever is there already."""
+    if offers.repository_fault:
+        yield Finding(
+            offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
+        )
 
 
 def misfits(asked: Asked, facts: Facts, models: Models) -> list[Finding]:
@@ -233,10 +248,6 @@ def _signed_modules(asked: Asked, release: str) -> list[str]:
 
 def _installable(asked: Asked, facts: Facts, offers: Offers) -> Iterator[Finding]:
     release = facts.kernel.release
-    if offers.repository_fault:
-        yield Finding(
-            offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
-        )
     if asked.source == UBUNTU and release is not None:
         if offers.versions is not None and not any(map(offers.has, _signed_modules(asked, release))):
             branch = number(asked.driver_version)[0]
