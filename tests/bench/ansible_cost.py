@@ -6,6 +6,8 @@ mode: the same tasks, workers, connections and modules, which look and change no
 (`--limit`): no control plane, and no plays of localhost (`make bench-inventory` has those that grow with the fleet).
 
 Processor time is user and system time of ansible-playbook, its workers and SSH, without that of an empty play.
+
+Ends with 1 when the node stack misses its goal at one of these sizes; the last line says so.
 """
 
 from __future__ import annotations
@@ -228,6 +230,22 @@ def dearest(site: Run, count: int = 12) -> str:
     return "\n".join(lines)
 
 
+def missed(found: Mapping[int, Share]) -> list[str]:
+    """By number of names what the node stack cost: where that is more than its goal."""
+    return [
+        f"{names} names {share.host_tasks:.1f} host-tasks, {share.cpu_s:.2f} CPU s"
+        for names, share in found.items()
+        if share.host_tasks > GOAL_HOST_TASKS or share.cpu_s > GOAL_CPU_S
+    ]
+
+
+def last_line(found: Mapping[int, Share]) -> str:
+    """Whether the node stack keeps its goal, and where it does not."""
+    goal = f"the goal of the node stack, {GOAL_HOST_TASKS} host-tasks and {GOAL_CPU_S} CPU s for each node"
+    over = missed(found)
+    return f"missed: {goal}: at {'; at '.join(over)}" if over else f"kept: {goal}"
+
+
 def converge() -> Path:
     """Have the lab up and site.yml run on it; gives its state on the controller. SystemExit when that fails."""
     ensure_binaries()
@@ -240,7 +258,7 @@ def converge() -> Path:
 
 
 def main() -> int:
-    """Have a converged lab, which stays up, and print the tables."""
+    """Have a converged lab, which stays up, and print the tables. 1 when the node stack misses its goal."""
     state = converge()
     _adopt_orphans()
     nodes = len(read_groups([LAB_INVENTORY])["gpu_nodes"])
@@ -249,17 +267,20 @@ def main() -> int:
         folder = Path(name)
         certificates, whole = site_books(folder)
         nothing = book(folder, "empty", [{"ansible.builtin.meta": "noop"}])
+        found: dict[int, Share] = {}
         for names in SIZES:
             inventory = names_inventory(folder, names, state)
             run(certificates, inventory, names)
             empty = run(nothing, inventory, names, *_ON_NODES)
             site = run(whole, inventory, names, *_ON_NODES)
+            found[names] = stack(site.tasks, names)
             load = os.getloadavg()[0]
             print(f"{report(site, empty)}\n  load {load:.1f}\n{dearest(site)}", flush=True)
             print(f"\nof what a host-task is made at {names} names{'':31} {'CPU ms':>8}")
             for step, cost_s in steps(folder, inventory, empty):
                 print(f"  {step:72} {cost_s * 1000:8.1f}", flush=True)
-    return 0
+    print(f"\n{last_line(found)}")
+    return 1 if missed(found) else 0
 
 
 def site_books(folder: Path) -> tuple[Path, Path]:

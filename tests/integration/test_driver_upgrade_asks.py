@@ -145,10 +145,13 @@ def test_a_quarantine_that_the_same_admin_asks_for_meanwhile_stays(host: Host) -
     assert host.spec["quarantine"]["why"] == "loud fan" and "repair" not in host.spec
 
 
-def test_three_hosts_one_at_a_time_and_the_job_on_one_of_them_ends_first(
+def test_of_three_hosts_the_one_with_a_job_comes_last_and_the_job_ends_first(
     ledger: Server, provisioner: Client, admitter: Client, root: Client, tmp_path: Path
 ) -> None:
-    """The job's host comes last, and nothing is done to it before the job has ended by itself."""
+    """Nothing is done to its host before the job has ended by itself, and each is back at work before the next.
+
+    One after the other they are taken here; that the playbook does so is for tests/unit/collection to show.
+    """
     hosts = {host.name: host for host in (Host(ledger, provisioner, admitter, tmp_path) for _ in range(3))}
     for host in hosts.values():
         host.follow()

@@ -32,7 +32,7 @@ LOOK: dict[str, Any] = {"working": []}
 
 @dataclass
 class Site:
-    """Nodes gpu-1 and gpu-2 at work. `stands` is what the admitter says of a node that nobody asks for.
+    """Nodes at work, by default gpu-1 and gpu-2. `stands` is what the admitter says of a node that nobody asks for.
 
     `on_poll` is called at each wait.
     """
@@ -43,11 +43,12 @@ class Site:
     stands: tuple[str, str] = ("ready", "PASS")
     on_poll: Callable[[], None] = lambda: None
     waited_s: float = 0.0
+    names: tuple[str, ...] = ("gpu-1", "gpu-2")
 
     def __post_init__(self) -> None:
         self.kubeconfig = self.api.kubeconfig(self.folder / "kubeconfig")
         self.directory = self.folder / "driver-upgrade"
-        for name in ("gpu-1", "gpu-2"):
+        for name in self.names:
             self.api.put("nodeadmissions", {"metadata": {"name": name}, "spec": {}, "status": {"state": "ready"}})
             self.api.put_node({"metadata": {"name": name, "labels": {}, "annotations": {}}, "spec": {"taints": []}})
         self.api.objects |= {"pods": {}, "configmaps": {}}
@@ -85,7 +86,7 @@ class Site:
         )  # fmt: skip
 
     def run(self, run_id: str = "run-1", wanted: str = NEW) -> None:
-        book.write_run(self.directory, Run(run_id, wanted, ("gpu-1", "gpu-2"), (1, 1)))
+        book.write_run(self.directory, Run(run_id, wanted, self.names, (1,) * len(self.names)))
 
     def upgrade(self, node: str = "gpu-1", *, user: str = "anna", maintenance: str = "") -> Upgrade:
         self.api.user = user

@@ -101,6 +101,45 @@ def test_a_report_has_figure_and_goal() -> None:
     assert rows["its goal"][:2] == ["12.0", "1000"]
 
 
+@pytest.mark.parametrize(
+    ("host_tasks", "cpu_s", "code", "words"),
+    [
+        (12.0, 1.0, 0, "kept: the goal of the node stack, 12 host-tasks and 1.0 CPU s for each node"),
+        (12.1, 0.5, 1, "missed: the goal of the node stack, 12 host-tasks and 1.0 CPU s for each node: at 100 names"),
+        (11.0, 1.02, 1, "at 100 names 11.0 host-tasks, 1.02 CPU s"),
+    ],
+)  # fmt: skip
+def test_the_benchmark_ends_with_1_and_says_so_when_the_goal_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    host_tasks: float,
+    cpu_s: float,
+    code: int,
+    words: str,
+) -> None:
+    """Runs are made up, and at 100 names cost what the case says; the rest is the benchmark's own."""
+
+    def run(book: Path, inventory: Path, names: int, *options: str) -> ansible_cost.Run:
+        per_node = (host_tasks, cpu_s) if names == 100 else (11.0, 0.5)
+        hosts, total_s = round(per_node[0] * names), per_node[1] * names
+        task = Task("Install", "nvidia_driver", "driver", "d", hosts, total_s, 1.0)
+        # The play of the certificates, an empty one, the whole, and the steps, whose first task opens the connection.
+        return ansible_cost.Run(names, total_s, 1.0, 0.0, (task, task) if "step" in str(book) else (task,))
+
+    for name, stand_in in (
+        ("converge", lambda: tmp_path),
+        ("_adopt_orphans", lambda: None),
+        ("names_inventory", lambda folder, names, state: folder),
+        ("site_books", lambda folder: (folder, folder)),
+        ("read_groups", lambda inventories: {"gpu_nodes": ["a"]}),
+        ("run", run),
+    ):
+        monkeypatch.setattr(ansible_cost, name, stand_in)
+    assert ansible_cost.main() == code
+    assert words in capsys.readouterr().out.splitlines()[-1]
+
+
 @pytest.mark.slow
 def test_a_task_has_its_hosts_and_its_processor_time(tmp_path: Path) -> None:
     """The callback of the benchmark in a real run, on hosts that are this machine."""

@@ -204,8 +204,18 @@ def test_each_rule_where_packages_are_installed(tmp_path: Path, asked: Asked, ch
 def test_each_rule_of_what_is_offered(tmp_path: Path, offers: Offers, message: str) -> None:
     (one,) = found(bare(tmp_path), NVIDIA, offers)
     assert message in one.message
-    # A host that has what is asked needs neither.
-    assert found(h100(tmp_path / "there"), NVIDIA, offers) == []
+    # A host that has what is asked needs no space, and is not asked for the repository (the tests of look()).
+    assert found(h100(tmp_path / "there"), NVIDIA, replace(offers, repository_fault="")) == []
+
+
+@pytest.mark.parametrize("asked", [IMAGE, NVIDIA, DEBIAN, UBUNTU])
+def test_a_repository_that_does_not_answer_stops_whatever_is_there(tmp_path: Path, asked: Asked) -> None:
+    host = h100(tmp_path)
+    asked = replace(asked, driver_version="580.105.08", cuda="13")
+    (one,) = [
+        one for one in found(host, asked, Offers(None, "the repository X cannot be reached", {})) if "X" in one.message
+    ]
+    assert not one.of_machine
 
 
 B200, H100, V100 = "2901", "2330", "1db6"

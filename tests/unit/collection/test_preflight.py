@@ -299,6 +299,35 @@ def test_role_reports_all_hosts_at_once(
 
 
 @pytest.mark.slow
+def test_the_role_asks_for_what_dcgm_and_toolkit_will_take_from_the_repository(
+    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    toolkit = {"nvidia_container_toolkit_source": "nvidia", "nvidia_container_toolkit_version": "1.20.1"}
+    dcgm = {"nvidia_dcgm_version": "4.5.2"}
+    of = {
+        "asks-1": {"fleet_nvidia_source": "image", **toolkit},
+        "asks-2": {"fleet_nvidia_source": "debian", **dcgm},
+        "asks-3": {"fleet_nvidia_source": "ubuntu", **toolkit},
+        "silent-1": {"fleet_nvidia_source": "image", **dcgm},
+        "silent-2": {"fleet_nvidia_source": "debian"},
+        "silent-3": {"fleet_nvidia_source": "debian", "nvidia_container_toolkit_version": "1.20.1"},
+    }
+    roles = ["muster.fleet.fleet", "muster.fleet.preflight"]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": roles}]))
+    (tmp_path / "inv.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": of}}))
+    variables = {
+        "fleet_nvidia_driver_version": "580.105.08",
+        "fleet_nvidia_repository_url": f"file://{tmp_path}/no-packages",
+        "fleet_kernel_root": str(tmp_path),
+    }
+    done = ansible_playbook("play.yml", "--check", "-e", json.dumps(variables), inventory="inv.yml")
+    said = done.stdout + done.stderr
+    assert f"asks-1, asks-2, asks-3: the repository file://{tmp_path}/no-packages cannot be reached: " in said
+    assert "run: hostnamectl set-hostname silent-3" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("silent", "goes_on"), [("gpu-1", True), ("etcd-1", False)])
 def test_a_silent_node_is_left_out_and_a_silent_control_plane_stops(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]], silent: str, goes_on: bool

@@ -120,7 +120,6 @@ def test_driver_version(source: str, version: str, expected: str | None) -> None
         ("nvidia", "https://mirror/debian12", "KEY", "EB69 3B30 35CD 5710 E231  E123 A4B4 6996 3BF8 63CC", None),
         ("nvidia", "https://mirror/debian12", "KEY", "", "fleet_nvidia_repository_fingerprint is empty"),
         ("nvidia", "", "", "a" * 40, "fleet_nvidia_repository_url, fleet_nvidia_repository_key are empty"),
-        ("nvidia", "https://mirror/debian12", "KEY", "3BF863CC", "'3BF863CC' is no fingerprint"),
     ],
 )
 def test_nvidia_repository(source: str, url: str, key: str, fingerprint: str, expected: str | None) -> None:
@@ -133,6 +132,82 @@ def test_nvidia_repository(source: str, url: str, key: str, fingerprint: str, ex
     )
     assert len(found) == bool(expected)
     assert all(expected in message for message, _ in found if expected)
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "refused"),
+    [("", False), (None, False), ("a" * 40, False), ("3BF863CC", True), ("EB69 3B30", True)],
+)
+def test_a_fingerprint_is_whole(fingerprint: str | None, refused: bool) -> None:
+    found = findings("fleet", fleet_nvidia_repository_fingerprint=fingerprint)
+    assert len(found) == refused
+    assert all(f"{fingerprint!r} is no fingerprint" in message for message, _ in found)
+
+
+REPOSITORY = {
+    "fleet_nvidia_repository_url": "https://mirror/debian12",
+    "fleet_nvidia_repository_key": "KEY",
+    "fleet_nvidia_repository_fingerprint": "a" * 40,
+}
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "refused"),
+    [
+        ("nvidia", "4.5.2", False),
+        ("nvidia", "3.3.9", True),
+        ("debian", "3.3.9", True),
+        ("ubuntu", "45.2", True),
+        ("nvidia", "", False),
+        # With an image nothing is installed.
+        ("image", "3.3.9", False),
+    ],
+)
+def test_dcgm_is_of_release_4(driver: str, version: str, refused: bool) -> None:
+    found = findings("nvidia_dcgm", fleet_nvidia_source=driver, nvidia_dcgm_version=version)
+    assert len(found) == refused
+    assert all(message == f"nvidia_dcgm_version {version!r} is no release of DCGM 4" for message, _ in found)
+
+
+@pytest.mark.parametrize("missing", [None, *REPOSITORY])
+@pytest.mark.parametrize(
+    ("driver", "version", "needs"),
+    [
+        ("debian", "4.5.2", True),
+        ("ubuntu", "4.5.2", True),
+        ("ubuntu", "", False),
+        ("image", "4.5.2", False),
+        # The rule of the driver tells it.
+        ("nvidia", "4.5.2", False),
+    ],
+)
+def test_dcgm_needs_the_repository(driver: str, version: str, needs: bool, missing: str | None) -> None:
+    repository = {name: "" if name == missing else value for name, value in REPOSITORY.items()}
+    found = findings("nvidia_dcgm", fleet_nvidia_source=driver, nvidia_dcgm_version=version, **repository)
+    expected = [f"nvidia_dcgm_version is 4.5.2, but {missing} is empty"] if needs and missing else []
+    assert [message for message, _ in found] == expected
+
+
+@pytest.mark.parametrize("missing", [None, *REPOSITORY])
+@pytest.mark.parametrize(
+    ("source", "driver", "needs"),
+    [
+        ("nvidia", "debian", True),
+        ("nvidia", "ubuntu", True),
+        ("nvidia", "image", True),
+        ("nvidia", "nvidia", False),
+        ("mirror", "debian", False),
+        ("image", "ubuntu", False),
+    ],
+)
+def test_packages_of_the_toolkit_need_the_repository(
+    source: str, driver: str, needs: bool, missing: str | None
+) -> None:
+    repository = {name: "" if name == missing else value for name, value in REPOSITORY.items()}
+    given = {"nvidia_container_toolkit_source": source, "fleet_nvidia_source": driver}
+    found = findings("nvidia_container_toolkit", **given, **repository)
+    expected = [f"nvidia_container_toolkit_source is nvidia, but {missing} is empty"] if needs and missing else []
+    assert [message for message, _ in found] == expected
 
 
 DIGEST = f"registry.example.com/plugin@sha256:{'0a' * 32}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import request_problems
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import network_of, whole
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm
 from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding
 
 # A user and a password in a URL, which are nobody's to read.
@@ -142,21 +143,38 @@ def driver_version(source: Any, version: Any) -> Iterable[Finding]:
         )
 
 
-def nvidia_repository(source: Any, url: Any, key: Any, fingerprint: Any) -> Iterable[Finding]:
-    """NVIDIA's packages need the repository, its key, and the fingerprint that tells that it is the right key."""
-    if source != "nvidia":
-        return
-    given = {
-        "fleet_nvidia_repository_url": url,
-        "fleet_nvidia_repository_key": key,
-        "fleet_nvidia_repository_fingerprint": fingerprint,
-    }
-    empty = [name for name, value in given.items() if not value]
+def nvidia_repository(source: Any, *repository: Any) -> Iterable[Finding]:
+    """A driver of NVIDIA's needs its repository."""
+    return _repository("fleet_nvidia_source is nvidia", repository) if source == "nvidia" else ()
+
+
+def toolkit_repository(source: Any, driver: Any, *repository: Any) -> Iterable[Finding]:
+    """So does the toolkit, wherever the driver comes from."""
+    needs = source == "nvidia" != driver  # of a driver that needs it too, its own rule tells
+    return _repository("nvidia_container_toolkit_source is nvidia", repository) if needs else ()
+
+
+def dcgm_repository(driver: Any, version: Any, *repository: Any) -> Iterable[Finding]:
+    """And DCGM, which is nowhere else. The image's is the image's."""
+    needs = version and driver in ("debian", "ubuntu")
+    return _repository(f"nvidia_dcgm_version is {version}", repository) if needs else ()
+
+
+def dcgm_release(driver: Any, version: Any) -> Iterable[Finding]:
+    """Other releases than DCGM 4 have other packages."""
+    if version and driver in NVIDIA_SOURCES and not dcgm.is_supported(str(version)):
+        yield f"nvidia_dcgm_version {version!r} is no release of DCGM 4", "give one of DCGM 4, such as 4.5.2"
+
+
+def _repository(needs: str, repository: Iterable[Any]) -> Iterable[Finding]:
+    """The repository has its key, and the fingerprint that tells that it is the right key."""
+    empty = [name for name, value in zip(REPOSITORY, repository, strict=True) if not value]
     if empty:
-        yield (
-            f"fleet_nvidia_source is nvidia, but {', '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty",
-            "set it",
-        )
+        yield f"{needs}, but {', '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty", "set it"
+
+
+def key_fingerprint(fingerprint: Any) -> Iterable[Finding]:
+    """A fingerprint in full: a shorter one is a key's that anybody can make."""
     if (
         isinstance(fingerprint, str)
         and fingerprint
@@ -168,6 +186,7 @@ def nvidia_repository(source: Any, url: Any, key: Any, fingerprint: Any) -> Iter
         )
 
 
+REPOSITORY = ("fleet_nvidia_repository_url", "fleet_nvidia_repository_key", "fleet_nvidia_repository_fingerprint")
 NVIDIA_SOURCES = ("nvidia", "debian", "ubuntu")
 # Addresses of a node's range that no pod gets: the network's, the bridge's, the broadcast's.
 TAKEN = 3
@@ -175,6 +194,8 @@ TAKEN = 3
 TRUE = ("true", "yes", "on", "y", "t", "1")
 MIRROR = ("http", "https", "file")
 _DRIVER = "fleet_nvidia_driver_version"
+_FINGERPRINT = "fleet_nvidia_repository_fingerprint"
+_DCGM = "nvidia_dcgm_version"
 _CHECKSUMS = "kube_binaries_checksums"
 ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     "kube_binaries": (
@@ -198,7 +219,16 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
             "nvidia_container_toolkit_version",
             toolkit_version,
         ),
+        RoleRule(
+            ("nvidia_container_toolkit_source", "fleet_nvidia_source", *REPOSITORY),
+            "nvidia_container_toolkit_source",
+            toolkit_repository,
+        ),
         _url("nvidia_container_toolkit_url", *MIRROR),
+    ),
+    "nvidia_dcgm": (
+        RoleRule(("fleet_nvidia_source", _DCGM), _DCGM, dcgm_release),
+        RoleRule(("fleet_nvidia_source", _DCGM, *REPOSITORY), _DCGM, dcgm_repository),
     ),
     "nvidia_device_plugin": (
         RoleRule(
@@ -211,16 +241,8 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     ),
     "fleet": (
         RoleRule(("fleet_nvidia_source", _DRIVER), _DRIVER, driver_version),
-        RoleRule(
-            (
-                "fleet_nvidia_source",
-                "fleet_nvidia_repository_url",
-                "fleet_nvidia_repository_key",
-                "fleet_nvidia_repository_fingerprint",
-            ),
-            "fleet_nvidia_source",
-            nvidia_repository,
-        ),
+        RoleRule(("fleet_nvidia_source", *REPOSITORY), "fleet_nvidia_source", nvidia_repository),
+        RoleRule((_FINGERPRINT,), _FINGERPRINT, key_fingerprint),
         _url("fleet_nvidia_repository_url", *MIRROR),
     ),
     "cluster_dns": (_url("cluster_dns_server", "https"),),

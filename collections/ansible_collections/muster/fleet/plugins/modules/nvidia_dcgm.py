@@ -183,16 +183,13 @@ def manage(module: AnsibleModule) -> dict[str, Any]:
 
 def install(given: dict[str, Any], *, act: bool) -> tuple[str, ...]:
     """The packages, of DCGM 4. Raises FleetError."""
-    if not given["version"].startswith("4."):
+    if not dcgm.is_supported(given["version"]):
         raise FleetError(f"nvidia_dcgm_version is {given['version']}: give a release of DCGM 4, such as 4.5.2")
     source = parts.repository(given)
     if source is None:
         raise FleetError("nvidia_dcgm_version is set and fleet_nvidia_repository_url is not: DCGM is nowhere else")
-    base = "datacenter-gpu-manager-4"
-    wanted = {f"{base}-core": given["version"], f"{base}-cuda{given['cuda']}": given["version"]}
-    if given["exporter_version"]:
-        wanted["datacenter-gpu-manager-exporter"] = given["exporter_version"]
-    return parts.ensure("nvidia-dcgm", wanted, source, run_command, act=act, numbered=[f"{base}-cuda"])
+    wanted = dcgm.packages(given["version"], given["exporter_version"], given["cuda"])
+    return parts.ensure("nvidia-dcgm", wanted, source, run_command, act=act, numbered=[dcgm.NUMBERED])
 
 
 def configure(exporter: str, *, act: bool) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import block_device
 from ansible_collections.muster.fleet.plugins.module_utils.binaries import mirror_fault
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight as stack
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather as gather_gpu_facts
@@ -146,9 +147,33 @@ options:
         type: str
         default: none
       repository_url:
-        description: Package repository of the source C(nvidia).
+        description: NVIDIA's package repository. It is asked where something is to be installed from it.
         type: str
         default: ""
+      dcgm_version:
+        description: Version of DCGM; empty installs none.
+        type: str
+        default: ""
+      dcgm_exporter_version:
+        description: Version of DCGM's exporter; empty installs none.
+        type: str
+        default: ""
+      dcgm_cuda:
+        description: For which CUDA release the tests of DCGM are installed.
+        type: str
+        default: "13"
+      toolkit_version:
+        description: Version of the container toolkit from the repository; empty installs none from there.
+        type: str
+        default: ""
+      nvlsm_version:
+        description: Version of nvlsm, where the host needs it; empty for any.
+        type: str
+        default: ""
+      imex:
+        description: Whether the host runs IMEX.
+        type: bool
+        default: false
       min_free_bytes:
         description: Space that must be free where packages and modules are installed.
         type: int
@@ -269,6 +294,12 @@ ARGUMENT_SPEC: dict[str, Any] = {
             "modules": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
             "cuda": {"type": "str", "default": "none"},
             "repository_url": {"type": "str", "default": ""},
+            "dcgm_version": {"type": "str", "default": ""},
+            "dcgm_exporter_version": {"type": "str", "default": ""},
+            "dcgm_cuda": {"type": "str", "default": "13"},
+            "toolkit_version": {"type": "str", "default": ""},
+            "nvlsm_version": {"type": "str", "default": ""},
+            "imex": {"type": "bool", "default": False},
             "min_free_bytes": {"type": "int", "default": 0},
             "models": {"type": "dict", "required": True},
             "kernel_root": {"type": "path", "default": "/"},
@@ -307,10 +338,20 @@ def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """
     if nvidia is None:
         return []
-    root = Path("/")
-    asked = stack.Asked(**{name: nvidia[name] for name in stack.Asked.__dataclass_fields__})
-    facts = gather_gpu_facts(root, run_command, Path(nvidia["kernel_root"]), nvidia["nvml_timeout_s"])
-    models = Models(nvidia["models"])
+    root, kernel_root, models = Path("/"), Path(nvidia["kernel_root"]), Models(nvidia["models"])
+    parts = beside.Parts(**{name: nvidia[name] for name in beside.Parts.__dataclass_fields__})
+    facts = gather_gpu_facts(root, run_command, kernel_root, nvidia["nvml_timeout_s"])
+    # Of a bus that cannot be read others tell.
+    connected = fabric.platform(kernel_root) if facts.pci is not None else fabric.Platform(fabric.NONE, "")
+    asked = stack.Asked(
+        source=nvidia["source"],
+        driver_version=nvidia["driver_version"],
+        cuda=nvidia["cuda"],
+        repository_url=nvidia["repository_url"],
+        min_free_bytes=nvidia["min_free_bytes"],
+        modules=nvidia["modules"],
+        beside=beside.packages(nvidia["source"], nvidia["driver_version"], parts, connected),
+    )
     offers = stack.look(root, run_command, asked, facts, models, nvidia["timeout_s"])
     system = stack.System(os_release(root)["id"], platform.machine())
     found = stack.problems(asked, facts, models, offers, system)

@@ -17,6 +17,9 @@ TARGET, RESUME = "gpu-monitoring.target", "gpu-monitoring-resume.service"
 # A Unix socket: a port on loopback is open to every pod with the host's network, and the engine runs as root.
 SOCKET = "/run/nvidia-dcgm/nv-hostengine"
 ADDRESS = f"unix://{SOCKET}"
+_BASE = "datacenter-gpu-manager-4"
+# CUDA's major follows it.
+NUMBERED = f"{_BASE}-cuda"
 COUNTERS = "/etc/dcgm-exporter/muster-counters.csv"
 _UUID = re.compile(r"\bGPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _WATCH = re.compile(r"^\|\s*(?P<name>[A-Za-z][^|]*?)\s*\|\s*(?P<state>On|Off)\s*\|", re.MULTILINE)
@@ -122,6 +125,17 @@ COUNTER_TABLE: tuple[Counter, ...] = (
     Counter("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Share of cycles of tensor cores.", "what utilisation hides"),
     Counter("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Share of cycles of memory.", "whether memory bounds a job"),
 )
+
+
+def is_supported(version: str) -> bool:
+    """Whether it is a release of DCGM 4, whose packages, units and command lines these are."""
+    return version.startswith("4.")
+
+
+def packages(version: str, exporter_version: str, cuda: str) -> dict[str, str]:
+    """{package: version}; without the exporter where its version is empty."""
+    wanted = {f"{_BASE}-core": version, f"{NUMBERED}{cuda}": version}
+    return wanted | ({"datacenter-gpu-manager-exporter": exporter_version} if exporter_version else {})
 
 
 def counter_file() -> str:

@@ -40,6 +40,10 @@ class Package:
         """The version without epoch and revision of the packaging, such as 580.105.08."""
         return upstream(self.version)
 
+    def fits(self, version: str) -> bool:
+        """Whether it is whole and of that version, given in full or upstream's; empty: of any."""
+        return self.state == "installed" and version in ("", self.version, self.upstream)
+
 
 def upstream(version: str) -> str:
     """The upstream part of a Debian version: `1:580.105.08-1ubuntu1` -> `580.105.08`."""

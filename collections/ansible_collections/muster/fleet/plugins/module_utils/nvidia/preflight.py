@@ -6,11 +6,11 @@ where they install; a machine image has to bring it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages, nvml
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, driver_packages, nvml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
@@ -40,7 +40,8 @@ _MACHINES = ("x86_64", "aarch64")
 class Asked:
     """What the inventory asks of the node. `driver_version` is empty where any will do, `cuda` none, 12 or 13.
 
-    `modules`: auto, open or proprietary.
+    `modules`: auto, open or proprietary. `beside`: {package: version} of what the repository has to give beside the
+    driver.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Asked:
     repository_url: str
     min_free_bytes: int
     modules: str = AUTO
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,17 @@ class Finding:
 
 
 def look(root: Path, run: Run, asked: Asked, facts: Facts, models: Models, timeout_s: float) -> Offers:
-    """What the host could install, as far as its source makes that relevant. Raises OSError."""
-    if asked.source == IMAGE or is_there(facts, asked.driver_version):
-        return Offers(None, "", {})
+    """What the host could install, as far as that is relevant. Raises OSError."""
+    has_driver = asked.source == IMAGE or is_there(facts, asked.driver_version)
+    others = beside.missing(asked.beside, run) if asked.repository_url else []
+    is_used = (asked.source == NVIDIA and not has_driver) or others
+    fault = repository_fault(asked.repository_url, timeout_s) if is_used else ""
+    if has_driver:
+        return Offers(None, fault, {})
     try:
         versions = apt_versions(root, _packages(asked, facts, models), run)
     except CommandError:
         versions = None
-    fault = repository_fault(asked.repository_url, timeout_s) if asked.source == NVIDIA else ""
     return Offers(versions, fault, free_bytes(root))
 
 
@@ -90,8 +95,8 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
         versions = list(_versions(asked, facts, models))
         given, own = (versions, []) if asked.driver_version else ([], versions)
         own += [*_flavours(asked, facts, models), *_two_drivers(asked, facts), *_image(asked, facts)]
-        return [*given, *(replace(one, of_machine=True) for one in own)]
-    found = misfits(asked, facts, models)
+        return [*given, *(replace(one, of_machine=True) for one in own), *_repository(offers)]
+    found = [*misfits(asked, facts, models), *_repository(offers)]
     if is_there(facts, asked.driver_version):
         return found
     return [
@@ -100,6 +105,14 @@ def problems(asked: Asked, facts: Facts, models: Models, offers: Offers, system:
         *_installable(asked, facts, models, offers),
         *_space(asked, offers),
     ]
+
+
+def _repository(offers: Offers) -> Iterator[Finding]:
+    """The repository that something is to be installed from, whatever is there already."""
+    if offers.repository_fault:
+        yield Finding(
+            offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
+        )
 
 
 def misfits(asked: Asked, facts: Facts, models: Models) -> list[Finding]:
@@ -269,10 +282,6 @@ def _of_ubuntu(asked: Asked, facts: Facts, models: Models, offers: Offers, relea
 
 def _installable(asked: Asked, facts: Facts, models: Models, offers: Offers) -> Iterator[Finding]:
     release = facts.kernel.release
-    if offers.repository_fault:
-        yield Finding(
-            offers.repository_fault, "start it, let the host reach it, or correct fleet_nvidia_repository_url"
-        )
     if asked.source == UBUNTU and release is not None:
         yield from _of_ubuntu(asked, facts, models, offers, release)
         return
