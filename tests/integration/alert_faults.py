@@ -20,6 +20,7 @@ from .fleet import Fleet
 
 _DISK = "/var/lib/etcd"
 _KERNEL_LOG = "/run/lab/kmsg"
+_GPUS = "/etc/fake-nvml/scenario"
 _TEXTFILES = "/var/lib/prometheus/node-exporter"
 _WATCH = f"{_TEXTFILES}/gpu_burnin_watch.prom"
 _LAST_LOOK = "gpu_burnin_watch_last_look_timestamp_seconds"
@@ -60,14 +61,12 @@ def _expired() -> str:
     return base64.b64encode(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)).decode()
 
 
-# All at once: none of them hides another one, and the fleet works on.
+# All at once: none of them hides another one, and the fleet works on. Those with a `for` of a minute come first: it
+# passes while the others are caused.
 FAULTS: Sequence[Fault] = (
     stopped("MusterEtcdMemberDown", "etcd-3", "etcd.service"),
-    stopped("MusterApiServerDown", "api-2", "kube-apiserver.service"),
-    Fault("MusterApiServerOut", "lb-1", "true", "true"),  # by the one before
-    stopped("MusterAdmitterDown", "api-2", "muster-admitter.service"),
-    stopped("MusterAdmitterNoLeader", "api-1", "muster-admitter.service", ""),
-    stopped("MusterExporterDown", "gpu-1", "nvidia-dcgm-exporter.service"),
+    # Of the member that is stopped.
+    Fault("MusterDiskReadOnly", "etcd-3", f"mount -o remount,ro {_DISK}", f"mount -o remount,rw {_DISK}"),
     Fault(
         "MusterUnitFailed",
         "system-1",
@@ -75,14 +74,17 @@ FAULTS: Sequence[Fault] = (
         " && systemctl daemon-reload && ! systemctl restart chrony.service",
         f"rm -r {_FAILING.rpartition('/')[0]} && systemctl daemon-reload && systemctl restart chrony.service",
     ),
+    stopped("MusterApiServerDown", "api-2", "kube-apiserver.service"),
+    Fault("MusterApiServerOut", "lb-1", "true", "true"),  # by the one before
+    stopped("MusterAdmitterDown", "api-2", "muster-admitter.service"),
+    stopped("MusterAdmitterNoLeader", "api-1", "muster-admitter.service", ""),
+    stopped("MusterExporterDown", "gpu-1", "nvidia-dcgm-exporter.service"),
     Fault(
         "MusterDiskFull",
         "etcd-events-1",
         f"fallocate -l $(($(stat -f -c '%a*%S' {_DISK}) - 10000000)) {_DISK}/test-full",
         f"rm {_DISK}/test-full",
     ),
-    # Of the member that is stopped.
-    Fault("MusterDiskReadOnly", "etcd-3", f"mount -o remount,ro {_DISK}", f"mount -o remount,rw {_DISK}"),
     Fault(
         "MusterTextfileBroken",
         "gpu-1",
@@ -105,6 +107,12 @@ FAULTS: Sequence[Fault] = (
         f" && sed -i 's/^{_LAST_LOOK} .*/{_LAST_LOOK} 1/' {_WATCH}",
         "systemctl start gpu-burnin-watch.service",
     ),
+    Fault(
+        "MusterRemapFailed",
+        "gpu-3",
+        f"echo 'gpu0.remap_failure = yes' >>{_GPUS}",
+        f"sed -i '/^gpu0.remap_failure/d' {_GPUS}",
+    ),
     # Another one than the service's own, which goes on.
     Fault(
         "MusterCertificateEnds",
@@ -121,10 +129,10 @@ FAULTS: Sequence[Fault] = (
         f"mv {_POLICY_HASH}.test {_POLICY_HASH} && systemctl start muster-gate-probe.service",
     ),
 )
+# What the lab's sick node has.
+SICK = frozenset({"MusterBurninFailed", "MusterXidFatal", "MusterEccUncorrected", "MusterRemapPending"})
 # Raised by tests of their own.
-ELSEWHERE = frozenset(
-    {"MusterPlaceDown", "MusterHostDown", "MusterEtcdNoLeader", "MusterBurninFailed", "MusterNodesOut"}
-)
+ELSEWHERE = SICK | {"MusterPlaceDown", "MusterHostDown", "MusterEtcdNoLeader", "MusterNodesOut"}
 
 
 @contextmanager
