@@ -124,7 +124,7 @@ def _host(name: str, folder: Path, authorities: Sequence[Authority], rules: str)
         text = path.read_text().replace("/etc/prometheus/", "/mnt/").replace("/etc/muster-metrics/", "/mnt/port/")
         path.write_text(text.replace("127.0.0.1", loopback))
     (folder / "data").mkdir()
-    prometheus, alertmanager = (_arguments(folder / f"{what}.default") for what in ("prometheus", "alertmanager"))
+    prometheus, alertmanager = (arguments(folder / f"{what}.default") for what in ("prometheus", "alertmanager"))
     commands = {
         "haproxy": ["/usr/sbin/haproxy", "-db", "-f", "/mnt/haproxy.cfg"],
         "alertmanager": [
@@ -148,7 +148,8 @@ def _host(name: str, folder: Path, authorities: Sequence[Authority], rules: str)
     )
 
 
-def _arguments(path: Path) -> list[str]:
+def arguments(path: Path) -> list[str]:
+    """Those that the role gives to a program, of its file in /etc/default."""
     line = next(line for line in path.read_text().splitlines() if line.startswith("ARGS="))
     return shlex.split(shlex.split(line.removeprefix("ARGS="))[0])
 

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import warnings
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_groups
 
-from .alert_faults import FAULTS, caused, stopped
+from .alert_courses import seconds
+from .alert_faults import FAULTS, SICK, caused, stopped
 from .fleet import Fleet, wait_until
 from .prometheus import ask, query
+from .test_alert_rules import RULES
+
+# An alert with a longer `for` is seen pending here; test_alert_replay.py sees it fire.
+LONGEST_FOR_S = 60
+FOR_S: dict[str, float] = {
+    rule["alert"]: seconds(rule.get("for", "0s"))
+    for path in RULES.glob("*.yml")
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+}
 
 
 def _alerts(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
@@ -27,7 +41,8 @@ def _alerts(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]
 
 
 def _is_raised(fleet: Fleet, about: tuple[str, str]) -> bool:
-    return about in _alerts(fleet)
+    """Whether the alert fires; is pending, where its `for` is longer than the test."""
+    return about in _alerts(fleet, "firing" if FOR_S[about[0]] <= LONGEST_FOR_S else "pending|firing")
 
 
 def _ready(fleet: Fleet) -> bool:
@@ -68,13 +83,17 @@ def test_each_fault_raises_its_alert_which_ends_with_it(fleet: Fleet) -> None:
     assert not wanted & _alerts(fleet)
     with caused(fleet, FAULTS):
         for about in sorted(wanted):
-            wait_until(f"{about[0]} of {about[1] or 'the fleet'}", partial(_is_raised, fleet, about), timeout_s=90)
+            wait_until(f"{about[0]} of {about[1] or 'the fleet'}", partial(_is_raised, fleet, about), timeout_s=150)
+        pending = sorted({name for name, _ in wanted - _alerts(fleet, "firing")})
+        if pending:
+            warnings.warn(f"seen pending, not firing, in the lab: {', '.join(pending)}", stacklevel=1)
     wait_until("the alerts are over", lambda: not wanted & _alerts(fleet), timeout_s=120)
 
 
 def test_the_sick_node_is_an_alert_and_one_of_three_is_too_large_a_share(fleet: Fleet) -> None:
-    sick = {("MusterBurninFailed", "gpu-3"), ("MusterNodesOut", "")}
-    wait_until("the sick node is told", lambda: sick <= _alerts(fleet), timeout_s=60)
+    sick = {(name, "gpu-3") for name in SICK}
+    wait_until("the sick node is told", lambda: sick <= _alerts(fleet, "firing"), timeout_s=60)
+    wait_until("the share is told", lambda: _is_raised(fleet, ("MusterNodesOut", "")), timeout_s=60)
 
 
 def test_without_quorum_every_member_left_is_an_alert(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -281,6 +282,66 @@ def test_the_exporter_answers_with_the_fields_of_its_file_for_each_gpu(
         return True
 
     until(answers, "the exporter answers")
+
+
+# What a line of the GPUs' scenario, or of the kernel log, makes of a field of GPU 1; GPU 0 is well.
+SHOWN = {
+    "gpu1.ecc_uncorrected_volatile = 3": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "3"),
+    "gpu1.remap_pending = yes": ("DCGM_FI_DEV_ROW_REMAP_PENDING", "1"),
+    "gpu1.remap_failure = yes": ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "1"),
+    "gpu1.remapped_uncorrected = 2": ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "2"),
+    "gpu1.clocks_event_reasons = 0x40": ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "64"),
+    "gpu1.nvlink_recovery = 4": ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "4"),
+    "gpu1.nvlink_recovery_failed = 5": ("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS", "5"),
+    "gpu1.temperature_c = 95": ("DCGM_FI_DEV_GPU_TEMP", "95"),
+    "4,9,1,-;NVRM: Xid (PCI:0000:43:00): 79, pid=1": ("DCGM_FI_DEV_XID_ERRORS", "79"),
+}
+
+
+def test_the_exporter_shows_what_its_hosts_gpus_have_now(made: Callable[..., Machine], tmp_path: Path) -> None:
+    one = made()
+    host = engine(one)
+    path = tmp_path / "counters.csv"
+    path.write_text("".join(f"{field}, gauge, A field.\n" for field, _ in SHOWN.values()))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    one.start("exporter", "main", "-f", str(path), "-a", f"127.0.0.1:{port}", "-r", host)
+
+    def shown() -> dict[str, str]:
+        """Value by field and GPU; nothing while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        words = [re.split(r'\{gpu="|",UUID.*\} ', line) for line in lines if not line.startswith("#")]
+        return {f"{field} {gpu}": value for field, gpu, value in words}
+
+    until(lambda: bool(shown()), "the exporter answers")
+    fine = shown()
+    log = one.kernel.top / "run/lab/kmsg"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("".join(f"{line}\n" for line in SHOWN if "NVRM" in line))
+    scenario_file = one.kernel.top / "gpus"
+    scenario_file.write_text("gpus = 2\n" + "".join(f"{line}\n" for line in SHOWN if "NVRM" not in line))
+
+    sick = shown()
+
+    for field, value in SHOWN.values():
+        assert fine[f"{field} 0"] == fine[f"{field} 1"] == sick[f"{field} 0"] != value, field
+        assert sick[f"{field} 1"] == value, field
+    # One that is gone is shown no more, nor is a field that a GPU does not support.
+    scenario_file.write_text("gpus = 1\nerror.nvmlDeviceGetRemappedRows = not_supported\n")
+    left = shown()
+    assert {name.split()[1] for name in left} == {"0"}
+    assert "DCGM_FI_DEV_ROW_REMAP_FAILURE 0" not in left
+
+
+@pytest.mark.parametrize(("state", "status", "shown"), [(0, 0, 0), (2, 0, 2), (3, 0, 3), (3, 9, 4)])
+def test_a_registration_that_has_failed_is_a_status_of_its_own(state: int, status: int, shown: int) -> None:
+    gpu = {"index": 0, "uuid": "a", "pci": "b", "name": "c", "fabric_state": state, "fabric_status": status}
+    text = exporter.metrics([("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "gauge", "Fabric.")], [gpu])
+    assert text.splitlines()[-1].endswith(f"}} {shown}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import ctypes
 from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
-NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH = 3, 9, 12, 18
+INVALID_ARGUMENT, NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH = 2, 3, 9, 12, 18
+# nvml.h: uncorrected errors since the driver was loaded; a link's recoveries; a field of an NVLink 5.
+_UNCORRECTED, _VOLATILE, _RECOVERY, _RECOVERY_FAILED, _MOST_LINKS = 1, 0, 1, 214, 18
 FABRIC_STATES = ("Not Supported", "Not Started", "In Progress", "Completed")
 
 
@@ -39,6 +41,18 @@ class _Fabric(ctypes.Structure):
     )
 
 
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("type", ctypes.c_uint),
+        ("code", ctypes.c_int),
+        ("value", ctypes.c_ulonglong),
+    )
+
+
 class Nvml:
     """An open NVML. Raises NvmlError with the library's code, LIBRARY_NOT_FOUND without a library."""
 
@@ -58,6 +72,47 @@ class Nvml:
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         return [self._gpu(index) for index in range(count.value)]
+
+    def health(self, index: int) -> dict[str, int]:
+        """What a GPU tells of its faults; what it does not support is left out, as DCGM leaves it out."""
+        handle = ctypes.c_void_p()
+        self._call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
+        rows = [ctypes.c_uint() for _ in range(4)]
+        bits, errors = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+        found: dict[str, int] = {}
+        if self._supports("nvmlDeviceGetCurrentClocksEventReasons", handle, ctypes.byref(bits)):
+            found["clocks_event_reasons"] = bits.value
+        if self._supports("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)):
+            found["ecc_uncorrected"] = errors.value
+        if self._supports("nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, rows)):
+            found["remapped_uncorrected"], found["remap_pending"], found["remap_failure"] = (
+                row.value for row in rows[1:]
+            )
+        recoveries = [self._recoveries(handle, link) for link in range(_MOST_LINKS)]
+        failed = [self._failed_recoveries(handle, link) for link in range(_MOST_LINKS)]
+        for name, counts in (("nvlink_recoveries", recoveries), ("nvlink_failed_recoveries", failed)):
+            if known := [count for count in counts if count is not None]:
+                found[name] = sum(known)
+        return found
+
+    def _recoveries(self, handle: Any, link: int) -> int | None:
+        count = ctypes.c_ulonglong()
+        known = self._supports("nvmlDeviceGetNvLinkErrorCounter", handle, link, _RECOVERY, ctypes.byref(count))
+        return count.value if known else None
+
+    def _failed_recoveries(self, handle: Any, link: int) -> int | None:
+        field = _Field(id=_RECOVERY_FAILED, scope=link)
+        known = self._supports("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(field))
+        return field.value if known and not field.code else None
+
+    def _supports(self, function: str, *arguments: Any) -> bool:
+        try:
+            self._call(function, *arguments)
+        except NvmlError as error:
+            if error.code in (NOT_SUPPORTED, INVALID_ARGUMENT):
+                return False
+            raise
+        return True
 
     def _gpu(self, index: int) -> dict[str, Any]:
         handle = ctypes.c_void_p()

@@ -1,0 +1,270 @@
+"""The faults of alert_cases as targets of a real Prometheus, for a fleet whose time runs faster than ours.
+
+Each case has hosts of its own, so all go wrong at once. Cases that would disturb each other, as two of the one admitter
+that leads, belong to lanes: each is a Prometheus of its own, with all rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import Any
+
+from .alert_cases.case import Case
+from .alert_courses import STEP_S, Course, course, parts, seconds, shown, windows_s
+
+# Of Prometheus, in real time: it reads and evaluates each second.
+INTERVAL_S = 1.0
+# Each 30 s in the time of the fleet, as by the role: a window holds as many reads as there. What takes more than
+# LONGEST_S runs faster still: so a day, the longest `for`, takes a minute.
+FACTOR, FASTEST, LONGEST_S = STEP_S / INTERVAL_S, 1440, 160
+# Prometheus' times are whole milliseconds.
+_ROUNDING_S = 0.001
+# A rate over fewer reads is none.
+FEWEST_READS = 4
+# Faults that show after a while; their cases say by when. Those of ages, whose cases begin with a new one:
+SLOW = frozenset(
+    {
+        "MusterAgentSilent", "MusterAuditNotRead", "MusterCertificatesNotChecked", "MusterControllerNoLeader",
+        "MusterGateNotChecked", "MusterSnapshotOld",
+        # Joins that end, and those that add up.
+        "MusterJoinsStalled", "MusterJoinsFast",
+        # Rates that are over their limit after two reads.
+        "MusterApiThrottled", "MusterMemoryLow",
+    }
+)  # fmt: skip
+_TOKEN = re.compile(r"[a-zA-Z_:][\w:]*")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What Prometheus reads of one host by one job: whether it answers, and what it then shows."""
+
+    job: str
+    labels: Mapping[str, str]
+    up: Course | None
+    series: Mapping[str, Course]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert of the rules with what it takes: words in it and in what it reads, its `for` and its windows."""
+
+    name: str
+    group: str
+    severity: str
+    for_s: float
+    keep_s: float
+    words: frozenset[str]
+    windows_s: tuple[float, ...]
+
+
+@dataclass
+class Replay:
+    """One case with an alert: fine, then wrong, then fine again. Times are real ones, None before they came.
+
+    `told` is whether Alertmanager had its alert, `over` whether it has it no more.
+    """
+
+    number: int
+    case: Case
+    alert: Alert
+    fine: float | None = None
+    began: float | None = None
+    cured: float | None = None
+    told: bool = False
+    over: bool = False
+    targets: Mapping[bool, Sequence[Target]] = field(default_factory=dict)
+
+    @cached_property
+    def factor(self) -> float:
+        """How much faster its time runs."""
+        longest_s = self.due_s + max(self.alert.windows_s, default=0)
+        return FACTOR if longest_s / FACTOR <= LONGEST_S else FASTEST
+
+    @cached_property
+    def known(self) -> int:
+        """The step at which promtool has seen that the wrong one fires and the fine one does not."""
+        return int(seconds(self.case.after) // STEP_S)
+
+    @cached_property
+    def settled_s(self) -> float:
+        """Until the fault is there as a whole, from the beginning of the wrong series."""
+        return STEP_S * max(course(values).settled for values in self.case.wrong.values())
+
+    @property
+    def due_s(self) -> float:
+        """When it is to fire: in the time of the fleet, from the beginning of the wrong series."""
+        return seconds(self.case.after) if self.alert.name in SLOW else self.settled_s + self.alert.for_s
+
+    @property
+    def kept_s(self) -> float:
+        """In real time: how long its alert may fire after the fault."""
+        return (max(self.alert.windows_s, default=0) + self.alert.keep_s) / self.factor
+
+    def expected(self) -> dict[str, str]:
+        """Labels of its alert."""
+        labels = {"alertname": self.alert.name, "severity": self.alert.severity, **self.case.labels}
+        return labels | ({"instance": self.host(labels["instance"])} if "instance" in labels else {})
+
+    def hosts(self) -> dict[tuple[str, str], Mapping[str, str]]:
+        """The labels of each target, by job and host."""
+        return {(one.job, one.labels["instance"]): one.labels for some in self.targets.values() for one in some}
+
+    def host(self, instance: str) -> str:
+        """The name that a host of the case has here, where other cases have hosts too."""
+        return f"{instance}.{self.number}" if instance else ""
+
+    def pages(self, now: float) -> tuple[bool, int]:
+        """Whether it is wrong now, and the step at which it is."""
+        if self.began is None or now < self.began:
+            return False, self.known
+        if self.cured is None or now < self.cured:
+            return True, int((now - self.began) * self.factor / STEP_S)
+        return False, self.known + int((now - self.cured) * self.factor / STEP_S)
+
+
+def alerts_of(groups: Iterable[Mapping[str, Any]]) -> dict[str, Alert]:
+    """The alerts of groups of rules, by name."""
+    rules = [(group["name"], rule) for group in groups for rule in group["rules"]]
+    records: dict[str, list[str]] = {}
+    for _, rule in rules:
+        if "record" in rule:
+            records.setdefault(rule["record"], []).append(rule["expr"])
+
+    def read(expression: str) -> list[str]:
+        below = [text for word in set(_TOKEN.findall(expression)) & set(records) for text in records[word]]
+        return [expression, *(text for one in below for text in read(one))]
+
+    alerts = {}
+    for group, rule in rules:
+        if "alert" in rule:
+            texts = read(rule["expr"])
+            alerts[rule["alert"]] = Alert(
+                rule["alert"],
+                group,
+                rule["labels"]["severity"],
+                seconds(rule.get("for", "0s")),
+                seconds(rule.get("keep_firing_for", "0s")),
+                frozenset(word for text in texts for word in _TOKEN.findall(text)),
+                tuple(window for text in texts for window in windows_s(text)),
+            )
+    return alerts
+
+
+def targets_of(replay: Replay, series: Mapping[str, str], jobs: Mapping[str, re.Pattern[str]]) -> list[Target]:
+    """The hosts of a case with its series. `jobs` are the names that each job keeps.
+
+    Raises ValueError for a series that no job keeps: its alert could never fire.
+    """
+    made: dict[tuple[str, str], tuple[dict[str, str], list[Course], dict[str, Course]]] = {}
+    for text, values in series.items():
+        name, labels = parts(text)
+        job = labels.pop("job", None) or next((job for job, kept in jobs.items() if kept.fullmatch(name)), None)
+        if job is None:
+            raise ValueError(f"{replay.alert.name}: no job of Prometheus keeps {name}")
+        host = replay.host(labels.pop("instance"))
+        of_target, up, rest = made.setdefault((job, host), ({}, [], {}))
+        if name == "up":
+            of_target.update(labels)
+            up.append(course(values))
+        else:
+            inside = ",".join(f'{key}="{value}"' for key, value in labels.items())
+            rest[f"{name}{{{inside}}}"] = course(values)
+    return [
+        Target(job, {**labels, "instance": host}, up[0] if up else None, rest)
+        for (job, host), (labels, up, rest) in made.items()
+    ]
+
+
+def page(replay: Replay, job: str, host: str, now: float) -> str | None:
+    """What a host of a case shows now; None is no answer."""
+    wrong, step = replay.pages(now)
+    for target in replay.targets[wrong]:
+        if (target.job, target.labels["instance"]) == (job, host):
+            if target.up is not None and not target.up.at(step, replay.known):
+                return None
+            lines = shown(target.series, step, replay.known, now)
+            return "".join(f"{name} {value!r}\n" for name, value in lines)
+    return ""
+
+
+def lanes(replays: Sequence[Replay]) -> list[list[Replay]]:
+    """The cases so that none disturbs another one of its lane, and all of a lane run equally fast.
+
+    Raises ValueError where a window would hold fewer reads than a rate needs.
+    """
+    made: list[list[Replay]] = []
+    for replay in replays:
+        shortest_s = min(replay.alert.windows_s, default=float("inf")) / replay.factor
+        if shortest_s < FEWEST_READS * INTERVAL_S:
+            raise ValueError(f"{replay.alert.name}: a window of {shortest_s:g} s holds fewer than {FEWEST_READS} reads")
+        fits = [lane for lane in made if all(_agree(replay, other) for other in lane)]
+        if fits:
+            fits[0].append(replay)
+        else:
+            made.append([replay])
+    return made
+
+
+def _agree(one: Replay, other: Replay) -> bool:
+    return one.factor == other.factor and not _disturbs(one, other) and not _disturbs(other, one)
+
+
+def _disturbs(one: Replay, other: Replay) -> bool:
+    """Whether the second one's alert looks at all hosts together, and at something that the first one shows."""
+    names = {parts(text)[0] for text in (*one.case.wrong, *one.case.fine)}
+    return "instance" not in other.case.labels and bool(names & other.alert.words)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Prometheus itself has of a replay: times of the reads of each host, and of the evaluations of the alert's
+    group, in their order; the evaluations that raised it, with its state."""
+
+    reads: Sequence[Sequence[float]]
+    evaluations: Sequence[float]
+    raised: Sequence[tuple[float, str]]
+
+    def evaluated(self, at: float) -> float:
+        """The first evaluation from a time on."""
+        return next((one for one in self.evaluations if one > at - _ROUNDING_S), inf)
+
+    def read(self, at: float) -> float:
+        """From when on each host was read since a time."""
+        return max(next((one for one in some if one > at - _ROUNDING_S), inf) for some in self.reads)
+
+
+def complaints(replay: Replay, seen: Seen) -> list[str]:
+    """What is wrong with how its alert went.
+
+    The evaluation after the first read of a fault has to raise it; the one at which its `for` is over, to fire it.
+    """
+    fine, began, cured = replay.fine, replay.began, replay.cured
+    if fine is None or began is None or cured is None:
+        return ["it was not replayed"]
+    # Before all is read nobody knows anything.
+    raised = [(at, state) for at, state in seen.raised if at > fine]
+    firing = [at for at, state in raised if state == "firing"]
+    if not firing:
+        return [f"it never fired; it was {' and '.join(sorted({state for _, state in raised})) or 'not even pending'}"]
+    told = []
+    for_s = replay.alert.for_s / replay.factor
+    if firing[0] < began + for_s:
+        told.append(f"it fired {firing[0] - began:.2f} s after the fault began; its `for` is {for_s:g} s")
+    if replay.alert.name in SLOW:
+        due = seen.evaluated(seen.read(began + replay.due_s / replay.factor))
+    else:
+        due = seen.evaluated(seen.evaluated(seen.read(began + replay.settled_s / replay.factor)) + for_s)
+    if firing[0] > due:
+        told.append(f"it fired {firing[0] - due:.2f} s after the evaluation that should have fired it")
+    if firing[-1] >= (ended := seen.evaluated(seen.read(cured) + replay.kept_s)):
+        told.append(f"it fired until {firing[-1] - ended:.2f} s after the evaluation that should have ended it")
+    if not replay.told:
+        told.append("Alertmanager was not told")
+    if not replay.over:
+        told.append("Alertmanager was not told that it is over")
+    return told
