@@ -52,6 +52,7 @@ FLEET = {"fleet_name": "lab", "fleet_planned_nodes": 10, "fleet_api_address": "1
 # Playbook, what it is asked for, and whose host is faulty.
 OPERATIONS = [
     ("etcd_restore", {"cluster": "main", "confirm": "lab-main"}, "etcd"),
+    ("etcd_restore", {"cluster": "main", "confirm": "lab-main"}, "kube_apiserver"),
     ("etcd_restore", {"cluster": "events", "confirm": "lab-events"}, "etcd_events"),
     ("rotate_certificates", {"step": "leaves"}, "etcd"),
     ("rotate_certificates", {"step": "trust"}, "kube_apiserver"),
