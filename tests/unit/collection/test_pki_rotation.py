@@ -318,6 +318,17 @@ def test_each_service_that_a_role_restarts_for_a_ca_is_looked_at() -> None:
     assert {unit: reads - wanted[unit] for unit, reads in known.items()} == {unit: set() for unit in known}
 
 
+def test_the_pages_know_every_ca() -> None:
+    """A key that the page forgets stays plain."""
+    variables = yaml.safe_load((ROOT / "roles/pki/vars/main.yml").read_text())
+    names = [one["name"] for one in variables["__pki_authorities"]]
+    page = (ROOT / "docs/operations/certificates.md").read_text()
+    (command,) = re.findall(r"^ansible-vault encrypt (STATE/pki/[a-z].*)$", page, re.MULTILINE)
+    assert sorted(re.findall(r"STATE/pki/([a-z-]+)/ca\.key", command)) == sorted(set(names) - {"kubelet"})
+    decision = (ROOT / "docs/decisions.md").read_text().partition("### 29. ")[2].partition("\n### ")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", decision, re.MULTILINE) == names
+
+
 def test_identifiers_are_those_that_a_library_reads(pki: Path) -> None:
     for name in ("ca.crt", "member-a.crt"):
         read = x509.load_pem_x509_certificate((pki / "etcd" / name).read_bytes())
