@@ -1,4 +1,4 @@
-"""Restoring etcd: what a restore that was given up leaves beside the data, and who removes it."""
+"""Restoring etcd: what one that was given up leaves beside the data, and what API servers need to start after it."""
 
 from __future__ import annotations
 
@@ -59,6 +59,17 @@ def test_a_link_of_such_a_name_is_removed_and_not_what_it_names(tmp_path: Path) 
 def test_it_is_removed_before_the_snapshot_is_copied_which_needs_the_room() -> None:
     first, *_ = yaml.safe_load((ROOT / "roles/etcd/tasks/restore_prepare.yml").read_text())
     assert first["muster.fleet.etcd_restore"] == "{{ __etcd_restore | combine({'step': 'clear'}) }}"
+
+
+def test_the_servers_get_the_encryption_keys_before_they_start() -> None:
+    """A snapshot of before a rotation is under a key that they have forgotten."""
+    plays = yaml.safe_load((ROOT / "playbooks/etcd_restore.yml").read_text())
+    (start,) = next(play["tasks"] for play in plays if play["name"].startswith("Start the API servers"))
+    role = start["ansible.builtin.import_role"]
+    assert role == {"name": "muster.fleet.kube_apiserver", "tasks_from": "rotate_bring"}
+    bring, run = yaml.safe_load((ROOT / "roles/kube_apiserver/tasks/rotate_bring.yml").read_text())
+    assert bring["muster.fleet.file_set"]["files"] == ["{{ __kube_apiserver_encryption }}"]
+    assert run["ansible.builtin.import_tasks"] == "run.yml"
 
 
 def test_who_gives_a_restore_up_is_told_what_it_has_left(tmp_path: Path) -> None:
