@@ -68,7 +68,7 @@ def test_a_step_that_would_cut_off_hosts_is_refused_and_names_them(fleet: Fleet)
     refused = fleet.playbook("playbooks/rotate_certificates.yml", log="certificates-refused", step="reissue")
     assert refused.rc != 0 and certificates(fleet) == between
     told = " ".join(refused.failures)
-    assert "etcd-1: /etc/etcd/pki/ca.crt" in told and "Run site.yml" in told, told
+    assert "etcd-1: /etc/etcd/pki/ca.crt" in told and "Run step trust again" in told, told
 
 
 def test_the_three_steps_reach_their_end_and_lose_no_write(fleet: Fleet, replaced: dict[str, Any]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import getpass
+import hashlib
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, etcd_api, etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import encryption_key, encryption_scan
 
 from gpu_burnin.admission.client import ApiError, KubeApi, Object
 from gpu_burnin.admission.rewrite import count, rewrite
 
-from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, defaults, ended, free_ports, render
+from .etcd_cluster import NO_TOOLS, tool, tools
+from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, defaults, ended, free_ports, render, until
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 COUNT = 200
@@ -142,6 +146,50 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             yield Fleet(directory, hosts, api, second.kubeconfig("admin", ["muster:admins"]))
 
 
+@dataclass
+class Snapshot:
+    """One of etcd, of a time when all was under the fleet's first key."""
+
+    database: Path
+    name: str = "kept"
+    value: int = 7
+
+
+@pytest.fixture(scope="module")
+def snapshot(fleet: Fleet) -> Snapshot:
+    """Taken before the key is replaced for the first time; its secret is gone from etcd afterwards."""
+    if not tools():
+        pytest.skip(NO_TOOLS)
+    made, client = Snapshot(fleet.directory / "snapshot.db"), fleet.hosts[0].server.client("root", ["system:masters"])
+    assert fleet.keys() == ["muster"]
+    assert client.request("POST", SECRETS, secret(made.name, made.value)).status == 201
+    words = [f"--endpoints={word(fleet, '--listen-client-urls')}", "snapshot", "save", str(made.database)]
+    subprocess.run([tool("etcdctl"), *words], check=True, capture_output=True)
+    assert client.request("DELETE", f"{SECRETS}/{made.name}").status == 200
+    return made
+
+
+def word(fleet: Fleet, flag: str) -> str:
+    """What etcd was given for a flag."""
+    found = next(one for one in fleet.hosts[0].server.etcd.command if one.startswith(f"{flag}="))
+    return found.partition("=")[2]
+
+
+def put_back(fleet: Fleet, made: Snapshot) -> None:
+    """As playbooks/etcd_restore.yml: the servers are stopped, and etcd has the snapshot's data."""
+    for host in fleet.hosts:
+        host.server.apiserver.kill()
+    etcd = fleet.hosts[0].server.etcd
+    etcd.kill()
+    places = etcd_restore.Places(Path(word(fleet, "--data-dir")), "20261123T050000Z")
+    peers = word(fleet, "--initial-cluster")
+    member = etcd_restore.Member("test", peers, "second", peers.partition("=")[2], 1_000_000_000, getpass.getuser())
+    digest = hashlib.sha256(made.database.read_bytes()).hexdigest()
+    etcd_restore.prepare(places, made.database, digest, member, tool=str(tool("etcdutl")))
+    etcd_restore.exchange(places)
+    etcd.start()
+
+
 def beside(first: Server) -> Server:
     """A second API server with files of its own on the same etcd."""
     (port,) = free_ports(1)
@@ -226,6 +274,7 @@ def test_before_anything_an_admin_is_told_that_the_certificate_has_ended(fleet: 
         count(KubeApi(server.kubeconfig("nobody")), "secrets")
 
 
+@pytest.mark.usefixtures("snapshot")
 def test_a_run_that_ends_at_each_point_goes_on_and_nothing_is_lost(fleet: Fleet) -> None:
     with written(fleet) as writer:
         assert fleet.stored() == {"muster": COUNT}
@@ -248,6 +297,42 @@ def test_a_run_that_ends_at_each_point_goes_on_and_nothing_is_lost(fleet: Fleet)
         fleet.run()
         assert [host.server.apiserver.running for host in fleet.hosts] == processes
     assert {encryption_keys.of_server(host.loaded)[0].split()[0] for host in fleet.hosts} == {name}
+
+
+def test_an_old_snapshot_is_read_with_its_key_and_put_under_the_new_one(fleet: Fleet, snapshot: Snapshot) -> None:
+    """The words of docs/operations/encryption-key.md: the line of the old key, the restore, the rotation again."""
+    fleet.run()
+    (new,) = fleet.keys()
+    (line,) = fleet.directory.joinpath("encryption-key.dropped").read_text().splitlines()
+    fleet.key_file.write_text(f"{fleet.key_file.read_text()}{line}\n")
+    put_back(fleet, snapshot)
+    # With the files that they have, the servers know the new key alone: what is in etcd is lost on them.
+    first = fleet.hosts[0].server
+    first.apiserver.start()
+    client = first.client("root", ["system:masters"])
+    until("an answer", lambda: answers(client))
+    assert client.request("GET", f"{SECRETS}/{snapshot.name}").status == 500
+    with pytest.raises(ApiError):
+        count(KubeApi(fleet.admin), "secrets")
+    # The restore brings the keys before it starts a server.
+    for host in fleet.hosts:
+        host.write(fleet.content())
+        host.restart()
+        client = host.server.client("root", ["system:masters"])
+        assert number(client.request("GET", f"{SECRETS}/{snapshot.name}").body) == snapshot.value
+    assert set(fleet.stored()) == {"muster"}
+    fleet.run()
+    assert fleet.keys() == [new] and set(fleet.stored()) == {new}
+    for host in fleet.hosts:
+        client = host.server.client("root", ["system:masters"])
+        assert number(client.request("GET", f"{SECRETS}/{snapshot.name}").body) == snapshot.value
+
+
+def answers(client: Client) -> bool:
+    try:
+        return client.request("GET", "/livez/ping").status == 200
+    except OSError:
+        return False
 
 
 def test_a_key_that_is_gone_is_told_before_anything_is_done(fleet: Fleet) -> None:

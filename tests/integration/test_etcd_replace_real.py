@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import threading
 import time
@@ -205,5 +206,10 @@ def test_a_member_that_is_down_keeps_every_other_from_being_replaced(cluster: Cl
     healthy(cluster)
 
 
-def test_the_clock_of_a_member_is_read_to_a_fraction_of_a_second(cluster: Cluster) -> None:
-    assert abs(etcd_api.clock_ahead_s(cluster.clients["etcd-1"], credentials(cluster))) < 0.25
+def test_a_build_of_another_minor_does_not_join(cluster: Cluster) -> None:
+    """The members tell their version over their API."""
+    there = view(cluster, "etcd-1")
+    runs = str(there.apis["etcd-2"]("/version")["etcdserver"])
+    etcd_replace.check_release(there, f"etcd Version: {runs}")
+    with pytest.raises(FleetError, match=rf"names etcd 3\.99\.0 for etcd-1.*etcd-2 {re.escape(runs)}"):
+        etcd_replace.check_release(there, "3.99.0")

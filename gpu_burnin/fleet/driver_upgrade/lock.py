@@ -50,14 +50,15 @@ def seen(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     found = book.read_lock(directory)
     if found is None or found.owner == mine:
         return ""
-    return _told(found, directory, mine) if _may_run(found.owner, proc) else _ended(found)
+    return running(directory, mine, proc) or _ended(found)
 
 
-def refuse_taken(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> None:
-    """Raises UpgradeRefused where another run has the lock. Takes nothing and changes nothing."""
+def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
+    """Which other run has the lock and may still run; "" for none. Changes nothing."""
     found = book.read_lock(directory)
-    if found is not None and found.owner != mine and _may_run(found.owner, proc):
-        raise UpgradeRefused(_told(found, directory, mine))
+    if found is None or found.owner == mine or not _may_run(found.owner, proc):
+        return ""
+    return _told(found, directory, mine)
 
 
 def lost(directory: Path, mine: Owner) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,8 @@ Playbook = Callable[..., subprocess.CompletedProcess[str]]
 MODULE = "muster.fleet.etcd_lock"
 # A process of this machine that has ended: no boot had this id.
 DEAD = book.Lock("bob", "2026-11-22T17:00:00Z", lock.Owner(socket.gethostname(), "none", 40, 4), "restores etcd")
+# This process is of no ansible-playbook, and lives as long as the test.
+ALIVE = book.Lock("anna", "2026-11-22T17:00:00Z", lock.owner(pid=os.getpid()), "restores etcd")
 # Which clusters each operation locks, as the playbooks name them.
 OPERATIONS = {
     "etcd_restore": {"{{ cluster }}"},
@@ -47,7 +50,8 @@ def locks_of(path: Path) -> list[tuple[str, set[str]]]:
 def test_each_operation_on_the_control_plane_takes_the_lock_first_and_gives_it_back(name: str) -> None:
     taken, *given_back = locks_of(ROOT / f"playbooks/{name}.yml")
     # What the certificates need besides is in site.yml, which is named after it.
-    given_back += locks_of(ROOT / "site.yml") if name == "rotate_certificates" else []
+    if name == "rotate_certificates":
+        given_back += [one for one in locks_of(ROOT / "site.yml") if one[0] != "free"]
     assert taken == ("taken", OPERATIONS[name])
     assert given_back == [("released", OPERATIONS[name])]
 
@@ -88,25 +92,65 @@ def test_the_lock_of_a_killed_run_is_told_and_taken_over_and_given_back(
     assert "is dead" not in ansible_playbook(play(tmp_path, "taken", "released")).stdout
 
 
+def lock_tasks(path: Path) -> list[dict[str, Any]]:
+    """Its real tasks with the lock, in their order."""
+    return [task for part in yaml.safe_load(path.read_text()) for task in part.get("tasks", []) if MODULE in task]
+
+
+def write_play(path: Path, tasks: list[dict[str, Any]], state: Path) -> None:
+    variables = {"ansible_python_interpreter": sys.executable, "fleet_state_dir": str(state)}
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The fleet's state; beside it `rotate.yml` and `site.yml` with the real tasks of both playbooks about the lock."""
+    path = tmp_path / "state"
+    look = {"ansible.builtin.command": f"ls {path}/etcd-lock-main/lock.json {path}/etcd-lock-events/lock.json"}
+    write_play(tmp_path / "rotate.yml", [*lock_tasks(ROOT / "playbooks/rotate_certificates.yml"), look], path)
+    # Between them site.yml builds the fleet.
+    free, released = lock_tasks(ROOT / "site.yml")
+    write_play(tmp_path / "site.yml", [free, {"ansible.builtin.debug": {"msg": "builds the fleet"}}, released], path)
+    return path
+
+
 @pytest.mark.slow
 def test_the_lock_of_a_rotation_of_certificates_is_given_back_by_the_site_yml_named_after_it(
-    tmp_path: Path, ansible_playbook: Playbook
+    state: Path, ansible_playbook: Playbook
 ) -> None:
-    """The real tasks of both playbooks, in one run of ansible-playbook; and site.yml alone gives back nothing."""
-    state = tmp_path / "state"
-    for name, path in (("rotate", ROOT / "playbooks/rotate_certificates.yml"), ("site", ROOT / "site.yml")):
-        (task,) = (one for part in yaml.safe_load(path.read_text()) for one in part.get("tasks", []) if MODULE in one)
-        look = {"ansible.builtin.command": f"ls {state}/etcd-lock-main/lock.json {state}/etcd-lock-events/lock.json"}
-        tasks = [task, look] if name == "rotate" else [task]
-        variables = {"ansible_python_interpreter": sys.executable, "fleet_state_dir": str(state)}
-        plays = [{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]
-        (tmp_path / f"{name}.yml").write_text(json.dumps(plays))
+    """In one run of ansible-playbook; and site.yml alone goes on beside a dead run's lock, and gives back nothing."""
     both = ansible_playbook("rotate.yml", "site.yml")
-    assert both.returncode == 0, both.stdout + both.stderr
+    assert both.returncode == 0 and "builds the fleet" in both.stdout, both.stdout + both.stderr
     assert not list(state.glob("*/lock.json"))
     book.write_lock(state / "etcd-lock-main", DEAD)
-    assert ansible_playbook("site.yml").returncode == 0
+    alone = ansible_playbook("site.yml")
+    assert alone.returncode == 0 and "builds the fleet" in alone.stdout, alone.stdout + alone.stderr
     assert book.read_lock(state / "etcd-lock-main") == DEAD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["main", "events"])
+def test_site_yml_does_not_begin_beside_an_operation_that_goes_on(
+    state: Path, ansible_playbook: Playbook, cluster: str
+) -> None:
+    """It would start what that has stopped. What only looks is told of it, and goes on."""
+    (state / f"etcd-lock-{cluster}").mkdir(parents=True)
+    book.write_lock(state / f"etcd-lock-{cluster}", ALIVE)
+    told = f"anna restores etcd since {ALIVE.since} (process {os.getpid()} on {socket.gethostname()}); wait until"
+    for options, allowed in (((), False), (("--check",), True)):
+        done = ansible_playbook("site.yml", *options)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert told in said and ("builds the fleet" in said) == allowed == (done.returncode == 0), said
+        assert ("Nothing was done" in said) != allowed
+    assert book.read_lock(state / f"etcd-lock-{cluster}") == ALIVE
+
+
+def test_site_yml_looks_for_such_an_operation_first() -> None:
+    """In its first play, which --tags preflight runs too: that only looks."""
+    first = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    (task,) = (task for task in first["tasks"] if MODULE in task)
+    assert task == lock_tasks(ROOT / "site.yml")[0] and first["tags"] == ["preflight"]
+    assert task["check_mode"] == "{{ ansible_check_mode or 'preflight' in ansible_run_tags }}"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import etcd_replace
 from ansible_collections.muster.fleet.plugins.module_utils.etcd_replace import Facts, Listed, Own, Step
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.modules import etcd_replace as etcd_replace_module
 
 PEERS = {f"etcd-{n}": f"https://198.51.100.{n}:2380" for n in (1, 2, 3)}
 VOTER = Listed("7", "etcd-1", (PEERS["etcd-1"],))
@@ -71,8 +72,17 @@ def test_only_data_of_before_needs_a_confirmation(facts: Facts, step: Step) -> N
 class Api:
     """One member's answers; `said` are errors that requests to change the members get first."""
 
+    own, version = Own("2"), "3.6.16"
+
     def __init__(self, listed: list[Listed], health: str | None = "true", said: tuple[str, ...] = ()) -> None:
         self.listed, self.health, self.said, self.asked = listed, health, list(said), list[str]()
+
+    @classmethod
+    def of(cls, *, own: Own = own, version: str = version) -> Api:
+        """One that says this of itself."""
+        api = cls([VOTER, *OTHERS], "true" if own.healthy else "false")
+        api.own, api.version = own, version
+        return api
 
     def __call__(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         if self.health is None:
@@ -86,7 +96,9 @@ class Api:
             ]
             return {"members": members}
         if path == "/v3/maintenance/status":
-            return {"header": {"member_id": "2"}, "raftAppliedIndex": "10"}
+            return {"header": {"member_id": self.own.id}, "raftAppliedIndex": "10"}
+        if path == "/version":
+            return {"etcdserver": self.version, "etcdcluster": "3.6.0"}
         if self.said:
             raise FleetError(self.said.pop(0))
         self.asked.append(path)
@@ -170,9 +182,57 @@ def test_it_waits_for_a_reason_that_passes_but_not_for_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "says"), [(0.8, "0.80 s ahead of this host's"), (-2.0, "2.00 s behind this host's")]
+    ("data", "own", "confirmed", "refused"),
+    [
+        (True, SICK, False, True),
+        (True, Own(), False, True),
+        (True, HEALTHY, False, False),
+        (True, SICK, True, False),
+        (False, SICK, False, False),
+    ],
 )
-def test_a_member_whose_clock_differs_is_refused(ahead_s: float, says: str) -> None:
-    with pytest.raises(FleetError, match=f"the clock of etcd-2 is {says} .*nothing was changed"):
-        etcd_replace.check_clock("etcd-2", ahead_s, 0.5)
-    etcd_replace.check_clock("etcd-2", ahead_s / 5, 0.5)
+def test_a_member_that_stays_refuses_for_data_on_a_host_that_it_is_told_of(
+    data: bool, own: Own, confirmed: bool, refused: bool
+) -> None:
+    """Before the host gets anything: the one with the data may have no certificates to ask with."""
+    there = cluster([VOTER, *OTHERS], **{"1": Api.of(own=own)})
+    host = etcd_replace_module.Elsewhere(data)
+    if refused:
+        with pytest.raises(FleetError, match=r"with -e confirm=etcd-1.*neither it nor the cluster was changed"):
+            etcd_replace.check_data(there, host, 0.0, confirmed=confirmed)
+    else:
+        etcd_replace.check_data(there, host, 0.0, confirmed=confirmed)
+
+
+def test_data_of_a_learner_is_of_this_replacement_also_as_seen_from_elsewhere() -> None:
+    there = cluster([LEARNER, *OTHERS], **{"1": Api([], None)})
+    etcd_replace.check_data(there, etcd_replace_module.Elsewhere(True), 0.0, confirmed=False)
+    with pytest.raises(FleetError, match="has data"):
+        etcd_replace.check_data(cluster(OTHERS), etcd_replace_module.Elsewhere(True), 0.0, confirmed=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "runs", "why"),
+    [
+        ("3.6.16", ("3.6.16", "3.6.16"), ""),
+        ("3.6.20", ("3.6.16", "3.6.16"), ""),
+        # In the middle of an upgrade either joins.
+        ("3.6.16", ("3.7.3", "3.6.16"), ""),
+        ("3.7.3", ("3.7.3", "3.6.16"), ""),
+        (
+            "3.7.3",
+            ("3.6.16", "3.6.17"),
+            r"names etcd 3.7.3 for etcd-1.*minor \(etcd-2 3.6.16, etcd-3 3.6.17\).*upgrade.yml",
+        ),
+        ("3.5.9", ("3.6.16", "3.6.16"), r"names etcd 3.5.9 for etcd-1"),
+        ("", ("3.6.16", "3.6.16"), "does not say its version"),
+    ],
+)
+def test_only_a_build_of_a_minor_that_runs_joins(version: str, runs: tuple[str, str], why: str) -> None:
+    apis = {name: Api.of(version=text) for name, text in zip("23", runs, strict=True)}
+    there = cluster([VOTER, *OTHERS], **apis)
+    if why:
+        with pytest.raises(FleetError, match=f"{why}.*nothing was changed"):
+            etcd_replace.check_release(there, version)
+    else:
+        etcd_replace.check_release(there, version)

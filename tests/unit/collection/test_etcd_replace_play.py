@@ -71,6 +71,24 @@ def test_a_restore_keeps_it_out_by_the_same_lock() -> None:
     assert [len(found) for found in locks] == [1, 2]
 
 
+def test_it_looks_at_everything_before_it_changes_the_host() -> None:
+    """The roles of `Replace it` format disks and install what the member runs."""
+    plays = yaml.safe_load(PLAYBOOK.read_text())
+    changes = next(number for number, play in enumerate(plays) if play["name"] == "Replace it")
+    before = plays[1:changes]
+    assert [role for play in before for role in play.get("roles", [])] == [{"role": "muster.fleet.fleet"}] * 2
+    looks = [task for play in before for task in play["tasks"]]
+    assert "muster.fleet.clock_skew" in looks[0]
+    assert [task["ansible.builtin.import_role"]["tasks_from"] for task in looks[1:]] == [
+        "replace_look",
+        "replace_check",
+    ]
+    (check,) = yaml.safe_load((ROOT / "roles/etcd/tasks/replace_check.yml").read_text())
+    assert check["check_mode"] is True
+    look = (ROOT / "roles/etcd/tasks/replace_look.yml").read_text()
+    assert set(re.findall(r"(?:path|directory|ready): (\S+)", look)) == {"/usr/local/bin", "/var/lib/muster-replace"}
+
+
 def test_the_page_names_what_there_is() -> None:
     playbook = PLAYBOOK.read_text()
     named = set(re.findall(r"-e (\w+)=", PAGE))

@@ -52,7 +52,9 @@ FLEET = {"fleet_name": "lab", "fleet_planned_nodes": 10, "fleet_api_address": "1
 # Playbook, what it is asked for, and whose host is faulty.
 OPERATIONS = [
     ("etcd_restore", {"cluster": "main", "confirm": "lab-main"}, "etcd"),
+    ("etcd_restore", {"cluster": "main", "confirm": "lab-main"}, "kube_apiserver"),
     ("etcd_restore", {"cluster": "events", "confirm": "lab-events"}, "etcd_events"),
+    ("etcd_replace_member", {"member": "etcd-1"}, "etcd"),
     ("rotate_certificates", {"step": "leaves"}, "etcd"),
     ("rotate_certificates", {"step": "trust"}, "kube_apiserver"),
     ("rotate_encryption_key", {"confirm": "rotate"}, "kube_apiserver"),
@@ -79,6 +81,8 @@ def operate(tmp_path: Path, state: Path, ansible_playbook: Playbook) -> Callable
 
     def run(name: str, hosts: dict[str, dict[str, Any]], **given: str) -> str:
         groups = {group: {"hosts": {f"{group}-1": hosts.get(group, {})}} for group in GROUPS}
+        # A cluster of one cannot have its member replaced.
+        groups["etcd"]["hosts"]["etcd-2"] = {}
         variables = {"fleet_state_dir": str(state), "ansible_connection": "local", **FLEET}
         inventory = tmp_path / "hosts.yml"
         inventory.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import yaml
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils import files, pem_certificates, pki_rotation
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import foreign_certificates
 from ansible_collections.muster.fleet.plugins.module_utils.pki_issue import Order, issue
 from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import Authority, Leaf, Request, make_plan
 from ansible_collections.muster.fleet.plugins.module_utils.pki_rotation import Phase
+from ansible_collections.muster.fleet.plugins.modules import pki_scan
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime.now(UTC)
 CA = Authority("etcd", "lab etcd CA")
 LEAF = Leaf("member-a", "etcd", "a", "", ("DNS:a",), ("serverAuth", "clientAuth"), 365)
@@ -231,6 +240,93 @@ def test_a_host_that_trusts_the_old_ca_alone_or_shows_its_certificate_is_named(p
     issue_what_is_needed(pki)
     (host / "etcd/member.crt").write_text(text(pki, "member-a.crt"))
     assert seen() == ([], [])
+
+
+ETCD = "etcd.service"
+
+
+def test_a_service_that_runs_since_before_its_files_came_is_named(
+    pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """site.yml was cut between a step's files and the restarts, or not: what the gate of the next step sees then."""
+    host = tmp_path / "host/etc"
+    (host / "etcd").mkdir(parents=True)
+    reads = [str(host / "etcd/ca.crt"), str(host / "etcd/member.crt")]
+    start_s = NOW.timestamp() - 3600
+
+    def brought() -> None:
+        """Newer than the process by a second. What does not differ is left as it is."""
+        for name, source in (("ca.crt", "ca.crt"), ("member.crt", "member-a.crt")):
+            if not (host / "etcd" / name).exists() or (host / "etcd" / name).read_text() != text(pki, source):
+                (host / "etcd" / name).write_text(text(pki, source))
+                os.utime(host / "etcd" / name, (start_s + 1, start_s + 1))
+
+    def scan(loaded: Path | None = None) -> tuple[list[str], list[str]]:
+        exchanges = [asdict(one) for one in pki_rotation.under_way(pki, [CA])]
+        service = {"unit": ETCD, "reads": reads, "loaded": str(loaded) if loaded else None}
+        params = {"folders": [str(host)], "files": [], "signers": [], "services": [service], "exchanges": exchanges}
+        found = pki_scan.scan(cast(AnsibleModule, SimpleNamespace(params=params)))
+        return found["lacking"], found["signed_by_old"]
+
+    def shown(name: str) -> SimpleNamespace:
+        assert name == ETCD
+        return SimpleNamespace(started_at=start_s)
+
+    monkeypatch.setattr(pki_scan, "show", shown)
+    brought()
+    start_s += 2
+    step(pki, "trust")
+    brought()
+    old = [reads[1]]
+    assert scan() == ([f"{ETCD} (runs since before {reads[0]})"], old), "it knows the old CA alone"
+    (marker := tmp_path / "loaded").touch()
+    assert scan(marker) == ([], old), "it has read the file without a restart"
+    start_s += 2
+    assert scan() == ([], old)
+    step(pki, "reissue")
+    issue_what_is_needed(pki)
+    brought()
+    # The step reissue is not kept from being run again, but drop from being run.
+    assert scan() == ([], [f"{ETCD} (runs since before {', '.join(reads)})"])
+    monkeypatch.setattr(pki_scan, "show", lambda _: SimpleNamespace(started_at=None))
+    assert scan() == ([], []), "it does not run"
+    monkeypatch.setattr(pki_scan, "show", shown)
+    start_s += 2
+    assert scan() == ([], [])
+
+
+def tasks_of(found: Any) -> list[dict[str, Any]]:
+    """Each mapping in a YAML text, which a task is one of."""
+    within = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    return [*([found] if isinstance(found, dict) else []), *(task for one in within for task in tasks_of(one))]
+
+
+def test_each_service_that_a_role_restarts_for_a_ca_is_looked_at() -> None:
+    wanted: dict[str, set[str]] = {}
+    for role in (ROOT / "roles").iterdir():
+        texts = [path.read_text() for part in ("tasks", "vars") for path in (role / part).glob("*.yml")]
+        certificates = set(re.findall(r"dest: (/etc/\S+\.crt)", "".join(texts)))
+        for task in [one for text in texts for one in tasks_of(yaml.safe_load(text))]:
+            given = [task.get("restart_after"), task.get("reload_after")]
+            places = [place for one in given if isinstance(one, list) for place in one]
+            if any(Path(file).is_relative_to(place) for file in certificates for place in places):
+                # The unit of etcd_member is etcd.service by default.
+                unit = task.get("unit") or str(task["name"])
+                wanted[unit if unit.endswith(".service") else ETCD] = set(places)
+    known = {one["unit"]: set(one["reads"]) for one in pki_scan.SERVICES}
+    assert wanted.keys() == known.keys()
+    assert {unit: reads - wanted[unit] for unit, reads in known.items()} == {unit: set() for unit in known}
+
+
+def test_the_pages_know_every_ca() -> None:
+    """A key that the page forgets stays plain."""
+    variables = yaml.safe_load((ROOT / "roles/pki/vars/main.yml").read_text())
+    names = [one["name"] for one in variables["__pki_authorities"]]
+    page = (ROOT / "docs/operations/certificates.md").read_text()
+    (command,) = re.findall(r"^ansible-vault encrypt (STATE/pki/[a-z].*)$", page, re.MULTILINE)
+    assert sorted(re.findall(r"STATE/pki/([a-z-]+)/ca\.key", command)) == sorted(set(names) - {"kubelet"})
+    decision = (ROOT / "docs/decisions.md").read_text().partition("### 29. ")[2].partition("\n### ")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", decision, re.MULTILINE) == names
 
 
 def test_identifiers_are_those_that_a_library_reads(pki: Path) -> None:

@@ -46,9 +46,6 @@ def test_a_run_that_runs_keeps_the_next_one_out_until_it_gives_the_lock_back(tmp
     said = f"bob upgrades drivers since {OTHER.since} (process 40 on {socket.gethostname()}); wait until"
     assert str(refused.value).startswith(said)
     assert lock.seen(tmp_path, MINE.owner, proc) == str(refused.value)
-    lock.refuse_taken(tmp_path, OTHER.owner, proc)
-    with pytest.raises(UpgradeRefused, match="bob upgrades drivers"):
-        lock.refuse_taken(tmp_path, MINE.owner, proc)
     lock.release(tmp_path, MINE.owner)
     assert book.read_lock(tmp_path) == OTHER, "it gave back what it did not have"
     lock.release(tmp_path, OTHER.owner)
@@ -70,7 +67,6 @@ def test_a_dead_run_is_told_as_such_and_keeps_nobody_out(tmp_path: Path, proc: P
     book.write_lock(tmp_path, before)
     said = f"bob {OTHER.what} since {OTHER.since} (process 40 on {socket.gethostname()}), and that run is dead"
     assert lock.seen(tmp_path, MINE.owner, proc).startswith(said)
-    lock.refuse_taken(tmp_path, MINE.owner, proc)
     assert lock.take(tmp_path, MINE, proc).startswith(said)
     assert book.read_lock(tmp_path) == MINE
 

@@ -5,13 +5,10 @@ Standard library only: this runs on the hosts.
 
 from __future__ import annotations
 
-import email.utils
-import http.client
 import json
 import ssl
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +18,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 REQUEST_TIMEOUT_S = 5.0
 _INTERVAL_S = 0.5  # between two probes
-_CLOCK_INTERVAL_S = 0.01
 CREDENTIAL_OPTIONS: dict[str, dict[str, Any]] = {
     "ca": {"type": "path", "default": "/etc/etcd/pki/ca.crt"},
     "cert": {"type": "path", "default": "/etc/etcd/pki/health.crt"},
@@ -107,35 +103,6 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise FleetError(f"{credentials.ca}, {credentials.cert} or its key cannot be loaded: {error}") from None
     return context
-
-
-def clock_ahead_s(endpoint: str, credentials: Credentials) -> float:
-    """How far a member's clock is ahead of this host's, to about the time of one request.
-
-    Its answers have a date in whole seconds (RFC 9110, 6.6.1), so it is asked until the second changes.
-    Raises FleetError.
-    """
-    address = urllib.parse.urlsplit(endpoint)
-    connection = http.client.HTTPSConnection(
-        address.hostname or "", address.port, context=_context(credentials), timeout=REQUEST_TIMEOUT_S
-    )
-
-    def date() -> float:
-        connection.request("GET", "/health")
-        with connection.getresponse() as response:
-            response.read()
-            return email.utils.parsedate_to_datetime(response.headers["Date"]).timestamp()
-
-    try:
-        first = date()
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        while (now := date()) == first and time.monotonic() < deadline:
-            time.sleep(_CLOCK_INTERVAL_S)
-        return now - time.time()
-    except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
-        raise FleetError(f"{endpoint} does not tell the time: {error}") from None
-    finally:
-        connection.close()
 
 
 def probe(endpoint: str, credentials: Credentials, expect_members: Sequence[str]) -> Health:

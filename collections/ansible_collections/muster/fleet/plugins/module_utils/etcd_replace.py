@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from ansible_collections.muster.fleet.plugins.module_utils import program_versions
 from ansible_collections.muster.fleet.plugins.module_utils.etcd_api import Api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
@@ -77,12 +78,17 @@ class Facts:
     behind: int = 0
 
 
-class Host(Protocol):
-    """The replaced member's machine."""
+class Seen(Protocol):
+    """What is looked at of the replaced member's machine."""
 
     def has_data(self) -> bool: ...
     def running(self) -> bool: ...
     def joining(self) -> bool: ...
+
+
+class Host(Seen, Protocol):
+    """The replaced member's machine."""
+
     def stop(self) -> None: ...
     def clean(self) -> None: ...
     def prepare(self) -> None: ...
@@ -157,15 +163,6 @@ class Cluster:
         return int(self.ask("/v3/maintenance/status", {}).get("raftAppliedIndex", 0))
 
 
-def check_clock(name: str, ahead_s: float, max_skew_s: float) -> None:
-    """See that a member's clock, so many seconds ahead of this host's, is near enough. Raises FleetError."""
-    if abs(ahead_s) > max_skew_s:
-        raise FleetError(
-            f"the clock of {name} is {abs(ahead_s):.2f} s {'ahead of' if ahead_s > 0 else 'behind'} this host's "
-            f"({max_skew_s:g} s are allowed); look at `chronyc tracking` on both: nothing was changed"
-        )
-
-
 def check(
     cluster: Cluster,
     settle_s: float = 0.0,
@@ -187,7 +184,7 @@ def check(
     if sick:
         raise FleetError(
             f"without {cluster.name} the cluster would lose its quorum, since others are not healthy: {sick}; repair "
-            "those first: nothing was changed"
+            "those first: the cluster was not changed"
         )
     return entry(cluster, cluster.listed())
 
@@ -219,7 +216,7 @@ def entry(cluster: Cluster, listed: Sequence[Listed]) -> Listed | None:
             raise FleetError(
                 f"the member {one.id} ({one.name or 'never started'}, {', '.join(one.peer_urls)}) is "
                 f"{'a learner' if one.learner else 'not in the inventory'}; remove it with `etcdctl member remove` or "
-                "put its host into the inventory: nothing was changed"
+                "put its host into the inventory: the cluster was not changed"
             )
     if rest:
         raise FleetError(f"{', '.join(rest)} is in the inventory but no member; replace one host after the other")
@@ -231,7 +228,7 @@ def entry(cluster: Cluster, listed: Sequence[Listed]) -> Listed | None:
     return ours[0] if ours else None
 
 
-def look(cluster: Cluster, host: Host) -> Facts:
+def look(cluster: Cluster, host: Seen) -> Facts:
     """The facts now. Raises FleetError."""
     listed = entry(cluster, cluster.listed())
     running = host.running()
@@ -239,6 +236,58 @@ def look(cluster: Cluster, host: Host) -> Facts:
     return Facts(
         listed, host.has_data(), running, host.joining(), own, max(0, cluster.applied() - own.applied) if own.id else 0
     )
+
+
+def settled(
+    cluster: Cluster,
+    host: Seen,
+    settle_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Facts:
+    """The facts of now; a running voter that is not healthy gets time to become so. Raises FleetError."""
+    deadline = clock() + settle_s
+    while True:
+        facts = look(cluster, host)
+        voter = facts.listed is not None and not facts.listed.learner
+        if decide(facts) is not Step.STOP or not voter or clock() >= deadline:
+            return facts
+        pause(_INTERVAL_S)
+
+
+def check_data(cluster: Cluster, host: Seen, settle_s: float, *, confirmed: bool) -> None:
+    """See that no data would be put aside that nobody gave up. Raises FleetError."""
+    if host.has_data() and not confirmed:
+        _refuse_data(cluster.name, settled(cluster, host, settle_s))
+
+
+def _refuse_data(name: str, facts: Facts) -> None:
+    if needs_confirmation(facts):
+        raise FleetError(
+            f"{name} has data and is not healthy; start etcd there, or give up what it has with -e confirm={name}, "
+            "which puts it aside: neither it nor the cluster was changed"
+        )
+
+
+def check_release(cluster: Cluster, version: str) -> None:
+    """See that the etcd that the member gets is of the minor of one that stays. Raises FleetError.
+
+    An older one cannot read the data of the others, and a newer one is an upgrade.
+    """
+    build = program_versions.parse(version)
+    if build is None:
+        raise FleetError(
+            f"the etcd of kube_binaries_checksums for {cluster.name} does not say its version; name the build that the "
+            "members that stay run: nothing was changed"
+        )
+    stay = {name: str(cluster.apis[name]("/version").get("etcdserver", "")) for name in cluster.others}
+    releases = {known.release for text in stay.values() if (known := program_versions.parse(text))}
+    if build.release not in releases:
+        raise FleetError(
+            f"kube_binaries_checksums names etcd {build} for {cluster.name}, and the members that stay run another "
+            f"minor ({', '.join(f'{name} {text}' for name, text in stay.items())}); name the build that they run, and "
+            "after the replacement upgrade all with playbooks/upgrade.yml: nothing was changed"
+        )
 
 
 @dataclass
@@ -255,32 +304,14 @@ class Replacement:
     # Told of each step before it is done.
     tell: Callable[[Step], None] = lambda _: None
 
-    def facts(self) -> Facts:
-        """Of now; a running voter that is not healthy gets time to become so. Raises FleetError."""
-        deadline = self.clock() + self.settle_s
-        while True:
-            facts = look(self.cluster, self.host)
-            voter = facts.listed is not None and not facts.listed.learner
-            if decide(facts) is not Step.STOP or not voter or self.clock() >= deadline:
-                return facts
-            self.pause(_INTERVAL_S)
-
-    def allowed(self, facts: Facts) -> None:
-        """Raises FleetError where data would be put aside that nobody gave up."""
-        if needs_confirmation(facts) and not self.confirmed:
-            name = self.cluster.name
-            raise FleetError(
-                f"{name} has data and is not healthy; start etcd there, or give up what it has with -e confirm={name}, "
-                "which puts it aside: nothing was changed"
-            )
-
     def run(self) -> list[Step]:
         """All steps that were left. Raises FleetError."""
         check(self.cluster, self.settle_s, self.clock, self.pause)
         done: list[Step] = []
         deadline = self.clock() + self.timeout_s
-        while (step := decide(facts := self.facts())) is not Step.DONE:
-            self.allowed(facts)
+        while (step := decide(facts := self._facts())) is not Step.DONE:
+            if not self.confirmed:
+                _refuse_data(self.cluster.name, facts)
             if not done or step is not done[-1]:
                 self.tell(step)
                 done.append(step)
@@ -289,6 +320,9 @@ class Replacement:
                 raise FleetError(self._stuck(facts, step))
             self._do(step, facts, deadline)
         return done
+
+    def _facts(self) -> Facts:
+        return settled(self.cluster, self.host, self.settle_s, self.clock, self.pause)
 
     def _stuck(self, facts: Facts, step: Step) -> str:
         said = f"it is {facts.behind} log entries behind" if facts.own.id else "it does not answer"

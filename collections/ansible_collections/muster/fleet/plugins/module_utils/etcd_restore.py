@@ -9,6 +9,7 @@ import datetime as dt
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -174,7 +175,9 @@ def operation(directory: Path, manifest: dict[str, Any], source: Path, now_s: fl
         if known["sha256"] != manifest["sha256"]:
             raise FleetError(
                 f"a restore of {known['source']}, begun at {known['begun_at']}, is not finished; run it again with "
-                f"that snapshot, or give it up by removing {directory}"
+                f"that snapshot, or give it up by removing {directory}, and on every member what it left beside the "
+                f"data: the folder data.restore-{known['id']}, and data.restore-{known['id']}.db, which is not "
+                "encrypted (the next restore removes both)"
             )
         return known
     begun = dt.datetime.fromtimestamp(now_s, dt.UTC)
@@ -212,6 +215,26 @@ class Places:
         return {(False, False): "none", (False, True): "prepared", (True, True): "exchanging", (True, False): "done"}[
             self.old.exists(), self.new.exists()
         ]
+
+
+def left(places: Places) -> list[Path]:
+    """What other restores of this data have left beside it, which were given up: never the data of before."""
+    of_one = re.compile(rf"{re.escape(places.data.name)}\.restore-(\d{{8}}T\d{{6}}Z)(\.partial|\.db)?")
+    found = []
+    for path in sorted(places.data.parent.glob(f"{places.data.name}.restore-*")):
+        match = of_one.fullmatch(path.name)
+        if match and match[1] != places.id:
+            found.append(path)
+    return found
+
+
+def clear(places: Places) -> None:
+    """Remove what `left` names."""
+    for path in left(places):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,15 @@ def signed_by_old(files: Sequence[tuple[Path, str]], exchange: Exchange) -> list
     ]
 
 
+def of_new(files: Sequence[tuple[Path, str]], exchange: Exchange) -> list[str]:
+    """Files that trust the new CA, or have a certificate that it has signed."""
+    return [
+        str(path)
+        for path, text in files
+        if any(one.der == exchange.new.der or one.signer_id == exchange.new.key_id for one in certificates(text))
+    ]
+
+
 def files_below(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """The regular files with a certificate below these folders, and their text; what is gone meanwhile is left out."""
     paths = (path for folder in folders for path in sorted(folder.rglob("*")) if not path.is_symlink())

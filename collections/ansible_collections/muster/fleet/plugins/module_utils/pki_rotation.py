@@ -44,11 +44,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The two CAs of a rotation that is under way, in PEM."""
+    """The two CAs of a rotation that is under way, in PEM, and where it is."""
 
     authority: str
     old: str
     new: str
+    phase: Phase
 
 
 def phase(folder: Path) -> Phase:
@@ -81,7 +82,8 @@ def under_way(path: Path, authorities: Sequence[Authority]) -> list[Exchanged]:
         if len(bundle) > 1:
             new = successor if successor in bundle else bundle[0]
             old = next(one for one in bundle if one != new)
-            found.append(Exchanged(authority.name, _pem(old).decode(), _pem(new).decode()))
+            now = phase(path / authority.name)
+            found.append(Exchanged(authority.name, _pem(old).decode(), _pem(new).decode(), now))
     return found
 
 

@@ -29,21 +29,24 @@ version_added: "0.2.0"
 description:
   - Takes a lock in a folder of the controller for the run of C(ansible-playbook) that calls it, and refuses with who
     has it, since when and what to do. The lock of a run that has ended, however it ended, keeps nobody out. It is
-    taken over, with a warning that says whose it was and since when. Check mode takes nothing, and
-    is refused as well, since what a run that works changes is no good to look at.
+    taken over, with a warning that says whose it was and since when. Check mode takes nothing, and is refused as well,
+    since what a run that works changes is no good to look at.
+  - With O(state=free) nothing is taken. It is for what is no operation of its own, and must not meet one; there check
+    mode warns.
 options:
   directory:
     description: Folder for the lock.
     type: path
     required: true
   what:
-    description: What is done to the cluster, as the verb of a sentence that begins with who.
+    description:
+      - What is done to the cluster, as the verb of a sentence that begins with who.
+      - Required to take the lock.
     type: str
-    required: true
   state:
-    description: Whether to take the lock or to give it back.
+    description: Whether to take the lock, to give it back, or to see that no other run has it.
     type: str
-    choices: [taken, released]
+    choices: [taken, released, free]
     default: taken
 extends_documentation_fragment:
   - muster.fleet.controller
@@ -68,20 +71,25 @@ before:
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "directory": {"type": "path", "required": True},
-    "what": {"type": "str", "required": True},
-    "state": {"type": "str", "choices": ["taken", "released"], "default": "taken"},
+    "what": {"type": "str"},
+    "state": {"type": "str", "choices": ["taken", "released", "free"], "default": "taken"},
 }
 
 
 def keep(module: AnsibleModule) -> dict[str, Any]:
-    """Take the lock, or give it back. Raises FleetError where another run has it."""
+    """Take the lock, give it back, or see that it is free. Raises FleetError where another run has it."""
     given = module.params
     directory, me = Path(given["directory"]), lock.owner()
     before = ""
     try:
-        if module.check_mode:
+        if given["state"] == "free":
+            before = lock.running(directory, me)
+            if before and not module.check_mode:
+                raise FleetError(f"{before}. Nothing was done")
+        elif module.check_mode:
             # What looks reads what the other run is about to change, and upgrade.yml lays programs ready to look.
-            lock.refuse_taken(directory, me)
+            if running := lock.running(directory, me):
+                raise FleetError(f"{running}. Nothing was done")
             before = lock.seen(directory, me)
         elif given["state"] == "released":
             lock.release(directory, me)
@@ -98,7 +106,7 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(keep, ARGUMENT_SPEC, missing=MISSING)
+    run_module(keep, ARGUMENT_SPEC, missing=MISSING, required_if=[("state", "taken", ["what"])])
 
 
 if __name__ == "__main__":

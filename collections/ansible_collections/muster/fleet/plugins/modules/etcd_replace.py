@@ -21,9 +21,10 @@ description:
   - Removes the member from the list, puts aside what is in its data folder, adds it again as a learner, starts it, and
     promotes it once it has caught up. A voter that is healthy is never touched.
   - What is done next follows from the member list, the data folder and the unit, so a run that was killed is run again.
-  - Refused, and nothing changed, while another member is not healthy, where the list is not as the inventory has it,
-    for a cluster of one member, and where clocks differ.
-  - In check mode nothing is done; it may then run on any member, and looks at the cluster alone.
+  - Refused while another member is not healthy, where the list is not as the inventory has it, for a cluster of one
+    member, and where the member has data that nobody gave up. The cluster is not changed then.
+  - In check mode nothing is done; it then runs on a member that stays, which asks the others, and is told with
+    O(has_data) and O(version) what there is on the host. It refuses the same, and an etcd of another minor.
 options:
   name:
     description: Name of the member that is replaced.
@@ -57,10 +58,14 @@ options:
     description: The systemd unit.
     type: str
     default: etcd.service
-  max_skew_s:
-    description: How far the clocks of two members may differ, in seconds.
-    type: float
-    default: 0.5
+  has_data:
+    description: In check mode, whether anything is in the data folder on the member's host.
+    type: bool
+    default: false
+  version:
+    description: In check mode, which version of etcd the member will run.
+    type: str
+    default: ""
   timeout_s:
     description: How long each thing that is waited for may take, in seconds. Catching up takes longest.
     type: float
@@ -100,7 +105,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "owner": {"type": "str", "default": "etcd"},
     "unit": {"type": "str", "default": "etcd.service"},
     **etcd_api.CREDENTIAL_OPTIONS,
-    "max_skew_s": {"type": "float", "default": 0.5},
+    "has_data": {"type": "bool", "default": False},
+    "version": {"type": "str", "default": ""},
     "timeout_s": {"type": "float", "default": 600.0},
 }
 
@@ -167,6 +173,25 @@ class Machine:
         systemd_unit.systemctl(["daemon-reload"])
 
 
+class Elsewhere:
+    """The member's host as another member sees it: whether etcd runs there it learns by asking it."""
+
+    def __init__(self, data: bool) -> None:
+        self.data = data
+
+    def has_data(self) -> bool:
+        """As it was told."""
+        return self.data
+
+    def running(self) -> bool:
+        """It may: it is asked."""
+        return True
+
+    def joining(self) -> bool:
+        """Nobody knows, and it does not count for what is refused."""
+        return False
+
+
 def _write(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w") as stream:
@@ -187,13 +212,11 @@ def replace(module: AnsibleModule) -> dict[str, Any]:
     }
     cluster = etcd_replace.Cluster(given["name"], given["peers"], apis)
     etcd_replace.check(cluster, etcd_replace.SETTLE_S)
-    for name in cluster.others:
-        etcd_replace.check_clock(
-            name, etcd_api.clock_ahead_s(given["endpoints"][name], credentials), given["max_skew_s"]
-        )
-    if module.check_mode:
-        return {"changed": False, "steps": []}
     confirmed = given["confirm"] == given["name"]
+    if module.check_mode:
+        etcd_replace.check_release(cluster, given["version"])
+        etcd_replace.check_data(cluster, Elsewhere(given["has_data"]), etcd_replace.SETTLE_S, confirmed=confirmed)
+        return {"changed": False, "steps": []}
     steps = etcd_replace.Replacement(cluster, Machine(given), confirmed, given["timeout_s"]).run()
     return {"changed": bool(steps), "steps": [str(step) for step in steps]}
 

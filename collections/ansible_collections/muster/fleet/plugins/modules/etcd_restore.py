@@ -17,12 +17,14 @@ version_added: "0.2.0"
 description:
   - With O(step=prepare) the snapshot is restored beside the data, while etcd goes on. With O(step=exchange) the old
     data is put aside, never removed, and the new takes its place; etcd must be stopped.
-  - Both go on where a killed run was, and change nothing once the exchange is done.
+  - With O(step=clear) what another restore, which was given up, has left beside the data is removed (a restored folder,
+    an unencrypted snapshot); the data of before is not.
+  - All go on where a killed run was, and change nothing once the exchange is done.
 options:
   step:
     description: What to do.
     type: str
-    choices: [prepare, exchange]
+    choices: [clear, prepare, exchange]
     required: true
   id:
     description: Id of the restore, in the names of the folders.
@@ -88,6 +90,11 @@ state:
   description: How far this member is now, of none, prepared, exchanging and done.
   type: str
   returned: success
+removed:
+  description: What was removed.
+  type: list
+  elements: str
+  returned: with O(step=clear)
 old:
   description: Folder of the data of before.
   type: str
@@ -95,7 +102,7 @@ old:
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
-    "step": {"type": "str", "choices": ["prepare", "exchange"], "required": True},
+    "step": {"type": "str", "choices": ["clear", "prepare", "exchange"], "required": True},
     "id": {"type": "str", "required": True},
     "data_dir": {"type": "path", "required": True},
     "snapshot": {"type": "path", "required": True},
@@ -114,6 +121,8 @@ def restore(module: AnsibleModule) -> dict[str, Any]:
     """One step. Raises FleetError."""
     given = module.params
     places = etcd_restore.Places(Path(given["data_dir"]), given["id"])
+    if given["step"] == "clear":
+        return _clear(places, act=not module.check_mode)
     before = places.state
     wanted = before == "none" if given["step"] == "prepare" else before != "done"
     if wanted and not module.check_mode:
@@ -122,6 +131,13 @@ def restore(module: AnsibleModule) -> dict[str, Any]:
         else:
             _exchange(given, places)
     return {"changed": wanted, "state": places.state, "old": str(places.old)}
+
+
+def _clear(places: etcd_restore.Places, *, act: bool) -> dict[str, Any]:
+    removed = [str(path) for path in etcd_restore.left(places)]
+    if act:
+        etcd_restore.clear(places)
+    return {"changed": bool(removed), "removed": removed, "state": places.state, "old": str(places.old)}
 
 
 def _prepare(given: dict[str, Any], places: etcd_restore.Places) -> None:

@@ -80,7 +80,7 @@ done:
   elements: str
   returned: always
 under_way:
-  description: Rotations that have begun and not ended, as they were before the step (authority, old and new in PEM).
+  description: Rotations that have begun and not ended, as before the step (authority, old and new in PEM, phase).
   type: list
   elements: dict
   returned: always
