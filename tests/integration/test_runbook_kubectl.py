@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.gate import held_node
-from tests.integration.kube import Client, Server, binaries
+from tests.integration.kube import Client, Server, binaries, until
 from tests.support.runbooks import PAGES, Command, commands
 
 KUBECTL = {one.line: one for page in PAGES for one in commands(page) if one.parts[0][0] == "kubectl"}
@@ -62,3 +62,17 @@ def test_a_command_that_the_admin_may_not_give_is_seen(ledger: Server) -> None:
     command = Command("", "kubectl get --raw /api/v1/nodes/HOST/proxy/pods", "")
     done = run(command, held_node(ledger), ledger.kubeconfig("ann@example.com", ["muster:admins"]))
     assert done.returncode != 0 and "forbidden" in done.stderr.lower()
+
+
+def test_an_impersonation_is_found_in_the_audit_log(root: Client, server: Server) -> None:
+    """By the line of the page, on the server's own log."""
+    (line,) = (one.line for page in PAGES for one in commands(page) if "impersonatedUser" in one.line)
+    line = line.replace("/var/log/kubernetes", str(server.directory))
+    user = "somebody-else"
+    root.request("GET", "/api/v1/nodes", headers={"Impersonate-User": user})
+
+    def found() -> bool:
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+        return f'"impersonatedUser":{{"username":"{user}"' in done.stdout
+
+    until("the line shows who was impersonated", found)

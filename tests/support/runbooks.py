@@ -89,6 +89,28 @@ def _of_playbook(words: list[str]) -> str:
         elif word == "-e":
             name, _, value = next(rest).partition("=")
             kept += ["-e", f"{name}={value if value.isalpha() and value.islower() else ''}"]
-        else:
+        elif word != "-v":
             kept.append(word)
     return " ".join(kept)
+
+
+def words_of(shape: str) -> list[str]:
+    """What a test that runs a command of this shape has to name."""
+    program, *rest = shape.split()
+    if program in GROUPED:
+        return rest
+    if program == "make":
+        return []
+    if program == "ansible-playbook":
+        return [re.sub("=.*", "", word) for word in rest if word not in ("-e", "-l")]
+    if program in ("journalctl", "systemctl"):
+        return units(rest)
+    if rest[:1] == ["-m"]:
+        return rest[1:2]
+    return [Path(rest[-1] if ">" in rest else program).name]
+
+
+def units(words: list[str]) -> list[str]:
+    """Units of systemd among the words for systemctl or journalctl, without `.service`."""
+    named = [word for word in words if re.fullmatch(r"[a-z][\w-]*-[\w.-]+", word)]
+    return [word.removesuffix(".service") for word in named]
