@@ -15,6 +15,7 @@ from gpu_burnin.node.reports import load
 from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system import files
+from tests.support import runbooks
 from tests.support.sample_nodes import power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_8
 
@@ -91,9 +92,7 @@ def test_a_form_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: 
 
 def commands() -> list[str]:
     """Every command of the page."""
-    blocks = re.findall(r"^```\n(.*?)^```", READING.read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith("gpu-burnin ")]
+    return [one.line for one in runbooks.commands(READING) if one.line.startswith("gpu-burnin ")]
 
 
 def test_page_has_commands() -> None:

@@ -238,7 +238,7 @@ def test_the_command_prints_json_writes_the_page_and_ends_with_its_answer(
     answer = given(100)
     monkeypatch.setattr(inventory, "read", lambda path: answer)
     shown = tmp_path / "plan.html"
-    done = CliRunner().invoke(cli, ["plan", "-i", "inv", "--json", "--html", str(shown)])
+    done = CliRunner().invoke(cli, ["plan", "-i", "inv", "--json", "--gpu-watts", "700", "--html", str(shown)])
     found = json.loads(done.stdout)
     assert (done.exit_code, found["schema"], found["holds"]) == (0, "muster-fleet-plan/v1", True)
     servers = found["sections"]["control_plane"]["figures"]["api_servers"]

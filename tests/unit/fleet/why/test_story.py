@@ -286,7 +286,7 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
 
 def test_the_page_of_the_docs_shows_what_is_said(api: FakeApi, tmp_path: Path) -> None:
     blocks = PAGE.read_text().split("```")[1::2]
-    shown = next(block.strip("\n") for block in blocks if block.startswith("\ntrain/bert-0: "))
+    shown = next(block[4:].strip("\n") for block in blocks if block.startswith("text\ntrain/bert-0: "))
     assert shown == text.render(tell(api, tmp_path, "train/bert-0"), 80).strip("\n")
 
 
