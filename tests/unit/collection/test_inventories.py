@@ -181,9 +181,10 @@ def test_no_checksum_of_the_example_fits_a_file() -> None:
     assert all(line.startswith("0" * 64 + "  ") for line in lines)
 
 
-# What reads and reports. ssh_probe also pins host keys, on the controller.
+# What reads and reports. ssh_probe also pins host keys, on the controller; etcd_lock with state=free takes nothing.
 LOOKS = {
     "muster.fleet.inventory_check",
+    "muster.fleet.etcd_lock",
     "muster.fleet.ssh_probe",
     "muster.fleet.preflight",
     "muster.fleet.preflight_report",
@@ -207,3 +208,5 @@ def test_with_the_tag_preflight_site_only_looks(ansible_playbook: Playbook, tmp_
     tasks = [*(("", task) for task in play["tasks"]), *(("preflight", task) for task in role)]
     assert left == {(role, task["name"]) for role, task in tasks}
     assert {key for _, task in tasks for key in task if key.startswith("muster.fleet.")} == LOOKS
+    (lock,) = (task["muster.fleet.etcd_lock"] for _, task in tasks if "muster.fleet.etcd_lock" in task)
+    assert lock["state"] == "free"
