@@ -22,6 +22,7 @@ LOOKS = (
     ("gpu-burnin gate --cluster", "gpu-1", ""),
     ("gpu-burnin status", "gpu-1", "PASS"),
     ("dcgmi health --host unix:///run/nvidia-dcgm/nv-hostengine -c", "gpu-1", "Healthy"),
+    ("dcgmi discovery --host unix:///run/nvidia-dcgm/nv-hostengine --list", "gpu-1", "GPU-"),
     ("nvidia-ctk cdi list", "gpu-1", "nvidia.com/gpu"),
     ("journalctl -u kube-scheduler -u kube-controller-manager", "api-1", "kube-scheduler"),
     ("cd /etc/kubernetes/admission && sha256sum --check SHA256SUMS", "api-1", "OK"),
