@@ -30,6 +30,8 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 # An answer without what a patch's writer knows or does not need: of a Node 2 KiB instead of 10 or more.
 METADATA_ONLY = f"{JSON_TYPE};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON_TYPE}"
+# The same of a page.
+METADATA_PAGE = f"{JSON_TYPE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, {JSON_TYPE}"
 PAGE = 500
 CONNECTIONS = 16
 REQUEST_TIMEOUT_S = (5.0, 30.0)
@@ -129,16 +131,22 @@ class KubeApi:
         except NotFound:
             return None
 
-    def items(self, path: str, what: str = "", **selectors: str) -> Iterator[Object]:
-        """All objects, page by page. `selectors` are fieldSelector and labelSelector."""
-        for page, _ in self.pages(path, what, **selectors):
+    def items(self, path: str, what: str = "", *, answer: str = JSON_TYPE, **selectors: str) -> Iterator[Object]:
+        """All objects, page by page. `selectors` are fieldSelector and labelSelector.
+
+        `answer`: the whole, or METADATA_PAGE. Raises Gone where the next page is asked for after etcd was compacted,
+        which happens every 5 minutes.
+        """
+        for page, _ in self.pages(path, what, answer=answer, **selectors):
             yield from page
 
-    def pages(self, path: str, what: str = "", **selectors: str) -> Iterator[tuple[list[Object], str]]:
+    def pages(
+        self, path: str, what: str = "", *, answer: str = JSON_TYPE, **selectors: str
+    ) -> Iterator[tuple[list[Object], str]]:
         """Pages of objects, as the cluster is now, each with the version from which a watch goes on after the last."""
         options = {**selectors, "limit": str(PAGE)}
         while True:
-            document = self._json("GET", f"{path}?{urlencode(options)}", what or f"list {path}")
+            document = self._json("GET", f"{path}?{urlencode(options)}", what or f"list {path}", answer=answer)
             metadata = document.get("metadata") or {}
             yield document.get("items") or [], str(metadata.get("resourceVersion", ""))
             token = metadata.get("continue")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, Object
+from gpu_burnin.admission.client import METADATA_PAGE, ApiError, Conflict, Gone, KubeApi, NotFound, Object
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,35 @@ def rewrite(api: KubeApi, resource: str, on_done: Callable[[int], None] = lambda
     """
     name, _, group = resource.partition(".")
     base = _base(api, group)
-    kind, namespaced = _kind(api, base, name, resource)
     written = left = 0
-    for one in api.items(f"{base}/{name}", f"list {resource}"):
-        document = {"apiVersion": _version(base), "kind": kind, **one}
+    for path in _paths(api, base, name, resource):
+        what = f"{resource}/{path.rpartition('/')[2]}"
         try:
-            api.replace(_path(base, name, one, namespaced), document, f"write {resource}/{one['metadata']['name']}")
+            api.replace(path, api.get(path, f"read {what}"), f"write {what}")
             written += 1
         except (Conflict, NotFound):
             left += 1
         on_done(1)
     return Rewritten(written, left)
+
+
+def _paths(api: KubeApi, base: str, name: str, resource: str) -> list[str]:
+    """Where every object is. All pages are read before the first write: a page's successor is asked for within seconds.
+
+    Who lists while etcd is compacted lists anew. An object that comes later is under the new key.
+    """
+
+    def listed() -> list[str]:
+        found = api.items(f"{base}/{name}", f"list {resource}", answer=METADATA_PAGE)
+        return [_path(base, name, one) for one in found]
+
+    try:
+        return listed()
+    except Gone:
+        return listed()
+    except NotFound as error:
+        fix = "correct kube_apiserver_encrypted_resources in the inventory"
+        raise ApiError(f"{api.server}: there is no resource {resource}; {fix}") from error
 
 
 def _base(api: KubeApi, group: str) -> str:
@@ -55,20 +73,7 @@ def _base(api: KubeApi, group: str) -> str:
     return f"/apis/{served['preferredVersion']['groupVersion']}"
 
 
-def _version(base: str) -> str:
-    return base.removeprefix("/apis/").removeprefix("/api/")
-
-
-def _kind(api: KubeApi, base: str, name: str, resource: str) -> tuple[str, bool]:
-    for one in api.get(base, f"look up {resource}").get("resources", []):
-        if one["name"] == name:
-            return str(one["kind"]), bool(one["namespaced"])
-    raise ApiError(
-        f"{api.server}: there is no resource {resource}; correct kube_apiserver_encrypted_resources in the inventory"
-    )
-
-
-def _path(base: str, name: str, one: Object, namespaced: bool) -> str:
+def _path(base: str, name: str, one: Object) -> str:
     metadata = one["metadata"]
-    where = f"{base}/namespaces/{quote(metadata['namespace'])}" if namespaced else base
+    where = f"{base}/namespaces/{quote(metadata['namespace'])}" if metadata.get("namespace") else base
     return f"{where}/{name}/{quote(metadata['name'], safe='')}"

@@ -71,15 +71,21 @@ class Cluster:
         """As etcd and etcdutl take it."""
         return ",".join(f"{name}={url}" for name, url in self.peers.items())
 
-    def ctl(self, member: str, *words: str) -> subprocess.CompletedProcess[str]:
+    def ctl(self, member: str, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
         """etcdctl against one member."""
         argv = [str(tool("etcdctl")), *self.credentials, "--endpoints", self.clients[member], "--command-timeout", "5s"]
-        return subprocess.run([*argv, *words], capture_output=True, text=True, check=False)
+        done = subprocess.run([*argv, *words], input=stdin, capture_output=True, check=False)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def get(self, member: str, key: str) -> dict[str, Any]:
         """The answer to a read of one key."""
         answer: dict[str, Any] = json.loads(self.ctl(member, "get", key, "-w", "json").stdout)
         return answer
+
+    def everything(self, member: str) -> dict[str, dict[str, Any]]:
+        """Every key with its value, its revisions and its lease, in etcd's own words."""
+        answer = json.loads(self.ctl(member, "get", "", "--prefix", "-w", "json").stdout)
+        return {one["key"]: one for one in answer["kvs"]}
 
     def leader(self) -> str:
         """The name of the leader."""
@@ -98,13 +104,12 @@ def tool(name: str) -> Path:
 
 
 @contextmanager
-def etcd_cluster(directory: Path) -> Iterator[Cluster]:
+def etcd_cluster(directory: Path, names: tuple[str, str, str] = ("etcd-1", "etcd-2", "etcd-3")) -> Iterator[Cluster]:
     """Three members with one key written."""
     authority = Authority(directory)
     # For both sides, as the role's: a member's JSON gateway is a client of the member.
     certificate, key = authority.issue("etcd", peer="127.0.0.1")
     client_certificate, client_key = authority.issue("health")
-    names = ("etcd-1", "etcd-2", "etcd-3")
     ports = free_ports(6)
     ca = str(directory / "ca.crt")
     cluster = Cluster(
@@ -116,7 +121,7 @@ def etcd_cluster(directory: Path) -> Iterator[Cluster]:
     )
     try:
         cluster.start()
-        cluster.ctl("etcd-1", "put", "muster", "before")
+        cluster.ctl(names[0], "put", "muster", "before")
         yield cluster
     finally:
         cluster.stop()

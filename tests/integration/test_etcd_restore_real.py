@@ -8,8 +8,9 @@ import json
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,22 @@ WANTED = etcd_restore.Wanted("lab", "main", 3600.0)
 BUMP = 1_000_000_000
 
 
+# As a fleet has them: kinds of the cluster and of namespaces, a value of every byte, one near etcd's limit of 1.5 MiB.
+KINDS = ("secrets/ml", "configmaps/default", "minions", "muster.dev/nodeadmissions", "leases/kube-system", "pods/ml")
+VALUES = {f"/registry/{kind}/{number}": f"{kind} {number}" for kind in KINDS for number in range(50)}
+LONG = {"/registry/configmaps/ml/long": b"long" * 250_000, "/registry/secrets/ml/bytes": bytes(range(256))}
+
+LEASED = "/registry/masterleases/198.51.100.1"
+
+
 @dataclass
 class Made:
-    """A cluster with a snapshot, and one key that was written after it."""
+    """A cluster with a snapshot, every key that was there then, and what was written after it."""
 
     backups: Backups
     file: Path
     revision: int
+    kept: dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +48,36 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         pytest.skip(NO_TOOLS)
     with etcd_cluster(tmp_path_factory.mktemp("etcd")) as cluster:
         backups = set_up(cluster, tmp_path_factory.mktemp("places") / "backups")
+        fill(cluster)
+        kept = cluster.everything("etcd-2")
+        assert len(kept) == len({"muster", LEASED, *VALUES, *LONG})
         done = [backups.run(name) for name in cluster.clients]
         assert [run.returncode for run in done] == [0, 0, 0], done
-        for key in ("muster", "late"):
+        for key in ("muster", "late", *list(VALUES)[:5]):
             assert cluster.ctl("etcd-1", "put", key, "after").returncode == 0
+        assert cluster.ctl("etcd-1", "del", "/registry/pods", "--prefix").stdout == "50\n"
         revision = cluster.get("etcd-1", "muster")["header"]["revision"]
-        yield Made(backups, backups.bucket / backups.there()[0], revision)
+        yield Made(backups, backups.bucket / backups.there()[0], revision, kept)
+
+
+def fill(cluster: Cluster) -> None:
+    """Write all of these, some of them twice, and one that is removed again."""
+    for written in ({"/registry/pods/ml/gone": "gone"}, VALUES, dict(list(VALUES.items())[::7])):
+        for part in batched(written.items(), 100):
+            puts = "".join(f'put "{key}" "{value}"\n' for key, value in part)
+            assert cluster.ctl("etcd-1", "txn", stdin=f"\n{puts}\n\n".encode()).stdout.startswith("SUCCESS")
+    for key, value in LONG.items():
+        assert cluster.ctl("etcd-1", "put", key, stdin=value).returncode == 0
+    lease = cluster.ctl("etcd-1", "lease", "grant", "3600").stdout.split()[1]
+    assert cluster.ctl("etcd-1", "put", LEASED, "1", f"--lease={lease}").returncode == 0
+    assert cluster.ctl("etcd-1", "del", "/registry/pods/ml/gone").stdout == "1\n"
+
+
+def batched(items: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[tuple[str, str], ...]]:
+    """In parts of so many: etcd takes 128 in one transaction."""
+    rest = iter(items)
+    while part := tuple(islice(rest, size)):
+        yield part
 
 
 def opened(made: Made, source: Path, target: Path | None = None, **changes: Any) -> dict[str, Any]:
@@ -128,6 +162,29 @@ def prepare(cluster: Cluster, member: str, database: Path, sha256: str) -> None:
     etcd_restore.prepare(places(cluster, member), database, sha256, wanted, tool=str(tool("etcdutl")))
 
 
+def test_every_key_comes_back_on_other_hosts(made: Made, tmp_path: Path) -> None:
+    """Members with other names, addresses and folders, which have served an empty etcd, as the page says."""
+    source = made.backups.cluster
+    database = tmp_path / "snapshot.db"
+    manifest = opened(made, made.file, database)
+    (tmp_path / "new").mkdir()
+    with etcd_cluster(tmp_path / "new", ("new-1", "new-2", "new-3")) as new:
+        assert new.ctl("new-1", "put", "of the empty fleet", "1").returncode == 0
+        for member in new.clients:
+            prepare(new, member, database, manifest["sha256"])
+        new.stop()
+        for member in new.clients:
+            etcd_restore.exchange(places(new, member))
+        new.start()
+        for member in new.clients:
+            assert new.everything(member) == made.kept
+        listed = json.loads(new.ctl("new-2", "member", "list", "-w", "json").stdout)
+        assert {one["name"]: one["peerURLs"] for one in listed["members"]} == {k: [v] for k, v in new.peers.items()}
+        answers = source.get("etcd-1", "muster"), new.get("new-1", "muster")
+        assert len({answer["header"]["cluster_id"] for answer in answers}) == 2
+        assert new.ctl("new-3", "put", "again", "1").returncode == 0
+
+
 def test_all_members_come_back_as_they_were_and_revisions_go_on(made: Made, tmp_path: Path) -> None:
     """Last in this file: the cluster is another one afterwards."""
     cluster = made.backups.cluster
@@ -167,6 +224,7 @@ def test_all_members_come_back_as_they_were_and_revisions_go_on(made: Made, tmp_
     cluster.start()
     for member in cluster.clients:
         answer = cluster.get(member, "muster")
+        assert cluster.everything(member) == made.kept
         assert cluster.ctl(member, "get", "muster", "--print-value-only").stdout == "before\n"
         assert cluster.ctl(member, "get", "late", "--print-value-only").stdout == ""
         assert answer["header"]["cluster_id"] != old_cluster

@@ -15,8 +15,9 @@ short_description: Write encrypted objects again, so that they are under the key
 version_added: "0.2.0"
 description:
   - Runs on the controller.
-  - Reads all objects of each kind, page by page, and writes each back as it is, in the version that was read. One that
-    somebody else has changed or removed meanwhile is left alone, because it was written with the new key then.
+  - Lists the names of all objects of each kind before the first write, so it may take longer than etcd keeps a version.
+    Then it reads each and writes it back as it is, in the version that was read. One that somebody else has changed or
+    removed meanwhile is left alone, because it was written with the new key then.
   - Work that takes longer than a few seconds says how far it is, and how long it will take.
   - In check mode it asks for the objects of each kind and writes none, so that a user who may not is refused before.
   - The API server stores nothing where the object is under that key already, so a run that was killed is run again.
