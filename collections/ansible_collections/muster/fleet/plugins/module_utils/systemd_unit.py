@@ -204,7 +204,17 @@ def bring_up(wanted: Wanted, *, act: bool) -> Decision:
 
 def log_tail(unit: str) -> str:
     """The unit's last log lines, for an error message."""
-    command = ["journalctl", "--unit", unit, "--lines", str(LOG_LINES), "--no-pager", "--output", "cat"]
+    return _journal(["--unit", unit, "--lines", str(LOG_LINES)])
+
+
+def last_words(unit: str) -> str:
+    """What the unit's own processes said last, as one line; systemd, which has the last word on each unit, left out."""
+    said = _journal([f"_SYSTEMD_UNIT={unit}", "--lines", "3"])
+    return "; ".join(line.strip() for line in said.splitlines() if line.strip())
+
+
+def _journal(which: Sequence[str]) -> str:
+    command = ["journalctl", *which, "--no-pager", "--output", "cat"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOG_TIMEOUT_S)
     except subprocess.TimeoutExpired:
