@@ -13,6 +13,7 @@ import yaml
 
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_groups
+from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, too_many
 
 from .alert_courses import seconds
 from .alert_faults import FAULTS, SICK, caused, stopped
@@ -70,12 +71,22 @@ def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
     assert {(one["job"], one["instance"]) for one in query(fleet, "up")} == wanted
 
 
-def test_the_series_of_each_target_are_few(fleet: Fleet) -> None:
-    counts = quote('count by (instance) ({job=~"node|gpu", instance!=""})')
-    found = ask(fleet, f"/api/v1/query?query={counts}")["result"]
-    most = {one["metric"]["instance"]: int(one["value"][1]) for one in found}
-    assert set(most) == set(fleet.addresses)
-    assert max(most.values()) <= 600, most
+def test_each_target_shows_no_more_series_of_a_name_than_are_declared(fleet: Fleet) -> None:
+    counts = quote('count by (job, instance, __name__) ({job!="", instance!="", __name__!~"ALERTS.*"})')
+    shown: dict[tuple[str, str], dict[str, int]] = {}
+    for one in ask(fleet, f"/api/v1/query?query={counts}")["result"]:
+        labels = one["metric"]
+        shown.setdefault((labels["job"], labels["instance"]), {})[labels["__name__"]] = int(one["value"][1])
+    assert {host for job, host in shown if job == "node"} == set(fleet.addresses)
+
+    told = {target: too_many(target[0], names) for target, names in shown.items()}
+
+    assert {target: names for target, names in told.items() if names} == {}
+    of_each = {target: kept(target[0], names) for target, names in shown.items()}
+    nodes = {host for job, host in of_each if job == "gpu"}
+    assert max(of_each["node", host] + of_each["gpu", host] for host in nodes) <= NODE_SERIES
+    largest = {job: max(count for (one, _), count in of_each.items() if one == job) for job in LARGE}
+    assert sum(count * LARGE[job] for job, count in largest.items()) <= FLEET_SERIES
 
 
 def test_each_fault_raises_its_alert_which_ends_with_it(fleet: Fleet) -> None:

@@ -8,18 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size as size
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules.monitoring_capacity import judge, room_bytes
 
-ROLE = Path(__file__).resolve().parents[3] / "roles" / "fleet_monitoring"
-KEPT: dict[str, list[dict[str, Any]]] = yaml.safe_load((ROLE / "files/series.yaml").read_text())
-# A fleet of 7,500 nodes: five members of each etcd, five API servers, two balancers, two that watch.
-LARGE = {
-    "node": 7519, "gpu": 7500, "etcd": 10, "apiserver": 5, "admitter": 5, "dns": 5, "balancer": 2,
-    "prometheus": 2, "alertmanager": 2,
-}  # fmt: skip
+from tests.support.series_budget import DECLARED, FLEET_SERIES, LARGE, NODE_SERIES
+
 GIVEN = {
     "series": {"node": [{"series": 92}], "gpu": [{"series": 192}]},
     "targets": {"node": 1000, "gpu": "1000"},
@@ -33,16 +27,16 @@ TIB = 2**40
 
 
 def test_a_node_of_8_gpus_has_600_series_at_most() -> None:
-    of_a_node = {"node": KEPT["node"], "gpu": KEPT["gpu"]}
-    assert size.fleet_series(of_a_node, {"node": 1, "gpu": 1}) <= 600
+    of_a_node = {"node": DECLARED["node"], "gpu": DECLARED["gpu"]}
+    assert size.fleet_series(of_a_node, {"node": 1, "gpu": 1}) <= NODE_SERIES
 
 
 def test_a_fleet_of_7500_nodes_has_4500000_series_at_most() -> None:
-    assert size.fleet_series(KEPT, LARGE) <= 4_500_000
+    assert size.fleet_series(DECLARED, LARGE) <= FLEET_SERIES
 
 
 def test_each_entry_says_why_and_how_many() -> None:
-    for entries in KEPT.values():
+    for entries in DECLARED.values():
         for entry in entries:
             assert set(entry) == {"names", "series", "why"} and entry["why"] and entry["series"] > 0, entry
 
