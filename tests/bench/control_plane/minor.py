@@ -13,6 +13,7 @@ from functools import partial
 
 from tests.integration.fleet import API_SERVERS, Fleet
 from tests.lab.binaries import ETCD_VERSION, KUBERNETES_VERSION
+from tests.lab.golang import sha256
 from tests.lab.older import OLDER_VERSION, ensure_older
 
 from .clients import Clients, under_clients
@@ -107,6 +108,7 @@ def _site_changes_nothing(fleet: Fleet, when: str) -> None:
 
 
 def _install(fleet: Fleet, programs: Mapping[str, tuple[str, ...]]) -> None:
+    """The older programs, and units that name them, as the older fleet would have them."""
     builds = ensure_older()
     for host, names in programs.items():
         for name in names:
@@ -114,6 +116,8 @@ def _install(fleet: Fleet, programs: Mapping[str, tuple[str, ...]]) -> None:
             part = target.with_suffix(".older")
             shutil.copy2(builds / name, part)
             part.replace(target)
+            sum_line = f"s/^X-BinarySHA256=.*/X-BinarySHA256={sha256(target)}/"
+            fleet.must(host, f"sed -i '{sum_line}' /etc/systemd/system/{name}.service && systemctl daemon-reload")
 
 
 def _on(fleet: Fleet, hosts: tuple[str, ...], command: str) -> None:

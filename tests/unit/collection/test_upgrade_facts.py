@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.etcd_api import Health
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import parse_show
 from ansible_collections.muster.fleet.plugins.modules import upgrade_facts
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER, program
@@ -130,9 +131,22 @@ def test_a_server_without_a_program_has_not_served(tmp_path: Path, monkeypatch: 
     assert looked(server="https://192.0.2.1:6443/readyz", directory=str(tmp_path))["served"] is False
 
 
-def looked(**of: str) -> dict[str, Any]:
+def test_a_host_that_does_not_run_what_was_installed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart that was lost: the new file is there, and the old process."""
+    place(tmp_path / "old/kubelet", "1.35.4")
+    sha256 = place(tmp_path / "kubelet", "1.36.3")
+    place_of = {"directory": str(tmp_path), "programs": ["kubelet"], "checksums": {"kubelet": sha256}}
+    monkeypatch.setattr(upgrade_facts, "_process", lambda name: tmp_path / "old/kubelet")
+    assert looked(**place_of)["programs"]["kubelet"]["current"] is False
+    with pytest.raises(FleetError, match="kubelet 1.35.4 still runs, and not 1.36.3: see `systemctl"):
+        looked(**place_of, expect=["kubelet"])
+    monkeypatch.setattr(upgrade_facts, "_process", lambda name: tmp_path / "kubelet")
+    assert looked(**place_of, expect=["kubelet"])["programs"]["kubelet"]["current"] is True
+
+
+def looked(**of: Any) -> dict[str, Any]:
     """What a host without programs says."""
-    given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/", "etcd": "", "server": ""}
+    given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/", "etcd": "", "server": "", "expect": []}
     credentials = dict.fromkeys(("ca", "cert", "key"), "/")
     return upgrade_facts.look(SimpleNamespace(params=given | credentials | of))  # type: ignore[arg-type]
 

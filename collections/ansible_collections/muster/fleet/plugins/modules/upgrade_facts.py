@@ -52,6 +52,11 @@ options:
     description: CA of the API server.
     type: path
     default: /etc/kubernetes/pki/ca.crt
+  expect:
+    description: Those of O(programs) whose file and process have to be the build of the checksum; else the host fails.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - muster.fleet.etcd_client
   - muster.fleet.check_mode.looks
@@ -111,6 +116,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "etcd": {"type": "str", "default": ""},
     "server": {"type": "str", "default": ""},
     "server_ca": {"type": "path", "default": "/etc/kubernetes/pki/ca.crt"},
+    "expect": {"type": "list", "elements": "str", "default": []},
     **etcd_api.CREDENTIAL_OPTIONS,
 }
 
@@ -186,6 +192,12 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         name: program(name, str(given["checksums"].get(name, "")).lower(), *places, _process(name))
         for name in given["programs"]
     }
+    for name in given["expect"]:
+        if not found[name]["current"]:
+            raise FleetError(
+                f"{name} {found[name]['running'] or 'of no version'} still runs, and not {found[name]['wanted']}: see "
+                f"`systemctl status {name}`, restart it, then run again"
+            )
     return {
         "changed": False,
         "programs": found,
