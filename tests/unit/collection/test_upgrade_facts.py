@@ -138,7 +138,7 @@ def test_a_host_that_does_not_run_what_was_installed_fails(tmp_path: Path, monke
     place_of = {"directory": str(tmp_path), "programs": ["kubelet"], "checksums": {"kubelet": sha256}}
     monkeypatch.setattr(upgrade_facts, "_process", lambda name: tmp_path / "old/kubelet")
     assert looked(**place_of)["programs"]["kubelet"]["current"] is False
-    with pytest.raises(FleetError, match="kubelet 1.35.4 still runs, and not 1.36.3: see `systemctl"):
+    with pytest.raises(FleetError, match=r"kubelet 1\.35\.4 still runs, and not 1\.36\.3: see `systemctl"):
         looked(**place_of, expect=["kubelet"])
     monkeypatch.setattr(upgrade_facts, "_process", lambda name: tmp_path / "kubelet")
     assert looked(**place_of, expect=["kubelet"])["programs"]["kubelet"]["current"] is True
