@@ -38,7 +38,7 @@ FOUND = {
     "nvidia_container_toolkit_found": WELL,
     "__gpu_burnin_result": {"verdict": "PASS"},
 }
-AFTER = {"driver": {"loaded": NEW}, "held": "{{ broken if inventory_hostname == 'gpu-2' else '' }}"}
+AFTER = {**WELL, "driver": {"loaded": NEW}, "held": "{{ broken if inventory_hostname == 'gpu-2' else '' }}"}
 # The roles by their files of tasks. The plan looks at the driver by `driver`.
 STAND_INS: dict[str, list[dict[str, Any]]] = {
     "nvidia_driver/driver": [],

@@ -96,7 +96,7 @@ def test_the_repository_is_asked_where_something_beside_the_driver_is_to_come_fr
     host.answers["dpkg-query"] = Output(0, "", "")
     for name, version in (DCGM | TOOLKIT).items():
         host.add_package(name, "4.4.1-1" if name == lacks else f"{version}-1", want="hold")
-    asked = preflight.Asked(source, "580.105.08", "13", DEAD, 4 * 2**30, DCGM | TOOLKIT)
+    asked = preflight.Asked(source, "580.105.08", "13", DEAD, 4 * 2**30, beside=DCGM | TOOLKIT)
     offers = preflight.look(host.root, host.run, asked, host.gather(), 1)
     assert bool(offers.repository_fault) == (lacks is not None)
     assert (offers.versions, offers.free_bytes) == (None, {})

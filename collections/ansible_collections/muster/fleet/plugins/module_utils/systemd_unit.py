@@ -191,7 +191,19 @@ def bring_up(wanted: Wanted, *, act: bool) -> Decision:
 
 def log_tail(unit: str) -> str:
     """The unit's last log lines, for an error message."""
-    command = ["journalctl", "--unit", unit, "--lines", str(LOG_LINES), "--no-pager", "--output", "cat"]
+    return _journal(["--unit", unit, "--lines", str(LOG_LINES)])
+
+
+def last_words(unit: str, program: str) -> str:
+    """The last line of the unit's program, without those of systemd and of the unit's other commands, which follow it.
+
+    `program` is the file that ExecStart= names.
+    """
+    return _journal([f"_SYSTEMD_UNIT={unit}", f"SYSLOG_IDENTIFIER={Path(program).name}", "--lines", "1"])
+
+
+def _journal(which: Sequence[str]) -> str:
+    command = ["journalctl", *which, "--no-pager", "--output", "cat"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOG_TIMEOUT_S)
     except subprocess.TimeoutExpired:

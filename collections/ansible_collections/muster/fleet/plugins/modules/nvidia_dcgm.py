@@ -219,8 +219,8 @@ def run_services(exports: bool, kernel_root: Path, *, act: bool) -> list[str]:
         try:
             done += [f"{action} {unit}" for action in systemd_unit.bring_up(wanted, act=act).actions]
         except FleetError as error:
-            last = systemd_unit.log_tail(unit).splitlines()[-1:]
-            raise parts.Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
+            said = [systemd_unit.last_words(unit, _BINARIES.get(unit, unit)), str(error)]
+            raise parts.Held(f"{unit} does not start: {'; '.join(filter(None, said))}") from error
     return done
 
 
