@@ -324,7 +324,7 @@ class OfAnImage(Managed):
         monkeypatch.setattr(systemd_unit, "systemctl", self.changes)
         monkeypatch.setattr(files, "apply", self.changes)
         monkeypatch.setattr(parts, "ensure", self.changes)
-        monkeypatch.setattr(systemd_unit, "log_tail", lambda unit: "begins\nno NVSwitch answers")
+        monkeypatch.setattr(systemd_unit, "last_words", lambda unit, *programs: "no NVSwitch answers")
         monkeypatch.setattr(nvidia_fabric, "_POLL_S", 0.0)
 
     def show(self, unit: str) -> systemd_unit.Unit:

@@ -88,17 +88,17 @@ def test_a_systemd_that_hangs_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch
         FleetError, match=r"`systemctl start -- x` gave no answer in 0\.1 s; look at `systemctl list-jobs`"
     ):
         su.systemctl(["start", "--", "x"])
-    assert su.log_tail("x") == su.last_words("x") == "journalctl gave no answer in 0.1 s"
+    assert su.log_tail("x") == su.last_words("x", "y") == "journalctl gave no answer in 0.1 s"
 
 
 def test_the_last_words_are_the_unit_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """journalctl's --unit has systemd's lines on the unit, too: `Failed to start`, after what the process said."""
     journal = tmp_path / "journalctl"
-    text = "starting\\n Err: no GPU \\n"
     journal.write_text(
-        f'#!/bin/sh\ncase "$*" in *_SYSTEMD_UNIT=x.service*) printf "{text}";; *) echo "Failed to start x";; esac\n'
+        "#!/bin/sh\ncase $* in '_SYSTEMD_UNIT=x.service SYSLOG_IDENTIFIER=engine --lines 1 '*) echo Err: no GPU;;\n"
+        "*) echo Failed to start x;; esac\n"
     )
     journal.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert su.log_tail("x.service") == "Failed to start x"
-    assert su.last_words("x.service") == "starting; Err: no GPU"
+    assert su.last_words("x.service", "/usr/bin/engine") == "Err: no GPU"

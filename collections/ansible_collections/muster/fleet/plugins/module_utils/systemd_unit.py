@@ -207,10 +207,13 @@ def log_tail(unit: str) -> str:
     return _journal(["--unit", unit, "--lines", str(LOG_LINES)])
 
 
-def last_words(unit: str) -> str:
-    """What the unit's own processes said last, as one line; systemd, which has the last word on each unit, left out."""
-    said = _journal([f"_SYSTEMD_UNIT={unit}", "--lines", "3"])
-    return "; ".join(line.strip() for line in said.splitlines() if line.strip())
+def last_words(unit: str, *programs: str) -> str:
+    """The last line of the unit's program, without those of systemd and of the unit's other commands, which follow it.
+
+    `programs` are the files that ExecStart= may name.
+    """
+    said_by = [f"SYSLOG_IDENTIFIER={Path(program).name}" for program in programs]
+    return _journal([f"_SYSTEMD_UNIT={unit}", *said_by, "--lines", "1"])
 
 
 def _journal(which: Sequence[str]) -> str:

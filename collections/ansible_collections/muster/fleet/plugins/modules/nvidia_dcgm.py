@@ -219,7 +219,7 @@ def run_services(exports: bool, kernel_root: Path, *, act: bool) -> list[str]:
         try:
             done += [f"{action} {unit}" for action in systemd_unit.bring_up(wanted, act=act).actions]
         except FleetError as error:
-            said = [systemd_unit.last_words(unit), str(error)]
+            said = [systemd_unit.last_words(unit, _BINARIES.get(unit, unit)), str(error)]
             raise parts.Held(f"{unit} does not start: {'; '.join(filter(None, said))}") from error
     return done
 

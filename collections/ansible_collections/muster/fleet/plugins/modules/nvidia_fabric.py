@@ -112,6 +112,8 @@ IMAGE = "image"
 MANAGER = "nvidia-fabricmanager.service"
 IMEX = "nvidia-imex.service"
 _BINARIES = {MANAGER: "/usr/bin/nv-fabricmanager", IMEX: "/usr/bin/nvidia-imex"}
+# What a unit of theirs starts: the script of NVLink 5 starts nvlsm, too.
+_STARTS = {MANAGER: (_BINARIES[MANAGER], "/usr/bin/nvidia-fabricmanager-start.sh"), IMEX: (_BINARIES[IMEX],)}
 _NODES = "/etc/nvidia-imex/nodes_config.cfg"
 _UMAD = "/etc/modules-load.d/muster-nvlink5.conf"
 _POLL_S = 1.0
@@ -224,8 +226,8 @@ def _run_service(unit: str, changed: list[str], *, act: bool) -> None:
     try:
         decision = systemd_unit.bring_up(systemd_unit.Wanted(unit, restart_after=stale_after), act=act)
     except FleetError as error:
-        last = systemd_unit.log_tail(unit).splitlines()[-1:]
-        raise parts.Held(f"{unit} does not start: {'; '.join([*last, str(error)])}") from error
+        said = [systemd_unit.last_words(unit, *_STARTS[unit]), str(error)]
+        raise parts.Held(f"{unit} does not start: {'; '.join(filter(None, said))}") from error
     changed += [f"{action} {unit}" for action in decision.actions]
 
 
@@ -246,7 +248,7 @@ def _see_service(unit: str, platform: fabric.Platform, deadline_s: float) -> Non
             "fleet_nvidia_source"
         )
     if shown.active != "active":
-        last = "".join(systemd_unit.log_tail(unit).splitlines()[-1:])
+        last = systemd_unit.last_words(unit, *_STARTS[unit])
         why = f" ({last})" if last else ""
         raise parts.Held(
             f"{unit} is {shown.active}{why}; with fleet_nvidia_source: image it is for the image to start it"
