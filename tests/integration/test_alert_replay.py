@@ -31,7 +31,7 @@ BY_PROMETHEUS_ITSELF = {
 }
 CASES: Sequence[Case] = [case for case in cases() if case.alert not in BY_PROMETHEUS_ITSELF]
 # How often a target was read fine before it goes wrong.
-FINE_READS = 5
+FINE_READS = 4
 # Prometheus may be late on a busy machine; what is later than this has failed.
 GRACE_S = 20
 # Pages change at a moment that all of them know before it comes.

@@ -145,19 +145,29 @@ def test_what_takes_a_day_runs_faster_and_by_itself() -> None:
 
 
 def test_a_window_that_holds_too_few_reads_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a window of 3 s holds fewer than 4 reads"):
-        lanes([_replay(_alert(windows_s=(90,)))])
+    with pytest.raises(ValueError, match=r"a window of 6 s holds fewer than 4 reads"):
+        lanes([_replay(_alert(windows_s=(180,)))])
 
 
 SECONDS = [float(second) for second in range(200)]
 FIRED = [(12.0, "pending"), (13.0, "pending"), (14.0, "firing"), (15.0, "firing")]
 
 
-def _complaints(raised: list[tuple[float, str]], told: bool = True, over: bool = True) -> list[str]:
+def _complaints(raised: list[tuple[float, str]], told: bool = True, over: bool = True, given_up: int = 0) -> list[str]:
     replay = _replay()
     replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 14.5, told, over
     reads = [second + 0.4 for second in SECONDS]
-    return complaints(replay, Seen([reads], SECONDS, raised))
+    return complaints(replay, Seen([reads], SECONDS, raised, given_up))
+
+
+def test_a_counter_that_was_not_there_has_grown_at_its_second_read() -> None:
+    late = [(at + 2, state) for at, state in FIRED]
+    for fine, complains in (({GAUGE: "0x60"}, True), ({}, False)):
+        replay = _replay(wrong={GAUGE: "0+1x60"}, fine=fine)
+        replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 16.5, True, True
+        seen = Seen([[second + 0.4 for second in SECONDS]], SECONDS, late)
+        # A second is the step of the fleet here, in which it grows once.
+        assert bool(complaints(replay, seen)) == complains
 
 
 def test_an_alert_that_goes_as_it_must_is_no_complaint() -> None:
@@ -184,3 +194,8 @@ def test_an_alert_that_does_not_is_told(raised: list[tuple[float, str]], told: s
 def test_an_alertmanager_that_was_not_told_is_a_complaint() -> None:
     assert _complaints(FIRED, told=False) == ["Alertmanager was not told"]
     assert _complaints(FIRED, over=False) == ["Alertmanager was not told that it is over"]
+
+
+def test_reads_that_were_given_up_explain_a_complaint_and_are_none() -> None:
+    assert _complaints(FIRED, given_up=2) == []
+    assert _complaints(FIRED, told=False, given_up=2)[-1].startswith("2 reads of its hosts were given up")
