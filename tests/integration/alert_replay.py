@@ -14,26 +14,27 @@ from math import inf
 from typing import Any
 
 from .alert_cases.case import Case
-from .alert_courses import STEP_S, Course, course, parts, seconds, shown, windows_s
+from .alert_courses import STEP_S, Course, course, is_time, offsets_s, parts, seconds, shown, windows_s
 
 # Of Prometheus, in real time: it reads and evaluates that often, and a busy machine has as long for an answer.
 INTERVAL_S = 2.0
-# An hour takes two minutes then, and the shortest window, of five minutes, holds five reads. What takes more than
-# LONGEST_S runs faster still: so a day, the longest `for`, takes a minute.
-FACTOR, FASTEST, LONGEST_S = 30, 1440, 160
+# How much faster than in a fleet the time runs: each case has the first of these with which it takes LONGEST_S at most.
+# An hour takes two minutes by the first, and the shortest window, of five minutes, holds five reads; a day, which is
+# the longest `for`, takes one minute by the last.
+FACTORS, LONGEST_S = (30, 120, 1440), 160
 # Prometheus' times are whole milliseconds.
 _ROUNDING_S = 0.001
 # A rate over fewer reads is none.
 FEWEST_READS = 4
-# Faults that show after a while; their cases say by when. Those of ages, whose cases begin with a new one:
+# Faults that show after a while, as those of ages do: their cases say by when.
 SLOW = frozenset(
     {
-        "MusterAgentSilent", "MusterAuditNotRead", "MusterCertificatesNotChecked", "MusterControllerNoLeader",
-        "MusterGateNotChecked", "MusterSnapshotOld",
         # Joins that end, and those that add up.
         "MusterJoinsStalled", "MusterJoinsFast",
         # Rates that are over their limit after two reads.
         "MusterApiThrottled", "MusterMemoryLow",
+        # What was not there an hour ago: here it was, a replay before.
+        "MusterXidWarned",
     }
 )  # fmt: skip
 _TOKEN = re.compile(r"[a-zA-Z_:][\w:]*")
@@ -51,7 +52,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert of the rules with what it takes: words in it and in what it reads, its `for` and its windows."""
+    """An alert of the rules with what it takes: words in it and in what it reads, its `for`, windows and offsets."""
 
     name: str
     group: str
@@ -60,6 +61,12 @@ class Alert:
     keep_s: float
     words: frozenset[str]
     windows_s: tuple[float, ...]
+    offset_s: float = 0
+
+    @property
+    def memory_s(self) -> float:
+        """How long it knows of what is over."""
+        return max((*self.windows_s, self.offset_s))
 
 
 @dataclass
@@ -82,8 +89,19 @@ class Replay:
     @cached_property
     def factor(self) -> float:
         """How much faster its time runs."""
-        longest_s = self.due_s + max(self.alert.windows_s, default=0)
-        return FACTOR if longest_s / FACTOR <= LONGEST_S else FASTEST
+        takes_s = self.alert.offset_s + self.due_s + self.alert.memory_s
+        return next((factor for factor in FACTORS if takes_s / factor <= LONGEST_S), FACTORS[-1])
+
+    @property
+    def lead_s(self) -> float:
+        """In real time: how long all is fine before anything goes wrong."""
+        return self.alert.offset_s / self.factor
+
+    @cached_property
+    def slow(self) -> bool:
+        """Whether its fault shows after a while: as a time that stands still, and gets old."""
+        times = [course(values) for name, values in self.case.wrong.items() if is_time(name)]
+        return self.alert.name in SLOW or any(not one.growth for one in times)
 
     @cached_property
     def known(self) -> int:
@@ -104,12 +122,12 @@ class Replay:
     @property
     def due_s(self) -> float:
         """When it is to fire: in the time of the fleet, from the beginning of the wrong series."""
-        return seconds(self.case.after) if self.alert.name in SLOW else self.settled_s + self.alert.for_s
+        return seconds(self.case.after) if self.slow else self.settled_s + self.alert.for_s
 
     @property
     def kept_s(self) -> float:
         """In real time: how long its alert may fire after the fault."""
-        return (max(self.alert.windows_s, default=0) + self.alert.keep_s) / self.factor
+        return (self.alert.memory_s + self.alert.keep_s) / self.factor
 
     def expected(self) -> dict[str, str]:
         """Labels of its alert."""
@@ -157,6 +175,7 @@ def alerts_of(groups: Iterable[Mapping[str, Any]]) -> dict[str, Alert]:
                 seconds(rule.get("keep_firing_for", "0s")),
                 frozenset(word for text in texts for word in _TOKEN.findall(text)),
                 tuple(window for text in texts for window in windows_s(text)),
+                max((offset for text in texts for offset in offsets_s(text)), default=0),
             )
     return alerts
 
