@@ -16,9 +16,10 @@ _LABEL = re.compile(r'([a-zA-Z_]\w*)="([^"]*)"')
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 _WINDOW = re.compile(r"\[([^\]]*)\]")
+_OFFSET = re.compile(r"\boffset (\S+?)(?=[\s)]|$)")
 # What is for each second of the fleet's time, or looks at times in other ways than by a window.
 _RATE = re.compile(r"\brate\(")
-_UNKNOWN = re.compile(r"\b(irate|deriv|predict_linear|offset)\b|@ ")
+_UNKNOWN = re.compile(r"\b(irate|deriv|predict_linear)\b|@ ")
 
 
 def seconds(duration: str) -> float:
@@ -74,6 +75,11 @@ def course(notation: str) -> Course:
     return Course(tuple(values), growth, settled)
 
 
+def is_time(series: str) -> bool:
+    """Whether a series tells a moment, by its name."""
+    return parts(series)[0].endswith(("_timestamp_seconds", "node_time_seconds"))
+
+
 def shown(series: Mapping[str, Course], step: int, known: int, now_s: float) -> list[tuple[str, float]]:
     """What an exporter shows at a step, at the real time `now_s`.
 
@@ -83,14 +89,18 @@ def shown(series: Mapping[str, Course], step: int, known: int, now_s: float) -> 
     for name, one in series.items():
         value = one.at(step, known)
         if value is not None:
-            is_time = parts(name)[0].endswith("_timestamp_seconds")
-            found.append((name, now_s - STEP_S * step + value if is_time else value))
+            found.append((name, now_s - STEP_S * step + value if is_time(name) else value))
     return found
 
 
 def windows_s(expression: str) -> list[float]:
     """The windows over which an expression looks back. Raises ValueError for one of another kind than `[5m]`."""
     return [seconds(window) for window in _WINDOW.findall(expression)]
+
+
+def offsets_s(expression: str) -> list[float]:
+    """How far back an expression looks for what was then. Raises ValueError for one of another kind than `5m`."""
+    return [seconds(offset) for offset in _OFFSET.findall(expression)]
 
 
 def faster(expression: str, factor: float) -> str:
@@ -100,6 +110,7 @@ def faster(expression: str, factor: float) -> str:
     for start in reversed([one.start() for one in _RATE.finditer(expression)]):
         end = _closing(expression, expression.index("(", start)) + 1
         expression = f"{expression[:start]}({expression[start:end]} / {factor:g}){expression[end:]}"
+    expression = _OFFSET.sub(lambda offset: f"offset {_milliseconds(seconds(offset[1]) / factor)}", expression)
     return _WINDOW.sub(lambda window: f"[{_milliseconds(seconds(window[1]) / factor)}]", expression)
 
 

@@ -22,7 +22,7 @@ from tests.support.monitoring_files import render
 from .alert_courses import faster_groups
 from .alert_replay import INTERVAL_S, Replay, Seen, page, targets_of
 from .kube import Part, ended, free_ports, until
-from .monitoring_pair import VARIABLES, arguments, program
+from .monitoring_pair import DISK_MIB, VARIABLES, arguments, program
 
 # A series of each group of rules: it has a value for each evaluation.
 EVALUATED = "replay:evaluated"
@@ -59,26 +59,29 @@ class Fleet:
         """What each replay's Prometheus has of it."""
         found = {}
         for port, lane in self.lanes.items():
-            alerts, evaluated, up = (_samples(port, f"{name}[1h]") for name in ("ALERTS", EVALUATED, "up"))
+            names = ("ALERTS", EVALUATED, "scrape_duration_seconds")
+            alerts, evaluated, reads = (_samples(port, name) for name in names)
             for replay in lane:
-                expected = replay.expected().items()
+                expected, hosts = replay.expected().items(), replay.hosts()
+                own = [values for labels, values in reads if (labels["job"], labels["instance"]) in hosts]
+                raised = [(labels["alertstate"], values) for labels, values in alerts if expected <= labels.items()]
                 found[replay.number] = Seen(
-                    [times for labels, times in up if (labels["job"], labels["instance"]) in replay.hosts()],
-                    next(times for labels, times in evaluated if labels["evaluated"] == replay.alert.group),
-                    sorted(
-                        (at, labels["alertstate"])
-                        for labels, times in alerts
-                        if expected <= labels.items()
-                        for at in times
-                    ),
+                    [[at for at, _ in values] for values in own],
+                    next([at for at, _ in times] for labels, times in evaluated if _is_of(labels, replay)),
+                    sorted((at, state) for state, values in raised for at, _ in values),
+                    sum(took_s >= INTERVAL_S for values in own for _, took_s in values),
                 )
         return found
 
 
-def _samples(port: int, expression: str) -> list[tuple[dict[str, str], list[float]]]:
-    """Each series of a Prometheus, with the times of its values."""
-    found = _get(port, f"/api/v1/query?query={quote(expression)}")["data"]["result"]
-    return [(one["metric"], [at for at, _ in one["values"]]) for one in found]
+def _is_of(labels: Mapping[str, str], replay: Replay) -> bool:
+    return labels["evaluated"] == replay.alert.group
+
+
+def _samples(port: int, name: str) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+    """Each series of a name that a Prometheus has, with times and values of the last hour."""
+    found = _get(port, f"/api/v1/query?query={quote(f'{name}[1h]')}")["data"]["result"]
+    return [(one["metric"], [(at, float(value)) for at, value in one["values"]]) for one in found]
 
 
 def _get(port: int, path: str) -> Any:
@@ -151,8 +154,11 @@ def _alertmanager(role: Path, port: int) -> Part:
 
 def _prometheus(role: Path, place: Path, port: int) -> Part:
     given = [one for one in arguments(role / "prometheus.default") if not one.startswith("--web.listen-address")]
-    own = [f"--web.listen-address=127.0.0.1:{port}", "--config.file=/mnt/prometheus.yml", "--storage.tsdb.path=/mnt/d"]
-    return Part([*program("/usr/bin/prometheus", place), *given, *own], place / "log")
+    (place / "data").mkdir()
+    own = [f"--web.listen-address=127.0.0.1:{port}", "--config.file=/mnt/prometheus.yml"]
+    # In memory: it waits for no disk that others keep busy.
+    command = [*program("/usr/bin/prometheus", place, DISK_MIB), *given, *own, "--storage.tsdb.path=/mnt/data"]
+    return Part(command, place / "log")
 
 
 def _rules(groups: Sequence[Mapping[str, Any]], factor: float) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.alert_cases.case import Case
 from tests.integration.alert_courses import course, faster, faster_groups, seconds, shown
-from tests.integration.alert_replay import FASTEST, Alert, Replay, Seen, alerts_of, complaints, lanes, page, targets_of
+from tests.integration.alert_replay import FACTORS, Alert, Replay, Seen, alerts_of, complaints, lanes, page, targets_of
 
 UP = 'up{job="node",instance="a",rack="r"}'
 GAUGE = 'node_bad{instance="a",what="disk"}'
@@ -86,6 +86,7 @@ def test_windows_rates_and_for_are_those_of_a_faster_time() -> None:
         'sum((rate(a{b=~"x|(y)"}[10000ms]) / 30)) / (rate(c[180000ms]) / 30) > 1'
     )
     assert faster("increase(a[15m]) > 2", 30) == "increase(a[30000ms]) > 2"
+    assert faster("(a unless a offset 1h)", 30) == "(a unless a offset 120000ms)"
     rule = {"alert": "A", "expr": "up == 0", "for": "1m", "keep_firing_for": "5m", "labels": {}}
     assert faster_groups([{"name": "g", "rules": [rule]}], 30) == [
         {"name": "g", "rules": [{**rule, "for": "2000ms", "keep_firing_for": "10000ms"}]}
@@ -93,7 +94,7 @@ def test_windows_rates_and_for_are_those_of_a_faster_time() -> None:
     assert seconds("1d") == 86400
 
 
-@pytest.mark.parametrize("expression", ["irate(a[5m])", "a offset 5m", "deriv(a[5m])", "a @ 1"])
+@pytest.mark.parametrize("expression", ["irate(a[5m])", "deriv(a[5m])", "a @ 1"])
 def test_what_looks_at_times_in_another_way_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match="say in faster"):
         faster(expression, 30)
@@ -140,24 +141,46 @@ def test_what_looks_at_all_hosts_is_in_a_lane_without_others_that_show_the_same(
 
 def test_what_takes_a_day_runs_faster_and_by_itself() -> None:
     slow = _replay(_alert(for_s=86400), number=2)
-    assert slow.factor == FASTEST
+    assert slow.factor == FACTORS[-1]
     assert len(lanes([_replay(), slow])) == 2
 
 
+def test_what_was_there_an_hour_ago_is_fine_for_an_hour_first() -> None:
+    rule = {"alert": "MusterBad", "expr": "node_bad unless node_bad offset 1h", "labels": {"severity": "page"}}
+    replay = _replay(alerts_of([{"name": "g", "rules": [rule]}])["MusterBad"])
+    assert replay.lead_s == replay.kept_s == 3600 / replay.factor
+
+
+def test_a_time_that_stands_still_is_a_fault_that_shows_after_a_while() -> None:
+    name = 'muster_seen_timestamp_seconds{instance="a"}'
+    assert _replay(wrong={name: "0x60"}, after="5m").due_s == 300
+    assert _replay(wrong={name: "0+30x60", GAUGE: "1x60"}).due_s == 30 + 60
+
+
 def test_a_window_that_holds_too_few_reads_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a window of 3 s holds fewer than 4 reads"):
-        lanes([_replay(_alert(windows_s=(90,)))])
+    with pytest.raises(ValueError, match=r"a window of 6 s holds fewer than 4 reads"):
+        lanes([_replay(_alert(windows_s=(180,)))])
 
 
 SECONDS = [float(second) for second in range(200)]
 FIRED = [(12.0, "pending"), (13.0, "pending"), (14.0, "firing"), (15.0, "firing")]
 
 
-def _complaints(raised: list[tuple[float, str]], told: bool = True, over: bool = True) -> list[str]:
+def _complaints(raised: list[tuple[float, str]], told: bool = True, over: bool = True, given_up: int = 0) -> list[str]:
     replay = _replay()
     replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 14.5, told, over
     reads = [second + 0.4 for second in SECONDS]
-    return complaints(replay, Seen([reads], SECONDS, raised))
+    return complaints(replay, Seen([reads], SECONDS, raised, given_up))
+
+
+def test_a_counter_that_was_not_there_has_grown_at_its_second_read() -> None:
+    late = [(at + 2, state) for at, state in FIRED]
+    for fine, complains in (({GAUGE: "0x60"}, True), ({}, False)):
+        replay = _replay(wrong={GAUGE: "0+1x60"}, fine=fine)
+        replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 16.5, True, True
+        seen = Seen([[second + 0.4 for second in SECONDS]], SECONDS, late)
+        # A second is the step of the fleet here, in which it grows once.
+        assert bool(complaints(replay, seen)) == complains
 
 
 def test_an_alert_that_goes_as_it_must_is_no_complaint() -> None:
@@ -184,3 +207,8 @@ def test_an_alert_that_does_not_is_told(raised: list[tuple[float, str]], told: s
 def test_an_alertmanager_that_was_not_told_is_a_complaint() -> None:
     assert _complaints(FIRED, told=False) == ["Alertmanager was not told"]
     assert _complaints(FIRED, over=False) == ["Alertmanager was not told that it is over"]
+
+
+def test_reads_that_were_given_up_explain_a_complaint_and_are_none() -> None:
+    assert _complaints(FIRED, given_up=2) == []
+    assert _complaints(FIRED, told=False, given_up=2)[-1].startswith("2 reads of its hosts were given up")
