@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable
 
+import jinja2
 import pytest
+import yaml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.dcgm import COUNTER_TABLE
 
+from gpu_burnin.hardware.xid import Runtime
 from gpu_burnin.node.watch.numbers import Look, page
 from gpu_burnin.report.openmetrics import to_openmetrics
 from gpu_burnin.telemetry.vitals import Vital, Vitals
 from tests.support.sample_nodes import SAMPLES
-from tests.support.series_budget import DECLARED, FLEET_NODES, FLEET_SERIES, NODE_SERIES, kept, of_page, too_many
+from tests.support.series_budget import DECLARED, FLEET_NODES, FLEET_SERIES, NODE_SERIES, ROLE, kept, of_page, too_many
 
+HOST_METRICS = ROLE.parent / "host_metrics"
 GPUS = 8
 CODE = """
 import json
@@ -27,8 +32,8 @@ with Nvml() as nvml:
 """
 # Boards with NVSwitches: what counts the links differs with NVLink 5.
 BOARDS = {"NVLink 4": "model = h200-sxm\ngpus = 8\n", "NVLink 5": "model = h200-sxm\ngpus = 8\nnvlink_version = 7\n"}
-# Those that tell somebody something; each GPU of the node has had both.
-CLASSES = ("revoke", "warn")
+# Each GPU of the node has had an XID of each.
+CLASSES = (*Runtime, "unknown")
 
 
 @pytest.fixture(params=BOARDS)
@@ -43,6 +48,7 @@ def agent(request: pytest.FixtureRequest, run_python: Callable[..., subprocess.C
         GPUS,
         {(gpu.pci_bus_id, kind): 1 for gpu in gpus for kind in CLASSES},
         {gpu.uuid: 18 for gpu in gpus},
+        burning=True,
     )
     return of_page(page(look, 0))
 
@@ -56,6 +62,28 @@ def test_an_agent_shows_what_is_declared_at_most(agent: Counter[str]) -> None:
 def test_a_burnin_shows_what_is_declared_at_most(name: str) -> None:
     shown = of_page(to_openmetrics(SAMPLES[name]()[0]))
     assert shown["gpu_burnin_gpu_verdict"] == 3 * GPUS
+    assert too_many("node", shown) == []
+
+
+GROUPS = ("etcd", "kube_apiserver", "api_loadbalancer", "gpu_nodes", "system_nodes", "monitoring")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_host_has_no_more_units_and_certificates_than_are_declared(group: str) -> None:
+    variables = yaml.safe_load((HOST_METRICS / "vars/main.yml").read_text())
+    environment = jinja2.Environment()
+    environment.filters["intersect"] = lambda one, other: [name for name in one if name in other]
+    text = environment.from_string(variables["__host_metrics_units"]).render(
+        group_names=[group], fleet_api_local_balancer=True
+    )
+    units = ast.literal_eval(text.strip())
+    files = variables["__host_metrics_certificates_of"]
+    certificates = len(files["all"]) + len(files[group])
+    shown = {
+        "node_systemd_unit_state": len(units),
+        "muster_certificate_expires_timestamp_seconds": certificates,
+        "muster_certificate_issued_timestamp_seconds": certificates,
+    }
     assert too_many("node", shown) == []
 
 
