@@ -17,6 +17,8 @@ CLIENTS = 3
 # One more asks anew after so long; the others wait for an answer as long as they have to.
 PROBE_TIMEOUT_S = 2.0
 GO_ON_S = 120
+# A namespace goes with all that is in it: so long, and the longer the more was written.
+REMOVED_S, REMOVED_PER_S = 180, 20
 
 
 class Clients:
@@ -70,7 +72,8 @@ class Clients:
     def remove(self) -> None:
         """Remove what they wrote, to its end."""
         names = [writer.namespace for writer in self._all()]
-        done = self.fleet.kubectl("delete", "namespace", *names, "--ignore-not-found", "--timeout=180s")
+        timeout_s = REMOVED_S + len(self.acknowledged()) // REMOVED_PER_S
+        done = self.fleet.kubectl("delete", "namespace", *names, "--ignore-not-found", f"--timeout={timeout_s}s")
         assert done.rc == 0, done.err
 
     def _all(self) -> list[Writer]:
