@@ -192,9 +192,10 @@ def kubeconfig_for(server: str, state: Path) -> Path:
 def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Path, refusing: str, wanted: str) -> None:
     """As the admin, whose certificate has ended here."""
     programs = {"kubelet": {"running": "1.36.1", "wanted": wanted, "current": False}}
+    said = {"sick": "", "served": True, "leads": False, "room": "", "closed": False}
     params = {
         "groups": {"gpu_nodes": ["gpu-1"]}, "part": "nodes", "judge": True, "domain": "muster.dev",
-        "facts": {"gpu-1": {"programs": programs, "sick": "", "leads": False, "room": "", "closed": False}},
+        "facts": {"gpu-1": {"programs": programs, **said}},
         "kubeconfig": str(kubeconfig_for(refusing, state)),
     }  # fmt: skip
     module: Any = SimpleNamespace(params=params)

@@ -83,7 +83,7 @@ def upgrade(tmp_path: Path, ansible_playbook: Playbook) -> Callable[..., tuple[b
         if "etcd" in names:
             runs = {"etcd": {"running": "3.6.15" if "etcd" in old else "3.6.16", "wanted": "3.6.16"}}
             runs["etcd"]["current"] = "etcd" not in old
-        found = {"programs": runs, "sick": "", "leads": False, "room": "", "closed": False}
+        found = {"programs": runs, "sick": "", "served": True, "leads": False, "room": "", "closed": False}
         return {"upgrade_found": found, **more}
 
     def run(
