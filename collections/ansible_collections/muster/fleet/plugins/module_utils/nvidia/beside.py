@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import installed
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import installed, lacking
 
 IMAGE, DEBIAN = "image", "debian"
 # As roles/nvidia_container_toolkit/vars/main.yml has it.
@@ -51,4 +51,4 @@ def missing(wanted: Mapping[str, str], run: Run) -> list[str]:
         there = {package.name: package for package in installed(run, wanted)}
     except CommandError:
         return list(wanted)
-    return [name for name, version in wanted.items() if name not in there or not there[name].fits(version)]
+    return lacking(wanted, there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
@@ -43,6 +43,11 @@ class Package:
     def fits(self, version: str) -> bool:
         """Whether it is whole and of that version, given in full or upstream's; empty: of any."""
         return self.state == "installed" and version in ("", self.version, self.upstream)
+
+
+def lacking(wanted: Mapping[str, str], there: Mapping[str, Package]) -> list[str]:
+    """Of {package: version} those that are not there whole and of that version."""
+    return [name for name, version in wanted.items() if name not in there or not there[name].fits(version)]
 
 
 def upstream(version: str) -> str:

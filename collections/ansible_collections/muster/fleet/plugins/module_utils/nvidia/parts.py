@@ -10,14 +10,13 @@ from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed, lacking
 
 REPOSITORY_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "repository_url": {"type": "str", "default": ""},
     "repository_key": {"type": "str", "default": "", "no_log": False},
     "repository_fingerprint": {"type": "str", "default": ""},
 }
-_WHOLE = "installed"
 
 
 class Held(Exception):
@@ -56,7 +55,7 @@ def ensure(
     """
     known = _installed([*wanted, *(f"{stem}*" for stem in numbered)], run)
     have = {package: known[package] for package in wanted if package in known}
-    missing = [package for package, version in wanted.items() if not _fits(have.get(package), version)]
+    missing = lacking(wanted, have)
     folders = [files.DirectorySpec("/etc/apt/keyrings"), files.DirectorySpec("/etc/apt/preferences.d")]
     sources = apt.repository_files(source) if source is not None else ()
     changed = list(files.apply(sources, folders if sources else (), check=not act).changed_files)
@@ -87,7 +86,3 @@ def _installed(names: Iterable[str], run: Run) -> dict[str, Package]:
         return {package.name: package for package in installed(run, names)}
     except CommandError as error:
         raise FleetError(str(error)) from error
-
-
-def _fits(package: Package | None, version: str) -> bool:
-    return package is not None and package.state == _WHOLE and version in ("", package.version, package.upstream)
