@@ -1,6 +1,6 @@
 """One NVIDIA GPU through CuPy, which is imported only when it is opened.
 
-Not yet run on hardware: tests drive it against a recording fake of CuPy (order and arguments of calls).
+Without a GPU, tests drive it against a recording fake of CuPy (order and arguments of calls).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels as functions of the device: compiled by NVRTC, loaded by CuPy. Loading was not yet run on hardware."""
+"""Kernels as functions of the device: compiled by NVRTC, loaded by CuPy."""
 
 from __future__ import annotations
 

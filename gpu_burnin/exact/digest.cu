@@ -1,4 +1,4 @@
-// What reads results: digest of every product, keeping a bad one, Freivalds' value. Not yet run on hardware.
+// What reads results: digest of every product, keeping a bad one, Freivalds' value.
 //
 // Each kernel does what the function of the same meaning in digest.py or freivalds.py does, integer for integer. The
 // digest of a word that holds an integer below 2^31 takes 12 integer operations: place 1, key 8, multiply-add 1,

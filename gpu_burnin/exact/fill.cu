@@ -1,4 +1,4 @@
-// Products: filling of operands, launch counter. Not yet run on hardware. Compiled by NVRTC; needs no CUDA headers.
+// Products: filling of operands, launch counter. Compiled by NVRTC; needs no CUDA headers.
 // Each kernel does what the function of the same meaning in operands.py does, integer for integer.
 
 // 2^e as a double, -1022 <= e <= 1023.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,10 +217,15 @@ class ProductUnit:
         return self._cases[pair]
 
     def run(
-        self, pairs: Sequence[Pair], expected: Sequence[Expected], fault: Fault | None = None, fault_seed: int = 0
+        self,
+        pairs: Sequence[Pair],
+        expected: Sequence[Expected],
+        fault: Fault | None = None,
+        fault_seed: int = 0,
+        enqueued: Callable[[], None] | None = None,
     ) -> Batch:
         """Multiply pair after pair and verify each; `fault` changes the last, at a place that depends on
-        `fault_seed` (self-test and --inject only).
+        `fault_seed` (self-test and --inject only). `enqueued` is called before the wait for the last of them.
 
         Raises ValueError when a product would expect the digest of the one before it: a stale result would
         look right.
@@ -241,6 +246,8 @@ class ProductUnit:
             if want.w is not None and want.v is not None:  # the result is needed before the next one replaces it
                 value = self.products.bilinear(self.c, want.w, want.v, self._scales[pair])
                 seconds += self._collect(waiting, outcomes, value)
+        if enqueued is not None:
+            enqueued()
         seconds += self._collect(waiting, outcomes, None)
         return Batch(tuple(outcomes), seconds, changed)
 

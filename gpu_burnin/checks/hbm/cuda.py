@@ -1,4 +1,4 @@
-"""The memory test on one NVIDIA GPU. Not yet run on hardware: tests drive it with a stand-in for CuPy that runs the
+"""The memory test on one NVIDIA GPU. Without a GPU, tests drive it with a stand-in for CuPy that runs the
 same kernels compiled for the host.
 """
 

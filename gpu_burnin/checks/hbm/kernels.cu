@@ -1,4 +1,4 @@
-// The memory test: one writing and one comparing kernel for each kind of pattern. Not yet run on hardware.
+// The memory test: one writing and one comparing kernel for each kind of pattern.
 //
 // Compiled by NVRTC; needs no CUDA headers. The words are those of patterns.Pattern.words, made in registers. Memory is
 // accessed 16 bytes at a time, UNROLL accesses of a thread in flight. What bounds them is memory: an H200 brings

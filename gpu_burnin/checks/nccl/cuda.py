@@ -1,4 +1,7 @@
-"""Collectives of the CUDA device: NCCL moves and adds, own kernels fill and compare. Not yet run on hardware."""
+"""Collectives of the CUDA device: NCCL moves and adds, own kernels fill and compare.
+
+On hardware it ran with one rank: between GPUs it was not tried.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,6 @@ _KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 _BLOCKS_PER_SM = 8
 # When all others have been heard of, a rank that hung has been killed: then an abort has nothing to wait for.
 _GIVE_UP_S = 20.0
-_OPEN_FILES = "/proc/self/fd/"
 # cudaErrorNotReady (driver_types.h).
 _NOT_READY = 600
 # Words of a report where the wrong elements and the counters of the sources start.
@@ -282,12 +284,13 @@ class Log:
 
     def start(self) -> None:
         """Has to come before the first call of the library."""
-        named = os.environ.get("NCCL_DEBUG_FILE", "")
-        if named.startswith(_OPEN_FILES):
-            self._fd = int(named.removeprefix(_OPEN_FILES))
+        named, own = os.environ.get("NCCL_DEBUG_FILE", ""), f"/proc/{os.getpid()}/fd/"
+        if named.startswith(own):
+            self._fd = int(named.removeprefix(own))
             return
+        # By process: a child inherits the variable, and not the file.
         self._fd = os.memfd_create("gpu-burnin-nccl-log")
-        nccl.prepare_environment(f"{_OPEN_FILES}{self._fd}", os.environ)
+        nccl.prepare_environment(f"{own}{self._fd}", os.environ)
 
     def size(self) -> int:
         """Bytes until now."""

@@ -1,4 +1,4 @@
-// The payload of collectives and its comparison, made in registers. Not yet run on hardware. The same as sent_bits and
+// The payload of collectives and its comparison, made in registers. The same as sent_bits and
 // expected_bits of operations.py, bit for bit; tests compare the two with the kernels compiled for the host.
 
 // Bits of an integer that the type holds exactly.

@@ -1,6 +1,6 @@
 """The link of one GPU: pinned host memory, copies in streams of their own, timed by events, verified by a kernel.
 
-Not yet run on hardware: tests drive it against a recording stand-in for CuPy that also runs the kernels, compiled for
+Without a GPU, tests drive it against a recording stand-in for CuPy that also runs the kernels, compiled for
 the host. Copies in one direction are in one stream, so they arrive in order; a duplex batch starts both by one event.
 """
 

@@ -1,4 +1,4 @@
-// Copies between host and GPU: filling a source and looking into a slot. Not yet run on hardware. Compiled by NVRTC;
+// Copies between host and GPU: filling a source and looking into a slot. Compiled by NVRTC;
 // needs no CUDA headers. The words are those of exact.random_words.
 
 extern "C" __global__ void pcie_fill(u64* to, u64 words, u64 key) {

@@ -109,18 +109,24 @@ class Load:
         """How many products fill some seconds of the device; at least the two of the edges."""
         return max(2, int(seconds / max(self.product_s, 1e-6)))
 
-    def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
-        """Make `products` (2 or more) and wait for them.
+    def burst(
+        self,
+        products: int,
+        faults: tuple[str, ...] = (),
+        edge: str = FALLING,
+        enqueued: Callable[[], None] | None = None,
+    ) -> Burst:
+        """Make `products` (2 or more) and wait for them; `enqueued` is called before the wait.
 
         `faults` of gpu_burnin.exact.faults change the product at `edge`, RISING or FALLING.
         """
         fault = FAULTS[faults[0]] if faults else None
         if fault is not None and edge == RISING:
             first = self._run(1, fault, RISING)
-            rest = self._run(products - 1)
+            rest = self._run(products - 1, enqueued=enqueued)
             wrong = (*first.wrong, *rest.wrong)
             return Burst(products, first.seconds + rest.seconds, wrong, first.changed_bits)
-        return self._run(products, fault)
+        return self._run(products, fault, enqueued=enqueued)
 
     def burst_for(
         self, seconds: float, faults: tuple[str, ...] = (), now: Callable[[], float] = time.monotonic
@@ -144,9 +150,11 @@ class Load:
         wrong = tuple(wrong for burst in bursts for wrong in burst.wrong)
         return Burst(products, sum(burst.seconds for burst in bursts), wrong)
 
-    def _run(self, products: int, fault: Fault | None = None, only: str = "") -> Burst:
+    def _run(
+        self, products: int, fault: Fault | None = None, only: str = "", enqueued: Callable[[], None] | None = None
+    ) -> Burst:
         pairs = [next(self._pairs) for _ in range(products)]
-        batch = self.unit.run(pairs, [self._expected[pair] for pair in pairs], fault, self.ctx.seed)
+        batch = self.unit.run(pairs, [self._expected[pair] for pair in pairs], fault, self.ctx.seed, enqueued)
         last = len(pairs) - 1
         wrong = tuple(
             Wrong(only or (RISING if index == 0 else FALLING if index == last else HIGH), pair, outcome)

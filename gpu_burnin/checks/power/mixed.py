@@ -2,7 +2,7 @@
 
 Everything a GPU can do draws power at the same time: tensor cores, memory, PCIe and NVLink. Products are verified one
 by one, and the check's claim is theirs. Copies are load: they come over each other, so only the last ones, which lie in
-memory at the end, can be verified, and it is counted how many of all that is. Not yet run on hardware.
+memory at the end, can be verified, and it is counted how many of all that is. Between GPUs not yet run on hardware.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu_burnin.types import JSON, Reason
 # copies beside them are few.
 _ROUND_S, _ROUND_SIMULATED_S = 0.1, 0.01
 # Copies of the first round; from then on as many as fit into a round. A driver takes some thousand launches and then
-# keeps the host until there is room: products that come after more copies would begin when the copies are nearly over.
+# keeps the host until there is room.
 _FIRST_COPIES, _MOST_COPIES = 2, 512
 # From the last GPU's word that it is ready to the common start.
 _LEAD_S = 0.02
@@ -196,23 +196,29 @@ class MixedLoad:
         self._clock.until(self.done.started_s)
         while self.done.rounds == 0 or (self._clock.now() < until_s and not self.done.reasons):
             self._ctx.progress({"phase": "mixed load"})
-            injects = self.done.rounds == 0
-            if self._pcie is not None:
-                self._pcie.begin("duplex", self.done.host.copies, load=True)
-            if self._nvlink is not None and self._to is not None:
-                self._nvlink.begin(self._to, "write", self.done.peer.copies)
-            self._products(injects)
+            self._products(injects=self.done.rounds == 0)
             if self._pcie is not None:
                 self.done.host.add(self._pcie.finish(), 2, self._round_s)
             if self._nvlink is not None and self._to is not None:
                 self.done.peer.add(self._nvlink.finish(), 1, self._round_s)
             self.done.rounds += 1
 
+    def _begin_copies(self) -> None:
+        """After the products: they wait for copies that come before them, as an H100 and an H200 showed.
+
+        What the last round has read goes to the host by the engine of copies, and the next products of the same
+        stream come behind all that waits there.
+        """
+        if self._pcie is not None:
+            self._pcie.begin("duplex", self.done.host.copies, load=True)
+        if self._nvlink is not None and self._to is not None:
+            self._nvlink.begin(self._to, "write", self.done.peer.copies)
+
     def _products(self, injects: bool) -> None:
-        """One round of products; faults are injected here too, for a run that has no waves."""
+        """One round of products with copies beside; faults are injected here too, for a run that has no waves."""
         faults = ("bitflip",) if injects and "wrong_edge" in self._ctx.inject else ()
         faults = ("skipped_launch",) if injects and "idle" in self._ctx.inject else faults
-        burst = self._load.burst(self._load.count_for(self._round_s), faults)
+        burst = self._load.burst(self._load.count_for(self._round_s), faults, enqueued=self._begin_copies)
         self.done.products += burst.products - len(burst.wrong)
         self.done.busy_s += burst.seconds
         if burst.wrong:

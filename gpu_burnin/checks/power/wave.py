@@ -7,7 +7,7 @@ the same edges, without another word between them.
 
 What is told of the edges is the host's clock just before the first launch and just after the last result; how long
 the GPU worked is by events of the device. NVML's power is an average over a second on most models, so it is no
-evidence of waves and is never used as such. Not yet run on hardware.
+evidence of waves and is never used as such.
 """
 
 from __future__ import annotations

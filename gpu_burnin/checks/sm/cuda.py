@@ -1,4 +1,4 @@
-"""Runs the SM kernels on a GPU through CuPy. Not yet run on hardware: tests drive it with a stand-in for CuPy
+"""Runs the SM kernels on a GPU through CuPy. Without a GPU, tests drive it with a stand-in for CuPy
 that runs the same kernels compiled for the host.
 """
 

@@ -1,4 +1,4 @@
-// The SM kernels: what golden.py defines, thread by thread. Not yet run on hardware.
+// The SM kernels: what golden.py defines, thread by thread.
 //
 // Compiled by NVRTC, without headers. primitives.cuh holds everything that only a GPU has; this is plain C++ on top of
 // it and of CUDA's intrinsics, so that tests can compile it for the host. Intrinsics that name their rounding are never

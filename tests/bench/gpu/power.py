@@ -1,7 +1,7 @@
 """Measurements of the power check on one GPU: power reached beside the limit, and how well waves keep their edges.
 
 Power is the rise of the GPU's energy counter by the time it took, as the burn-in judges it. Figures of one run on one
-machine: printed, never asserted. Not yet run on hardware.
+machine: printed, never asserted.
 """
 
 from __future__ import annotations

@@ -253,8 +253,17 @@ def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: Fake
     assert fake.names() == ["record", "count_launch", "digest_fp32", "record", "wait"]
     assert collected.seconds == pytest.approx(0.001)
     assert len(collected.observed) == 1
+
+
+def test_collecting_nothing_reads_nothing(
+    fake: FakeCupy, products: CudaProducts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch begins with it, beside copies to the host that a read would wait for."""
+    monkeypatch.setattr(products, "_state_words", lambda: pytest.fail("the state was read"))
+    fake.calls.clear()
     empty = products.collect()
     assert (empty.observed, empty.kept, empty.seconds) == ((), None, 0.0)
+    assert fake.names() == []
 
 
 def test_raw_access_moves_single_elements_in_storage_order(products: CudaProducts) -> None:

@@ -375,6 +375,14 @@ def test_the_log_is_kept_in_memory_and_read_from_where_a_communicator_starts(
     assert again.size() > 0, "the library opens its file once, so a later port reads the same"
 
 
+def test_a_process_that_inherits_the_log_of_its_parent_makes_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG_FILE", f"/proc/{os.getppid()}/fd/5")
+    log = Log()
+    log.start()
+    assert log.size() == 0
+    assert os.environ["NCCL_DEBUG_FILE"].startswith(f"/proc/{os.getpid()}/fd/")
+
+
 def test_a_failing_device_is_a_device_error(nccl_port: CudaNccl, nccl_gpu: FakeGpu) -> None:
     nccl_gpu.failures["nccl_fill"] = nccl_gpu.runtime.CUDARuntimeError(700, "illegal address")
     with pytest.raises(DeviceError, match="launching nccl_fill"):

@@ -151,6 +151,24 @@ def test_missed_edges_are_counted_and_no_wave_is_claimed() -> None:
     assert waves(result)["frequencies_hz"] == []
 
 
+def test_products_never_come_behind_the_copies_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU they waited for them, so that nothing was ever under mixed load."""
+    seen: list[str] = []
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            seen.append(name)
+            return real(*arguments, **named)
+
+        return call
+
+    for owner, name in ((CpuProducts, "gemm"), (CpuProducts, "collect"), (CpuPcie, "begin"), (CpuPcie, "finish")):
+        monkeypatch.setattr(owner, name, noted(name, getattr(owner, name)))
+    assert mixed(run(level="quick", budget_s=0.0)["GPU-0"])["rounds"] >= 1
+    begin = seen.index("begin")
+    assert (seen[begin - 1], seen[begin + 1], seen[begin + 2]) == ("gemm", "collect", "finish")
+
+
 def test_a_wrong_copy_under_mixed_load_is_named() -> None:
     result = run(level="quick", inject=("wrong_transfer",))["GPU-0"]
     assert (result.verdict, codes(result)) == (Verdict.FAIL, ["PCIE_DATA"])
@@ -311,7 +329,7 @@ class Device(Load):
     def count_for(self, seconds: float) -> int:
         return max(2, int(seconds / self.product_s))
 
-    def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
+    def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING, **_: Any) -> Burst:
         seconds = products * self.product_s
         self.hands.now_s += seconds
         return Burst(products, seconds, ())

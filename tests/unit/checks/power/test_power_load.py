@@ -116,7 +116,7 @@ class _Slow:
         load.product_s = product_s
         run = Load.burst
 
-        def burst(own: Load, products: int, faults: tuple[str, ...] = (), edge: str = FALLING) -> Burst:
+        def burst(own: Load, products: int, faults: tuple[str, ...] = (), edge: str = FALLING, **_: Any) -> Burst:
             done = run(own, min(products, 4), faults, edge)
             seconds = sum(product_s * (1 if self.made + n < 50 else 2) for n in range(products))
             self.made, self.now_s = self.made + products, self.now_s + seconds
