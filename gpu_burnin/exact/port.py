@@ -84,7 +84,7 @@ class Products(Protocol):
         """
 
     def collect(self) -> Collected:
-        """Wait for what was enqueued since the last call, if anything was, and return the results of all checks of it."""
+        """Wait for what was enqueued since the last call, if anything was; the results of all checks of it."""
         ...
 
     def kept_matrix(self, c: Buffer) -> NDArray[Any]:
