@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
-Stages: check (lint, types, unit tests); then lab (end to end on hosts, attacks, reboot), which waits for a third of its
-time, and beside it campaign (each fault of the burn-in seen, each healthy run passed), servers (real etcd, API server
+Stages: lab (end to end on hosts, attacks, reboot), which waits for a third of its time, and beside it check (lint,
+types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), servers (real etcd, API server
 and Prometheus on loopback) and molecule (a scenario for each role), one after the other.
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
 the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
@@ -106,7 +106,7 @@ def main() -> int:
     molecule = Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], read_molecule)
     lab = Stage("lab", _pytest("lab", on_hosts), _junit("lab"))
     servers = Stage("servers", _pytest("servers", [path for path in tests if path not in on_hosts]), _junit("servers"))
-    return prove([[[check]], [[lab], [campaign, servers, molecule]]], BUILD / "times.json")
+    return prove([[lab], [check, campaign, servers, molecule]], BUILD / "times.json")
 
 
 def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
@@ -118,17 +118,15 @@ def _junit(name: str) -> Callable[[int, str], Result]:
     return lambda rc, out: read_junit(BUILD / f"{name}.xml", rc, out)
 
 
-def prove(groups: Sequence[Sequence[Sequence[Stage]]], times: Path) -> int:
-    """Run these groups one after the other; write what they took; 0 when all tests passed.
-
-    The lanes of a group run beside each other, the stages of a lane one after the other.
+def prove(lanes: Sequence[Sequence[Stage]], times: Path) -> int:
+    """Run these lanes beside each other, the stages of each one after the other; write what they took; 0 when all
+    tests passed.
     """
     found = Found()
     started, busy = time.monotonic(), _busy_s()
-    for group in groups:
-        with ThreadPoolExecutor(len(group)) as pool:
-            for lane in [pool.submit(_follow, lane, len(group) > 1, found, times) for lane in group]:
-                lane.result()
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        for lane in [pool.submit(_follow, lane, len(lanes) > 1, found, times) for lane in lanes]:
+            lane.result()
     share = (_busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)
     print_times(found.took, found.seconds)
     print(f"== {time.monotonic() - started:.0f} s in all; the processors were busy for {share:.0%} of it")

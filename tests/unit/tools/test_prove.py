@@ -37,7 +37,7 @@ def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: 
     busy = "import time\nwhile time.process_time() < 0.3: pass\nprint('seen')"
     times = tmp_path / "times.json"
     molecule = stage("molecule", Result(Counts(1, 0, 0), {"etcd": 9.5}))
-    assert prove([[[stage("check", unit, busy)]], [[molecule]]], times) == 0
+    assert prove([[stage("check", unit, busy), molecule]], times) == 0
     kept = json.loads(times.read_text())
     assert list(kept["stages"]) == ["check", "molecule"]
     assert kept["stages"]["check"] >= 0.3
@@ -51,7 +51,7 @@ def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: 
     assert shown.splitlines()[-1] == "13 passed, 0 failed, 0 skipped"
 
 
-def test_lanes_of_a_group_run_beside_each_other_and_each_line_names_its_own(
+def test_lanes_run_beside_each_other_and_each_line_names_its_own(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each writes into the other's pipe and reads its own: one after the other they would wait for ever.
@@ -65,14 +65,14 @@ def test_lanes_of_a_group_run_beside_each_other_and_each_line_names_its_own(
     answer = f"Path({str(first)!r}).read_text(); Path({str(second)!r}).write_text('x')"
     left = tmp_path / "left"
     leave, find = f"Path({str(left)!r}).write_text('x')", f"print(Path({str(left)!r}).read_text() + ' found')"
-    group = [
+    lanes = [
         [stage("lab", Result(Counts(1, 0, 0), {}), f"from pathlib import Path; {send}; {take}; print('met')")],
         [
             stage("servers", Result(Counts(2, 0, 0), {}), f"from pathlib import Path; {answer}; print('met'); {leave}"),
             stage("molecule", Result(Counts(1, 0, 0), {}), f"from pathlib import Path; {find}"),
         ],
     ]
-    assert prove([group], tmp_path / "times.json") == 0
+    assert prove(lanes, tmp_path / "times.json") == 0
     shown = capfd.readouterr().out.splitlines()
     assert {"lab | met", "servers | met", "molecule | x found"} <= set(shown)
     assert shown[-1] == "4 passed, 0 failed, 0 skipped"
@@ -82,8 +82,8 @@ def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failed = Result(Counts(1, 1, 0), {}, {"tests.unit.test_a.test_long": "assert 1 == 2"})
-    groups = [[[stage("check", failed)]], [[stage("lab", Result(Counts(2, 0, 0), {}))]]]
-    assert prove(groups, tmp_path / "times.json") == 1
+    lane = [stage("check", failed), stage("lab", Result(Counts(2, 0, 0), {}))]
+    assert prove([lane], tmp_path / "times.json") == 1
     assert capfd.readouterr().out.splitlines()[-2:] == [
         "FAILED check: tests.unit.test_a.test_long: assert 1 == 2",
         "3 passed, 1 failed, 0 skipped",

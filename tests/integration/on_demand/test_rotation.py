@@ -1,6 +1,6 @@
 """All CAs and certificates of the running fleet are replaced while somebody writes: nothing is lost, no node leaves.
 
-The last one on the hosts: each service of the fleet starts three times, and every identity is another one after it.
+On demand, by `make rotate-cas`: site.yml runs three times for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.fleet import Done, Fleet, run, wait_until
+from tests.integration.writer import Writer
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.paths import REPOSITORY
-
-from .fleet import Done, Fleet, run, wait_until
-from .writer import Writer
 
 CAS = ("etcd", "kubernetes", "kubelet", "front-proxy", "metrics", "alertmanager")
 NODES = ("gpu-1", "gpu-2", "system-1")
