@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ import yaml
 from tests.bench import ansible_cost
 from tests.bench.ansible_cost import GOAL_HOST_TASKS, STACK, Share, Task
 from tests.lab.paths import REPOSITORY
+from tests.support.site_plays import IMPORT, roles_of, site_plays
 
 
 def host_tasks(role: Path, tasks: str = "main.yml") -> Iterator[str]:
@@ -34,22 +34,27 @@ def test_the_node_stack_has_no_more_host_tasks_than_its_goal() -> None:
     found = []
     for name in STACK:
         role = REPOSITORY / "roles" / name
-        # Ansible puts a task of its own before a role with a specification of this name.
-        specification = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
-        found += [f"{name}: validate"] * ("main" in specification)
         found += [f"{name}: {task}" for task in host_tasks(role)]
     assert len(found) <= GOAL_HOST_TASKS, found
 
 
 def test_no_play_of_the_stack_has_tasks_beside_its_roles() -> None:
     """A role `fleet` has none; what else a play with a role of the stack has would not be counted above."""
-    plays: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "site.yml").read_text())
-    roles = {play["name"]: [role["role"].rpartition(".")[2] for role in play.get("roles", ())] for play in plays}
-    of_stack = [play for play in plays if set(STACK) & set(roles[play["name"]])]
-    assert {role for play in of_stack for role in roles[play["name"]]} == {*STACK, "fleet"}
+    of_stack = [play for play in site_plays() if set(STACK) & set(roles_of(play))]
+    assert {role for play in of_stack for role in roles_of(play)} == {*STACK, "fleet"}
     assert [play["gather_facts"] for play in of_stack] == [False] * len(of_stack)
-    assert not any(play.get(key) for play in of_stack for key in ("tasks", "pre_tasks", "post_tasks"))
+    assert not any(play.get(key) for play in of_stack for key in ("pre_tasks", "post_tasks"))
+    assert all(IMPORT in task for play in of_stack for task in play["tasks"])
     assert not (REPOSITORY / "roles/fleet/tasks").exists()
+
+
+def test_no_role_of_site_yml_validates_what_its_first_play_has_validated() -> None:
+    """That would be one task more for each host and role with a specification; the role `fleet` has none of `main`."""
+    imports = [task[IMPORT] for play in site_plays() for task in play.get("tasks", []) if IMPORT in task]
+    assert [found for found in imports if found.get("rolespec_validate") is not False] == []
+    assert {entry["role"] for play in site_plays() for entry in play["roles"]} == {"muster.fleet.fleet"}
+    fleet = yaml.safe_load((REPOSITORY / "roles/fleet/meta/argument_specs.yml").read_text())["argument_specs"]
+    assert "main" not in fleet
 
 
 TASKS = (

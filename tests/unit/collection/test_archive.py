@@ -18,6 +18,7 @@ import yaml
 from gpu_burnin import __version__
 from tests.support.clocks import PATIENCE_S
 from tests.support.example_inventory import filled_example
+from tests.support.site_plays import roles_of, site_plays
 from tools import collection, wheelhouse
 
 pytestmark = pytest.mark.slow
@@ -77,11 +78,7 @@ def installed(ansible: Command, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def site_roles() -> set[str]:
     """The roles that site.yml names, in plays and in tasks."""
-    plays = yaml.safe_load((ROOT / "site.yml").read_text())
-    imported = [task.get("ansible.builtin.import_role") for play in plays for task in play.get("tasks", [])]
-    return {entry["role"] for play in plays for entry in play.get("roles", [])} | {
-        role["name"] for role in imported if role
-    }
+    return {f"muster.fleet.{role}" for play in site_plays() for role in roles_of(play)}
 
 
 def test_the_archive_holds_what_a_controller_needs_and_no_tests(archive: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
+from tests.support.site_plays import roles_of, site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
 ROLES = ROOT / "roles"
@@ -19,9 +19,9 @@ ASKS = ("kubeconfig", "kubernetes_sd_configs", "KUBERNETES_SERVICE_HOST", "fleet
 def _roles_on_nodes() -> set[str]:
     """The roles of each play of site.yml whose hosts are nodes or everything."""
     found = set()
-    for play in yaml.safe_load((ROOT / "site.yml").read_text()):
+    for play in site_plays():
         if any(group in play["hosts"] for group in ("gpu_nodes", "system_nodes", "all")):
-            found |= {role["role"].rpartition(".")[2] for role in play.get("roles", [])}
+            found |= set(roles_of(play))
     return found
 
 

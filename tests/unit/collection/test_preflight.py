@@ -27,6 +27,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules impor
 )
 from ansible_collections.muster.fleet.plugins.module_utils.problems import report
 
+from tests.support.site_plays import roles_of, site_plays
+
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = Limits(("debian 12", "ubuntu 24.04"), 2.0, 2 * 2**30, 10 * 2**30)
 FACTS: dict[str, Any] = {
@@ -363,8 +365,8 @@ def test_a_silent_node_is_left_out_and_a_silent_control_plane_stops(
 def site_variables(role: str) -> dict[str, dict[str, Any]]:
     """The variables of the plays of site.yml that apply a role, by inventory group."""
     found: dict[str, dict[str, Any]] = {}
-    for play in yaml.safe_load((ROOT / "site.yml").read_text()):
-        if {"role": f"muster.fleet.{role}"} in play.get("roles", []):
+    for play in site_plays():
+        if role in roles_of(play):
             found |= dict.fromkeys(play["hosts"].split(":"), play["vars"])
     return found
 
