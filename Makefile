@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian upgrade-minor rotate-cas bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,8 +49,8 @@ upgrade-minor: setup-dev ## API servers of Kubernetes 1.35 and 1.36 beside each 
 	@python -m tests.lab older
 	@pytest -q -rA tests/minor
 
-rotate-cas: setup-lab ## All CAs of a fleet of the lab replaced while somebody writes (15 minutes)
-	@pytest -v tests/integration/on_demand/test_rotation.py
+lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, a member is replaced, all CAs are replaced (20 minutes)
+	@pytest -v tests/integration/on_demand
 
 test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (45 minutes)
 	@python -m tools.prove

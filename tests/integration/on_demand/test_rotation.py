@@ -1,6 +1,6 @@
 """All CAs and certificates of the running fleet are replaced while somebody writes: nothing is lost, no node leaves.
 
-On demand, by `make rotate-cas`: site.yml runs three times for it.
+On demand, by `make lab-operations`: site.yml runs three times for it.
 """
 
 from __future__ import annotations

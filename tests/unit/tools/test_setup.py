@@ -173,7 +173,7 @@ def test_what_pip_says_is_shown_when_it_fails_and_the_next_run_begins_anew(machi
     [
         ("setup", "controller"), ("setup-lab", "lab"), ("lab", "lab --quiet"), ("test", "lab --quiet"),
         ("molecule", "lab --quiet"), ("driver-debian", "lab --quiet"), ("upgrade-minor", "dev --quiet"),
-        ("rotate-cas", "lab --quiet"), ("check", "dev --quiet"), ("unit", "dev --quiet"),
+        ("lab-operations", "lab --quiet"), ("check", "dev --quiet"), ("unit", "dev --quiet"),
         ("collection", "controller --quiet"),
     ],
 )  # fmt: skip

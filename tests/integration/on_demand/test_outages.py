@@ -1,6 +1,7 @@
 """Parts of the running control plane die while clients write: nothing that was acknowledged is lost.
 
-`make bench-control-plane` does the same and more, and tells how long clients waited.
+On demand, by `make lab-operations`. `make bench-control-plane` does the same and more, and tells how long clients
+waited.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import pytest
 
 from tests.bench.control_plane import operations, outages
 from tests.bench.control_plane.clients import Clients, under_clients
-
-from .fleet import Fleet
+from tests.integration.fleet import Fleet
 
 OUTAGES: dict[str, Callable[[Clients], str]] = {
     "the leader of etcd killed": outages.leader_killed,
