@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ def main(roles: list[str]) -> int:
     known = last_seconds()
     failed = []
     with ThreadPoolExecutor(min(MAX_LANES, os.cpu_count() or 1)) as lanes:
-        running = {lanes.submit(_run, role): role for role in longest_first(roles, known)}
+        ordered = longest_first(roles, known, {role: _size_bytes(role) for role in roles})
+        running = {lanes.submit(_run, role): role for role in ordered}
         for done in as_completed(running):
             role, run = running[done], done.result()
             took = f"{run.seconds:.0f} s ({run.cpu_s:.0f} CPU s)"
@@ -77,9 +79,9 @@ def failure(log: str) -> list[str]:
     return lines[fatal[-1] if fatal else -LOG_LINES :][:LOG_LINES]
 
 
-def longest_first(roles: list[str], known: dict[str, float]) -> list[str]:
-    """The roles by their seconds of the last time; those never measured come first, in the order given."""
-    return sorted(roles, key=lambda role: -known.get(role, math.inf))
+def longest_first(roles: list[str], known: Mapping[str, float], sizes_bytes: Mapping[str, int]) -> list[str]:
+    """The roles by their seconds of the last time; those never measured come first, by the size of what they do."""
+    return sorted(roles, key=lambda role: (-known.get(role, math.inf), -sizes_bytes[role]))
 
 
 def last_seconds() -> dict[str, float]:
@@ -92,6 +94,11 @@ def last_seconds() -> dict[str, float]:
 
 def _kept() -> Path:
     return cache_dir() / "durations" / "molecule.json"
+
+
+def _size_bytes(role: str) -> int:
+    """Of all files of its scenario."""
+    return sum(path.stat().st_size for path in scenario(role).rglob("*") if path.is_file())
 
 
 def _run(role: str) -> Run:

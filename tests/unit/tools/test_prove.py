@@ -145,13 +145,8 @@ def test_what_failed_in_a_log_is_shown_without_its_frame() -> None:
 
 def test_the_longest_scenario_goes_first_after_the_unknown_ones() -> None:
     known = {"etcd": 130.0, "kubelet": 200.5, "pki": 41.0}
-    assert longest_first(["etcd", "fresh", "kubelet", "new", "pki"], known) == [
-        "fresh",
-        "new",
-        "kubelet",
-        "etcd",
-        "pki",
-    ]
+    sizes_bytes = {"etcd": 9, "fresh": 1, "kubelet": 2, "new": 3, "pki": 4}
+    assert longest_first(list(sizes_bytes), known, sizes_bytes) == ["new", "fresh", "kubelet", "etcd", "pki"]
 
 
 @pytest.mark.parametrize(("role", "folder"), [("etcd", "etcd/molecule/default"), ("etcd/old", "etcd/molecule/old")])
