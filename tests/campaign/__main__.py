@@ -1,4 +1,4 @@
-"""Run the fault campaign: `python -m tests.campaign [--seed N] [--jobs N] [TEST ...]`.
+"""Run the fault campaign: `python -m tests.campaign [--seed N] [--jobs N] [--each N] [TEST ...]`.
 
 Exit code 0 when every case is right.
 """
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     made.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"seed of all cases (default {DEFAULT_SEED})")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    made.add_argument("--each", type=int, default=1, help="only every Nth draw of each fault and of the healthy nodes")
     made.add_argument("-k", dest="expression", default="", help="only cases whose name matches, as pytest's -k")
     made.add_argument("tests", nargs="*", help="only these tests, as a failed case prints them")
     return made
@@ -33,6 +34,7 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     arguments = ["-qq", "--no-header", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider"]
     arguments += ["-p", "tests.campaign.plugin", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments += [f"--each={asked.each}"]
     if asked.expression:
         arguments += ["-k", asked.expression]
     elif not asked.tests:

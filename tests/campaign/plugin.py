@@ -100,8 +100,28 @@ def repeat_command(node: str) -> str:
     return shlex.join(["python", "-m", "tests.campaign", "--seed", str(base_seed()), node])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Of the command line of the campaign."""
+    parser.addoption("--each", type=int, default=1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the draws that were not asked for; each fault keeps its first one."""
+    each: int = config.option.each
+    left = [item for item in items if _draw(item) % each]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not _draw(item) % each]
+
+
+def _draw(item: pytest.Item) -> int:
+    """Number of the draw of its fault; 0 for a test that is drawn once."""
+    of_item = getattr(item, "callspec", None)
+    return 0 if of_item is None else int(of_item.params.get("index", 0))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector in the process that controls the workers, not in the workers."""
     if not hasattr(config, "workerinput"):
-        whole = not config.option.keyword and config.args == [str(HERE)]
+        whole = not config.option.keyword and config.option.each == 1 and config.args == [str(HERE)]
         config.pluginmanager.register(Campaign(whole), "muster-campaign")
