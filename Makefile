@@ -52,7 +52,7 @@ upgrade-minor: setup-dev ## API servers of Kubernetes 1.35 and 1.36 beside each 
 lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, a member is replaced, all CAs are replaced (20 minutes)
 	@pytest -v tests/integration/on_demand
 
-test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (45 minutes)
+test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (an hour on two cores)
 	@python -m tools.prove
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
