@@ -33,6 +33,8 @@ from .scrape_pages import declared, default_gpus, many_processors, targets
 FLEET, FLEET_INTERVAL_S = 7500, 30
 APPENDED = "prometheus_tsdb_head_samples_appended_total"
 DAY_S, BLOCK_S = 86400, 7200
+# Of a fleet's millions of series it takes minutes.
+SNAPSHOT_S = 900.0
 SERIES = ROOT / "roles" / "fleet_monitoring" / "files" / "series.yaml"
 VARIABLES = {"fleet_name": "bench", "fleet_state_dir": "/nowhere", "fleet_planned_nodes": FLEET,
              "__fleet_monitoring_capacity": {"retention_mib": 10000}}  # fmt: skip
@@ -65,10 +67,10 @@ def program(name: str) -> list[str]:
     return [str(root / "lib64" / "ld-linux-x86-64.so.2"), "--library-path", libraries, str(root / name)]
 
 
-def get(port: int, path: str, method: str = "GET") -> str:
+def get(port: int, path: str, method: str = "GET", timeout_s: float = 60) -> str:
     """What answers on loopback. Raises OSError."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         return str(answer.read().decode())
 
 
@@ -205,7 +207,7 @@ def measure(ours: bool, nodes: int, interval_s: int, window_s: int) -> Cost:
             scraped = number(port, "sum(scrape_samples_scraped)") / interval_s
             series, memory = metric(port, "prometheus_tsdb_head_series"), peak_bytes(process.pid)
             total = metric(port, APPENDED)
-            get(port, "/api/v1/admin/tsdb/snapshot", "POST")
+            get(port, "/api/v1/admin/tsdb/snapshot", "POST", SNAPSHOT_S)
             chunks = sum(size_of(found) for found in (data / "snapshots").rglob("chunks"))
             index = sum(found.stat().st_size for found in (data / "snapshots").rglob("index"))
         return Cost(
