@@ -28,7 +28,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Parse, then let pytest run the cases."""
-    asked = parser().parse_args()
+    made = parser()
+    asked = made.parse_args()
+    if asked.each < 1:
+        made.error(f"--each {asked.each}: it counts from 1, which runs every draw")
     os.environ[SEED_VARIABLE] = str(asked.seed)
     os.chdir(HERE.parents[1])
     BUILD.mkdir(exist_ok=True)

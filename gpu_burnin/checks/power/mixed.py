@@ -204,10 +204,10 @@ class MixedLoad:
             self.done.rounds += 1
 
     def _begin_copies(self) -> None:
-        """After the products: they wait for copies that come before them, as an H100 and an H200 showed.
+        """After the products, which waited for the copies before them on an H100 and an H200.
 
-        What the last round has read goes to the host by the engine of copies, and the next products of the same
-        stream come behind all that waits there.
+        Why is not proven: probably since the stream of products comes from a read by the engine of copies, and what
+        follows stands behind all that waits there.
         """
         if self._pcie is not None:
             self._pcie.begin("duplex", self.done.host.copies, load=True)

@@ -28,7 +28,9 @@ class Outcomes:
         """A phase of a test is over."""
         name = report.nodeid.rpartition("/")[2]
         if report.failed:
-            said = str(getattr(report.longrepr, "reprcrash", None) or report.longrepr or "").strip().splitlines()
+            crash = str(getattr(report.longrepr, "reprcrash", None) or report.longrepr or "")
+            # What is told is published: no folder of this machine in it.
+            said = crash.replace(f"{FOLDER.parents[1]}/", "").strip().splitlines()
             self.failed.append(f"{name}: {said[0][:300] if said else report.when}")
         elif report.skipped:
             why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
