@@ -89,7 +89,7 @@ def test_every_name_has_an_address_of_the_lab_and_a_range_and_connection_of_its_
 
 def test_the_run_has_all_plays_of_site_yml_and_goes_on_after_preflight(tmp_path: Path) -> None:
     certificates, whole = (yaml.safe_load(path.read_text()) for path in ansible_cost.site_books(tmp_path))
-    site = yaml.safe_load((REPOSITORY / "site.yml").read_text())
+    site = site_plays()
     assert [play["name"] for play in whole] == [play["name"] for play in site]
     assert [play["hosts"] for play in certificates] == ["localhost"]
     assert {play["name"] for play in whole if play.get("ignore_errors")} == {

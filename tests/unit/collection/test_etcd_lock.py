@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from gpu_burnin.fleet.driver_upgrade import book, lock
+from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -147,7 +148,7 @@ def test_site_yml_does_not_begin_beside_an_operation_that_goes_on(
 
 
 def test_site_yml_looks_for_such_an_operation_first() -> None:
-    first = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    first = site_plays()[0]
     assert lock_tasks(ROOT / "site.yml")[0] in first["tasks"]
 
 

@@ -14,6 +14,7 @@ from ansible_collections.muster.fleet.plugins.action.inventory_check import PER_
 
 from tests.lab.binaries import CONTAINERD
 from tests.support.example_inventory import EXAMPLE, filled_example
+from tests.support.site_plays import site_plays
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -203,7 +204,7 @@ def test_with_the_tag_preflight_site_only_looks(ansible_playbook: Playbook, tmp_
         for role, name, tags in listed
         if not (name.startswith("Validating arguments") and "always" in tags.split(", "))
     }
-    play = yaml.safe_load((ROOT / "site.yml").read_text())[0]
+    play = site_plays()[0]
     role = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
     tasks = [*(("", task) for task in play["tasks"]), *(("preflight", task) for task in role)]
     assert left == {(role, task["name"]) for role, task in tasks}

@@ -6,11 +6,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.muster.fleet.plugins.module_utils import program_versions
 from ansible_collections.muster.fleet.plugins.module_utils.program_versions import Version, ask, other_builds, parse
+
+from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
 SAYS = "#!/bin/sh\necho 'etcd Version: 3.6.16'\necho 'Go Version: go1.26.8'\n"
@@ -81,7 +82,7 @@ def test_site_yml_leaves_a_node_what_it_keeps(kept: dict[str, str] | None) -> No
     """Neither its program nor the sum in its unit is of another build. None: a run without preflight (--skip-tags)."""
     pinned = {"kubelet": "a" * 64, "kube-proxy": "b" * 64}
     facts = {} if kept is None else {"preflight_kept": kept}
-    plays = {play["name"]: play for play in yaml.safe_load((ROOT / "site.yml").read_text())}
+    plays = {play["name"]: play for play in site_plays()}
     asked = {**plays["Prepare the nodes"]["vars"], **plays["Start the kubelets that may start"]["vars"]}
     variables = {name: trust_as_template(text) if isinstance(text, str) else text for name, text in asked.items()}
     given = {"ansible_facts": facts, "kube_binaries_checksums": pinned}

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Wanted, decide
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.modules.nvidia_driver import unfit
 
 from tests.support.nvidia_host import KERNEL, NvidiaHost
+from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
 NEW, OLD = "580.105.08", "575.57.08"
@@ -81,7 +81,7 @@ def test_who_is_tested_who_is_left_and_that_all_are_named(
     ansible_playbook: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     hosts = fleet(tmp_path)
-    site = {play["name"]: play for play in yaml.safe_load((ROOT / "site.yml").read_text())}
+    site = {play["name"]: play for play in site_plays()}
     burnin, told = site["Burn in the GPU nodes"], site["Say what the fleet looks like"]
     plays = [
         {
