@@ -219,10 +219,18 @@ def read_molecule(rc: int, out: str) -> Result:
     passed = sum(how == "passed in" for _, how, _ in each)
     failures = {}
     for role, tail in re.findall(r"^molecule: (\w+) FAILED after [^\n]*\n(.*?)(?=^molecule: |\Z)", out, re.M | re.S):
-        failures[role] = _one_line(tail) if tail.startswith("fatal: ") else _last_line(tail)
+        failures[role] = _one_line(_said(tail)) if tail.startswith("fatal: ") else _last_line(tail)
     if rc and not failures:
         failures = {f"exit code {rc}": _last_line(out)}
     return Result(Counts(passed, len(failures), 0), {role: float(s) for role, _, s in each}, failures)
+
+
+def _said(fatal: str) -> str:
+    """Of a failed task, as Ansible tells it: the host, and what the command said, else the message, else all of it."""
+    host, _, told = fatal.partition("\n")
+    values = dict(re.findall(r"^(\w+):\s(.*?)(?=^\w+:\s|\Z)", told, re.MULTILINE | re.DOTALL))
+    words = (values.get(key, "").strip("\n '\"|>-") for key in ("stderr", "msg"))
+    return next((f"{host} {said}" for said in words if said), fatal)
 
 
 def _one_line(text: str) -> str:

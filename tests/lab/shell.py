@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 # Before a command of minutes: it ends with the program that started it, however that ended (setpriv(1)).
 WITH_US = ("setpriv", "--pdeathsig", "TERM")
+# So many characters of a command stand in the sentence: what it said comes after them.
+SHOWN = 100
 
 
 class LabError(Exception):
@@ -28,7 +31,7 @@ def run(command: Sequence[str | Path], *, check: bool = True, stdin: str | None 
         ) from None
     if check and done.returncode != 0:
         said = " | ".join((done.stderr or done.stdout).strip().splitlines()[-4:])
-        raise LabError(f"`{' '.join(words)}` failed with exit code {done.returncode}: {said}")
+        raise LabError(f"`{shorten(' '.join(words), SHOWN)}` failed with exit code {done.returncode}: {said}")
     return done.stdout
 
 

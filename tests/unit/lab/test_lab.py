@@ -83,6 +83,8 @@ def test_a_missing_command_says_what_installs_it() -> None:
 def test_a_failing_command_is_quoted_with_its_words() -> None:
     with pytest.raises(LabError, match=r"exit code 3: broken"):
         run(["sh", "-c", "echo broken >&2; exit 3"])
+    with pytest.raises(LabError, match=r"^`sh -c [^`]{50,90} \[...\]` failed with exit code 3: broken$"):
+        run(["sh", "-c", "echo broken >&2; exit 3", *["option"] * 99])
 
 
 def test_a_download_with_another_checksum_is_refused(site: tuple[Path, str]) -> None:

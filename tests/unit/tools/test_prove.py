@@ -126,9 +126,30 @@ def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_fa
 
 
 def test_the_lines_of_molecule_are_read() -> None:
-    failures = {"etcd": "fatal: [etcd1]: FAILED! => msg: it took 9 s"}
+    failures = {"etcd": "fatal: [etcd1]: FAILED! => it took 9 s"}
     assert read_molecule(1, MOLECULE) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
     assert read_molecule(1, "Traceback") == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
+
+
+def test_of_a_command_that_failed_the_reason_is_what_it_said_wherever_that_stands() -> None:
+    command = """molecule: etcd FAILED after 4 s (3 CPU s); from etcd.log:
+fatal: [localhost]: FAILED! =>
+changed: true
+cmd:
+- python
+delta: '0:00:02.04'
+msg: non-zero return code
+rc: 2
+start: '2026-11-26 03:04:02.66'
+stderr: 'lab: `podman run` failed with exit code 126:
+no space left'
+stderr_lines: <omitted>
+stdout: ''
+"""
+    said = "fatal: [localhost]: FAILED! => lab: `podman run` failed with exit code 126: no space left"
+    assert read_molecule(1, command).failures == {"etcd": said}
+    silent = command.replace("'lab: `podman run` failed with exit code 126:\nno space left'", "''")
+    assert read_molecule(1, silent).failures == {"etcd": "fatal: [localhost]: FAILED! => non-zero return code"}
 
 
 def test_what_failed_in_a_log_is_shown_without_its_frame() -> None:
