@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`make test`: prove the project in stages, show what took how long, end with one line of counts.
 
-Stages: lab (end to end on hosts, attacks, reboot), which waits for a third of its time, and beside it check (lint,
-types, unit tests), campaign (each fault of the burn-in seen, each healthy run passed), servers (real etcd, API server
-and Prometheus on loopback) and molecule (a scenario for each role), one after the other.
+Stages: lab (end to end on hosts, attacks, reboot) and servers (real etcd, API server and Prometheus on loopback), which
+wait for a third of their time; and beside them check (lint, types, unit tests), campaign (each fault of the burn-in
+seen, each healthy run passed) and molecule (a scenario for each role).
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. The times of
 the stages and of the longest tests and scenarios are in build/times.json. What failed is named last, with its reason.
 """
@@ -31,6 +31,8 @@ BUILD = REPOSITORY / "build"
 LONGEST = 10
 # So much of the reason of each failure is told at the end; the whole stands in the output of its stage.
 REASON_LENGTH = 300
+# What Ansible tells of a command that failed.
+_KEYS = "changed|cmd|delta|end|failed_when_result|msg|rc|start|stderr|stderr_lines|stdout|stdout_lines"
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def main() -> int:
     molecule = Stage("molecule", [sys.executable, "-m", "tools.molecule", *roles], read_molecule)
     lab = Stage("lab", _pytest("lab", on_hosts), _junit("lab"))
     servers = Stage("servers", _pytest("servers", [path for path in tests if path not in on_hosts]), _junit("servers"))
-    return prove([[lab], [check, campaign, servers, molecule]], BUILD / "times.json")
+    return prove([[lab, servers], [check, campaign, molecule]], BUILD / "times.json")
 
 
 def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
@@ -226,11 +228,12 @@ def read_molecule(rc: int, out: str) -> Result:
 
 
 def _said(fatal: str) -> str:
-    """Of a failed task, as Ansible tells it: the host, and what the command said, else the message, else all of it."""
+    """Of a failed task, as Ansible tells it: the host, and what the command said last, else the message, else all."""
     host, _, told = fatal.partition("\n")
-    values = dict(re.findall(r"^(\w+):\s(.*?)(?=^\w+:\s|\Z)", told, re.MULTILINE | re.DOTALL))
-    words = (values.get(key, "").strip("\n '\"|>-") for key in ("stderr", "msg"))
-    return next((f"{host} {said}" for said in words if said), fatal)
+    values = dict(re.findall(rf"^({_KEYS}):\s(.*?)(?=^(?:{_KEYS}):\s|\Z)", told, re.MULTILINE | re.DOTALL))
+    error, message = (values.get(key, "").strip("\n '\"|>-") for key in ("stderr", "msg"))
+    said = error.splitlines()[-1] if error else message
+    return f"{host} {said}" if said else fatal
 
 
 def _one_line(text: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -34,8 +35,15 @@ START = "start the hosts"
 
 
 def up(lab: Lab, progress: Progress | None = None) -> None:
-    """Start every host of the lab that does not run yet, then wait until all answer on SSH."""
+    """Start every host of the lab that does not run yet, then wait until all answer on SSH.
+
+    A lab of which hosts are gone (a run was killed, the machine was started anew) is made anew as a whole: the keys and
+    the state of the fleet that it keeps are of those hosts.
+    """
     require_root()
+    if gone := _gone(lab):
+        print(f"lab {lab.name}: {', '.join(gone)} of an earlier run is gone, so all is made anew", file=sys.stderr)
+        down(lab)
     machine.enter(lab.state)
     with preparing(progress) as shown:
         shown.plan([START])
@@ -62,6 +70,17 @@ def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
     for host in lab.hosts:
         progress.task(f"{host.name} to answer on SSH")
         _wait_for_ssh(host.name, host.address)
+
+
+def _gone(lab: Lab) -> list[str]:
+    """The hosts that have a directory here, but no container or no root file system."""
+    directories = sorted((lab.state / "hosts").glob("*"))
+    return [
+        path.name
+        for path in directories
+        if not os.path.ismount(path / "merged")
+        or not succeeds(["podman", "container", "exists", _container(lab, path.name)])
+    ]
 
 
 def down(lab: Lab) -> None:
