@@ -73,7 +73,9 @@ class Order:
 def order_of(report: Report) -> Order:
     """The order of a report, in which what injected faults ask for is not the hardware's."""
     if report["verdict"] == "PASS":
-        return Order(Action.NONE, "Nothing to do")
+        warned = {warning["code"] for warning in report["warnings"]}
+        read = f"Read the {len(warned)} warnings" if len(warned) > 1 else "Read the warning"
+        return Order(Action.NONE, f"{read}; nothing else to do" if warned else "Nothing to do")
     if not report["coverage"]["injected"]:
         return _order(report, report["reasons"], Action(report["action"]))
     others = [reason for reason in report["reasons"] if _may_be_injected(report, reason)]

@@ -55,6 +55,15 @@ def test_a_pass_has_nothing_to_do_and_every_action_has_an_order() -> None:
     assert all(order_for(action).sentence[0].isupper() for action in Action)
 
 
+def test_a_pass_with_warnings_asks_to_read_them() -> None:
+    report = healthy_8()[0]
+    slow = {"code": "SLOW", "check": "gemm", "gpu": None, "message": "it is slow", "evidence": {}}
+    report["warnings"] = [slow, dict(slow)]
+    assert order_of(report).text == "Read the warning; nothing else to do"
+    report["warnings"].append({**slow, "code": "POWER_LOW"})
+    assert order_of(report).text == "Read the 2 warnings; nothing else to do"
+
+
 def test_what_an_extended_run_found_is_tested_by_another() -> None:
     report, _ = asking((Action.POWER_CYCLE, 1))
     report["level"] = "extended"
