@@ -60,10 +60,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with 12 places for reading, 6 for writing, and an audit log that is soon full."""
+    """A server with 12 places for reading, 6 for writing, and an audit log that is soon full.
+
+    A request waits for a place for a quarter of the timeout at most, and keeps it as long as that.
+    """
     if binaries() is None:
         pytest.skip(NO_BINARIES)
-    places = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6")
+    places = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6", "--request-timeout=5m")
     audit = (f"--audit-log-maxbackup={AUDIT_FILES}", f"--audit-log-maxsize={AUDIT_MIB}")
     with api_server(tmp_path_factory.mktemp("small"), *places, *audit) as running:
         yield running
