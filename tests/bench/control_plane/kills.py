@@ -47,7 +47,11 @@ def killed(clients: Clients, words_of: Words, name: str, times: int, drawn: rand
         # One that came to its end before the point was no kill.
         if task:
             points.append(task)
-            print(f"  {len(points)} of {times}: killed in '{task}', run again to its end", flush=True)
+            # All kills take hours: who ends them before has counts.
+            acknowledged = clients.acknowledged()
+            lost = len(acknowledged - clients.there())
+            counts = f"until now {len(acknowledged)} writes acknowledged, {lost} lost"
+            print(f"  {len(points)} of {times}: killed in '{task}', run again to its end; {counts}", flush=True)
     return f"{times} kills"
 
 
