@@ -251,9 +251,10 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=120, help="seconds that are measured")
     parser.add_argument("--only-muster", action="store_true", help="no default exporters: they need ten times as much")
     asked = parser.parse_args()
-    if asked.window < 2 * asked.interval:
+    shortest = 2 * asked.interval
+    if asked.window < shortest:
         parser.error(
-            f"--window {asked.window} is shorter than two readings of a target, and says nothing: take {2 * asked.interval}"
+            f"--window {asked.window} is shorter than two readings of a target, and says nothing: take {shortest}"
         )
     for nodes in asked.nodes:
         if asked.only_muster:
