@@ -31,6 +31,8 @@ class Clients:
         self._stack = ExitStack()
 
     def __enter__(self) -> Clients:
+        # What a run that was killed has left, or what is still being removed.
+        self.remove()
         with ExitStack() as stack:
             for writer in self._all():
                 stack.enter_context(writer)
