@@ -73,7 +73,7 @@ class Order:
 def order_of(report: Report) -> Order:
     """The order of a report, in which what injected faults ask for is not the hardware's."""
     if report["verdict"] == "PASS":
-        warned = {warning["code"] for warning in report["warnings"]}
+        warned = {warning["code"] for warning in report.get("warnings", ())}  # version 0.1.0 had none
         read = f"Read the {len(warned)} warnings" if len(warned) > 1 else "Read the warning"
         return Order(Action.NONE, f"{read}; nothing else to do" if warned else "Nothing to do")
     if not report["coverage"]["injected"]:
