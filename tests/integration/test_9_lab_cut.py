@@ -60,7 +60,7 @@ def test_a_lab_whose_hosts_are_gone_is_made_anew(
     lose(cut)
     capfd.readouterr()
     hosts.up(cut)
-    assert "lab cut: host-1, mirror of an earlier run is gone" in capfd.readouterr().err
+    assert "lab cut: gone since an earlier run: host-1, mirror; all is made anew" in capfd.readouterr().err
     assert hosts.status(cut) == {"host-1": "running"} and not kept.exists()
 
 

@@ -32,7 +32,7 @@ QUEUED = re.compile(
     re.MULTILINE,
 )
 WAITED = re.compile(
-    r'^apiserver_flowcontrol_request_wait_duration_seconds_(sum|count)\{execute="true",flow_schema="([^"]+)",'
+    r'^apiserver_flowcontrol_request_wait_duration_seconds_sum\{execute="true",flow_schema="([^"]+)",'
     r'priority_level="[^"]+"\} (\S+)$',
     re.MULTILINE,
 )
@@ -112,8 +112,18 @@ def unread(client: Client) -> http.client.HTTPSConnection:
 
 def in_queue(server: Server, level: str) -> float:
     """How many requests of a priority level wait for a place."""
+    return total(server, QUEUED, level)
+
+
+def waited_s(server: Server, schema: str) -> float:
+    """How long all served requests of a flow schema have waited for a place."""
+    return total(server, WAITED, schema)
+
+
+def total(server: Server, series: re.Pattern[str], name: str) -> float:
+    """The sum of those series of the server's own numbers whose first group is this name."""
     text = server.client("muster:prometheus").request("GET", "/metrics").message
-    return sum(float(value) for named, value in QUEUED.findall(text) if named == level)
+    return sum(float(value) for named, value in series.findall(text) if named == name)
 
 
 def test_while_others_hold_all_common_places_admission_and_heartbeats_are_served(crowded: Server) -> None:
@@ -156,15 +166,6 @@ def events(client: Client, node: str, go_on: Callable[[int], bool]) -> list[floa
     return took_s
 
 
-def waits(server: Server) -> dict[str, tuple[float, float]]:
-    """Of each flow schema how many requests were served, and how long they waited for that in all."""
-    text = server.client("muster:prometheus").request("GET", "/metrics").message
-    found: dict[str, dict[str, float]] = {}
-    for kind, schema, value in WAITED.findall(text):
-        found.setdefault(schema, {})[kind] = float(value)
-    return {schema: (of.get("count", 0.0), of.get("sum", 0.0)) for schema, of in found.items()}
-
-
 def test_a_node_that_storms_with_events_waits_in_its_own_queues(crowded: Server) -> None:
     storming, other = kubelet(crowded, "gpu-902"), kubelet(crowded, "gpu-903")
     assert level_of(crowded, other, "POST", EVENTS, an_event("gpu-903")) == "system"
@@ -174,8 +175,8 @@ def test_a_node_that_storms_with_events_waits_in_its_own_queues(crowded: Server)
             running = [
                 threads.submit(events, storming, "gpu-902", lambda done: not over.is_set()) for _ in range(THREADS)
             ]
-            before = waits(crowded).get("system-nodes", (0, 0))
-            until("a queue", lambda: waits(crowded).get("system-nodes", (0, 0))[1] > before[1] + 1, 60)
+            before_s = waited_s(crowded, "system-nodes")
+            until("a queue", lambda: waited_s(crowded, "system-nodes") > before_s + 1, 60)
             others_s = events(other, "gpu-903", lambda done: done < 60)
         finally:
             over.set()

@@ -42,7 +42,7 @@ def up(lab: Lab, progress: Progress | None = None) -> None:
     """
     require_root()
     if gone := _gone(lab):
-        print(f"lab {lab.name}: {', '.join(gone)} of an earlier run is gone, so all is made anew", file=sys.stderr)
+        print(f"lab {lab.name}: gone since an earlier run: {', '.join(gone)}; all is made anew", file=sys.stderr)
         down(lab)
     machine.enter(lab.state)
     with preparing(progress) as shown:

@@ -62,6 +62,10 @@ class Clients:
         found = [(name, one) for name in names for one in self.fleet.get("configmaps", "-n", name)["items"]]
         return {(namespace, one["metadata"]["name"]) for namespace, one in found}
 
+    def lost(self) -> int:
+        """How many of those that were acknowledged until now are not there."""
+        return len(self.acknowledged() - self.there())
+
     def cost(self, lost: int, took_s: float) -> Cost:
         """What they met. The requests that the probe gave up are no failed ones: it was told nothing."""
         seen = [writer.seen for writer in self.writers]
@@ -92,6 +96,6 @@ def under_clients(fleet: Fleet, act: Callable[[Clients], str]) -> tuple[Cost, st
             wait_for_health(fleet)
             took_s = time.monotonic() - started_s
             clients.write_on(10)
-        return clients.cost(len(clients.acknowledged() - clients.there()), took_s), seen
+        return clients.cost(clients.lost(), took_s), seen
     finally:
         clients.remove()

@@ -48,9 +48,7 @@ def killed(clients: Clients, words_of: Words, name: str, times: int, drawn: rand
         if task:
             points.append(task)
             # All kills take hours: who ends them before has counts.
-            acknowledged = clients.acknowledged()
-            lost = len(acknowledged - clients.there())
-            counts = f"until now {len(acknowledged)} writes acknowledged, {lost} lost"
+            counts = f"until now {len(clients.acknowledged())} writes acknowledged, {clients.lost()} lost"
             print(f"  {len(points)} of {times}: killed in '{task}', run again to its end; {counts}", flush=True)
     return f"{times} kills"
 
