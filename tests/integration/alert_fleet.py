@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,11 @@ import yaml
 from tests.support.monitoring_files import render
 
 from .alert_courses import faster_groups
-from .alert_replay import INTERVAL_S, Replay, Seen, page, targets_of
+from .alert_replay import INTERVAL_S, Evaluation, Replay, Seen, page, targets_of
 from .kube import Part, ended, free_ports, until
 from .monitoring_pair import DISK_MIB, VARIABLES, arguments, program
 
-# A series of each group of rules: it has a value for each evaluation.
+# Series of each group of rules, one for each host: the time of its last read of which an evaluation knew.
 EVALUATED = "replay:evaluated"
 # Of the role's reads, what is other here.
 _OPTIONS = ("scheme", "tls_config", "file_sd_configs")
@@ -63,19 +63,32 @@ class Fleet:
             alerts, evaluated, reads = (_samples(port, name) for name in names)
             for replay in lane:
                 expected, hosts = replay.expected().items(), replay.hosts()
-                own = [values for labels, values in reads if (labels["job"], labels["instance"]) in hosts]
+                known = [values for labels, values in evaluated if _is_of(labels, replay, hosts)]
+                took_s = [took for labels, values in reads if _place(labels) in hosts for _, took in values]
                 raised = [(labels["alertstate"], values) for labels, values in alerts if expected <= labels.items()]
                 found[replay.number] = Seen(
-                    [[at for at, _ in values] for values in own],
-                    next([at for at, _ in times] for labels, times in evaluated if _is_of(labels, replay)),
+                    _evaluations(known, len(hosts)),
                     sorted((at, state) for state, values in raised for at, _ in values),
-                    sum(took_s >= INTERVAL_S for values in own for _, took_s in values),
+                    sum(one >= INTERVAL_S for one in took_s),
                 )
         return found
 
 
-def _is_of(labels: Mapping[str, str], replay: Replay) -> bool:
-    return labels["evaluated"] == replay.alert.group
+def _place(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels["job"], labels["instance"]
+
+
+def _is_of(labels: Mapping[str, str], replay: Replay, hosts: Container[tuple[str, str]]) -> bool:
+    return labels["evaluated"] == replay.alert.group and _place(labels) in hosts
+
+
+def _evaluations(known: Iterable[Sequence[tuple[float, float]]], hosts: int) -> list[Evaluation]:
+    """Those that knew of a read of each of so many hosts; `known` are times of evaluations and of reads, by host."""
+    reads: dict[float, list[float]] = {}
+    for values in known:
+        for at, read in values:
+            reads.setdefault(at, []).append(read)
+    return [Evaluation(at, min(some)) for at, some in sorted(reads.items()) if len(some) == hosts]
 
 
 def _samples(port: int, name: str) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
@@ -162,10 +175,10 @@ def _prometheus(role: Path, place: Path, port: int) -> Part:
 
 
 def _rules(groups: Sequence[Mapping[str, Any]], factor: float) -> list[dict[str, Any]]:
-    """All rules, and in each group one that tells when it was evaluated."""
-    own = {"record": EVALUATED, "expr": "vector(1)"}
+    """All rules, and before those of each group one that tells what they know: they are evaluated in their order."""
+    own = {"record": EVALUATED, "expr": "timestamp(up)"}
     return [
-        {**group, "rules": [*group["rules"], {**own, "labels": {"evaluated": group["name"]}}]}
+        {**group, "rules": [{**own, "labels": {"evaluated": group["name"]}}, *group["rules"]]}
         for group in faster_groups(groups, factor)
     ]
 

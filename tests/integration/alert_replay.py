@@ -246,28 +246,35 @@ def _disturbs(one: Replay, other: Replay) -> bool:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What Prometheus itself has of a replay: times of the reads of each host, and of the evaluations of the alert's
-    group, in their order; the evaluations that raised it, with its state; how many reads it gave up for their time."""
+class Evaluation:
+    """One of the alert's group: when it was, and since when every host was read of which it knew.
 
-    reads: Sequence[Sequence[float]]
-    evaluations: Sequence[float]
+    It may not know of a read that began before it: one counts when it is written.
+    """
+
+    at: float
+    read: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Prometheus itself has of a replay: the evaluations of the alert's group in their order; those that raised
+    it, with its state; how many reads it gave up for their time."""
+
+    evaluations: Sequence[Evaluation]
     raised: Sequence[tuple[float, str]]
     given_up: int = 0
 
-    def evaluated(self, at: float) -> float:
-        """The first evaluation from a time on."""
-        return next((one for one in self.evaluations if one > at - _ROUNDING_S), inf)
-
-    def read(self, at: float) -> float:
-        """From when on each host was read since a time."""
-        return max(next((one for one in some if one > at - _ROUNDING_S), inf) for some in self.reads)
+    def evaluated(self, at: float, read: float = 0) -> Evaluation:
+        """The first evaluation from a time on that knew of a read of each host since another."""
+        late = (one for one in self.evaluations if one.at > at - _ROUNDING_S and one.read > read - _ROUNDING_S)
+        return next(late, Evaluation(inf, inf))
 
 
 def complaints(replay: Replay, seen: Seen) -> list[str]:
     """What is wrong with how its alert went.
 
-    The evaluation after the first read of a fault has to raise it; the one at which its `for` is over, to fire it.
+    The evaluation that first knows of a fault has to raise it; the one at which its `for` is over, to fire it.
     Reads that were given up are no fault of the rules, and are told beside what they may explain.
     """
     told = _complaints(replay, seen)
@@ -290,13 +297,14 @@ def _complaints(replay: Replay, seen: Seen) -> list[str]:
     if firing[0] < began + for_s:
         told.append(f"it fired {firing[0] - began:.2f} s after the fault began; its `for` is {for_s:g} s")
     shown_s = replay.due_s - replay.alert.for_s
-    read = seen.read(began + shown_s / replay.factor)
+    known = seen.evaluated(0, began + shown_s / replay.factor)
     if replay.begins_to_count:
-        read = seen.read(read + _ROUNDING_S * 2)
-    due = seen.evaluated(seen.evaluated(read) + for_s)
+        known = seen.evaluated(0, known.read + _ROUNDING_S * 2)
+    due = seen.evaluated(known.at + for_s).at
     if firing[0] > due:
         told.append(f"it fired {firing[0] - due:.2f} s after the evaluation that should have fired it")
-    if firing[-1] >= (ended := seen.evaluated(seen.read(cured) + replay.kept_s)):
+    fine_again = seen.evaluated(0, cured)
+    if firing[-1] >= (ended := seen.evaluated(fine_again.read + replay.kept_s, cured).at):
         told.append(f"it fired until {firing[-1] - ended:.2f} s after the evaluation that should have ended it")
     if not replay.told:
         told.append("Alertmanager was not told")

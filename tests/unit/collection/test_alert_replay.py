@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.integration.alert_cases.case import Case
 from tests.integration.alert_courses import course, faster, faster_groups, seconds, shown
-from tests.integration.alert_replay import FACTORS, Alert, Replay, Seen, alerts_of, complaints, lanes, page, targets_of
+from tests.integration.alert_replay import (
+    FACTORS,
+    Alert,
+    Evaluation,
+    Replay,
+    Seen,
+    alerts_of,
+    complaints,
+    lanes,
+    page,
+    targets_of,
+)
 
 UP = 'up{job="node",instance="a",rack="r"}'
 GAUGE = 'node_bad{instance="a",what="disk"}'
@@ -162,15 +174,21 @@ def test_a_window_that_holds_too_few_reads_is_refused() -> None:
         lanes([_replay(_alert(windows_s=(180,)))])
 
 
-SECONDS = [float(second) for second in range(200)]
+# An evaluation at each full second, which knows of the read 0.6 s before it.
+EVALUATIONS = [Evaluation(float(second), second - 0.6) for second in range(200)]
 FIRED = [(12.0, "pending"), (13.0, "pending"), (14.0, "firing"), (15.0, "firing")]
 
 
-def _complaints(raised: list[tuple[float, str]], told: bool = True, over: bool = True, given_up: int = 0) -> list[str]:
+def _complaints(
+    raised: list[tuple[float, str]],
+    told: bool = True,
+    over: bool = True,
+    given_up: int = 0,
+    evaluations: Sequence[Evaluation] = EVALUATIONS,
+) -> list[str]:
     replay = _replay()
     replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 14.5, told, over
-    reads = [second + 0.4 for second in SECONDS]
-    return complaints(replay, Seen([reads], SECONDS, raised, given_up))
+    return complaints(replay, Seen(evaluations, raised, given_up))
 
 
 def test_a_counter_that_was_not_there_has_grown_at_its_second_read() -> None:
@@ -178,7 +196,7 @@ def test_a_counter_that_was_not_there_has_grown_at_its_second_read() -> None:
     for fine, complains in (({GAUGE: "0x60"}, True), ({}, False)):
         replay = _replay(wrong={GAUGE: "0+1x60"}, fine=fine)
         replay.fine, replay.began, replay.cured, replay.told, replay.over = 2.0, 10.5, 16.5, True, True
-        seen = Seen([[second + 0.4 for second in SECONDS]], SECONDS, late)
+        seen = Seen(EVALUATIONS, late)
         # A second is the step of the fleet here, in which it grows once.
         assert bool(complaints(replay, seen)) == complains
 
@@ -202,6 +220,12 @@ def test_an_alert_that_goes_as_it_must_is_no_complaint() -> None:
 )
 def test_an_alert_that_does_not_is_told(raised: list[tuple[float, str]], told: str) -> None:
     assert _complaints(raised) == [told]
+
+
+def test_an_evaluation_that_did_not_know_of_a_read_yet_may_still_fire() -> None:
+    late = [replace(one, read=one.read - (one.at == 16)) for one in EVALUATIONS]
+    assert _complaints([*FIRED, (16.0, "firing")], evaluations=late) == []
+    assert _complaints([*FIRED, (17.0, "firing")], evaluations=late) != []
 
 
 def test_an_alertmanager_that_was_not_told_is_a_complaint() -> None:
