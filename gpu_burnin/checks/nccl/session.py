@@ -42,8 +42,9 @@ _JOIN_S, _STEP_S = 30.0, 10.0
 _MOST_WAIT_S = 60.0
 # Of the budget: for curves, and for everything with the first algorithm where there are others.
 _CURVES_SHARE, _FIRST_SHARE = 0.4, 0.6
-# What a slow rank (fault injection) is late by at each operation.
-_SLOW_S = 0.02
+# What a slow rank (fault injection) is late by at each operation: so much, or so many times what its last one took, so
+# that the others wait longer for it than for each other, also on a busy host.
+_SLOW_S, _SLOW_TIMES = 0.02, 5.0
 # The operation that a fault is injected into, counted from 0: one that all ranks have come to.
 _STRUCK = 2
 # Type of the curves: nccl-tests measures with float.
@@ -64,6 +65,7 @@ class Session:
     def __init__(self, ctx: CheckContext, group: Group, port: NcclPort) -> None:
         self._ctx, self._group, self._port = ctx, group, port
         self._members = group.members
+        self._last_s = 0.0
         self._rank = group.rank
         self._started = time.monotonic()
         self._key = stream_key(ctx.seed, "nccl")
@@ -230,6 +232,7 @@ class Session:
         port.begin(op, times, self._limit_s(_STEP_S))
         seconds = port.finish(self._limit_s(_STEP_S))
         self._spoil(op)
+        self._last_s = seconds / times
         outcome = port.verify(op)
         whole_s = time.monotonic() - began_s
         verified = outcome.compared // op.recv_elements
@@ -266,7 +269,7 @@ class Session:
     def _hold_up(self) -> None:
         """slow_rank, hang_rank and dead_rank: the others are in the operation already."""
         if "slow_rank" in self._ctx.inject:
-            time.sleep(_SLOW_S)
+            time.sleep(max(_SLOW_S, _SLOW_TIMES * self._last_s))
         if self.tally.operations < _STRUCK:
             return
         if "dead_rank" in self._to_inject:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,8 @@ from tests.support.devices import DeviceWith
 
 # Operations that pass before a single fault comes: the first ones connect and warm up.
 FIRST_INJECTED = 3
-SLOW_S = 0.004
+# What an operation of a rank takes, and by how much a late rank comes later than the others.
+WORK_S, LATE_S = 0.001, 0.004
 
 
 class FaultyCollectives(CpuNccl):
@@ -156,11 +156,21 @@ class CorruptedSend(FaultyCollectives):
         super()._exchange(to, source, sent, take, deadline_s)
 
 
-class SlowRank(FaultyCollectives):
-    """This rank comes late to every operation."""
+class ToldTimes(CpuNccl):
+    """A healthy rank that tells made-up times: every operation waits for the late one, which waits for nobody.
 
-    def before(self, operation: Operation) -> None:
-        time.sleep(SLOW_S)
+    What this machine is busy with is as large as any lateness that a test can wait for.
+    """
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self._told_s = WORK_S + (0.0 if late else LATE_S)
+
+    def finish(self, timeout_s: float) -> float:
+        assert self._pending is not None
+        times = self._pending[1]
+        super().finish(timeout_s)
+        return times * self._told_s
 
 
 class OtherVersion(FaultyCollectives):
