@@ -18,7 +18,7 @@ from gpu_burnin.device.cuda_source import THREADS, cuda_source
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.device.storage import Buffer, to_logical
 from gpu_burnin.exact import cublaslt
-from gpu_burnin.exact.operands import EXACT_LIMIT, FORMATS, PRIME, U64, Digest, Operand, Scale
+from gpu_burnin.exact.operands import EXACT_LIMIT, FORMATS, I16, PRIME, U64, Digest, Operand, Scale
 from gpu_burnin.exact.port import Collected, Observed
 from gpu_burnin.types import JSON
 
@@ -59,6 +59,7 @@ _NULL = np.uint64(0)
 # Word of the device's state (see settle in digest.cu) that says which result was kept.
 _KEPT = 1
 _SCALES_ON_DEVICE = 16
+_FACTOR_LIMIT = 64
 
 
 def make_port(device: CudaDevice) -> CudaProducts:
@@ -66,14 +67,14 @@ def make_port(device: CudaDevice) -> CudaProducts:
     return CudaProducts(device)
 
 
-def divider(divisor: int) -> tuple[np.uint32, np.uint32]:
-    """(magic, shift) with x // divisor == x * magic >> shift for 0 <= x < 2^31, the product in 64 bits.
+def inverse_factors(exponents: I16) -> NDArray[np.float32]:
+    """2^-e for each exponent e; NaN where |e| > 64, which sends all but zeros to the general way.
 
-    Granlund and Montgomery, PLDI 1994, theorem 4.2 with N = 31: magic = floor(2^shift / divisor) + 1,
-    shift = 31 + ceil(log2 divisor).
+    The bound is part of the proof in digest.cu (Fp32), and no exponent_span of an FP32 result goes beyond it.
     """
-    shift = 31 + (divisor - 1).bit_length()
-    return np.uint32((1 << shift) // divisor + 1), np.uint32(shift)
+    inside = np.abs(exponents.astype(np.int32)) <= _FACTOR_LIMIT
+    factors = np.ldexp(np.float32(1), np.where(inside, -exponents.astype(np.int32), 0))
+    return np.where(inside, factors, np.float32(np.nan))
 
 
 def _loads(size_bytes: int) -> int:
@@ -89,7 +90,7 @@ class CudaProducts:
         self._cupy, self._errors = device.cupy, device.errors
         capability = device.properties.capability
         self.precisions = tuple(name for name, needed in NEEDED_CAPABILITY.items() if capability >= needed)
-        self._scales: dict[int, tuple[Scale, Any, Any]] = {}
+        self._scales: dict[int, tuple[Scale, tuple[Any, ...], tuple[Any, ...]]] = {}
         self._kept: Any = None
         self._started: Any = None
         self._observed: list[Observed] = []
@@ -225,9 +226,9 @@ class CudaProducts:
         with self._errors("uploading vectors"):
             out = self._cupy.zeros(1, dtype=np.uint64)
             left, right = (self._cupy.asarray(vector.astype(np.uint32)) for vector in (w, v))
-        rows, cols = self._exponents(scale)
+        exponents, _ = self._powers(scale)
         shape = (np.uint64(c.elements), np.uint64(c.cols))
-        self._launch(f"bilinear_{c.storage.name}", c.data, *shape, rows, cols, left, right, out)
+        self._launch(f"bilinear_{c.storage.name}", c.data, *shape, *exponents, left, right, out)
         with self._errors("reading Freivalds' value"):
             return int(out.get()[0]) % PRIME
 
@@ -256,9 +257,8 @@ class CudaProducts:
         per_load = _LOAD_BYTES // c.storage.size_bytes
         if scale is not None and c.cols % per_load != 0:
             raise DeviceError(f"a scaled result needs a multiple of {per_load} columns, not {c.cols}: use such shapes")
-        magic, shift = divider(max(1, c.cols // per_load))
         blocks = min(self.device.blocks, few_blocks(-(-c.elements // per_load), THREADS, UNROLL))
-        rows, cols = self._exponents(scale)
+        exponents, factors = self._powers(scale)
         if expected is not None:
             self._make_room(c.size_bytes)
         self._launch(
@@ -266,10 +266,8 @@ class CudaProducts:
             c.data,
             np.uint64(c.elements),
             np.uint64(c.cols),
-            rows,
-            cols,
-            magic,
-            shift,
+            *exponents,
+            *factors,
             np.uint32(key & 0xFFFFFFFF),
             slot,
             self._state,
@@ -279,16 +277,19 @@ class CudaProducts:
             blocks=blocks,
         )
 
-    def _exponents(self, scale: Scale | None) -> tuple[Any, Any]:
-        """Device copies of the exponents, made once for each scale object that is in use."""
+    def _powers(self, scale: Scale | None) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Exponents of rows and columns on the device, and the factors that take them away; made once for each scale
+        object that is in use."""
         if scale is None:
-            return _NULL, _NULL
+            return (_NULL, _NULL), (_NULL, _NULL)
         if id(scale) not in self._scales:
             if len(self._scales) == _SCALES_ON_DEVICE:
                 self._scales.clear()
+            parts = (scale.rows, scale.cols)
             with self._errors("uploading exponents"):
-                rows, cols = (self._cupy.asarray(part.astype(np.int16)) for part in (scale.rows, scale.cols))
-            self._scales[id(scale)] = (scale, rows, cols)
+                exponents = tuple(self._cupy.asarray(part.astype(np.int16)) for part in parts)
+                factors = tuple(self._cupy.asarray(inverse_factors(part)) for part in parts)
+            self._scales[id(scale)] = (scale, exponents, factors)
         return self._scales[id(scale)][1:]
 
     def _make_room(self, size_bytes: int) -> None:

@@ -6,7 +6,8 @@
 //
 // A mode that takes FP32 subnormals for 0 (-ftz=true, which CuPy forces on what it compiles) would let an element whose
 // right value is 0 hide any flipped mantissa bit. nvrtc.OPTIONS leave it off, and nothing here rests on that: what a
-// value is, is decided by its bits, in integers, and FP32 becomes FP64 by integers too. FP64 has no such mode.
+// value is, is decided by its bits, in integers, also where arithmetic gave 0 (Fp32), and FP32 becomes FP64 by integers
+// too. FP64 has no such mode.
 //
 // FOLD is 2^32 modulo PRIME: PRIME is 2^32 - FOLD.
 
@@ -62,11 +63,12 @@ struct Sum {
 
 // How a type of result is read: elements in a 16-byte load; `usual`, the digest of one load in the fast way, which
 // sets a bit of `odd` below the highest where that way was not right; `any`, of one element in the general way. e is
-// its power of two.
+// its power of two; `row` and `col`, one for each column, are the factors that take it away
+// (exact.cuda.inverse_factors).
 struct Int32 {
     enum { PER_LOAD = 4 };
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32*) {
+    static __device__ void usual(uint4 w, u32 x, float, const float*, Sum* sum, u32*) {
         sum->add((int)w.x, x);
         sum->add((int)w.y, x + 2);
         sum->add((int)w.z, x + 4);
@@ -81,34 +83,27 @@ struct Int32 {
 // Integers below 2^31 in magnitude, which is what a right product holds outside of the ieee ranges. What is no such
 // integer (NaN, Inf and subnormals too) comes back from the conversion with other bits; rounding towards 0 tells 2^31
 // from 2^31 - 1. The sign alone may differ: -0 reads as 0, and towards 0 no other value changes it.
+//
+// Taking 2^e away takes two products, by 2^-64 .. 2^64 each, and no check of range. One that overflows ends as Inf. One
+// that is inexact, or taken for 0, is at most 2^-126, and the end is then at most 2^-62. So an end of 1 or more is
+// exact. Where the integer is 0, as it also is where a factor is NaN, the element has to have been 0, by its bits.
 struct Fp32 {
     enum { PER_LOAD = 4 };
-    static __device__ void word(u32 bits, u32 x, Sum* sum, u32* odd) {
-        int digit = __float2int_rz(__uint_as_float(bits));
-        *odd |= bits ^ __float_as_uint(__int2float_rz(digit));
+    template <bool SCALED>
+    static __device__ void word(u32 bits, u32 x, float row, float col, Sum* sum, u32* odd) {
+        float v = __uint_as_float(bits);
+        if (SCALED) v = v * row * col;
+        int digit = __float2int_rz(v);
+        u32 whole = SCALED && digit == 0 ? bits : __float_as_uint(v);
+        *odd |= whole ^ __float_as_uint(__int2float_rz(digit));
         sum->add(digit, x);
     }
-    // Taking 2^e away is exact unless it ends as 0.
-    static __device__ u32 unscaled(u32 bits, int e, u32* odd) {
-        u32 v = __float_as_uint(__uint_as_float(bits) * __uint_as_float((u32)(127 - e) << 23));
-        bool right = e >= -126 && e <= 126 && (v << 1 != 0 || bits << 1 == 0);
-        if (!right) *odd |= 1;
-        return v;
-    }
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short* re, const short* ce, Sum* sum, u32* odd) {
-        if (SCALED) {
-            int row = *re;
-            u64 cols = *(const u64*)ce;
-            w.x = unscaled(w.x, row + (short)cols, odd);
-            w.y = unscaled(w.y, row + (short)(cols >> 16), odd);
-            w.z = unscaled(w.z, row + (short)(cols >> 32), odd);
-            w.w = unscaled(w.w, row + (short)(cols >> 48), odd);
-        }
-        word(w.x, x, sum, odd);
-        word(w.y, x + 2, sum, odd);
-        word(w.z, x + 4, sum, odd);
-        word(w.w, x + 6, sum, odd);
+    static __device__ void usual(uint4 w, u32 x, float row, const float* col, Sum* sum, u32* odd) {
+        word<SCALED>(w.x, x, row, SCALED ? col[0] : 1.0f, sum, odd);
+        word<SCALED>(w.y, x + 2, row, SCALED ? col[1] : 1.0f, sum, odd);
+        word<SCALED>(w.z, x + 4, row, SCALED ? col[2] : 1.0f, sum, odd);
+        word<SCALED>(w.w, x + 6, row, SCALED ? col[3] : 1.0f, sum, odd);
     }
     static __device__ i64 integer(const void* data, u64 i, int e, Flaws* flaws) {
         return integer_of(exact_double(((const u32*)data)[i]), e, flaws);
@@ -130,7 +125,7 @@ struct Fp64 {
         sum->add((int)((integer - digit) >> 32), x + 1);
     }
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32* odd) {
+    static __device__ void usual(uint4 w, u32 x, float, const float*, Sum* sum, u32* odd) {
         if (SCALED) { *odd |= 1; return; }
         word(w.x, w.y, x, sum, odd);
         word(w.z, w.w, x + 2, sum, odd);
@@ -147,7 +142,7 @@ struct Fp64 {
 struct Raw64 {
     enum { PER_LOAD = 2 };
     template <bool SCALED>
-    static __device__ void usual(uint4 w, u32 x, const short*, const short*, Sum* sum, u32*) {
+    static __device__ void usual(uint4 w, u32 x, float, const float*, Sum* sum, u32*) {
         sum->add((int)w.x, x);
         sum->add((int)w.y, x + 1);
         sum->add((int)w.z, x + 2);
@@ -184,25 +179,25 @@ __device__ __noinline__ u64 digest_slowly(const Matrix* m, u64 first, u64 count,
     return sum;
 }
 
-// COUNT loads, `step` apart: all in flight before the first is used. `magic` and `shift` divide a load's number by
-// the loads in a row (exact.cuda.divider); used only where the result is scaled.
+// COUNT loads, `step` apart: all in flight before the first is used. Where the result is scaled they are in the same
+// columns, `rows` rows apart, and `row` points to the factor of the first; factors, and not exponents, since making
+// one from the other would hold up later loads.
 template <class S, bool SCALED, int COUNT>
-__device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, u32 magic, u32 shift, u32 key, Flaws* flaws) {
+__device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, const float* row, u32 rows, const float* col,
+                            u32 key, Flaws* flaws) {
     uint4 word[COUNT];
+    float factor[COUNT];
     #pragma unroll
-    for (int i = 0; i < COUNT; i++) word[i] = ((const uint4*)m->data)[first + i * step];
+    for (int i = 0; i < COUNT; i++) {
+        word[i] = ((const uint4*)m->data)[first + i * step];
+        factor[i] = SCALED ? row[i * (u64)rows] : 1.0f;
+    }
     Sum sum = {0, 0};
     u32 odd = 0;
     #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        u32 at = (u32)(first + i * step);
-        const short *re = 0, *ce = 0;
-        if (SCALED) {
-            u32 row = (u32)((u64)at * magic >> shift);
-            re = m->row_exponents + row;
-            ce = m->col_exponents + (at - row * (u32)(m->cols / S::PER_LOAD)) * S::PER_LOAD;
-        }
-        S::template usual<SCALED>(word[i], at * (2 * S::PER_LOAD) + key, re, ce, &sum, &odd);
+        u32 x = (u32)(first + i * step) * (2 * S::PER_LOAD) + key;
+        S::template usual<SCALED>(word[i], x, factor[i], col, &sum, &odd);
     }
     if (odd << 1 == 0) return sum.value();
     u64 slow = 0;
@@ -211,16 +206,41 @@ __device__ u64 digest_loads(const Matrix* m, u64 first, u64 step, u32 magic, u32
     return slow;
 }
 
-// Digest of `m` by the whole grid.
+// Loads `at`, `at` + step, ... to the end.
 template <class S, bool SCALED>
-__device__ u64 digest_grid(const Matrix* m, u32 magic, u32 shift, u32 key, Flaws* flaws) {
-    const u64 step = (u64)gridDim.x * THREADS, mine = (u64)blockIdx.x * THREADS + threadIdx.x;
+__device__ u64 digest_strided(const Matrix* m, u64 at, u64 step, const float* row, u32 rows, const float* col, u32 key,
+                              Flaws* flaws) {
     const u64 loads = m->count / S::PER_LOAD;
-    u64 sum = 0, at = mine;
-    for (; at + (UNROLL - 1) * step < loads; at += UNROLL * step)
-        sum += digest_loads<S, SCALED, UNROLL>(m, at, step, magic, shift, key, flaws);
-    for (; at < loads; at += step) sum += digest_loads<S, SCALED, 1>(m, at, step, magic, shift, key, flaws);
-    if (mine == 0) sum += digest_slowly<S>(m, loads * S::PER_LOAD, m->count - loads * S::PER_LOAD, key, flaws);
+    u64 sum = 0;
+    for (; at + (UNROLL - 1) * step < loads; at += UNROLL * step, row += UNROLL * (u64)rows)
+        sum += digest_loads<S, SCALED, UNROLL>(m, at, step, row, rows, col, key, flaws);
+    for (; at < loads; at += step, row += rows)
+        sum += digest_loads<S, SCALED, 1>(m, at, step, row, rows, col, key, flaws);
+    return sum;
+}
+
+// Digest of `m` by the whole grid. A scaled one is read by whole rows, as many at a time as there are threads for: each
+// thread keeps to its columns, and their factors stay in registers. Threads beyond whole rows have nothing to do; where
+// there are fewer threads than loads in a row, they take one part of the columns after the other.
+template <class S, bool SCALED>
+__device__ u64 digest_grid(const Matrix* m, const float* row_factors, const float* col_factors, u32 key,
+                           Flaws* flaws) {
+    const u64 threads = (u64)gridDim.x * THREADS, mine = (u64)blockIdx.x * THREADS + threadIdx.x;
+    u64 sum = 0;
+    if (SCALED) {
+        // Few enough for 32 bits, in which division takes few registers.
+        const u32 all = (u32)threads, width = (u32)(m->cols / S::PER_LOAD), rows = all < width ? 1 : all / width;
+        for (u32 at = (u32)mine; at < rows * width; at += all) {
+            float col[S::PER_LOAD];
+            for (int i = 0; i < S::PER_LOAD; i++) col[i] = col_factors[at % width * S::PER_LOAD + i];
+            const float* row = row_factors + at / width;
+            sum += digest_strided<S, true>(m, at, rows * width, row, rows, col, key, flaws);
+        }
+    } else {
+        sum = digest_strided<S, false>(m, mine, threads, 0, 0, 0, key, flaws);
+    }
+    const u64 in_loads = m->count / S::PER_LOAD * S::PER_LOAD;
+    if (mine == 0) sum += digest_slowly<S>(m, in_loads, m->count - in_loads, key, flaws);
     return sum;
 }
 
@@ -258,11 +278,12 @@ __device__ void settle(u64 sum, Flaws flaws, u64* slot, u64* state, u64 number, 
 #define MATRIX_VALUE {data, count, cols, row_exponents, col_exponents}
 
 #define DIGEST(NAME, S, SCALED) \
-extern "C" __global__ void __launch_bounds__(THREADS) NAME(MATRIX, u32 magic, u32 shift, u32 key, u64* slot, \
-                                                          u64* state, u64 number, u64 expected, uint4* kept) { \
+extern "C" __global__ void __launch_bounds__(THREADS) NAME(MATRIX, const float* row_factors, \
+                                                          const float* col_factors, u32 key, u64* slot, u64* state, \
+                                                          u64 number, u64 expected, uint4* kept) { \
     Flaws flaws = {0, 0}; \
     Matrix m = MATRIX_VALUE; \
-    u64 sum = digest_grid<S, SCALED>(&m, magic, shift, key, &flaws); \
+    u64 sum = digest_grid<S, SCALED>(&m, row_factors, col_factors, key, &flaws); \
     u64 loads = (count + S::PER_LOAD - 1) / S::PER_LOAD; \
     settle(sum, flaws, slot, state, number, expected, (const uint4*)data, kept, loads); \
 }

@@ -16,7 +16,7 @@ from gpu_burnin.exact import cuda, freivalds
 from gpu_burnin.exact import operands as exact
 from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.exact.cuda import CudaProducts
-from gpu_burnin.exact.digest import digest, digest_raw
+from gpu_burnin.exact.digest import digest, digest_integers, digest_raw
 from gpu_burnin.exact.operands import Scale
 from gpu_burnin.exact.port import STORAGE_OF
 
@@ -96,7 +96,65 @@ class SubnormalCases:
         assert (collected.observed[0].digest, collected.kept) == (exact.Digest(0), None)
 
 
-class KernelCases(SubnormalCases):
+# Of rows and of columns: the ends of what products have and of what the fast way takes, and beyond both.
+_EXPONENTS = (-65, -64, -63, -1, 0, 1, 52, 64, 65)
+# FP32 with each exponent field and either sign: subnormals, powers of two, Inf and NaN, what rounds up and down.
+_WORDS = np.array(
+    [
+        sign << 31 | field << 23 | fraction
+        for sign in (0, 1)
+        for field in range(256)
+        for fraction in (0, 1, 0x400000, 0x600000, 0x7FFFFF)
+    ],
+    dtype=np.uint32,
+)
+
+
+class ScaledCases:
+    """Scaled FP32: what passes as an integer is the true one, also where arithmetic takes subnormals for 0."""
+
+    @pytest.mark.parametrize("row", _EXPONENTS)
+    def test_every_exponent_field_is_read_as_on_the_host(self, products: CudaProducts, row: int) -> None:
+        """An odd word sends the loads that its thread has in flight to the general way, which hides how others are
+        read. So each load of one row holds one word and the rest is clean: no thread has two loads of one row in
+        flight."""
+        at = np.arange(_WORDS.size)
+        for col in _EXPONENTS:
+            three = np.ldexp(np.float32(3), row + col) if abs(row + col) <= 126 else np.float32(0)
+            values = np.full((8, 4 * _WORDS.size), three, dtype=np.float32)
+            values.view(np.uint32)[5, 4 * at + at % 4] = _WORDS
+            scale = Scale(np.full(8, row, dtype=np.int16), np.full(4 * _WORDS.size, col, dtype=np.int16))
+            products.enqueue_check(put(products.device, values, "fp32"), 7, scale, None)
+            assert products.collect().observed[0].digest == digest(values, 7, scale), col
+
+    @pytest.mark.parametrize("span", [(-63, -60), (49, 52), (-63, 52)])
+    @pytest.mark.parametrize(
+        ("rows", "cols"), [(90, 4), (935, 12), (64, 16), (7, 24), (300, 40), (9, 1028), (3, 3000), (33, 4096)]
+    )
+    def test_a_right_product_of_any_shape_is_read_whole_and_in_the_fast_way(
+        self, products: CudaProducts, rows: int, cols: int, span: tuple[int, int]
+    ) -> None:
+        """Rows that divide the grid and rows that do not, and more loads in a row than there are threads. In the narrow
+        spans an integer stays one with the factors of another element, which shows in the digest alone."""
+        rng = np.random.default_rng(rows)
+        exponents = [rng.integers(span[0], span[1] + 1, count).astype(np.int16) for count in (rows, cols)]
+        for part in exponents:
+            part[-2:] = span
+        integers = 64 * rng.integers(1 - 2**18, 2**18, (rows, cols))
+        integers[rng.random((rows, cols)) < 0.2] = 0
+        values = np.ldexp(integers.astype(np.float32), (exponents[0][:, None] + exponents[1]).astype(np.int32))
+        scale, spoiled = (Scale(*(part.copy() for part in exponents)) for _ in range(2))
+        for part in products._powers(spoiled)[0]:  # of which only the general way makes use
+            part.set(np.full(part.size, 7, dtype=np.int16))
+        products.enqueue_check(put(products.device, values, "fp32"), 3, spoiled, None)
+        values.view(np.uint32)[-1, -1] ^= 1
+        products.enqueue_check(put(products.device, values, "fp32"), 3, scale, None)
+        right, wrong = (one.digest for one in products.collect().observed)
+        assert right == exact.Digest(digest_integers(integers, 3))
+        assert wrong == digest(values, 3, scale) != right
+
+
+class KernelCases(SubnormalCases, ScaledCases):
     """Tests; a subclass somewhere with a fixture `products` runs them."""
 
     @pytest.fixture

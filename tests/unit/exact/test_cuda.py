@@ -239,9 +239,20 @@ def test_a_scaled_check_uploads_its_exponents_once(fake: FakeCupy, products: Cud
     first, second = (arguments for name, arguments in fake.calls if name == "digest_fp64_scaled")
     assert first[5].data.ptr == second[5].data.ptr
     assert first[6].values.dtype == np.int16
+    assert np.array_equal(first[7].values, cuda.inverse_factors(scale.rows))
     for _ in range(20):
         products.enqueue_check(c, 5, Scale(scale.rows.copy(), scale.cols.copy()), None)
     assert len(products._scales) <= 16
+
+
+def test_inverse_factors_are_exact_or_nan() -> None:
+    exponents = np.arange(-(1 << 15), 1 << 15).astype(np.int16)
+    factors = dict(zip(exponents.tolist(), cuda.inverse_factors(exponents).tolist(), strict=True))
+    assert {e: factor for e, factor in factors.items() if factor == factor} == {e: 2.0**-e for e in range(-64, 65)}
+    for precision in ("fp32", "tf32", "bf16", "fp16", "fp8_e4m3"):
+        for operand_range in operands.ranges_for(precision):
+            spans = [operands.exponent_span(precision, operand_range, side) for side in ("a", "b")]
+            assert all(-64 <= least <= greatest <= 64 for least, greatest in spans), (precision, operand_range.name)
 
 
 def test_collect_waits_and_gives_device_time_from_the_first_operation(fake: FakeCupy, products: CudaProducts) -> None:

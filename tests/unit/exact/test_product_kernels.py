@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_burnin.device.cuda import CudaDevice
-from gpu_burnin.exact.cuda import CudaProducts, divider
-from tests.support.cuda_cases import KernelCases, SubnormalCases
+from gpu_burnin.exact.cuda import CudaProducts
+from tests.support.cuda_cases import KernelCases, ScaledCases, SubnormalCases
 from tests.support.cuda_fakes import FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
 
@@ -32,8 +32,8 @@ class TestKernels(KernelCases):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sets the x86 mode that takes subnormals for 0")
-class TestKernelsThatFlush(SubnormalCases):
-    """Subnormals on a host that takes them for 0, as FP32 on a GPU does when compiled with -ftz=true."""
+class TestKernelsThatFlush(SubnormalCases, ScaledCases):
+    """The same on a host that takes subnormals for 0, as FP32 on a GPU does when compiled with -ftz=true."""
 
     @pytest.fixture(autouse=True)
     def flushing(self, product_kernels: ctypes.CDLL) -> Iterator[None]:
@@ -42,13 +42,3 @@ class TestKernelsThatFlush(SubnormalCases):
         mode.value = 1
         yield
         mode.value = 0
-
-
-@pytest.mark.parametrize("divisor", [1, 2, 3, 5, 7, 32, 96, 1000, 2047, 2048, 2049, 4096])
-def test_divider(divisor: int) -> None:
-    magic, shift = (int(x) for x in divider(divisor))
-    last = (1 << 31) - 1
-    near = [q * divisor + d for q in range(0, last // divisor, max(1, last // divisor // 999)) for d in (0, -1)]
-    for x in (0, 1, last, last - 1, *near):
-        if x >= 0:
-            assert x * magic >> shift == x // divisor
