@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
@@ -28,6 +29,9 @@ from gpu_burnin.telemetry.discover import Found, choose_backend, discover, selec
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.types import JSON, Gpu
+
+# What writes reports and nothing before them: found missing after a run, that would have been for nothing.
+_OF_REPORTS = ("jinja2", "jsonschema")
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def check_options(options: RunOptions) -> None:
 
 
 def check_surroundings(config: Config) -> None:
-    """Refuse what could not be read or written to its end: data files, kernel log, place of the metrics.
+    """Refuse what could not be read or written to its end: data files, the report, kernel log, place of the metrics.
 
     Raises GpuBurninError (exit 2).
     """
@@ -105,6 +109,14 @@ def check_surroundings(config: Config) -> None:
     load_skus()
     load_xids()
     load_policy()
+    try:
+        for package in _OF_REPORTS:
+            import_module(package)
+    except ImportError as error:
+        raise GpuBurninError(
+            f"{host}: no report could be made at the end of a run, since a Python package does not load ({error}); "
+            "install gpu-burnin with all that it needs"
+        ) from error
     open_kernel_log(config.kernel_log)
     log = Path(config.kernel_log)
     if config.kernel_log != "auto" and log.exists() and not log.is_file():

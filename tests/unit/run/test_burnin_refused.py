@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,16 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "metrics_file /none/gpu_burnin.prom cannot be written")
     node.configure(colour="red")
     refused(node, "unknown key colour")
+
+
+@pytest.mark.parametrize("package", ["jinja2", "jsonschema"])
+def test_a_machine_that_could_not_report_is_not_tested_for_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, package, None)
+    refused(node, f"since a Python package does not load (import of {package}")
 
 
 @pytest.fixture
