@@ -204,7 +204,7 @@ class MixedLoad:
             self.done.rounds += 1
 
     def _begin_copies(self) -> None:
-        """After the products, which waited for the copies before them on an H100 and an H200.
+        """After the products, which wait for copies that were begun before them: an H200 drew 570 W then, 705 W so.
 
         Why is not proven: probably since the stream of products comes from a read by the engine of copies, and what
         follows stands behind all that waits there.
