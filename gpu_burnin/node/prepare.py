@@ -30,8 +30,8 @@ from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.types import JSON, Gpu
 
-# What writes reports and nothing before them: found missing after a run, that would have been for nothing.
-_OF_REPORTS = ("jinja2", "jsonschema")
+# What only the end of a run needs: found missing there, the run would have been for nothing.
+_OF_REPORTS = "jsonschema"
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ def check_surroundings(config: Config) -> None:
     load_xids()
     load_policy()
     try:
-        for package in _OF_REPORTS:
-            import_module(package)
+        import_module(_OF_REPORTS)
     except ImportError as error:
         raise GpuBurninError(
             f"{host}: no report could be made at the end of a run, since a Python package does not load ({error}); "

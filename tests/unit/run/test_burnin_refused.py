@@ -58,14 +58,11 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     refused(node, "unknown key colour")
 
 
-@pytest.mark.parametrize("package", ["jinja2", "jsonschema"])
-def test_a_machine_that_could_not_report_is_not_tested_for_nothing(
-    node: Node, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
+def test_a_machine_that_could_not_report_is_not_tested_for_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(sys.modules, package, None)
-    refused(node, f"since a Python package does not load (import of {package}")
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    refused(node, "since a Python package does not load (import of jsonschema")
 
 
 @pytest.fixture
