@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CHECKS
+from gpu_burnin.checks import CHECKS, REGISTRY, CheckContext
 from gpu_burnin.device.storage import Buffer
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.telemetry.findings import TelemetryFindings
@@ -34,6 +35,9 @@ _INTERVAL_S, _READY_S = 0.02, 30.0
 # Seconds of a check: simulated waves take 1.2 s of it, the mixed load has the rest.
 _BUDGET_S = 2.2
 _WAVES = {True: {"power_waves": "always"}, False: {"power_waves": "never"}}
+
+
+Watched = Callable[[PowerFault, int, int], tuple[tuple[Gpu, ...], list[CheckResult], TelemetryFindings]]
 
 
 class _WrongOnEdge(FaultyProductsDevice):
@@ -140,30 +144,42 @@ class _Ready:
             assert self._changed.wait_for(lambda: not self._left, _READY_S), f"no samples of {self._left}"
 
 
-def _watched(
-    fault: PowerFault, gpus: tuple[Gpu, ...], seed: int, run_dir: Path
-) -> tuple[list[CheckResult], TelemetryFindings]:
-    """The power check on all GPUs while samplers watch them."""
-    ready = _Ready(gpus)
-    with Sampling(gpus, run_dir, ready.take, _INTERVAL_S) as sampling:
-        ready.wait()
-        results = run_group("power", gpus, seed, level="extended", options=_WAVES[fault.waves], budget_s=_BUDGET_S)
-    return results, sampling.findings()
+@pytest.fixture
+def watched(nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Runs the power check on all GPUs while samplers watch them; a fault's time counts from the load's start."""
+
+    def run(fault: PowerFault, faulty: int, seed: int) -> tuple[tuple[Gpu, ...], list[CheckResult], TelemetryFindings]:
+        start = f"identity = power\ngpus = {GPUS}\n"
+        gpus = gpus_of(nvml.node(start))
+        scenario, loaded = tmp_path / "power.scenario", tmp_path / "loaded"
+        scenario.write_text(start + fault.scenario(GPUS, faulty))
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
+        monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
+        monkeypatch.setenv("MUSTER_FAKE_NVML_CLOCK", str(loaded))
+        ready = _Ready(gpus)
+
+        def progress(_: object) -> None:
+            if not loaded.exists():
+                loaded.touch()
+
+        def check(ctx: CheckContext) -> CheckResult:
+            return REGISTRY["power"].run(replace(ctx, progress=progress))
+
+        with Sampling(gpus, tmp_path, ready.take, _INTERVAL_S) as sampling:
+            ready.wait()
+            results = run_group(
+                "power", gpus, seed, level="extended", options=_WAVES[fault.waves], budget_s=_BUDGET_S, run=check
+            )
+        return gpus, results, sampling.findings()
+
+    return run
 
 
 @pytest.mark.parametrize("name", POWER_FAULTS)
-def test_what_nvml_says_under_load(
-    name: str, nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Record
-) -> None:
+def test_what_nvml_says_under_load(name: str, watched: Watched, record: Record) -> None:
     fault, seed = POWER_FAULTS[name], case_seed("power", name)
     faulty = case_random("power", name).randrange(GPUS)
-    start = f"identity = power\ngpus = {GPUS}\n"
-    gpus = gpus_of(nvml.node(start))
-    scenario = tmp_path / "power.scenario"
-    scenario.write_text(start + fault.scenario(GPUS, faulty))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
-    monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
-    results, findings = _watched(fault, gpus, seed, tmp_path)
+    gpus, results, findings = watched(fault, faulty, seed)
     judged = judge_group("power", gpus, seed, results, telemetry=findings)
     # gpu-burn prints temperatures and judges none; DCGM has throttle reasons as health, which is not restated here.
     tools = {"gpu-burn": MISSED, "dcgm": NOT_TESTED}
@@ -176,17 +192,8 @@ def test_what_nvml_says_under_load(
     assert told == {(code, gpus[faulty].uuid) for code in fault.notices}, note
 
 
-def test_a_healthy_node_has_nothing_to_tell(
-    nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = f"identity = power\ngpus = {GPUS}\n"
-    gpus = gpus_of(nvml.node(start))
-    healthy = PowerFault("healthy", {}, PASS, waves=True)
-    scenario = tmp_path / "power.scenario"
-    scenario.write_text(start + healthy.scenario(GPUS, -1))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
-    monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
-    results, findings = _watched(healthy, gpus, 1, tmp_path)
+def test_a_healthy_node_has_nothing_to_tell(watched: Watched) -> None:
+    gpus, results, findings = watched(PowerFault("healthy", {}, PASS, waves=True), -1, 1)
     judged = judge_group("power", gpus, 1, results, telemetry=findings)
     demand(Expect(frozenset(), PASS), judged, gpus, "healthy")
     assert judged.notices == ()

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU while the power check loads it, as data. Times are seconds after the sampler's start."""
+"""What NVML says of a GPU while the power check loads it, as data. Times are seconds after the load's start."""
 
 from __future__ import annotations
 

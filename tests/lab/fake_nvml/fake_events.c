@@ -35,10 +35,10 @@ EXPORT int nvmlEventSetWait_v2(struct event_set *set, struct event_data *out, un
     if (!is_open()) return UNINITIALIZED;
     int rc = scenario_error(-1, __func__);
     if (rc) return rc;
-    double end_s = scenario_elapsed_s() + timeout_ms / 1e3;
+    double end_s = now_s() + timeout_ms / 1e3;
     for (;;) {
         struct scenario_event event;
-        double in_s = scenario_next_event(set->wanted, &event), left_s = end_s - scenario_elapsed_s();
+        double in_s = scenario_next_event(set->wanted, &event), left_s = end_s - now_s();
         if (in_s <= 0) {
             *out = (struct event_data){device_of(event.gpu), event.type, event.data, 0xffffffff, 0xffffffff};
             return OK;

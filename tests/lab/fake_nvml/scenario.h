@@ -17,8 +17,9 @@
  *   nvlink_remote = 0                             links go to the GPU with the next number, not to a switch (2)
  *   topology_level = 20                           common ancestor of all pairs; of gpuN.: of its pairs, the larger one
  *
- * What changes while a process has NVML open, counted from its nvmlInit (key@SECONDSs) or in readings of this
- * value by this process (key@Nreads: the first N give the value before):
+ * What changes while a process has NVML open, counted from its nvmlInit (key@SECONDSs; where its environment has
+ * MUSTER_FAKE_NVML_CLOCK, from when that file was written, and never before) or in readings of this value by this
+ * process (key@Nreads: the first N give the value before):
  *   gpu1.ecc_uncorrected_volatile@3s = 5          a counter jumps, or falls
  *   gpu1.error.nvmlDeviceGetMemoryErrorCounter@3s = not_supported    vanishes
  *   pcie_replay@1reads = 7                        is another one at the second reading

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,20 @@ pynvml.nvmlInit()
 columns = Columns(Reader(pynvml.nvmlDeviceGetHandleByIndex(0)))
 print(json.dumps([columns.sample(), columns.unsupported, columns.limits()]))
 """
+CLOCK = """
+import json, os, pathlib, time
+import pynvml
+from gpu_burnin.telemetry.events import EventWatch
+def temperature(gpu):
+    return pynvml.nvmlDeviceGetTemperatureV(gpu, pynvml.NVML_TEMPERATURE_GPU)
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+before = len(EventWatch(gpu).wait(time.monotonic() + 0.1)), temperature(gpu)
+written = pathlib.Path(os.environ["MUSTER_FAKE_NVML_CLOCK"])
+written.touch()
+os.utime(written, (time.time() - 60, time.time() - 60))
+print(json.dumps([before, temperature(gpu)]))
+"""
 
 
 @pytest.mark.parametrize(
@@ -63,6 +78,19 @@ def test_events_come_once_and_waiting_lasts_as_long_as_asked(
     assert bool(told) == bool(why)
     assert ("xid" in kinds) == (not why or "EventSetWait" in scenario)
     assert waited_s >= 0.3
+
+
+def test_the_time_of_a_scenario_may_count_from_a_file(
+    run_python: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_FAKE_NVML_CLOCK", str(tmp_path / "clock"))
+    ramp = "temperature_c = 40\ntemperature_c@0.001s = 140 over 100s\nevent@0.001s = xid 79\n"
+    done = run_python(f"gpus = 1\n{ramp}", CLOCK)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    assert before == [0, 40]
+    # By the file's own time, whenever it is seen.
+    assert 99 <= after < 140
 
 
 def test_a_storm_of_events_does_not_keep_the_samples_from_being_taken(run_python: Run) -> None:
