@@ -64,7 +64,7 @@ class ThreadClock:
         self._own.now_s = getattr(self._own, "now_s", 0.0) + self._tick_s
         return float(self._own.now_s)
 
-    perf_counter = monotonic
+    perf_counter = thread_time = monotonic
 
     def sleep(self, seconds: float) -> None:
         """Nobody waits."""

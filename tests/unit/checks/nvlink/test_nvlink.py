@@ -11,6 +11,7 @@ import pytest
 
 from gpu_burnin.checks import CheckContext, together
 from gpu_burnin.checks.nvlink import check as nvlink_check
+from gpu_burnin.checks.nvlink import cpu as nvlink_cpu
 from gpu_burnin.checks.nvlink import phases as nvlink_phases
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
@@ -74,6 +75,19 @@ def test_healthy_gpus_cover_every_pair_both_ways(count: int) -> None:
 def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time passes by looking at the clock, 1 ms a look: a budget is a number of copies on any machine."""
     clocks.use(monkeypatch, clocks.LookClock(0.001), nvlink_check, nvlink_phases, together)
+
+
+@pytest.fixture
+def own_copy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece takes 1 ms of its thread's processor time: what else this machine does makes no copy slow."""
+    clock, copy = clocks.ThreadClock(0.0), CpuNvlink._copy
+
+    def timed(self: CpuNvlink, *arguments: Any) -> None:
+        copy(self, *arguments)
+        clock.sleep(0.001)
+
+    monkeypatch.setattr(CpuNvlink, "_copy", timed)
+    clocks.use(monkeypatch, clock, nvlink_cpu)
 
 
 @pytest.mark.usefixtures("own_time")
@@ -179,6 +193,7 @@ def test_a_dead_link_fails_and_is_named() -> None:
     assert (told["kind"], told["gpus"], told["problem"]) == ("link", ["GPU-1", "GPU-2"], "dead")
 
 
+@pytest.mark.usefixtures("own_copy_time")
 def test_a_slow_link_is_a_warning_that_names_it() -> None:
     results = _run(_injected(4, "slow_link", on=2))
     reasons, notices = _judged(results, 4)
@@ -187,6 +202,7 @@ def test_a_slow_link_is_a_warning_that_names_it() -> None:
     assert [(one["kind"], one["gpus"], one["problem"]) for one in told] == [("link", ["GPU-2", "GPU-3"], "slow")]
 
 
+@pytest.mark.usefixtures("own_copy_time")
 def test_a_slow_gpu_is_a_warning_that_names_it() -> None:
     results = _run(_injected(4, "slow_gpu", on=2))
     reasons, notices = _judged(results, 4)
