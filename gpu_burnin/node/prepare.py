@@ -30,9 +30,6 @@ from gpu_burnin.telemetry.kernel_log import open_kernel_log
 from gpu_burnin.telemetry.node_links import decide
 from gpu_burnin.types import JSON, Gpu
 
-# What only the end of a run needs: found missing there, the run would have been for nothing.
-_OF_REPORTS = "jsonschema"
-
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -110,7 +107,7 @@ def check_surroundings(config: Config) -> None:
     load_xids()
     load_policy()
     try:
-        import_module(_OF_REPORTS)
+        import_module("jsonschema")  # only the end of a run needs it; without it the run would be for nothing
     except ImportError as error:
         raise GpuBurninError(
             f"{host}: no report could be made at the end of a run, since a Python package does not load ({error}); "

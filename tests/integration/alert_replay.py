@@ -247,9 +247,9 @@ def _disturbs(one: Replay, other: Replay) -> bool:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One of the alert's group: when it was, and since when every host was read of which it knew.
+    """One of the alert's group: when it was, and the oldest of each host's last reads of which it knew.
 
-    It may not know of a read that began before it: one counts when it is written.
+    Of a read that began before it and is not written yet it knows nothing.
     """
 
     at: float
@@ -265,7 +265,7 @@ class Seen:
     raised: Sequence[tuple[float, str]]
     given_up: int = 0
 
-    def evaluated(self, at: float, read: float = 0) -> Evaluation:
+    def evaluated(self, *, at: float = 0, read: float = 0) -> Evaluation:
         """The first evaluation from a time on that knew of a read of each host since another."""
         late = (one for one in self.evaluations if one.at > at - _ROUNDING_S and one.read > read - _ROUNDING_S)
         return next(late, Evaluation(inf, inf))
@@ -297,14 +297,14 @@ def _complaints(replay: Replay, seen: Seen) -> list[str]:
     if firing[0] < began + for_s:
         told.append(f"it fired {firing[0] - began:.2f} s after the fault began; its `for` is {for_s:g} s")
     shown_s = replay.due_s - replay.alert.for_s
-    known = seen.evaluated(0, began + shown_s / replay.factor)
+    known = seen.evaluated(read=began + shown_s / replay.factor)
     if replay.begins_to_count:
-        known = seen.evaluated(0, known.read + _ROUNDING_S * 2)
-    due = seen.evaluated(known.at + for_s).at
+        known = seen.evaluated(read=known.read + _ROUNDING_S * 2)
+    due = seen.evaluated(at=known.at + for_s).at
     if firing[0] > due:
         told.append(f"it fired {firing[0] - due:.2f} s after the evaluation that should have fired it")
-    fine_again = seen.evaluated(0, cured)
-    if firing[-1] >= (ended := seen.evaluated(fine_again.read + replay.kept_s, cured).at):
+    fine_again = seen.evaluated(read=cured)
+    if firing[-1] >= (ended := seen.evaluated(at=fine_again.read + replay.kept_s, read=cured).at):
         told.append(f"it fired until {firing[-1] - ended:.2f} s after the evaluation that should have ended it")
     if not replay.told:
         told.append("Alertmanager was not told")

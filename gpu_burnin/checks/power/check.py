@@ -2,8 +2,8 @@
 
 Swings of load find what a steady load does not: a supply, a regulator or a cable that gives way on an edge. The
 products on the edges are exact, so a GPU that computes wrong for a moment is caught. What the GPUs drew, how fast they
-ran and how hot they were is judged after the run out of the samples (judge/power.py). Seen on one GPU at a
-time; a common start of several has not run on hardware.
+ran and how hot they were is judged after the run out of the samples (judge/power.py). Seen on one GPU at a time; a
+common start of several has not run on hardware.
 """
 
 from __future__ import annotations

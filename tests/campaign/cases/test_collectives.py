@@ -120,8 +120,8 @@ def test_rank_named_by_the_check(name: str, record: Record) -> None:
     seed = case_seed("collectives", name)
     gpus, faulty = node_of("nccl", name, least=3, most=4)
     inject = {faulty: (name.removeprefix("injected: "),)} if name.startswith("injected") else None
-    told = {gpu.index: faulty_collectives.ToldTimes(late=gpu.index == faulty) for gpu in gpus}
-    devices = None if inject else {index: FaultyCollectivesDevice(ring) for index, ring in told.items()}
+    rings = {} if inject else {gpu.index: faulty_collectives.ToldTimes(late=gpu.index == faulty) for gpu in gpus}
+    devices = {index: FaultyCollectivesDevice(ring) for index, ring in rings.items()}
     results = run_group("nccl", gpus, seed, devices=devices, inject=inject)
     judged = judge_group("nccl", gpus, seed, results)
     slow = "slow" in name

@@ -28,9 +28,6 @@ bool is_open(void);
 /* The handle of a GPU by its number. */
 device_t device_of(int gpu);
 
-/* Seconds of CLOCK_MONOTONIC, which no scenario holds. */
-double now_s(void);
-
 /* Sleeps for that many seconds, whatever signal comes. */
 void sleep_s(double seconds);
 

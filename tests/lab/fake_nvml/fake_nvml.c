@@ -51,12 +51,6 @@ int enter(device_t device, const char *function, bool cached) {
 }
 bool is_open(void) { return open_count > 0; }
 device_t device_of(int gpu) { return &devices[gpu]; }
-double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 void sleep_s(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (seconds > 0 && nanosleep(&left, &left)) continue;

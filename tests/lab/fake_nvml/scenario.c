@@ -24,7 +24,7 @@ struct pair {
 };
 
 static struct pair pairs[MAX_PAIRS];
-static struct timespec started;
+static double started_s;
 static const char *clock_file; /* the scenario's time counts from that of this file; null: from nvmlInit */
 static size_t pair_count;
 static size_t profile_count; /* pairs below this index are the profile: they define the known keys */
@@ -279,7 +279,7 @@ static const char *add_line(char *line, bool profile) {
 int scenario_load(const char *path) {
     char line[512];
     pair_count = profile_count = 0;
-    clock_gettime(CLOCK_MONOTONIC, &started);
+    started_s = now_s();
     clock_file = getenv("MUSTER_FAKE_NVML_CLOCK");
     for (const char *next = PROFILE; *next;) {
         size_t length = strcspn(next, "\n");
@@ -318,21 +318,21 @@ void scenario_set(int gpu, const char *key, const char *value) {
     add_line(line, false);
 }
 
-static double between_s(struct timespec from, struct timespec to) {
-    return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
+static double seconds_of(struct timespec time) { return (double)time.tv_sec + (double)time.tv_nsec * 1e-9; }
+
+static double clock_s(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return seconds_of(now);
 }
 
+double now_s(void) { return clock_s(CLOCK_MONOTONIC); }
+
 double scenario_elapsed_s(void) {
-    struct timespec now;
+    if (!clock_file) return now_s() - started_s;
     struct stat file;
-    if (!clock_file) {
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return between_s(started, now);
-    }
     /* By the file's own time: who looks late sees what is then. */
-    if (stat(clock_file, &file)) return 0;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return between_s(file.st_mtim, now);
+    return stat(clock_file, &file) ? 0 : clock_s(CLOCK_REALTIME) - seconds_of(file.st_mtim);
 }
 
 static bool holds(struct pair *pair, int gpu) {

@@ -67,8 +67,11 @@ int scenario_error_code(const char *text);
 /* Seconds that the scenario lets a function hang ("hang.NAME"), 0 for none. */
 double scenario_hang_s(int gpu, const char *name);
 
-/* Seconds since the scenario was loaded. */
+/* Seconds since the scenario was loaded, or since its clock file was written: 0 before. */
 double scenario_elapsed_s(void);
+
+/* Seconds of CLOCK_MONOTONIC, which no scenario holds. */
+double now_s(void);
 
 /* Type (nvmlEventType) and data of an event's text; false when it is none. */
 bool scenario_event_type(const char *text, unsigned long long *type, unsigned long long *data);
