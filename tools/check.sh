@@ -9,8 +9,8 @@ export PATH="$PWD/.venv/bin:$PATH"
 # the environment says otherwise, as images of containers do.
 unset PYTHONDONTWRITEBYTECODE
 failed=()
-selection=(-m "not slow")
-[[ "${1:-}" != --all ]] || selection=()
+selection=(-m "not slow and not soak")
+[[ "${1:-}" != --all ]] || selection=(-m "not soak")
 changed=$([[ -z "${BASE:-}" ]] || python tools/changed_areas.py "$BASE") || exit 2
 
 step() {
@@ -40,7 +40,7 @@ finish_ansible_lint() {
 slow_tests() {
   local folders status=0
   mapfile -t folders <<<"$changed"
-  pytest -q -n 3 -m slow "${folders[@]}" || status=$?
+  pytest -q -n 3 -m "slow and not soak" "${folders[@]}" || status=$?
   ((status == 0 || status == 5))
 }
 

@@ -114,7 +114,7 @@ def main() -> int:
 
 def _pytest(name: str, paths: Sequence[Path]) -> list[str]:
     junit = f"--junitxml={BUILD / name}.xml"
-    return [sys.executable, "-m", "pytest", "-v", junit, *(str(path.relative_to(REPOSITORY)) for path in paths)]
+    return [sys.executable, "-m", "pytest", "-v", "-m", "not soak", junit, *(str(path.relative_to(REPOSITORY)) for path in paths)]
 
 
 def _junit(name: str) -> Callable[[int, str], Result]:
