@@ -4,6 +4,7 @@ terminal has them, and workers that no signal reaches.
 
 from __future__ import annotations
 
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from gpu_burnin.engine.worker_process import WorkerProcess
 
+from .lab.cpu_group import Used, hosts_used_s
 from .lab.paths import REPOSITORY
 
 COLLECTIONS = str(REPOSITORY / "collections")
@@ -19,6 +21,29 @@ COLLECTIONS = str(REPOSITORY / "collections")
 # that it finds on the path twice.
 if COLLECTIONS not in sys.path:
     sys.path.insert(0, COLLECTIONS)
+BEFORE = pytest.StashKey[Used]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each test's processor time begins with what it sets up."""
+    item.stash[BEFORE] = used()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """It ends with what it tears down, and stands in the JUnit file: of this process and of those it waited for, and of
+    the lab's hosts meanwhile. What many tests share is the first one's to start and the last one's to end."""
+    if call.when == "teardown":
+        now, before = used(), item.stash[BEFORE]
+        item.user_properties.append(("cpu_here_s", f"{now.here_s - before.here_s:.2f}"))
+        item.user_properties.append(("cpu_hosts_s", f"{now.hosts_s - before.hosts_s:.2f}"))
+
+
+def used() -> Used:
+    """So far."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Used(sum(one.ru_utime + one.ru_stime for one in times), hosts_used_s())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.system.files import write_atomic
+from tests.lab.cpu_group import CpuGroup, Used, hosts_group
 from tests.lab.paths import cache_dir
 
+OWN_HOSTS: Mapping[str, str] = {}
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / "build/molecule"
 # A scenario has up to five hosts; more at once wait for the disk.
@@ -35,11 +37,11 @@ DECORATION = re.compile(r"^(?:\x1b\[[0-9;]*m|[ │┌└─])+|\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Run:
-    """How a scenario went. `cpu_s`: processor time of Ansible and of all it started here, without that of the hosts."""
+    """How a scenario went. `used`: processor time of Ansible and of all that it waited for, and of the hosts."""
 
     passed: bool
     seconds: float
-    cpu_s: float
+    used: Used
 
 
 def main(roles: list[str]) -> int:
@@ -55,7 +57,7 @@ def main(roles: list[str]) -> int:
         running = {lanes.submit(_run, role): role for role in ordered}
         for done in as_completed(running):
             role, run = running[done], done.result()
-            took = f"{run.seconds:.0f} s ({run.cpu_s:.0f} CPU s)"
+            took = f"{run.seconds:.0f} s ({run.used.here_s:.0f} CPU s here, {run.used.hosts_s:.0f} on hosts)"
             if run.passed:
                 known[role] = round(run.seconds, 1)
                 print(f"molecule: {role} passed in {took}", flush=True)
@@ -105,18 +107,21 @@ def _run(role: str) -> Run:
     started = time.monotonic()
     state = _log(role).with_suffix(".state")
     shutil.rmtree(state, ignore_errors=True)  # of an earlier run, where there was one
-    with _log(role).open("wb") as log:
+    # Within a stage of `make test`, whose hosts these are too.
+    name = f"{hosts_group().strip('/') or f'muster-molecule-{os.getpid()}'}/{_log(role).stem}"
+    with _log(role).open("wb") as log, CpuGroup(name) as group:
         process = subprocess.Popen(
             ["molecule", "test", f"--scenario-name={scenario(role).name}"],
             cwd=scenario(role).parent.parent,
-            env={**os.environ, "MOLECULE_EPHEMERAL_DIRECTORY": str(state)},
+            env={**os.environ, **group.environment(), "MOLECULE_EPHEMERAL_DIRECTORY": str(state)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
         )
         _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return Run(process.returncode == 0, time.monotonic() - started, used.ru_utime + used.ru_stime)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        took = Used(used.ru_utime + used.ru_stime, group.used().hosts_s)
+    return Run(process.returncode == 0, time.monotonic() - started, took)
 
 
 def scenario(role: str) -> Path:

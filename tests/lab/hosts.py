@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from . import gpus, machine, wall
+from .cpu_group import hosts_group
 from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
 from .packages.build import ensure_repository
@@ -159,8 +160,11 @@ def _start(lab: Lab, host: Host, rootfs: Path) -> None:
 
 def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
     name = container.removeprefix(f"muster-{lab.name}-")
+    group = hosts_group()
+    # podman's other manager, systemd, has names of its own for groups.
+    counted = (["--cgroup-manager", "cgroupfs"], ["--cgroup-parent", group]) if group else ([], [])
     return [
-        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), "run", "--detach",
+        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), *counted[0], "run", "--detach", *counted[1],
         "--name", container, "--hostname", name,
         "--label", f"muster.lab={lab.name}", "--network", _network(lab, lab.subnet_of(address)), "--ip", address,
         "--pids-limit", "-1",

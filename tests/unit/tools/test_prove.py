@@ -6,49 +6,117 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.lab.cpu_group import Used
+from tests.lab.shell import LabError
+from tools.budgets import Budgets
 from tools.molecule import LOG_LINES, failure, last_seconds, longest_first, scenario
-from tools.prove import Counts, Result, Stage, prove, read_junit, read_molecule
+from tools.prove import COSTLIEST, Stage
+from tools.prove import prove as prove_by
+from tools.results import Cost, Counts, Result, read_junit, read_molecule, read_plain
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <testcase classname="tests.unit.test_a" name="test_quick" time="0.01" />
-<testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25">
+<testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25"><properties>
+<property name="cpu_here_s" value="3.5" /><property name="cpu_hosts_s" value="1.25" /></properties>
 <failure message="assert 1 == 2&#10;  left">at</failure></testcase>
 <testcase classname="tests.unit.test_b" name="test_none" time="0.0"><skipped /></testcase>
 </testsuite></testsuites>"""
 NONE_FAILED = '<testsuites><testsuite><testcase classname="a" name="b" time="1"/></testsuite></testsuites>'
-MOLECULE = """molecule: pki passed in 41 s (12 CPU s)
-molecule: etcd FAILED after 130 s (30 CPU s); from etcd.log:
+MOLECULE = """molecule: pki passed in 41 s (12 CPU s here, 20 on hosts)
+molecule: nvidia_driver/debian FAILED after 130 s (30 CPU s here, 0 on hosts); from etcd.log:
 fatal: [etcd1]: FAILED! =>
 msg: it took 9 s
-molecule: 1 passed, 1 failed: etcd
+molecule: 1 passed, 1 failed: nvidia_driver/debian
 """
+BUDGETS = Budgets({"check": 10.0, "molecule": 10.0}, {}, 20.0)
+
+
+class Counted:
+    """A control group in which every stage uses as much."""
+
+    def __init__(self, used: Used) -> None:
+        self._used = used
+
+    def inside(self, words: Sequence[str]) -> list[str]:
+        return list(words)
+
+    def environment(self) -> dict[str, str]:
+        return {"MUSTER_TEST_STAGE": "counted"}
+
+    def used(self) -> Used:
+        return self._used
+
+
+def prove(
+    lanes: Sequence[Sequence[Stage]], times: Path, budgets: Budgets | None = None, used: Used | None = None
+) -> int:
+    return prove_by(lanes, times, budgets, lambda _: nullcontext(Counted(used or Used())))
 
 
 def stage(name: str, result: Result, code: str = "") -> Stage:
     return Stage(name, [sys.executable, "-c", code], lambda *_: result)
 
 
-def test_times_of_stages_and_of_the_ten_longest_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    unit = Result(Counts(12, 0, 0), {f"test_{number}": float(number) for number in range(12)})
-    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint('seen')"
+def test_costs_of_stages_and_of_the_costliest_tests_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By processor time, not by time: what waits keeps nobody else from working."""
+    costs = {f"test_{number}": Cost(99.0 - number, Used(float(number))) for number in range(20)}
+    unit = Result(Counts(12, 0, 0), costs)
+    busy = "import os, time\nwhile time.process_time() < 0.3: pass\nprint(os.environ['MUSTER_TEST_STAGE'])"
     times = tmp_path / "times.json"
-    molecule = stage("molecule", Result(Counts(1, 0, 0), {"etcd": 9.5}))
-    assert prove([[stage("check", unit, busy), molecule]], times) == 0
+    molecule = stage("molecule", Result(Counts(1, 0, 0), {"etcd": Cost(9.5, Used(1.0, 17.5))}))
+    assert prove([[stage("check", unit, busy), molecule]], times, used=Used(2.0, 0.5)) == 0
     kept = json.loads(times.read_text())
     assert list(kept["stages"]) == ["check", "molecule"]
-    assert kept["stages"]["check"] >= 0.3
-    assert list(kept["longest"])[:4] == ["check: test_11", "check: test_10", "molecule: etcd", "check: test_9"]
-    assert len(kept["longest"]) == 10
+    assert kept["stages"]["check"]["seconds"] >= 0.3
+    assert kept["stages"]["check"]["cpu_here_s"] == 2.0 and kept["stages"]["check"]["cpu_hosts_s"] == 0.5
+    assert list(kept["costliest"])[:4] == ["check: test_19", "molecule: etcd", "check: test_18", "check: test_17"]
+    assert len(kept["costliest"]) == COSTLIEST
     shown = capfd.readouterr().out
-    assert "== check\nseen\n== check: 12 passed" in shown
-    assert "    9.5 s  molecule: etcd\n" in shown
-    assert "test_2" not in shown
+    assert "== check\ncounted\n== check: 12 passed" in shown
+    assert "    9.5 s     1.0 CPU s here    17.5 on hosts  molecule: etcd\n" in shown
+    assert "test_2\n" not in shown
     assert re.search(r"the processors were busy for \d+% of it", shown)
     assert shown.splitlines()[-1] == "13 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("used", "rc", "told"),
+    [
+        (Used(9.0, 1.0), 0, "check: of 10 CPU s"),
+        (Used(1.0, 9.9), 0, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
+        (Used(2.0, 9.1), 1, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
+        (Used(30.0), 1, "check: 30 CPU s are 20 over the budget of 10: move what repeats a proof to make soak"),
+    ],
+)
+def test_a_stage_that_is_over_its_budget_is_named_and_fails_from_a_tenth_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], used: Used, rc: int, told: str
+) -> None:
+    """The hosts' processor time counts as that of this machine's processes does."""
+    assert prove([[stage("check", Result(Counts(2, 0, 0)))]], tmp_path / "times.json", BUDGETS, used) == rc
+    shown = capfd.readouterr().out
+    assert told in shown
+    assert ("FAILED check: budget: " in shown) is bool(rc)
+    assert shown.splitlines()[-1] == f"2 passed, {rc} failed, 0 skipped"
+    assert json.loads((tmp_path / "times.json").read_text())["stages"]["check"]["budget_cpu_s"] == 10
+
+
+def test_a_stage_without_a_budget_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert prove([[stage("new", Result(Counts(1, 0, 0)))]], tmp_path / "times.json", BUDGETS) == 1
+    assert "FAILED new: budget: has no budget in cpu_budgets.yaml: give it one" in capfd.readouterr().out
+
+
+def test_a_machine_that_cannot_count_is_told_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> nullcontext[Counted]:
+        raise LabError(f"{name} cannot be made: run it as root")
+
+    assert prove_by([[stage("check", Result(Counts(1, 0, 0)))]], tmp_path / "times.json", None, refuse) == 2
+    assert re.search(r"^prove: muster-prove-\d+-check cannot be made: run it as root$", capfd.readouterr().err, re.M)
 
 
 def test_lanes_run_beside_each_other_and_each_line_names_its_own(
@@ -66,10 +134,10 @@ def test_lanes_run_beside_each_other_and_each_line_names_its_own(
     left = tmp_path / "left"
     leave, find = f"Path({str(left)!r}).write_text('x')", f"print(Path({str(left)!r}).read_text() + ' found')"
     lanes = [
-        [stage("lab", Result(Counts(1, 0, 0), {}), f"from pathlib import Path; {send}; {take}; print('met')")],
+        [stage("lab", Result(Counts(1, 0, 0)), f"from pathlib import Path; {send}; {take}; print('met')")],
         [
-            stage("servers", Result(Counts(2, 0, 0), {}), f"from pathlib import Path; {answer}; print('met'); {leave}"),
-            stage("molecule", Result(Counts(1, 0, 0), {}), f"from pathlib import Path; {find}"),
+            stage("servers", Result(Counts(2, 0, 0)), f"from pathlib import Path; {answer}; print('met'); {leave}"),
+            stage("molecule", Result(Counts(1, 0, 0)), f"from pathlib import Path; {find}"),
         ],
     ]
     assert prove(lanes, tmp_path / "times.json") == 0
@@ -82,7 +150,7 @@ def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failed = Result(Counts(1, 1, 0), {}, {"tests.unit.test_a.test_long": "assert 1 == 2"})
-    lane = [stage("check", failed), stage("lab", Result(Counts(2, 0, 0), {}))]
+    lane = [stage("check", failed), stage("lab", Result(Counts(2, 0, 0)))]
     assert prove([lane], tmp_path / "times.json") == 1
     assert capfd.readouterr().out.splitlines()[-2:] == [
         "FAILED check: tests.unit.test_a.test_long: assert 1 == 2",
@@ -97,7 +165,8 @@ def test_a_junit_file_is_read(tmp_path: Path) -> None:
     read = read_junit(path, 1, "")
     assert read.counts == Counts(1, 1, 1)
     assert read.failures == {"tests.unit.test_a.test_long[x]": "assert 1 == 2 left"}
-    assert read.seconds["tests.unit.test_a.test_long[x]"] == 7.25
+    assert read.costs["tests.unit.test_a.test_long[x]"] == Cost(7.25, Used(3.5, 1.25))
+    assert read.costs["tests.unit.test_a.test_quick"] == Cost(0.01)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +195,19 @@ def test_a_stage_without_its_file_or_that_failed_without_a_failed_test_is_one_fa
 
 
 def test_the_lines_of_molecule_are_read() -> None:
-    failures = {"etcd": "fatal: [etcd1]: FAILED! => it took 9 s"}
-    assert read_molecule(1, MOLECULE) == Result(Counts(1, 1, 0), {"pki": 41.0, "etcd": 130.0}, failures)
+    failures = {"nvidia_driver/debian": "fatal: [etcd1]: FAILED! => it took 9 s"}
+    costs = {"pki": Cost(41.0, Used(12.0, 20.0)), "nvidia_driver/debian": Cost(130.0, Used(30.0, 0.0))}
+    assert read_molecule(1, MOLECULE) == Result(Counts(1, 1, 0), costs, failures)
     assert read_molecule(1, "Traceback") == Result(Counts(0, 1, 0), {}, {"exit code 1": "Traceback"})
 
 
+def test_a_command_that_is_one_test_passed_or_not() -> None:
+    assert read_plain(0, "fine\n") == Result(Counts(1, 0, 0))
+    assert read_plain(3, "a\nno space left\n\n") == Result(Counts(0, 1, 0), {}, {"exit code 3": "no space left"})
+
+
 def test_of_a_command_that_failed_the_reason_is_what_it_said_wherever_that_stands() -> None:
-    command = """molecule: etcd FAILED after 4 s (3 CPU s); from etcd.log:
+    command = """molecule: etcd FAILED after 4 s (3 CPU s here, 2 on hosts); from etcd.log:
 fatal: [localhost]: FAILED! =>
 changed: true
 cmd:

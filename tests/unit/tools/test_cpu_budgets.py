@@ -1,0 +1,40 @@
+"""The budgets of `make test`: they fit into its time, together with what is held back for what comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.budgets import TOLERATED, Budgets, read_budgets, told
+
+# What `make test` may take on two cores with warm caches (docs/reference/proof.md).
+WARM_S, CORES = 45 * 60, 2
+
+
+def test_all_that_is_given_away_and_held_back_fits_into_the_time_of_two_cores() -> None:
+    budgets = read_budgets()
+    assert budgets.all_s == WARM_S * CORES
+    assert budgets.given_s <= budgets.all_s, (
+        f"{budgets.given_s - budgets.all_s:.0f} CPU s too many: free them in another stage, or in make soak"
+    )
+
+
+def test_parts_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "budgets.yaml"
+    path.write_text("stages: {check: 5}\nall: 9\n")
+    with pytest.raises(KeyError, match="reserved"):
+        read_budgets(path)
+    path.write_text("stages: {check: much}\nreserved: {}\nall: 9\n")
+    with pytest.raises(ValueError, match="much"):
+        read_budgets(path)
+    path.write_text("stages: {check: 5}\nreserved: {scale: 3}\nall: 9\n")
+    assert read_budgets(path) == Budgets({"check": 5.0}, {"scale": 3.0}, 9.0)
+    assert read_budgets(path).given_s == 8
+
+
+def test_a_budget_is_exceeded_from_its_tolerance_on() -> None:
+    budgets = Budgets({"lab": 100.0}, {}, 100.0)
+    assert told("lab", 100.0, budgets) == ("of 100 CPU s", False)
+    assert told("lab", 100.0 * TOLERATED, budgets)[1] is False
+    assert told("lab", 100.0 * TOLERATED + 0.1, budgets)[1] is True

@@ -1,0 +1,46 @@
+"""The budgets of `make test` in CPU seconds, from tools/cpu_budgets.yaml, and which stage is over its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+FILE = Path(__file__).with_name("cpu_budgets.yaml")
+# A stage fails when it takes more than so much of its budget: processor time of one thing varies between machines.
+TOLERATED = 1.10
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """CPU seconds by stage and by what is to come, and all that may be given away."""
+
+    stages: Mapping[str, float]
+    reserved: Mapping[str, float]
+    all_s: float
+
+    @property
+    def given_s(self) -> float:
+        """The sum of all of them."""
+        return sum(self.stages.values()) + sum(self.reserved.values())
+
+
+def read_budgets(path: Path = FILE) -> Budgets:
+    """Of the file. Raises KeyError where it lacks a part, ValueError where a budget is no number."""
+    read = yaml.safe_load(path.read_text())
+    stages, reserved = ({str(name): float(s) for name, s in read[part].items()} for part in ("stages", "reserved"))
+    return Budgets(stages, reserved, float(read["all"]))
+
+
+def told(stage: str, used_s: float, budgets: Budgets) -> tuple[str, bool]:
+    """How a stage stands to its budget, in words, and whether that is a failure."""
+    budget_s = budgets.stages.get(stage)
+    if budget_s is None:
+        return f"has no budget in {FILE.name}: give it one", True
+    if used_s <= budget_s:
+        return f"of {budget_s:.0f} CPU s", False
+    over = f"{used_s:.0f} CPU s are {used_s - budget_s:.0f} over the budget of {budget_s:.0f}"
+    fails = used_s > TOLERATED * budget_s
+    return f"{over}: move what repeats a proof to make soak, or free it elsewhere ({FILE.name})", fails
