@@ -233,7 +233,7 @@ def test_the_fleet_answers_without_its_events_etcd(fleet: Fleet) -> None:
         fleet.must("etcd-events-1", "systemctl start etcd")
 
 
-@pytest.mark.parametrize("lost", API_SERVERS)
+@pytest.mark.parametrize("lost", [API_SERVERS[0], pytest.param(API_SERVERS[1], marks=pytest.mark.soak)])
 def test_the_fleet_answers_with_one_api_server_less(fleet: Fleet, lost: str) -> None:
     fleet.must(lost, "systemctl stop kube-apiserver")
     try:

@@ -183,8 +183,12 @@ def test_a_second_run_touches_nobody(fleet: Fleet) -> None:
     assert all(works(fleet, node) for node in WORKERS)
 
 
+@pytest.mark.soak
 def test_killed_when_the_node_is_at_rest_the_next_run_goes_on_and_down_it_goes(fleet: Fleet) -> None:
-    """Both are brought back to the inventory's driver; a person's hold on one of them stays theirs."""
+    """Both are brought back to the inventory's driver; a person's hold on one of them stays theirs.
+
+    test_driver_upgrade_asks.py has what a killed run leaves, on a real API server; test_upgrade_course.py, the hold.
+    """
     killed_at(fleet, "Have the driver that was asked for", OLD, "gpu-1")
     assert fleet.ssh("gpu-1", "systemctl is-enabled kubelet").out == "disabled\n"
     refused = upgrade(fleet, OLD, "-l gpu-2", log="driver-refused")
