@@ -10,7 +10,7 @@ QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,8 +52,14 @@ upgrade-minor: setup-dev ## API servers of Kubernetes 1.35 and 1.36 beside each 
 lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, a member is replaced, all CAs are replaced (20 minutes)
 	@pytest -v tests/integration/on_demand
 
-test: setup-lab ## Prove the project: check, campaign, molecule of every role, the lab end to end with attacks (an hour on two cores)
+test: setup-lab ## Prove the project: each kind of proof once, on a budget of CPU seconds (45 minutes on two cores; docs/reference/proof.md)
 	@python -m tools.prove
+
+soak: setup-lab ## What repeats a proof: every draw, scenario and alert, outages, rotations, 20 kills (hours); SEED=20261126 repeats that day's
+	@python -m tools.soak $(if $(SEED),--seed $(SEED))
+
+mutants: setup-lab ## Break ten things of the product, one at a time: the tests must see each (some minutes; make soak does it too)
+	@python -m tools.mutants
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
 	@python tools/collection.py

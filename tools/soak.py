@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""`make soak`: the repeats that `make test` has no time for, in stages as there; hours on two cores, without budgets.
+
+Beside the lab with every test of it, outages and the rotation of all CAs under writers, and twenty kills of playbooks:
+unit tests that are marked soak, every draw of the campaign, every molecule scenario from create to destroy, every test
+of the servers with the whole replay of alerts, API servers of two minors, and the mutants.
+What is drawn comes from the seed of the day, which is printed; SEED=n repeats another day. The costs are in
+build/soak.json. What failed is named last, with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tools.molecule import scenarios
+from tools.prove import BUILD, REPOSITORY, Stage, integration_tests, junit, prove, pytest
+from tools.results import read_molecule, read_plain
+
+KILLS = 20
+KILLED = ("replacement-killed", "site-killed", "rotation-killed")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages; 0 when all passed."""
+    parser = argparse.ArgumentParser(prog="python -m tools.soak", description=__doc__)
+    parser.add_argument("--seed", type=int, default=seed_of(datetime.now(UTC)), help="default: that of the day")
+    asked = parser.parse_args(arguments)
+    BUILD.mkdir(exist_ok=True)
+    print(f"soak: seed {asked.seed}; again: make soak SEED={asked.seed}", flush=True)
+    return prove(lanes(asked.seed), BUILD / "soak.json")
+
+
+def seed_of(day: datetime) -> int:
+    """The day as a number: 20261126."""
+    return int(f"{day:%Y%m%d}")
+
+
+def lanes(seed: int) -> list[list[Stage]]:
+    """The lab with all that happens to it, and beside it everything else."""
+    on_hosts, on_loopback = integration_tests()
+    on_demand = sorted((REPOSITORY / "tests/integration/on_demand").glob("test_*.py"))
+    bench = [sys.executable, "-m", "tests.bench.control_plane", *KILLED, f"--kills={KILLS}", f"--seed={seed}"]
+    older = f"{sys.executable} -m tests.lab older && " + " ".join(pytest("minor", "", [REPOSITORY / "tests/minor"]))
+    return [
+        [
+            Stage("lab", pytest("soak-lab", "", [*on_hosts, *on_demand]), junit("soak-lab")),
+            Stage("kills", bench, read_plain),
+        ],
+        [
+            Stage("unit", pytest("soak-unit", "soak", [REPOSITORY / "tests/unit"]), junit("soak-unit")),
+            Stage("campaign", [sys.executable, "-m", "tests.campaign", f"--seed={seed}"], junit("campaign")),
+            Stage("molecule", [sys.executable, "-m", "tools.molecule", *scenarios()], read_molecule),
+            Stage("servers", pytest("soak-servers", "", on_loopback), junit("soak-servers")),
+            Stage("minor", ["sh", "-c", older], junit("minor")),
+            Stage("mutants", [sys.executable, "-m", "tools.mutants"], read_plain),
+        ],
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
