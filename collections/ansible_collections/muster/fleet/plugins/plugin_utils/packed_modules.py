@@ -60,7 +60,10 @@ class Sources:
         return digest.hexdigest()
 
     def complete(self, module_utils: Iterable[str]) -> bool:
-        """Whether nothing of the user's may be packed in place of ansible-core's: Ansible looks into these folders."""
+        """Whether nothing of the user's may be packed in place of ansible-core's: Ansible looks into these folders.
+
+        Those beside the playbook and in the roles that its plays name are among them once it is read.
+        """
         return not any(Path(path).is_dir() for path in module_utils if Path(path) != self.core / "module_utils")
 
 
