@@ -5,6 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export MUSTER_REPOSITORY := $(CURDIR)
 # The tests start Python a thousand times: what it has compiled is kept.
 unexport PYTHONDONTWRITEBYTECODE
+# With it Python reads a module that Ansible sends byte by byte: 37 ms of processor time for each.
+unexport PYTHONUNBUFFERED
 # A target that another one needs says nothing when there is nothing to do.
 QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
 LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit
 export PATH="$PWD/.venv/bin:$PATH"
 # Tests start Python a thousand times, and three workers rewrite the same assertions: what is compiled is kept, also where
 # the environment says otherwise, as images of containers do.
-unset PYTHONDONTWRITEBYTECODE
+unset PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 failed=()
 selection=(-m "not slow and not soak")
 [[ "${1:-}" != --all ]] || selection=(-m "not soak")
