@@ -29,18 +29,34 @@ OTHERS = {
 SAME_NAME = frozenset({"gpu_burnin", "tests"})
 
 
+class UnknownCommitError(Exception):
+    """Git does not know a commit; one sentence."""
+
+
 def main(base: str) -> int:
     """Print one folder a line; 2 with one sentence when git does not know the commit."""
-    changed = _git("diff", "--name-only", base, "--")
-    if changed.returncode:
-        why = " ".join(changed.stderr.split())
-        print(f"check: BASE={base}: git cannot compare with it ({why}); name a commit", file=sys.stderr)
+    try:
+        changed = changed_files(base)
+    except UnknownCommitError as error:
+        print(error, file=sys.stderr)
         return 2
-    new = _git("ls-files", "--others", "--exclude-standard")
     folders = [path.name for path in (REPOSITORY / "tests/unit").iterdir() if path.is_dir()]
-    for folder in areas([*changed.stdout.splitlines(), *new.stdout.splitlines()], folders):
+    for folder in areas(changed, folders):
         print(f"tests/unit/{folder}")
     return 0
+
+
+def changed_files(base: str) -> list[str]:
+    """Files that differ from this commit, are new or are gone; of a renamed one both names.
+
+    Raises UnknownCommitError when git cannot compare with it.
+    """
+    changed = git("diff", "--name-only", "--no-renames", base, "--")
+    if changed.returncode:
+        why = " ".join(changed.stderr.split())
+        raise UnknownCommitError(f"check: BASE={base}: git cannot compare with it ({why}); name a commit")
+    new = git("ls-files", "--others", "--exclude-standard")
+    return [*changed.stdout.splitlines(), *new.stdout.splitlines()]
 
 
 def areas(changed: Iterable[str], folders: Iterable[str]) -> list[str]:
@@ -58,7 +74,8 @@ def areas(changed: Iterable[str], folders: Iterable[str]) -> list[str]:
     return sorted(found & known)
 
 
-def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git in this checkout."""
     return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# The fast loop: lint, types, unit tests. Each tool runs on the whole tree, without skip lists. Unit tests that are
-# marked slow run with --all, as `make test` does; with BASE=COMMIT in the environment those of the areas that changed
-# since that commit run.
+# The fast loop: lint, types, unit tests. Each tool but ansible-lint runs on the whole tree, without skip lists.
+# With --all, as in `make test`, unit tests that are marked slow run too, and ansible-lint on the whole tree. Without
+# it ansible-lint runs on what changed since this branch left main. With BASE=COMMIT in the environment that is what
+# changed since this commit, and the slow tests of these areas run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 export PATH="$PWD/.venv/bin:$PATH"
-# Tests start Python a thousand times, and three workers rewrite the same assertions: what is compiled is kept, also where
+# Tests start Python a thousand times, and each worker rewrites the same assertions: what is compiled is kept, also where
 # the environment says otherwise, as images of containers do.
 unset PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 failed=()
 selection=(-m "not slow and not soak")
-[[ "${1:-}" != --all ]] || selection=(-m "not soak")
+lint_since=(${BASE:+"$BASE"})
+if [[ "${1:-}" == --all ]]; then
+  selection=(-m "not soak")
+  lint_since=(--all)
+fi
 changed=$([[ -z "${BASE:-}" ]] || python tools/changed_areas.py "$BASE") || exit 2
 
 step() {
@@ -24,15 +29,14 @@ step() {
   fi
 }
 
-# It keeps one core busy: everything else runs beside it.
+# Of the whole tree it keeps one core busy: everything else runs beside it.
 mkdir -p build
-python -m tools.warm_ansible ansible-lint --offline -q >build/ansible-lint.log 2>&1 &
+python -m tools.ansible_lint "${lint_since[@]}" >build/ansible-lint.log 2>&1 &
 ansible_lint=$!
 finish_ansible_lint() {
   local status=0
   wait "$ansible_lint" || status=$?
   cat build/ansible-lint.log
-  ((status == 0)) || echo "again: ansible-lint --offline"
   return "$status"
 }
 
@@ -40,7 +44,7 @@ finish_ansible_lint() {
 slow_tests() {
   local folders status=0
   mapfile -t folders <<<"$changed"
-  pytest -q -n 3 -m "slow and not soak" "${folders[@]}" || status=$?
+  pytest -q -n 2 -m "slow and not soak" "${folders[@]}" || status=$?
   ((status == 0 || status == 5))
 }
 
@@ -52,7 +56,7 @@ step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
 step generated python -m tools.docs --check
 step dashboards python -m tools.dashboards --check
-step unit pytest -q -n 3 "${selection[@]}" tests/unit --junitxml=build/unit.xml
+step unit pytest -q -n 2 "${selection[@]}" tests/unit --junitxml=build/unit.xml
 [[ -z "$changed" ]] || step slow slow_tests
 step ansible-lint finish_ansible_lint
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -16,13 +15,13 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.report import build, model
-from gpu_burnin.report.series import build_series
-from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
+from gpu_burnin.telemetry.findings import GpuSeries
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Series, Verdict
 from tests.support.coverages import coverage
 from tests.support.run_helpers import RUN
-from tests.support.sample_parts import LIMIT_W, STARTED_S, part_results, verified, wave_loads
+from tests.support.sample_parts import STARTED_S, part_results, verified
+from tests.support.sample_telemetry import Course, series_of, telemetry_of
 
 Sample = tuple[model.Report, dict[str, Any]]
 _PEAKS = {"fp64": 61.0, "fp32": 50.0, "tf32": 430.0, "bf16": 812.0, "fp16": 798.0, "int8": 1490.0, "fp8": 1420.0}
@@ -58,47 +57,6 @@ def gpus_of(count: int) -> tuple[Gpu, ...]:
         )
         for index in range(count)
     )
-
-
-def _times(seconds: float, hz: float) -> list[float]:
-    return [STARTED_S + step / hz for step in range(int(seconds * hz))]
-
-
-def _samples(
-    gpu: Gpu, seconds: float, loads: list[tuple[float, float, float]], hz: float, hot: float, brake: tuple[float, float]
-) -> GpuSeries:
-    """Samples of a GPU under `loads`: (start, end, share of full power), seconds since the run began.
-
-    From the start to the end of `brake` the power brake is on.
-    """
-    rng = random.Random(gpu.index)
-    temperature, energy_mj, rows = 31.0 + gpu.index * 0.4, 9e9, []
-    for moment in _times(seconds, hz):
-        load = max((share for start, end, share in loads if start <= moment - STARTED_S < end), default=0.0)
-        target = 33.0 + load * (36.0 + hot + gpu.index % 3)
-        temperature += (target - temperature) * (1 - math.exp(-1 / (hz * 7)))
-        power = 78 + load * 610 + rng.uniform(-9, 9)
-        slowed = 0x20 if hot and temperature > 84 else 0
-        if brake[0] <= moment - STARTED_S < brake[1]:
-            slowed, power = slowed | 0x80, min(power, 330.0)
-        energy_mj += power / hz * 1e3
-        clock = (345 if not load else 1980 - 225 * load * load - (330 if slowed else 0)) + rng.choice((0, 0, -15))
-        rows.append(
-            (round(temperature), power, clock, 2619, slowed | (4 if load > 0.9 else 0), 100.0 * bool(load), energy_mj)
-        )
-    names = (
-        "temperature_c",
-        "power_w",
-        "clock_sm_mhz",
-        "clock_memory_mhz",
-        "clocks_event_reasons",
-        "utilization_percent",
-        "energy_mj",
-    )
-    columns = {name: tuple(row[index] for row in rows) for index, name in enumerate(names)}
-    columns["temperature_memory_c"] = tuple(row[0] + 6 for row in rows)
-    limits = {"power_limit_w": int(LIMIT_W), "clock_sm_max_mhz": 1980}
-    return GpuSeries(gpu.uuid, tuple(_times(seconds, hz)), columns, columns, columns, limits=limits)
 
 
 def _rates(gpu: Gpu, start: float, seconds: float, sag: float) -> Iterator[Series]:
@@ -204,34 +162,6 @@ def _selftests(plan: Plan) -> Iterator[SelftestResult]:
     yield SelftestResult("XID line", "kernel_log", None, True, True, 0.001, "detector logic only")
 
 
-def _telemetry(
-    plan: Plan, seconds: float, hot: dict[int, float], hz: float, brakes: dict[int, tuple[float, float]]
-) -> TelemetryFindings:
-    loads = [
-        (4, 4 + 0.04 * seconds, 0.5),
-        (5 + 0.04 * seconds, 5 + 0.56 * seconds, 1.0),
-        (8 + 0.56 * seconds, 8 + 0.74 * seconds, 0.62),
-        *wave_loads(seconds),
-    ]
-    counters, sources = [], [Source("journal", None, True, "since boot"), Source("kmsg", None, True)]
-    for gpu in plan.gpus:
-        counters += [
-            Counter(gpu.uuid, "total_energy", "mJ", 10_000_000, 10_000_000 + int(seconds * 560_000)),
-            Counter(gpu.uuid, "ecc_uncorrected_dram", "1", 0, 0),
-            Counter(gpu.uuid, "pcie_replays", "1", 2, 2),
-            Counter(gpu.uuid, "nvlink_recovery_failed", "1", None, None, "unsupported by this driver"),
-        ]
-        sources += [
-            Source("nvml_samples", gpu.uuid, True, "10 Hz"),
-            Source("nvml_events", gpu.uuid, True),
-        ]
-    series = tuple(
-        _samples(gpu, seconds, loads, hz, hot.get(gpu.index, 0.0), brakes.get(gpu.index, (0.0, 0.0)))
-        for gpu in plan.gpus
-    )
-    return TelemetryFindings(tuple(counters), series, (), tuple(sources))
-
-
 def sample(
     count: int = 8,
     level: str = "standard",
@@ -250,7 +180,7 @@ def sample(
     """
     gpus = tuple(rename(gpu) for gpu in gpus_of(count))
     plan = make_plan(level, backend="cuda", gpus=gpus, seed=1)
-    findings = _telemetry(plan, seconds, hot or {}, hz, brakes or {})
+    course = Course(gpus, seconds, hz, frozenset((hot or {}).items()), frozenset((brakes or {}).items()))
     seen = change(
         Observations(
             plan=plan,
@@ -260,7 +190,7 @@ def sample(
             kernel_log=KernelLogFindings("journal,/dev/kmsg", alive=True),
             simulated=False,
             allow_simulated=False,
-            telemetry=findings,
+            telemetry=telemetry_of(course),
         )
     )
     finished = datetime.fromisoformat(RUN.started_at) + timedelta(seconds=seconds + 2)
@@ -273,7 +203,7 @@ def sample(
     )
     judged = judge(seen)
     report = build.build(run, seen, replace(judged, notices=(*judged.notices, *notices)))
-    return report, build_series(seen.results, seen.telemetry, STARTED_S)
+    return report, series_of(seen, course)
 
 
 def _with_reasons(

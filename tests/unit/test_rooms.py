@@ -56,7 +56,17 @@ def modules() -> dict[str, frozenset[str]]:
 
 
 def imported(tree: ast.AST, known: Mapping[str, object]) -> set[str]:
-    return {name for node in ast.walk(tree) for name in named(node, known)}
+    return {name for node in statements(tree) for name in named(node, known)}
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements of a module, the inner ones too: an import is one, and most of a tree is expressions."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, block, ())
+        yield node
 
 
 def named(node: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
@@ -89,6 +99,32 @@ def arrows() -> Iterator[tuple[str, str]]:
     for module, targets in modules().items():
         for target in sorted(targets):
             yield module, target
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    lines = """
+import gpu_burnin.a
+def f():
+    for _ in []:
+        import gpu_burnin.b
+    else:
+        import gpu_burnin.c
+class C:
+    try:
+        import gpu_burnin.d
+    except* ValueError:
+        with x: import gpu_burnin.e
+    finally:
+        async def g(): from gpu_burnin import f
+match 1:
+    case 1:
+        if x: pass
+        elif y: from gpu_burnin.g import h
+        else:
+            while x: from gpu_burnin.i.j import k
+"""
+    known = dict.fromkeys(("a", "b", "c", "d", "e", "f", "g", "i.j.k"))
+    assert imported(ast.parse(lines), known) == set(known)
 
 
 def test_the_hall_is_empty_but_for_what_everybody_shares() -> None:

@@ -14,7 +14,6 @@ from tests.support.rate_fleets import SHAPES
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], npt.NDArray[np.float64]]
 LOOKS = 400
-LARGE = [pytest.param(4000, marks=pytest.mark.slow)]
 GROUPS: dict[str, Draw] = {
     **SHAPES,
     "two speeds": lambda rng, size: rng.normal(size=size) - 6 * (rng.random(size) < 0.5),
@@ -35,7 +34,7 @@ def names_per_look(draw: Draw, number: int, looks: int = LOOKS) -> float:
     return found / looks
 
 
-@pytest.mark.parametrize("number", [40, 500, *LARGE])
+@pytest.mark.parametrize("number", [40, 500, 4000])
 @pytest.mark.parametrize("shape", GROUPS)
 def test_healthy_values_are_named_no_more_often_than_is_said(shape: str, number: int) -> None:
     # With names that come by chance, the mean of 400 looks that allow one is under 1 + 4 / sqrt(400).
