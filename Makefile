@@ -32,11 +32,11 @@ lab: setup-lab ## Start a small fleet on this machine and run site.yml on it
 lab-down: setup-lab ## Remove the lab: hosts, network, disks, state
 	@python -m tests.lab down
 
-check: setup-dev ## The fast loop: lint, types, unit tests but for the slow ones (2.5 minutes); BASE=commit adds the slow ones of what changed since
+check: setup-dev ## The fast loop: lint, types, unit tests but for the slow ones (2 minutes); ansible-lint on what changed; BASE=commit adds the slow ones of what changed since
 	@BASE=$(BASE) tools/check.sh
 
 unit: setup-dev ## All unit tests, the slow ones too
-	@pytest -q -n 3 tests/unit
+	@pytest -q -n 2 tests/unit
 
 campaign: setup-dev ## The fault campaign of the burn-in: every fault seen, no healthy run failed; prints the matrix (5 minutes)
 	@python -m tests.campaign $(if $(SEED),--seed $(SEED))
