@@ -38,6 +38,14 @@ def _image_beside(progress: Progress) -> Iterator[None]:
                 progress.stage(STAGE)
             if process.wait() != 0:
                 said.seek(0)
-                raise LabError(said.read().strip().rpartition("\n")[2].removeprefix("lab: "))
+                raise LabError(_reason(said.read(), process.returncode))
         finally:
             end(process)
+
+
+def _reason(said: str, rc: int) -> str:
+    """Why it failed: its own sentence, where it came to say one."""
+    last = said.strip().rpartition("\n")[2]
+    if last.startswith("lab: "):
+        return last.removeprefix("lab: ")
+    return f"could not {STAGE}: it ended with exit code {rc}: {last or 'it said nothing'}"

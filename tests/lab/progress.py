@@ -117,12 +117,11 @@ class Progress:
     def beside(self, name: str, rc: Callable[[], int | None]) -> None:
         """A stage begins that goes on beside those to come, as long as `rc` gives None; 0 says that it is done.
 
-        When nothing else is to do, it becomes the `stage`.
+        It stands behind each `stage`, and becomes it when nothing else is to be done.
         """
         with self._lock:
             expected_s = self._pending.pop(name, self._known.get(name, 0.0))
             self._beside[name] = _Beside(rc, self._clock(), expected_s)
-            self._show(self._stage)
 
     def task(self, text: str) -> None:
         """Within the stage, this is done now."""

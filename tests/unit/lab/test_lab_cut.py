@@ -31,6 +31,22 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """One whose cache has everything; a test that takes from it has it made again."""
+    machine = Machine(tmp_path_factory.mktemp("filled"))
+    machine.run(BUILD)
+    return machine
+
+
+def _lose(machine: Machine, *names: str) -> Path:
+    """Take files from the cache; gives their directory."""
+    for name in names:
+        (machine.cache / "bin/current" / name).unlink()
+    machine.forget()
+    return machine.cache / "bin/current"
+
+
 BUILD = """
 from tests.lab import binaries
 binaries._reachable = lambda url: False
@@ -63,14 +79,11 @@ def test_finished_binaries_are_kept_and_what_was_cut_is_made_again(machine: Mach
     assert machine.calls() == []
 
 
-def test_programs_of_one_module_are_built_by_one_call_and_a_damaged_one_alone(machine: Machine) -> None:
-    machine.run(BUILD)
-    final = machine.cache / "bin/current"
+def test_a_damaged_program_is_built_alone(filled: Machine) -> None:
+    final = _lose(filled, "etcd")
     (final / "kubelet").write_text("damaged")
-    (final / "etcd").unlink()
-    machine.forget()
-    shown = machine.run(BUILD)
-    assert machine.made() == [KUBELET, BUILT["etcd"]]
+    shown = filled.run(BUILD)
+    assert filled.made() == [KUBELET, BUILT["etcd"]]
     assert "build kubernetes (1 of 2)" in shown and "build etcd (2 of 2)" in shown
     assert kept.damaged(final) == []
 
@@ -100,17 +113,19 @@ def test_sources_of_the_next_module_are_fetched_while_this_one_is_built(machine:
     assert all(calls.index(f"fetched {module}") < begun[module] for module in modules), "each build waits for its own"
 
 
-def test_a_fetch_that_fails_leaves_the_word_to_the_build(machine: Machine) -> None:
-    machine.spoil("fetch coredns")
-    machine.run(BUILD)
-    assert "fetched coredns" not in machine.calls()
-    assert kept.damaged(machine.cache / "bin/current") == []
+def test_a_fetch_that_fails_leaves_the_word_to_the_build(filled: Machine) -> None:
+    filled.spoil("fetch containerd")
+    final = _lose(filled, "kubelet", "ctr")
+    filled.run(BUILD)
+    assert "fetch containerd" in filled.calls() and "fetched containerd" not in filled.calls()
+    assert kept.damaged(final) == []
 
-    machine.spoil("fetch containerd", "containerd/ctr")
-    (machine.cache / "bin/current/coredns").unlink()
-    (machine.cache / "bin/current/ctr").unlink()
-    out, err = machine.start(BUILD).communicate()
-    assert out == "" and "containerd/ctr is broken" in err.splitlines()[-1]
+    filled.spoil("fetch containerd", BUILT["ctr"])
+    _lose(filled, "kubelet", "ctr")
+    out, err = filled.start(BUILD).communicate()
+    assert out == "" and f"{BUILT['ctr']} is broken" in err.splitlines()[-1]
+    filled.spoil()
+    filled.run(BUILD)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

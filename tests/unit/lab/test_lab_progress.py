@@ -121,8 +121,7 @@ def test_what_goes_on_beside_the_stages_is_said_as_long_as_it_does(cache: Path) 
         shown.tick()
         clock.now = 330
     assert out.getvalue().splitlines() == [
-        " 0:00, about 5 min left  starting; beside it: build a",  # its own 100 s are none of the run's
-        " 0:00, about 5 min left  build b; beside it: build a",
+        " 0:00, about 5 min left  build b; beside it: build a",  # its own 100 s are none of the run's
         " 1:00, about 4 min left  still: build b; beside it: build a",
         " 2:00, about 105 s left  still: build b",  # the pace: 60 s instead of 100
     ]
@@ -139,7 +138,6 @@ def test_what_lasts_longer_than_all_that_it_is_beside_becomes_the_stage(cache: P
         shown.stage("build b")
         clock.now = 310
     assert out.getvalue().splitlines() == [
-        " 0:00, about 5 min left  starting; beside it: build b",
         " 0:00, about 5 min left  build a; beside it: build b",
         " 1:40, about 4 min left  build b",  # 200 s
     ]
@@ -153,7 +151,7 @@ def test_what_fails_beside_the_stages_is_said_once_and_is_no_measure(cache: Path
         shown.tick()
         shown.stage("build b")
     lines = out.getvalue().splitlines()
-    assert lines[1:2] == ["failed: build a"] and lines[2].endswith("  build b") and len(lines) == 3
+    assert lines[0] == "failed: build a" and lines[1].endswith("  build b") and len(lines) == 2
     assert json.loads((cache / "durations/prepare.json").read_text()) == {"build b": 0}
 
 
