@@ -61,7 +61,7 @@ def together(builds: Iterable[Build]) -> list[tuple[Build, ...]]:
 def go_build(builds: Sequence[Build], part: Path, modules: Path = ARTIFACTS) -> None:
     """Build programs that go `together` into `part`; `modules` is where the directory of their wrapper module is.
 
-    One call looks once at what they share, and links one while it compiles for another.
+    One call links one while it compiles for another: no core is idle at the end of each.
     """
     environment, options = _recipe(builds[0])
     module = modules / builds[0].module

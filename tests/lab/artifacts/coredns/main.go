@@ -1,5 +1,5 @@
-// CoreDNS with the plugins that the role's Corefile names, and no others: a third of the whole is clients of clouds, of
-// which a cold build would compile every one. The order of the plugins is CoreDNS' own, in its list of directives.
+// CoreDNS with the plugins of the role's Corefile and no others: 813 packages to compile instead of 1,403, most of the
+// others clients of clouds. In which order they act is CoreDNS' own list of directives, not this one.
 package main
 
 import (
