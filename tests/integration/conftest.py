@@ -13,7 +13,7 @@ import pytest
 
 from gpu_burnin.settings.names import PROVISIONER_USER
 from tests.lab import hosts
-from tests.lab.binaries import ensure_binaries
+from tests.lab.prepare import prepare
 
 from . import first_run
 from .fleet import Fleet
@@ -27,7 +27,7 @@ KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Fleet]:
     """The lab's hosts: bare, unless a running lab is kept."""
-    ensure_binaries()
+    prepare()
     fleet = Fleet()
     if not KEEP:
         hosts.down(fleet.lab)

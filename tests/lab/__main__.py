@@ -9,9 +9,11 @@ from pathlib import Path
 
 from . import hosts
 from .binaries import ensure_binaries
+from .image import ensure_image
 from .model import read_lab
 from .older import ensure_older
 from .paths import REPOSITORY
+from .prepare import prepare
 from .shell import LabError
 
 
@@ -21,6 +23,7 @@ def main() -> int:
     parser.add_argument("-i", "--inventory", type=Path, action="append", help="may be given more than once")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
+    commands.add_parser("image", help="make the hosts' root file system, print its directory")
     commands.add_parser(
         "older", help="build Kubernetes of the minor before, for tests of upgrades, print its directory"
     )
@@ -36,6 +39,9 @@ def main() -> int:
         if arguments.command == "binaries":
             print(ensure_binaries())
             return 0
+        if arguments.command == "image":
+            print(ensure_image())
+            return 0
         if arguments.command == "older":
             print(ensure_older())
             return 0
@@ -43,7 +49,7 @@ def main() -> int:
         match arguments.command:
             case "up":
                 hosts.require_root()
-                ensure_binaries()
+                prepare()
                 hosts.up(lab)
             case "down":
                 hosts.down(lab)

@@ -13,14 +13,14 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from . import container_image
 from .container_image import libraries, write_image
-from .golang import Build, build_key, go_build, install_go, ready_go, sha256
+from .golang import Build, Sources, build_key, go_build, install_go, ready_go, sha256, together
 from .kept import FILLING, PART, clean, damaged, keep, point_current, remove_old, take_over, write_lists
 from .machine import locked
 from .paths import cache_dir
@@ -79,7 +79,7 @@ BUILDS = (
     Build("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", version=ETCD_VERSION),
     Build("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", version=ETCD_VERSION),
     Build(NEXT_ETCD, "etcd37", "go.etcd.io/etcd/server/v3", version=NEXT_ETCD_VERSION),
-    Build("coredns", "coredns", "github.com/coredns/coredns", version=COREDNS_VERSION),
+    Build("coredns", "coredns", ".", version=COREDNS_VERSION),
     *CONTAINERD_BUILDS,
     *TOOLKIT_BUILDS,
 )
@@ -97,7 +97,7 @@ class Image:
 
     def make(self, part: Path) -> None:
         """Build the program in `part`, and the archive beside it."""
-        go_build(self.build, part)
+        go_build([self.build], part)
         program = part / self.build.name
         needed = libraries(program) if self.build.nvml else ()
         write_image(part / f"{program.name}.tar", self.name, program, command=self.command, libraries=needed)
@@ -110,17 +110,17 @@ class Image:
 
 IMAGES = (
     Image(
-        "build the device plugin",
-        Build("deviceplugin", "deviceplugin", ".", nvml=True),
-        "lab.muster.dev/device-plugin:1",
-        ("deviceplugin.tar",),
-    ),
-    Image(
         "build the container image",
         Build("labtool", "labtool", "."),
         "lab.muster.dev/tool:1",
         ("labtool", "labtool.tar"),
         command=("pause",),
+    ),
+    Image(
+        "build the device plugin",
+        Build("deviceplugin", "deviceplugin", ".", nvml=True),
+        "lab.muster.dev/device-plugin:1",
+        ("deviceplugin.tar",),
     ),
 )
 
@@ -178,29 +178,33 @@ def _fill(filling: Path, part: Path, progress: Progress, *, goes_on: bool) -> No
 
     With `goes_on` an earlier run was cut in the first of them; what Go has compiled of it is in Go's own cache.
     """
-
-    def missing(steps: Sequence[Step]) -> list[Step]:
-        return [step for step in steps if not all((filling / name).exists() for name in step.outputs)]
-
-    steps = missing(_builds())
-    if missing(DOWNLOADS):
+    made = {path.name for path in filling.iterdir()}
+    steps = _builds(made)
+    if downloads := [step for step in DOWNLOADS if not made.issuperset(step.outputs)]:
         if _reachable(REACHABLE):
             downloaded = {name for step in DOWNLOADS for name in step.outputs}
-            steps = [*missing(DOWNLOADS), *(step for step in steps if not downloaded.issuperset(step.outputs))]
+            steps = [*downloads, *(step for step in steps if not downloaded.issuperset(step.outputs))]
         else:
             progress.say("the upstream download sites do not answer: building from the published Go modules")
-    progress.plan([GO] if not ready_go() else [])
-    progress.plan(step.name for step in steps)
-    for number, step in enumerate(steps, 1):
-        if step.name.startswith("build") and not ready_go():
-            progress.stage(GO)
-            install_go()
-        progress.stage(step.name, f"{number} of {len(steps)}", whole=not goes_on or number > 1)
-        step.make(part)
-        for name in step.outputs:
-            if not (part / name).exists():
-                raise LabError(f"{step.name}: it did not bring {name}: choose another version")
-            keep(part / name, filling / name)
+    without_go = any(step.builds for step in steps) and not ready_go()
+    progress.plan([GO] if without_go else [])
+    for step in steps:
+        progress.plan([step.name], share=step.share)
+    if without_go:
+        progress.stage(GO)
+        install_go()
+    with Sources() as sources:
+        for number, step in enumerate(steps, 1):
+            begun = goes_on and number == 1
+            progress.stage(step.name, f"{number} of {len(steps)}", whole=step.share == 1 and not begun)
+            sources.wait()
+            if following := [build for later in steps[number : number + 1] for build in later.builds]:
+                sources.fetch(following)
+            step.make(part)
+            for name in step.outputs:
+                if not (part / name).exists():
+                    raise LabError(f"{step.name}: it did not bring {name}: choose another version")
+                keep(part / name, filling / name)
 
 
 def fetch_verified(url: str, expected_sha256: str) -> bytes:
@@ -256,11 +260,16 @@ def _download_coredns(part: Path) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """Files that are made together: in the directory given, each under its own name."""
+    """Files that are made together: in the directory given, each under its own name.
+
+    `builds`: the programs that Go builds for it, in one call. `share`: so much of the whole step is to be done.
+    """
 
     name: str
     outputs: tuple[str, ...]
     make: Callable[[Path], None]
+    builds: tuple[Build, ...] = ()
+    share: float = 1.0
 
 
 GO = "install Go"
@@ -272,12 +281,22 @@ DOWNLOADS = (
 )
 
 
-def _builds() -> tuple[Step, ...]:
-    """Everything from source, the lab's own container images at last."""
-    return (
-        *(Step(f"build {build.name}", (build.name,), partial(go_build, build)) for build in BUILDS),
-        *(Step(image.stage, image.outputs, image.make) for image in IMAGES),
-    )
+def _builds(made: Collection[str] = frozenset()) -> list[Step]:
+    """All that comes from source, but for the files that are `made`.
+
+    The first needs nothing but Go's own sources: those of the next are fetched meanwhile.
+    """
+    images = [Step(image.stage, image.outputs, image.make, (image.build,)) for image in IMAGES]
+    steps = [*images[:1], *(_programs(builds, made) for builds in together(BUILDS)), *images[1:]]
+    return [step for step in steps if not set(step.outputs) <= {*made}]
+
+
+def _programs(builds: Sequence[Build], made: Collection[str]) -> Step:
+    """Programs that go together, but for those that are made."""
+    name = builds[0].name if len(builds) == 1 else builds[0].module
+    left = tuple(build for build in builds if build.name not in made)
+    share = len(left) / len(builds)
+    return Step(f"build {name}", tuple(build.name for build in left), partial(go_build, left), left, share)
 
 
 def _published_sum(url: str, name: str) -> str:

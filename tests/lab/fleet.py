@@ -18,10 +18,10 @@ from typing import Any, TextIO
 import ansible_runner
 
 from . import hosts
-from .binaries import ensure_binaries
 from .image import image_stages
 from .model import read_groups, read_lab
 from .paths import REPOSITORY, cache_dir, state_dir
+from .prepare import prepare
 from .progress import Progress, expected_s, preparing
 from .shell import LabError
 
@@ -126,7 +126,7 @@ def main() -> int:
         lab = read_lab([LAB_INVENTORY])
         with preparing() as progress:
             progress.plan([*image_stages(), hosts.START], after_s=expected_s("site"))
-            ensure_binaries(progress)
+            prepare(progress)
             hosts.up(lab, progress)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)

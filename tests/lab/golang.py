@@ -1,16 +1,19 @@
-"""Go programs of published modules: one build, what goes into it, and Go itself in the cache where PATH has none."""
+"""Go programs of published modules: their builds, what goes into one, and Go itself where PATH has none."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from .paths import REPOSITORY, cache_dir
-from .shell import WITH_US, LabError, run, succeeds
+from .shell import WITH_US, LabError, end, run, start, succeeds
 
 ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
 GO_MINIMUM = (1, 26)
@@ -46,12 +49,67 @@ NVML_ENVIRONMENT = [
 NVML_LDFLAGS = " -extldflags=-Wl,-z,lazy"
 
 
-def go_build(build: Build, part: Path, modules: Path = ARTIFACTS) -> None:
-    """Build one binary into `part`; `modules` is where the directory of its wrapper module is."""
-    environment, options = _recipe(build)
-    output = str(part / build.name)
-    words = [*WITH_US, "env", *environment, ready_go(), "build", *options, "-o", output, build.package]
-    run(words, cwd=modules / build.module)
+def together(builds: Iterable[Build]) -> list[tuple[Build, ...]]:
+    """What one call of Go makes: the programs of one wrapper module with the same flags, in the order given."""
+    found: dict[str, tuple[Build, ...]] = {}
+    for build in builds:
+        key = repr((build.module, _recipe(build)))
+        found[key] = (*found.get(key, ()), build)
+    return list(found.values())
+
+
+def go_build(builds: Sequence[Build], part: Path, modules: Path = ARTIFACTS) -> None:
+    """Build programs that go `together` into `part`; `modules` is where the directory of their wrapper module is.
+
+    One call links one while it compiles for another: no core is idle at the end of each.
+    """
+    environment, options = _recipe(builds[0])
+    module = modules / builds[0].module
+    made = part / f"{module.name}.made"
+    packages = [build.package for build in builds]
+    run([*WITH_US, "env", *environment, ready_go(), "build", *options, "-o", f"{made}/", *packages], cwd=module)
+    for build in builds:
+        (made / _executable(build)).rename(part / build.name)
+
+
+def _executable(build: Build) -> str:
+    """The name that Go gives to the program of a package: its last part, before a major version."""
+    if build.package == ".":
+        return build.module
+    return re.sub(r"/v\d+$", "", build.package).rsplit("/", 1)[-1]
+
+
+class Sources:
+    """The sources of what is built next, fetched beside what is built now; a context manager, whose end ends a fetch.
+
+    A fetch that fails is not told: the build fetches again, and fails in its own words.
+    """
+
+    def __init__(self) -> None:
+        self._fetch: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fetch is not None:
+            end(self._fetch)
+
+    def fetch(self, builds: Sequence[Build], modules: Path = ARTIFACTS) -> None:
+        """Begin to fetch what programs that go `together` are made of, and nothing else; one fetch at a time."""
+        self.wait()
+        environment, _ = _recipe(builds[0])
+        packages = [build.package for build in builds]
+        self._fetch = start(
+            ["env", *environment, ready_go(), "list", "-deps", *packages], cwd=modules / builds[0].module
+        )
+
+    def wait(self) -> None:
+        """Return when the fetch is over."""
+        if self._fetch is not None:
+            self._fetch.wait()
 
 
 def build_key(build: Build, modules: Path = ARTIFACTS) -> str:

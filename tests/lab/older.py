@@ -16,6 +16,7 @@ from .progress import Progress, preparing
 OLDER_VERSION = "1.35.4"
 NAMES = tuple(name for name in KUBERNETES if name != "kubectl")
 BUILDS = tuple(kubernetes_build(name, "kubernetes135", OLDER_VERSION) for name in NAMES)
+STAGE = f"build Kubernetes {OLDER_VERSION}"
 
 
 def older_dir() -> Path:
@@ -35,15 +36,13 @@ def ensure_older(progress: Progress | None = None) -> Path:
         preparing(progress) as shown,
         locked(directory / ".lock", lambda: shown.say("waiting for another build of the same programs")),
     ):
-        missing = [build for build in BUILDS if not (directory / build.name).exists()]
-        shown.plan([GO] if missing and not ready_go() else [])
-        shown.plan(f"build {build.name} {OLDER_VERSION}" for build in missing)
-        for number, build in enumerate(missing, 1):
+        if missing := [build for build in BUILDS if not (directory / build.name).exists()]:
             if not ready_go():
                 shown.stage(GO)
                 install_go()
-            shown.stage(f"build {build.name} {OLDER_VERSION}", f"{number} of {len(missing)}")
+            shown.stage(STAGE)
             with tempfile.TemporaryDirectory(prefix=PART, dir=directory) as part:
-                go_build(build, Path(part))
-                keep(Path(part) / build.name, directory / build.name)
+                go_build(missing, Path(part))
+                for build in missing:
+                    keep(Path(part) / build.name, directory / build.name)
     return directory

@@ -1,9 +1,9 @@
 """How far a run of minutes is: the time so far, the time left, the stage.
 
 On a terminal one line is rewritten in place; elsewhere there is a line for each stage, and one a minute within a long
-one. The time left adds up what is expected of the stages to come: what each took on this machine the last time, else
-what durations.json says (a cold run on two cores, modules fetched; downloads at 10 MB/s). Both are scaled by this run's
-pace.
+one. What goes on beside the stage stands behind it. The time left adds up what is expected of the stages to come: what
+each took on this machine the last time, else what durations.json says (a cold run on two cores, modules fetched;
+downloads at 10 MB/s). Both are scaled by this run's pace.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -52,6 +53,15 @@ def expected_s(name: str) -> float:
     return sum((_kept(name) or _shipped(name)).values())
 
 
+@dataclass(frozen=True)
+class _Beside:
+    """A stage beside the others. `rc`: None while it goes on, then 0, or another number when it failed."""
+
+    rc: Callable[[], int | None]
+    started: float
+    expected_s: float
+
+
 class Progress:
     """The progress of one run; a context manager.
 
@@ -69,6 +79,7 @@ class Progress:
         self._after_s = 0.0
         self._took: dict[str, float] = {}
         self._stage, self._task, self._whole = "starting", "", True
+        self._beside: dict[str, _Beside] = {}
         self._started = self._stage_started = self._shown = clock()
         self._over = threading.Event()
         self._lock = threading.RLock()
@@ -87,10 +98,10 @@ class Progress:
             self._close_stage()
         self._wipe()
 
-    def plan(self, stages: Iterable[str], after_s: float = 0.0) -> None:
-        """Stages that will come, and the seconds expected of what follows this run."""
+    def plan(self, stages: Iterable[str], after_s: float = 0.0, share: float = 1.0) -> None:
+        """Stages that will come, so much of each as `share` says, and the seconds expected of what follows this run."""
         with self._lock:
-            self._pending.update({stage: self._known.get(stage, 0.0) for stage in stages})
+            self._pending.update({stage: share * self._known.get(stage, 0.0) for stage in stages})
             self._after_s += after_s
 
     def stage(self, name: str, detail: str = "", *, whole: bool = True) -> None:
@@ -98,7 +109,19 @@ class Progress:
         with self._lock:
             self._close_stage()
             self._stage, self._task, self._stage_started, self._whole = name, "", self._clock(), whole
+            if name in self._beside:
+                begun = self._beside.pop(name)
+                self._stage_started, self._pending[name] = begun.started, begun.expected_s
             self._show(f"{name} ({detail})" if detail else name)
+
+    def beside(self, name: str, rc: Callable[[], int | None]) -> None:
+        """A stage begins that goes on beside those to come, as long as `rc` gives None; 0 says that it is done.
+
+        It stands behind each `stage`, and becomes it when nothing else is to be done.
+        """
+        with self._lock:
+            expected_s = self._pending.pop(name, self._known.get(name, 0.0))
+            self._beside[name] = _Beside(rc, self._clock(), expected_s)
 
     def task(self, text: str) -> None:
         """Within the stage, this is done now."""
@@ -121,6 +144,7 @@ class Progress:
     def tick(self) -> None:
         """Say again how far it is, where that is due: called every second."""
         with self._lock:
+            self._close_beside()
             if self._out.isatty():
                 self._show(f"{self._stage}: {self._task}" if self._task else self._stage)
             elif self._clock() - self._shown >= REPEAT_S:
@@ -132,12 +156,30 @@ class Progress:
 
     def _close_stage(self) -> None:
         now = self._clock()
+        self._close_beside()
         if self._whole:
             self._took[self._stage] = self._took.get(self._stage, 0.0) + now - self._stage_started
         self._stage_started = now
         self._pending.pop(self._stage, None)
-        if self._each and self._stage in self._shipped:
-            self._keep({**self._before, **{stage: s for stage, s in self._took.items() if stage in self._shipped}})
+        if self._stage in self._shipped:
+            self._keep_each()
+
+    def _close_beside(self) -> None:
+        """Whatever is over of what goes on beside the stages is no longer shown."""
+        over = {name: rc for name, one in self._beside.items() if (rc := one.rc()) is not None}
+        for name, rc in over.items():
+            begun = self._beside.pop(name)
+            if rc == 0:
+                self._took[name] = self._clock() - begun.started
+                self._keep_each()
+            else:
+                self.say(f"failed: {name}")
+
+    def _keep_each(self) -> None:
+        """Keep the stages that have ended; others may be kept there by what runs beside us."""
+        if self._each:
+            known = {stage: s for stage, s in self._took.items() if stage in self._shipped}
+            self._keep({**_kept(self._name), **known})
 
     def _keep(self, durations: dict[str, float]) -> None:
         path = _kept_in(self._name)
@@ -147,6 +189,7 @@ class Progress:
     def _show(self, text: str) -> None:
         self._shown = self._clock()
         seconds = int(self._shown - self._started)
+        text = "; beside it: ".join([text, *self._beside])
         line = f"{seconds // 60:2d}:{seconds % 60:02d}{self._left()}  {text}"
         if self._out.isatty():
             print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=self._out, flush=True)
@@ -159,7 +202,7 @@ class Progress:
 
     def _left(self) -> str:
         """Time left in words; nothing when nobody has measured this run before."""
-        if not self._pending and not self._after_s:
+        if not self._pending and not self._beside and not self._after_s:
             return ""
         now = self._pending.get(self._stage, 0.0)
         ahead = sum(self._pending.values()) - now + self._after_s
@@ -170,7 +213,9 @@ class Progress:
             for stage, s in (self._before.items() if self._each else ())
             if stage in self._shipped and stage not in self._pending and stage not in self._took
         ]
-        seconds = left_s(now, self._clock() - self._stage_started, ahead, finished)
+        clock = self._clock()
+        seconds = left_s(now, clock - self._stage_started, ahead, finished)
+        seconds = max([seconds, *(one.started + one.expected_s - clock for one in self._beside.values())])
         if seconds >= MINUTES_FROM_S:
             return f", about {math.ceil(seconds / 60)} min left"
         return f", about {math.ceil(seconds)} s left" if seconds else ", longer than expected"

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
+from typing import TextIO
 
 # Before a command of minutes: it ends with the program that started it, however that ended (setpriv(1)).
 WITH_US = ("setpriv", "--pdeathsig", "TERM")
@@ -38,3 +39,18 @@ def run(command: Sequence[str | Path], *, check: bool = True, stdin: str | None 
 def succeeds(command: Sequence[str | Path]) -> bool:
     """Whether `command` exits with 0."""
     return subprocess.run([str(word) for word in command], capture_output=True, check=False).returncode == 0
+
+
+def start(
+    command: Sequence[str | Path], *, cwd: Path | None = None, said: TextIO | None = None
+) -> subprocess.Popen[str]:
+    """Begin a command of minutes, which ends with us at the latest; what it says goes to `said`, or nowhere."""
+    words = [*WITH_US, *(str(word) for word in command)]
+    where = said or subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=where, stderr=where, text=True, cwd=cwd)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a command that was begun, if it has not ended, and wait for that."""
+    process.terminate()
+    process.wait()

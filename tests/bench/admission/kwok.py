@@ -35,6 +35,6 @@ def ensure_kwok() -> Path:
             install_go()
         binary.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=binary.parent) as part:
-            go_build(_BUILD, Path(part), _MODULES)
+            go_build([_BUILD], Path(part), _MODULES)
             (Path(part) / "kwok").rename(binary)
     return binary

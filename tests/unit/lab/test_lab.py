@@ -8,6 +8,7 @@ import re
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -116,6 +117,30 @@ def test_what_is_built_is_the_release_that_would_be_downloaded_and_is_on_the_pag
 ) -> None:
     assert f"{required} v{version}\n" in (golang.ARTIFACTS / module / "go.mod").read_text()
     assert f" {version} " in (REPOSITORY / "docs/operations/mirror.md").read_text().replace(",", " ")
+
+
+def test_coredns_is_built_with_the_plugins_of_the_roles_corefile_and_no_others() -> None:
+    corefile = (REPOSITORY / "roles/cluster_dns/templates/Corefile.j2").read_text()
+    directives = set(re.findall(r"^    (\w+)\b", corefile, re.MULTILINE))
+    package = {"prometheus": "metrics"}
+    main = (golang.ARTIFACTS / "coredns/main.go").read_text()
+    plugins = re.findall(r'_ "github.com/coredns/coredns/plugin/(\w+)"', main)
+    assert sorted(plugins) == sorted(package.get(name, name) for name in directives)
+    assert len(plugins) > 10
+
+
+def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names() -> None:
+    groups = [[build.name for build in builds] for builds in golang.together(binaries.BUILDS)]
+    assert groups == [
+        [*binaries.KUBERNETES], [*binaries.ETCD], [binaries.NEXT_ETCD], ["coredns"], [*binaries.CONTAINERD],
+        ["nvidia-ctk", "nvidia-cdi-hook"],
+    ]  # fmt: skip
+    one = golang.Build("etcd", "etcd", "go.etcd.io/etcd/server/v3")
+    assert len(golang.together([one, replace(one, name="b", ldflags="-X a=b"), replace(one, name="c")])) == 2
+    assert [golang._executable(build) for build in (one, binaries.BUILDS[0])] == ["server", "kube-apiserver"]
+    for module in golang.ARTIFACTS.iterdir():
+        # A package "." has the name of its module, which is that of its directory.
+        assert (module / "go.mod").read_text().startswith(f"module muster.dev/lab/{module.name}\n")
 
 
 @pytest.mark.parametrize("text", ["{sum}\n", "ffff  other\n{sum}  etcd.tar.gz\n", "{sum} *./etcd.tar.gz\n"])

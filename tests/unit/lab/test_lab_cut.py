@@ -7,97 +7,44 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.lab import binaries, image, kept
-from tests.lab.paths import REPOSITORY
-from tests.support.clocks import PATIENCE_S, wait_until
+from tests.support.clocks import PATIENCE_S
+from tests.support.lab_stand_ins import Machine, called
 
-BUILT = [build.name for build in binaries.BUILDS]
-# Of the lab's own images, after all others.
-IMAGES = ["deviceplugin", "labtool"]
-# Writes a half, and stays there as long as the file `block` names what is made.
-GO = """#!/bin/sh
-trap 'touch "$STAND_IN/ended"; exit 1' TERM
-[ "$1" != version ] || { echo go version go1.99.0 linux/amd64; exit; }
-while [ "$1" != -o ]; do shift; done
-echo "${2##*/}" >>"$STAND_IN/calls"
-printf half >"$2"
-while grep -qsxF "${2##*/}" "$STAND_IN/block"; do sleep 0.02; done
-printf "whole ${2##*/}" >"$2"
-"""
-MMDEBSTRAP = """#!/bin/sh
-trap 'touch "$STAND_IN/ended"; exit 1' TERM
-echo image >>"$STAND_IN/calls"
-for last; do :; done
-mkdir -p "$last/etc"
-while grep -qsxF image "$STAND_IN/block"; do sleep 0.02; done
-touch "$last/etc/whole"
-"""
-
-
-@dataclass
-class Machine:
-    """A cache and stand-ins in a folder; `code` of a run is Python in a process of its own."""
-
-    root: Path
-
-    def start(self, code: str) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ, "MUSTER_CACHE": str(self.root / "cache"), "STAND_IN": str(self.root),
-            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-c", code], cwd=REPOSITORY, env=environment, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def run(self, code: str) -> str:
-        """Run to the end; what it showed."""
-        out, err = self.start(code).communicate()
-        assert out.strip() == "done", err
-        return err
-
-    def run_and_cut(
-        self, code: str, in_the_middle: Callable[[], bool], how: signal.Signals, *, child: bool = True
-    ) -> None:
-        """Cut the run when it has come so far: with all it started as Ctrl-C does, or alone as kill -9 does."""
-        process = self.start(code)
-        while not in_the_middle():
-            assert process.poll() is None, process.communicate()[1]
-            time.sleep(0.01)
-        (os.killpg if how is signal.SIGINT else os.kill)(process.pid, how)
-        process.communicate()
-        assert process.returncode != 0
-        if child and how is signal.SIGKILL:  # what the killed run had started does not go on without it
-            wait_until((self.root / "ended").exists)
-
-    def block(self, *names: str) -> None:
-        (self.root / "block").write_text("".join(f"{name}\n" for name in names))
-
-    def calls(self) -> list[str]:
-        """What was begun since the last look."""
-        path = self.root / "calls"
-        return path.read_text().split() if path.exists() else []
+LABTOOL, DEVICEPLUGIN = (called(one.build) for one in binaries.IMAGES)
+BUILT = {build.name: called(build) for build in binaries.BUILDS}
+# In the order in which they are made.
+ALL = [LABTOOL, *BUILT.values(), DEVICEPLUGIN]
+KUBELET = BUILT["kubelet"]
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    (tmp_path / "bin").mkdir()
-    for name, script in {"go": GO, "ldd": "#!/bin/sh\n", "mmdebstrap": MMDEBSTRAP}.items():
-        (tmp_path / "bin" / name).write_text(script)
-        (tmp_path / "bin" / name).chmod(0o755)
     return Machine(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """One whose cache has everything; a test that takes from it has it made again."""
+    machine = Machine(tmp_path_factory.mktemp("filled"))
+    machine.run(BUILD)
+    return machine
+
+
+def _lose(machine: Machine, *names: str) -> Path:
+    """Take files from the cache; gives their directory."""
+    for name in names:
+        (machine.cache / "bin/current" / name).unlink()
+    machine.forget()
+    return machine.cache / "bin/current"
 
 
 BUILD = """
@@ -109,38 +56,93 @@ print("done")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_finished_binaries_are_kept_and_the_cut_one_is_made_again(machine: Machine, how: signal.Signals) -> None:
-    machine.block("kubelet")
-    machine.run_and_cut(BUILD, lambda: "kubelet" in machine.calls(), how)
-    before = machine.calls()
-    assert before == BUILT[: BUILT.index("kubelet") + 1]
-    assert not (machine.root / "cache/bin/current").exists(), "half of it is nothing to use"
+def test_finished_binaries_are_kept_and_what_was_cut_is_made_again(machine: Machine, how: signal.Signals) -> None:
+    machine.block(KUBELET)
+    machine.run_and_cut(BUILD, lambda: KUBELET in machine.calls(), how, ends=KUBELET)
+    assert machine.made() == ALL[: ALL.index(KUBELET) + 1]
+    assert not (machine.cache / "bin/current").exists(), "half of it is nothing to use"
 
     machine.block()
-    (machine.root / "calls").unlink()
+    machine.forget()
     shown = machine.run(BUILD)
-    assert machine.calls() == [*BUILT[BUILT.index("kubelet") :], *IMAGES]
-    assert f"build kubelet (1 of {len(BUILT) - BUILT.index('kubelet') + len(IMAGES)})" in shown
-    assert " left  build kubelet" in shown
-    final = machine.root / "cache/bin/current"
+    assert machine.made() == ALL[1:]
+    assert "build kubernetes (1 of 7)" in shown
+    assert " left  build kubernetes" in shown
+    final = machine.cache / "bin/current"
     assert kept.damaged(final) == []
-    assert {name: (final / name).read_text() for name in BUILT} == {name: f"whole {name}" for name in BUILT}
-    left = {path.name for path in (machine.root / "cache/bin").iterdir()}
+    assert {name: (final / name).read_text() for name in BUILT} == {name: f"whole {BUILT[name]}" for name in BUILT}
+    left = {path.name for path in (machine.cache / "bin").iterdir()}
     assert left == {"current", final.readlink().name}, "no half-made directory stays"
 
-    (machine.root / "calls").unlink()
+    machine.forget()
     assert machine.run(BUILD) == ""
     assert machine.calls() == []
 
 
+def test_a_damaged_program_is_built_alone(filled: Machine) -> None:
+    final = _lose(filled, "etcd")
+    (final / "kubelet").write_text("damaged")
+    shown = filled.run(BUILD)
+    assert filled.made() == [KUBELET, BUILT["etcd"]]
+    assert "build kubernetes (1 of 2)" in shown and "build etcd (2 of 2)" in shown
+    assert kept.damaged(final) == []
+
+
 def test_what_another_version_left_half_made_is_not_used(machine: Machine) -> None:
-    other = machine.root / "cache/bin/1.0.0-other.filling"
+    other = machine.cache / "bin/1.0.0-other.filling"
     other.mkdir(parents=True)
     for name in BUILT:
         (other / name).write_text("of another version")
     machine.run(BUILD)
-    assert machine.calls() == [*BUILT, *IMAGES]
+    assert machine.made() == ALL
     assert not other.exists()
+
+
+def test_sources_of_the_next_module_are_fetched_while_this_one_is_built(machine: Machine) -> None:
+    machine.block(LABTOOL, "fetch kubernetes")
+    run = machine.start(BUILD)
+    machine.reach(run, lambda: {LABTOOL, "fetch kubernetes"} <= {*machine.calls()})
+    machine.block("fetch kubernetes")
+    machine.reach(run, lambda: bool(list(machine.cache.glob("bin/*/labtool.tar"))))
+    machine.block()
+    machine.finish(run)
+    calls = machine.calls()
+    modules = [call.removeprefix("fetch ") for call in calls if call.startswith("fetch ")]
+    assert modules == ["kubernetes", "etcd", "etcd37", "coredns", "containerd", "nvidia", "deviceplugin"]
+    begun = {module: next(n for n, call in enumerate(calls) if call.startswith(f"{module}/")) for module in modules}
+    assert all(calls.index(f"fetched {module}") < begun[module] for module in modules), "each build waits for its own"
+
+
+def test_a_fetch_that_fails_leaves_the_word_to_the_build(filled: Machine) -> None:
+    filled.spoil("fetch containerd")
+    final = _lose(filled, "kubelet", "ctr")
+    filled.run(BUILD)
+    assert "fetch containerd" in filled.calls() and "fetched containerd" not in filled.calls()
+    assert kept.damaged(final) == []
+
+    filled.spoil("fetch containerd", BUILT["ctr"])
+    _lose(filled, "kubelet", "ctr")
+    out, err = filled.start(BUILD).communicate()
+    assert out == "" and f"{BUILT['ctr']} is broken" in err.splitlines()[-1]
+    filled.spoil()
+    filled.run(BUILD)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_fetch_ends_with_a_run_that_is_cut(machine: Machine, how: signal.Signals) -> None:
+    machine.block(LABTOOL, "fetch kubernetes")
+    both = {LABTOOL, "fetch kubernetes"}
+    machine.run_and_cut(BUILD, lambda: both <= {*machine.calls()}, how, ends="fetch kubernetes")
+
+
+def test_a_fetch_ends_with_a_build_that_fails(machine: Machine) -> None:
+    machine.block(LABTOOL, "fetch kubernetes")
+    machine.spoil(LABTOOL)
+    run = machine.start(BUILD)
+    machine.reach(run, lambda: "fetch kubernetes" in machine.calls())
+    machine.block("fetch kubernetes")
+    assert f"{LABTOOL} is broken" in run.communicate()[1]
+    assert "ended fetch kubernetes" in machine.calls()
 
 
 IMAGE = """
@@ -152,13 +154,13 @@ print("done")
 
 def test_a_root_file_system_that_was_cut_is_made_again_and_a_finished_one_kept(machine: Machine) -> None:
     machine.block("image")
-    machine.run_and_cut(IMAGE, lambda: machine.calls() == ["image"], signal.SIGKILL)
+    machine.run_and_cut(IMAGE, lambda: machine.calls() == ["image"], signal.SIGKILL, ends="image")
     machine.block()
     assert image.STAGE in machine.run(IMAGE)
-    assert machine.calls() == ["image", "image"]
+    assert machine.made() == ["image", "image"]
     assert machine.run(IMAGE) == ""
-    assert machine.calls() == ["image", "image"]
-    (root,) = (machine.root / "cache/image").iterdir()
+    assert machine.made() == ["image", "image"]
+    (root,) = (machine.cache / "image").iterdir()
     assert (root / "rootfs/etc/whole").exists()
 
 
@@ -219,7 +221,7 @@ binaries.ensure_binaries()
 print("done")
 """
     site.block = "kubelet"
-    machine.run_and_cut(download, site.half.is_set, signal.SIGKILL, child=False)
+    machine.run_and_cut(download, site.half.is_set, signal.SIGKILL)
     names = list(binaries.KUBERNETES)
     assert site.asked == ["stable.txt", *names[: names.index("kubelet") + 1]]
     site.asked.clear()
@@ -228,4 +230,4 @@ print("done")
     shown = machine.run(download)
     assert site.asked == ["stable.txt", *names[names.index("kubelet") :]]
     assert "download kubelet (1 of 4)" in shown
-    assert (machine.root / "cache/bin/current/kubelet").read_text() == "kubelet"
+    assert (machine.cache / "bin/current/kubelet").read_text() == "kubelet"

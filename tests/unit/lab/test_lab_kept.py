@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,10 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root, self.runs, self.built = root, 0, list[str]()
 
-    def build(self, build: Build, part: Path) -> None:
-        self.built.append(build.name)
-        (part / build.name).write_text(f"{build.name} of run {self.runs}")
+    def build(self, builds: Sequence[Build], part: Path) -> None:
+        for build in builds:
+            self.built.append(build.name)
+            (part / build.name).write_text(f"{build.name} of run {self.runs}")
 
     def ensure(self) -> Path:
         self.runs += 1
@@ -47,6 +49,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     monkeypatch.setattr(binaries, "build_key", lambda build: key(build, artifacts))
     monkeypatch.setattr(binaries, "go_build", found.build)
     monkeypatch.setattr(binaries, "ready_go", lambda: "go")
+    monkeypatch.setattr(binaries.Sources, "fetch", lambda sources, builds: None)
     monkeypatch.setattr(binaries, "libraries", lambda program: [])
     monkeypatch.setattr(binaries, "_reachable", lambda url: False)
     found.ensure()

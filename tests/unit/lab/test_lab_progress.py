@@ -98,6 +98,71 @@ def test_a_stage_that_goes_on_says_nothing_of_the_pace(cache: Path) -> None:
     assert json.loads((cache / "durations/prepare.json").read_text()) == {"build b": 300}
 
 
+def test_a_stage_of_which_less_is_to_be_done_takes_less() -> None:
+    out = io.StringIO()
+    with Progress("prepare", out, each=True, clock=Clock()) as shown:
+        shown.plan(["build b"], share=0.1)
+        shown.stage("build b", whole=False)
+    assert out.getvalue() == " 0:00, about 30 s left  build b\n"
+
+
+def test_what_goes_on_beside_the_stages_is_said_as_long_as_it_does(cache: Path) -> None:
+    out, clock = io.StringIO(), Clock()
+    ended: list[int] = []
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build a", "build b"])
+        shown.beside("build a", lambda: ended[0] if ended else None)
+        shown.stage("build b")
+        clock.now = 60
+        shown.tick()
+        ended.append(0)
+        shown.tick()
+        clock.now = 120
+        shown.tick()
+        clock.now = 330
+    assert out.getvalue().splitlines() == [
+        " 0:00, about 5 min left  build b; beside it: build a",  # its own 100 s are none of the run's
+        " 1:00, about 4 min left  still: build b; beside it: build a",
+        " 2:00, about 105 s left  still: build b",  # the pace: 60 s instead of 100
+    ]
+    assert json.loads((cache / "durations/prepare.json").read_text()) == {"build a": 60, "build b": 330}
+
+
+def test_what_lasts_longer_than_all_that_it_is_beside_becomes_the_stage(cache: Path) -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress("prepare", out, each=True, clock=clock) as shown:
+        shown.plan(["build b"])
+        shown.beside("build b", lambda: None)
+        shown.stage("build a")
+        clock.now = 100
+        shown.stage("build b")
+        clock.now = 310
+    assert out.getvalue().splitlines() == [
+        " 0:00, about 5 min left  build a; beside it: build b",
+        " 1:40, about 4 min left  build b",  # 200 s
+    ]
+    assert json.loads((cache / "durations/prepare.json").read_text()) == {"build a": 100, "build b": 310}
+
+
+def test_what_fails_beside_the_stages_is_said_once_and_is_no_measure(cache: Path) -> None:
+    out = io.StringIO()
+    with Progress("prepare", out, each=True, clock=Clock()) as shown:
+        shown.beside("build a", lambda: 2)
+        shown.tick()
+        shown.stage("build b")
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "failed: build a" and lines[1].endswith("  build b") and len(lines) == 2
+    assert json.loads((cache / "durations/prepare.json").read_text()) == {"build b": 0}
+
+
+def test_what_others_keep_meanwhile_stays(cache: Path) -> None:
+    with Progress("prepare", io.StringIO(), each=True, clock=Clock()) as shown:
+        shown.stage("build a")
+        with Progress("prepare", io.StringIO(), each=True, clock=Clock()) as other:
+            other.stage("build b")
+    assert json.loads((cache / "durations/prepare.json").read_text()) == {"build a": 0, "build b": 0}
+
+
 def test_elsewhere_than_on_a_terminal_a_long_stage_says_once_a_minute_that_it_goes_on() -> None:
     out, clock = io.StringIO(), Clock()
     shown = Progress("prepare", out, each=True, clock=clock)
