@@ -20,6 +20,16 @@ _OFFSET = re.compile(r"\boffset (\S+?)(?=[\s)]|$)")
 # What is for each second of the fleet's time, or looks at times in other ways than by a window.
 _RATE = re.compile(r"\brate\(")
 _UNKNOWN = re.compile(r"\b(irate|deriv|predict_linear)\b|@ ")
+_TEXT = re.compile(r'"[^"]*"')
+_ASKED = re.compile(r"\b([a-z_]+)(?=\s*\()|\b(unless|offset)\b")
+# What computes with the numbers of one moment: promtool does it as Prometheus does. Any other word looks at times, or
+# at what is not there, which depends on reads and evaluations.
+_OF_ONE_MOMENT = frozenset(
+    {
+        "abs", "avg", "ceil", "clamp_max", "clamp_min", "count", "floor", "histogram_quantile", "label_replace", "max",
+        "min", "scalar", "sum", "vector", "and", "by", "group_left", "group_right", "ignoring", "on", "or", "without",
+    }
+)  # fmt: skip
 
 
 def seconds(duration: str) -> float:
@@ -101,6 +111,12 @@ def windows_s(expression: str) -> list[float]:
 def offsets_s(expression: str) -> list[float]:
     """How far back an expression looks for what was then. Raises ValueError for one of another kind than `5m`."""
     return [seconds(offset) for offset in _OFFSET.findall(expression)]
+
+
+def asked(expression: str) -> set[str]:
+    """The words of an expression that ask for more than the numbers of one moment: rate, absent, offset ..."""
+    words = {word for found in _ASKED.findall(_TEXT.sub('""', expression)) for word in found if word}
+    return words - _OF_ONE_MOMENT
 
 
 def faster(expression: str, factor: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -26,6 +27,8 @@ from .monitoring_pair import DISK_MIB, VARIABLES, arguments, program
 
 # Series of each group of rules, one for each host: the time of its last read of which an evaluation knew.
 EVALUATED = "replay:evaluated"
+# Before all others of this machine: a read has INTERVAL_S for its answer, however busy it is.
+_FIRST = -10
 # Of the role's reads, what is other here.
 _OPTIONS = ("scheme", "tls_config", "file_sd_configs")
 
@@ -64,12 +67,12 @@ class Fleet:
             for replay in lane:
                 expected, hosts = replay.expected().items(), replay.hosts()
                 known = [values for labels, values in evaluated if _is_of(labels, replay, hosts)]
-                took_s = [took for labels, values in reads if _place(labels) in hosts for _, took in values]
+                mine = [read for labels, values in reads if _place(labels) in hosts for read in values]
                 raised = [(labels["alertstate"], values) for labels, values in alerts if expected <= labels.items()]
                 found[replay.number] = Seen(
                     _evaluations(known, len(hosts)),
                     sorted((at, state) for state, values in raised for at, _ in values),
-                    sum(one >= INTERVAL_S for one in took_s),
+                    sorted(at for at, took_s in mine if took_s >= INTERVAL_S),
                 )
         return found
 
@@ -118,19 +121,30 @@ def kept(configuration: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
     return names
 
 
+def _configuration(role: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((role / "prometheus.yml").read_text())
+    return read
+
+
+def aim(role: Path, replays: Iterable[Replay]) -> None:
+    """Give each case the targets that show it; `role` is the folder of written().
+
+    Raises ValueError for a series that no job keeps.
+    """
+    jobs = kept(_configuration(role))
+    for replay in replays:
+        replay.targets = {
+            True: targets_of(replay, replay.case.wrong, jobs),
+            False: targets_of(replay, replay.case.fine, jobs),
+        }
+
+
 @contextmanager
 def running(
     folder: Path, role: Path, rules: Sequence[Mapping[str, Any]], lanes: Sequence[Sequence[Replay]]
 ) -> Iterator[Fleet]:
-    """All of it, until the block ends; `role` is the folder of written()."""
-    configuration = yaml.safe_load((role / "prometheus.yml").read_text())
-    jobs = kept(configuration)
-    for lane in lanes:
-        for replay in lane:
-            replay.targets = {
-                True: targets_of(replay, replay.case.wrong, jobs),
-                False: targets_of(replay, replay.case.fine, jobs),
-            }
+    """All of it for cases with targets, until the block ends; `role` is the folder of written()."""
+    configuration = _configuration(role)
     alertmanager, *ports = free_ports(1 + len(lanes))
     by_port = dict(zip(ports, lanes, strict=True))
     everyone = [replay for lane in lanes for replay in lane]
@@ -170,7 +184,14 @@ def _prometheus(role: Path, place: Path, port: int) -> Part:
     (place / "data").mkdir()
     own = [f"--web.listen-address=127.0.0.1:{port}", "--config.file=/mnt/prometheus.yml"]
     # In memory: it waits for no disk that others keep busy.
-    command = [*program("/usr/bin/prometheus", place, DISK_MIB), *given, *own, "--storage.tsdb.path=/mnt/data"]
+    command = [
+        "nice",
+        f"--adjustment={_FIRST}",
+        *program("/usr/bin/prometheus", place, DISK_MIB),
+        *given,
+        *own,
+        "--storage.tsdb.path=/mnt/data",
+    ]
     return Part(command, place / "log")
 
 
@@ -233,7 +254,12 @@ def _pages(replays: Mapping[int, Replay]) -> Iterator[int]:
             writer.close()
 
     server = loop.run_until_complete(asyncio.start_server(answer, "127.0.0.1", 0, backlog=1024))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+
+    def run() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _FIRST)
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield int(server.sockets[0].getsockname()[1])

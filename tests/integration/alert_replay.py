@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from .alert_cases.case import Case
-from .alert_courses import STEP_S, Course, course, is_time, offsets_s, parts, seconds, shown, windows_s
+from .alert_courses import STEP_S, Course, asked, course, is_time, offsets_s, parts, seconds, shown, windows_s
 
 # Of Prometheus, in real time: it reads and evaluates that often, and a busy machine has as long for an answer.
 INTERVAL_S = 2.0
@@ -37,6 +37,7 @@ SLOW = frozenset(
         "MusterXidWarned",
     }
 )  # fmt: skip
+RECORDED = "a record"
 _TOKEN = re.compile(r"[a-zA-Z_:][\w:]*")
 
 
@@ -52,7 +53,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert of the rules with what it takes: words in it and in what it reads, its `for`, windows and offsets."""
+    """An alert of the rules with what it takes: words in it and in what it reads, its `for`, windows and offsets.
+
+    `asks` are the words of PromQL that look at times or at what is not there, with RECORDED where it reads a record.
+    """
 
     name: str
     group: str
@@ -62,6 +66,7 @@ class Alert:
     words: frozenset[str]
     windows_s: tuple[float, ...]
     offset_s: float = 0
+    asks: frozenset[str] = frozenset()
 
     @property
     def memory_s(self) -> float:
@@ -89,8 +94,16 @@ class Replay:
     @cached_property
     def factor(self) -> float:
         """How much faster its time runs."""
-        takes_s = self.alert.offset_s + self.due_s + self.alert.memory_s
-        return next((factor for factor in FACTORS if takes_s / factor <= LONGEST_S), FACTORS[-1])
+        return next((factor for factor in FACTORS if self._takes_s / factor <= LONGEST_S), FACTORS[-1])
+
+    @property
+    def takes_s(self) -> float:
+        """In real time: from its beginning until its alert can be over."""
+        return self._takes_s / self.factor
+
+    @property
+    def _takes_s(self) -> float:
+        return self.alert.offset_s + self.due_s + self.alert.memory_s
 
     @property
     def lead_s(self) -> float:
@@ -176,6 +189,7 @@ def alerts_of(groups: Iterable[Mapping[str, Any]]) -> dict[str, Alert]:
                 frozenset(word for text in texts for word in _TOKEN.findall(text)),
                 tuple(window for text in texts for window in windows_s(text)),
                 max((offset for text in texts for offset in offsets_s(text)), default=0),
+                frozenset(word for text in texts for word in asked(text)) | ({RECORDED} if len(texts) > 1 else set()),
             )
     return alerts
 
@@ -259,27 +273,36 @@ class Evaluation:
 @dataclass(frozen=True)
 class Seen:
     """What Prometheus itself has of a replay: the evaluations of the alert's group in their order; those that raised
-    it, with its state; how many reads it gave up for their time."""
+    it, with its state; the times of the reads that it gave up."""
 
     evaluations: Sequence[Evaluation]
     raised: Sequence[tuple[float, str]]
-    given_up: int = 0
+    given_up: Sequence[float] = ()
 
     def evaluated(self, *, at: float = 0, read: float = 0) -> Evaluation:
         """The first evaluation from a time on that knew of a read of each host since another."""
         late = (one for one in self.evaluations if one.at > at - _ROUNDING_S and one.read > read - _ROUNDING_S)
         return next(late, Evaluation(inf, inf))
 
+    def read_since(self, since: float, until: float) -> float:
+        """The time of which a read has to be, for all hosts to have been read from then until that evaluation.
+
+        What Prometheus has given up is not there for it, and an alert of it begins anew with the next read.
+        """
+        return max([since, *(at + _ROUNDING_S * 2 for at in self.given_up if at < until)])
+
 
 def complaints(replay: Replay, seen: Seen) -> list[str]:
     """What is wrong with how its alert went.
 
     The evaluation that first knows of a fault has to raise it; the one at which its `for` is over, to fire it.
-    Reads that were given up are no fault of the rules, and are told beside what they may explain.
+    Reads that were given up are no fault of the rules: both count from the next one.
     """
     told = _complaints(replay, seen)
     if told and seen.given_up:
-        told.append(f"{seen.given_up} reads of its hosts were given up: this machine may be too busy for this test")
+        told.append(
+            f"{len(seen.given_up)} reads of its hosts were given up: this machine may be too busy for this test"
+        )
     return told
 
 
@@ -297,13 +320,13 @@ def _complaints(replay: Replay, seen: Seen) -> list[str]:
     if firing[0] < began + for_s:
         told.append(f"it fired {firing[0] - began:.2f} s after the fault began; its `for` is {for_s:g} s")
     shown_s = replay.due_s - replay.alert.for_s
-    known = seen.evaluated(read=began + shown_s / replay.factor)
+    known = seen.evaluated(read=seen.read_since(began + shown_s / replay.factor, firing[0]))
     if replay.begins_to_count:
         known = seen.evaluated(read=known.read + _ROUNDING_S * 2)
     due = seen.evaluated(at=known.at + for_s).at
     if firing[0] > due:
         told.append(f"it fired {firing[0] - due:.2f} s after the evaluation that should have fired it")
-    fine_again = seen.evaluated(read=cured)
+    fine_again = seen.evaluated(read=seen.read_since(cured, firing[-1]))
     if firing[-1] >= (ended := seen.evaluated(at=fine_again.read + replay.kept_s, read=cured).at):
         told.append(f"it fired until {firing[-1] - ended:.2f} s after the evaluation that should have ended it")
     if not replay.told:

@@ -19,9 +19,12 @@ from . import first_run
 from .fleet import Fleet
 from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
 
-# Of the server `small`.
-AUDIT_FILES, AUDIT_MIB = 2, 1
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of the one API server come last: it is started late, and costs nothing beside the others."""
+    items.sort(key=lambda item: "server" in (names := getattr(item, "fixturenames", ())) and "lab" not in names)
 
 
 @pytest.fixture(scope="session")
@@ -55,20 +58,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if binaries() is None:
         pytest.skip(NO_BINARIES)
     with api_server(tmp_path_factory.mktemp("api")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with 12 places for reading, 6 for writing, and an audit log that is soon full.
-
-    A request waits for a place for a quarter of the timeout at most, and keeps it as long as that.
-    """
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    places = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6", "--request-timeout=5m")
-    audit = (f"--audit-log-maxbackup={AUDIT_FILES}", f"--audit-log-maxsize={AUDIT_MIB}")
-    with api_server(tmp_path_factory.mktemp("small"), *places, *audit) as running:
         yield running
 
 

@@ -1,4 +1,7 @@
-"""An agent has its own node's credential: what it may and may not do, on a real API server."""
+"""An agent has its own node's credential: what it may and may not do, on a real API server.
+
+Only here: NodeRestriction and the gate together answer a node's own credential, verb by verb.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What explains an alert keeps it quiet, in the real Alertmanager with what the role writes."""
+"""What explains an alert keeps it quiet, in the real Alertmanager with what the role writes.
+
+Only here: Alertmanager itself says what keeps an alert quiet.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whom an alert is told, by its severity: the real amtool with what the role writes."""
+"""Whom an alert is told, by its severity: the real amtool with what the role writes.
+
+Only here: Alertmanager takes the role's file, with each choice of receivers, and its own routing is asked.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,13 @@ from .monitoring_pair import VARIABLES
 
 PAGES = {"fleet_monitoring_receiver": {"webhook_configs": [{"url": "http://127.0.0.1:9/"}]}}
 TICKETS = {"fleet_monitoring_ticket_receiver": {"webhook_configs": [{"url": "http://127.0.0.1:9/tickets"}]}}
+# What a host is given, by its name.
+GIVEN: Mapping[str, Mapping[str, Any]] = {
+    "nobody": {},
+    "one-for-both": PAGES,
+    "tickets-alone": TICKETS,
+    "each-its-own": PAGES | TICKETS,
+}
 
 
 def _amtool(*arguments: object) -> str:
@@ -25,19 +35,29 @@ def _amtool(*arguments: object) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The folder of each host, by one run of Ansible."""
+    chosen = {
+        name: f"{{{{ given[inventory_hostname].{name} | default({{}}) }}}}"
+        for name in ("fleet_monitoring_receiver", "fleet_monitoring_ticket_receiver")
+    }
+    hosts = {name: {"ansible_host": f"127.0.0.{number}"} for number, name in enumerate(GIVEN, 1)}
+    return render(tmp_path_factory.mktemp("routes"), hosts, {**VARIABLES, "given": GIVEN, **chosen})
+
+
 @pytest.mark.parametrize(
-    ("given", "page", "ticket"),
+    ("host", "page", "ticket"),
     [
-        ({}, "site", "site"),
-        (PAGES, "site", "site"),
-        (TICKETS, "site", "tickets"),
-        (PAGES | TICKETS, "site", "tickets"),
+        ("nobody", "site", "site"),
+        ("one-for-both", "site", "site"),
+        ("tickets-alone", "site", "tickets"),
+        ("each-its-own", "site", "tickets"),
     ],
-    ids=["nobody", "one for both", "tickets alone", "each its own"],
 )
-def test_a_ticket_wakes_nobody(given: Mapping[str, Any], page: str, ticket: str, tmp_path: Path) -> None:
-    written = render(tmp_path, {"mon-1": {"ansible_host": "127.0.0.1"}}, {**VARIABLES, **given})["mon-1"]
-    file = written / "alertmanager.yml"
+def test_a_ticket_wakes_nobody(written: Mapping[str, Path], host: str, page: str, ticket: str) -> None:
+    file = written[host] / "alertmanager.yml"
+    assert file.read_text().count("webhook_configs") == len(GIVEN[host])
     _amtool("check-config", file)
     for severity, receiver in (("page", page), ("ticket", ticket)):
         labels = ("alertname=MusterHostDown", f"severity={severity}", "instance=gpu-1")

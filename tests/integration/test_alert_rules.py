@@ -1,4 +1,7 @@
-"""Each alert fires by its fault, in the words that people read, and is quiet without it (the real promtool)."""
+"""Each alert fires by its fault, in the words that people read, and is quiet without it (the real promtool).
+
+Only here: every rule's expression, labels and words, for each fault that it knows, at the minute at which it must fire.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tests.lab.image import ensure_image
 
 from .alert_cases.case import Case
 from .alert_faults import ELSEWHERE, FAULTS
+from .alert_replay import alerts_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RULES = REPOSITORY / "roles" / "fleet_monitoring" / "files" / "rules"
@@ -32,15 +36,31 @@ def promtool() -> Path:
 
 def cases() -> Iterator[Case]:
     """Those of each file of rules with alerts, from the module of its name."""
-    for path in RULES.glob("*.yml"):
+    for path in sorted(RULES.glob("*.yml")):
         if "alert:" not in path.read_text():
             continue
         yield from import_module(f"{__package__}.alert_cases.{path.stem.replace('-', '_')}").CASES
 
 
+def _groups() -> list[dict[str, Any]]:
+    return [group for path in sorted(RULES.glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]]
+
+
 def _alerts() -> dict[str, dict[str, Any]]:
-    groups = [group for path in sorted(RULES.glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+    return {rule["alert"]: rule for group in _groups() for rule in group["rules"] if "alert" in rule}
+
+
+def _only(alert: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rule of an alert and the records that it reads: promtool evaluates all that it is given at every step."""
+    words = alerts_of(groups)[alert].words
+    kept = [
+        {
+            **group,
+            "rules": [rule for rule in group["rules"] if rule.get("alert") == alert or rule.get("record") in words],
+        }
+        for group in groups
+    ]
+    return [group for group in kept if group["rules"]]
 
 
 def _test(case: Case, series: Mapping[str, str], expected: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -53,24 +73,42 @@ def _test(case: Case, series: Mapping[str, str], expected: list[dict[str, Any]],
 
 
 def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_path: Path) -> None:
-    alerts = _alerts()
-    tests = []
+    alerts, groups = _alerts(), _groups()
+    tests: dict[str, list[dict[str, Any]]] = {}
     for case in cases():
         rule = alerts[case.alert]
         expected = {
             "exp_labels": {**rule["labels"], **case.labels},
             "exp_annotations": {"summary": case.says, "runbook": rule["annotations"]["runbook"]},
         }
-        tests += [_test(case, case.wrong, [expected], "wrong"), _test(case, case.fine, [], "fine")]
-    (tmp_path / "tests.yml").write_text(
-        json.dumps({"rule_files": [str(path) for path in sorted(RULES.glob("*.yml"))], "tests": tests})
-    )
+        tests.setdefault(case.alert, []).extend(
+            [_test(case, case.wrong, [expected], "wrong"), _test(case, case.fine, [], "fine")]
+        )
+    files = []
+    for alert, its in tests.items():
+        rules, file = tmp_path / f"{alert}.yml", tmp_path / f"{alert}-tests.yml"
+        rules.write_text(json.dumps({"groups": _only(alert, groups)}))
+        file.write_text(json.dumps({"rule_files": [str(rules)], "tests": its}))
+        files.append(file)
 
-    done = subprocess.run(
-        [promtool, "test", "rules", tmp_path / "tests.yml"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([promtool, "test", "rules", *files], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_takes_every_file_of_rules(promtool: Path) -> None:
+    done = subprocess.run(
+        [promtool, "check", "rules", *sorted(RULES.glob("*.yml"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_alert_is_tested_with_all_that_it_reads() -> None:
+    groups = _groups()
+    for alert in _alerts():
+        only = _only(alert, groups)
+        assert [rule["alert"] for group in only for rule in group["rules"] if "alert" in rule] == [alert]
+        assert alerts_of(only)[alert] == alerts_of(groups)[alert]
 
 
 def test_no_alert_is_without_a_test_and_a_runbook() -> None:

@@ -1,4 +1,7 @@
-"""What a client without a certificate reaches on a real API server: its health, and nothing else."""
+"""What a client without a certificate reaches on a real API server: its health, and nothing else.
+
+Only here: each path that Kubernetes or people open to everybody, by each verb, on a real API server.
+"""
 
 from __future__ import annotations
 

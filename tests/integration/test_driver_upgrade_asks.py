@@ -1,4 +1,7 @@
-"""A driver upgrade against a real API server and its policies: asked by the everyday admin, killed, given back."""
+"""A driver upgrade against a real API server and its policies: asked by the everyday admin, killed, given back.
+
+Only here: RBAC and the gate's policies take what an upgrade asks for as the everyday admin, and gives back.
+"""
 
 from __future__ import annotations
 

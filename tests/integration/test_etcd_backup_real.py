@@ -1,4 +1,7 @@
-"""Snapshots of a real etcd: one of its members makes them, and no other; what goes wrong is told and leaves nothing."""
+"""Snapshots of a real etcd: one of its members makes them, and no other; what goes wrong is told and leaves nothing.
+
+Only here: whose turn it is follows the real leader, and what is kept opens with the key that no host has.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The gate of etcd's disk on a real file system, made slow from outside as a sick or shared disk is.
 
 Nothing here is compared with a clock of this machine but what the throttle itself forces.
+Only here: what reaches a device is counted by the kernel, and the device is slow.
 """
 
 from __future__ import annotations

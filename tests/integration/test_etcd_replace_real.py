@@ -1,4 +1,7 @@
-"""A real etcd of three members under a writer: one is lost and replaced, and no acknowledged write with it."""
+"""A real etcd of three members under a writer: one is lost and replaced, and no acknowledged write with it.
+
+Only here: members join and vote, killed at each step, while somebody writes.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tools
 from .kube import until
 
+# Between two writes: fifty a second are enough to see one lost.
+PAUSE_S = 0.02
 _JOIN = ("--initial-cluster-state", "existing")
 ALL = [Step.REMOVE, Step.PREPARE, Step.ADD, Step.START, Step.CATCH_UP, Step.PROMOTE, Step.FINISH]
 
@@ -77,8 +82,11 @@ def view(cluster: Cluster, name: str) -> etcd_replace.Cluster:
     return etcd_replace.Cluster(name, cluster.peers, apis)
 
 
-def replacement(cluster: Cluster, name: str, *, confirmed: bool = False) -> etcd_replace.Replacement:
-    return etcd_replace.Replacement(view(cluster, name), Host(cluster, name), confirmed, timeout_s=120, settle_s=5)
+def replacement(
+    cluster: Cluster, name: str, *, confirmed: bool = False, settle_s: float = 60
+) -> etcd_replace.Replacement:
+    """`settle_s` ends as soon as all is well: a short one is for what never will be."""
+    return etcd_replace.Replacement(view(cluster, name), Host(cluster, name), confirmed, 120, settle_s)
 
 
 @dataclass
@@ -93,7 +101,7 @@ class Writer:
     def run(self) -> None:
         apis = [etcd_api.connect(url, credentials(self.cluster), 1.0) for url in self.cluster.clients.values()]
         last, number = time.monotonic(), 0
-        while not self.stop.is_set():
+        while not self.stop.wait(PAUSE_S):
             number += 1
             key = f"writer/{number:08}"
             body = {"key": base64.b64encode(key.encode()).decode(), "value": "MQ=="}
@@ -135,7 +143,7 @@ def healthy(cluster: Cluster) -> None:
     for name, url in cluster.clients.items():
         health = etcd_api.wait_healthy(
             lambda url=url: etcd_api.probe(url, credentials(cluster), list(cluster.clients)),  # type: ignore[misc]
-            30,
+            60,
         )
         assert health.healthy, (name, health.reason)
         assert not Host(cluster, name).joining()
@@ -186,11 +194,13 @@ def test_killed_before_each_step_it_is_run_again(cluster: Cluster) -> None:
 
 def test_data_that_is_there_is_kept_until_it_is_given_up(cluster: Cluster) -> None:
     cluster.parts["etcd-3"].kill()
+    for name in ("etcd-1", "etcd-2"):
+        until("a leader of the others", lambda name=name: cluster.ctl(name, "get", "x").returncode == 0)  # type: ignore[misc]
     with pytest.raises(FleetError, match="-e confirm=etcd-3"):
-        replacement(cluster, "etcd-3").run()
+        replacement(cluster, "etcd-3", settle_s=1).run()
     members = cluster.ctl("etcd-1", "member", "list").stdout
     assert "etcd-3" in members
-    assert Step.CLEAN in replacement(cluster, "etcd-3", confirmed=True).run()
+    assert Step.CLEAN in replacement(cluster, "etcd-3", confirmed=True, settle_s=1).run()
     assert len(list(cluster.data_dir("etcd-3").parent.glob("data.replaced-*/member"))) == 1
     healthy(cluster)
 
@@ -199,7 +209,7 @@ def test_a_member_that_is_down_keeps_every_other_from_being_replaced(cluster: Cl
     lose(cluster, "etcd-2")
     cluster.parts["etcd-3"].kill()
     with pytest.raises(FleetError, match=r"would lose its quorum.*etcd-3 \("):
-        replacement(cluster, "etcd-2").run()
+        replacement(cluster, "etcd-2", settle_s=1).run()
     cluster.parts["etcd-3"].start()
     until("etcd-3", lambda: cluster.ctl("etcd-3", "get", "x").returncode == 0)
     replacement(cluster, "etcd-2").run()

@@ -1,4 +1,7 @@
-"""A real etcd of three members restored from a snapshot of its own; each snapshot that does not fit is refused."""
+"""A real etcd of three members restored from a snapshot of its own; each snapshot that does not fit is refused.
+
+Only here: etcd itself reads what was restored, on other hosts too, and tells those who watch.
+"""
 
 from __future__ import annotations
 

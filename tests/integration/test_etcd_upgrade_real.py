@@ -1,4 +1,7 @@
-"""A real etcd of three members under a writer goes from 3.6 to 3.7 and down again: no acknowledged write is lost."""
+"""A real etcd of three members under a writer goes from 3.6 to 3.7 and down again: no acknowledged write is lost.
+
+Only here: two minors of etcd form one cluster, on the way up, on the way down and in the middle.
+"""
 
 from __future__ import annotations
 

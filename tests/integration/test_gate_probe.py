@@ -1,25 +1,20 @@
-"""The gate probe against a real API server: it says 0 when the gate is gone, 1 again, and counts who goes round it."""
+"""The gate probe against a real API server: it says 0 when the gate is gone, 1 again, and counts who goes round it.
+
+Only here: the probe meets a gate that is gone, another one, a server that refuses it, and a real audit log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpu_burnin.admission.gate_probe.probe import Place, once
 from tests.integration.gate import EXECUTE, NODES, SCHEDULE, a_node, refused
-from tests.integration.kube import APPLY, Client, Server, api_server, until
+from tests.integration.kube import APPLY, Client, Server, until
 
 PROBE_NODE = "muster-gate-probe"
 PATH = f"{NODES}/{PROBE_NODE}?fieldManager=x"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One of its own: these tests take its gate away."""
-    with api_server(tmp_path_factory.mktemp("probed")) as running:
-        yield running
 
 
 class Probe:
@@ -178,7 +173,8 @@ class TestAudit:
         probe.look()
         before = probe.number(series)
         assert before is not None
-        path = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases"
+        # Asked and not done: the other tests of this server have a Lease of their own.
+        path = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases?dryRun=All"
         root = server.client("break-glass", ["system:masters"])
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "muster-admitter"}}
         assert root.request("POST", path, lease, headers={"Impersonate-User": "muster:admitter"}).status == 201

@@ -1,4 +1,7 @@
-"""The fleet's roles on a real API server: who may write them is used only where one of them differs."""
+"""The fleet's roles on a real API server: who may write them is used only where one of them differs.
+
+Only here: a real API server says what differs in a role, who may write it, and what it has not kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Job of the page on work that is asked to leave, before a real API server."""
+"""The Job of the page on work that is asked to leave, before a real API server.
+
+Only here: a real API server reads the Job of the page strictly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attacks on the ledger (NodeAdmission), the Lease and the pause, against a real API server, by every identity."""
+"""Attacks on the ledger (NodeAdmission), the Lease and the pause, against a real API server, by every identity.
+
+Only here: each rule of the ledger, by each identity and each way to write.
+"""
 
 from __future__ import annotations
 

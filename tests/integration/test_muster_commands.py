@@ -1,4 +1,7 @@
-"""`muster node`, `pause`, `status` and `why` as an everyday admin, against a real API server and its policies."""
+"""`muster node`, `pause`, `status` and `why` as an everyday admin, against a real API server and its policies.
+
+Only here: the commands write with the rights of people, and read what the admitter's rights let it write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the rules for pages make of the series of a small fleet (the real promtool)."""
+"""What the rules for pages make of the series of a small fleet (the real promtool).
+
+Only here: the value of every record for pages, computed by promtool.
+"""
 
 from __future__ import annotations
 

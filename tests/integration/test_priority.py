@@ -1,6 +1,7 @@
 """Who is served when many ask at once: admission, nodes and monitoring have places that nobody else can take.
 
-A real API server with few places. Compared are its own counts of one run.
+A real API server with few places, and with little room for its audit log. Compared are its own counts of one run.
+Only here: requests of many at once wait for the places of a real API server, and its log goes round.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.integration.gate import NODES, kubelet
-from tests.integration.kube import Client, Server, until
+from tests.integration.kube import NO_BINARIES, Client, Server, api_server, binaries, until
 
 LEVELS = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations"
 SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
@@ -27,6 +29,7 @@ CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 EVENTS = "/api/v1/namespaces/default/events"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 ASKING, THREADS, OBJECTS, OBJECT_BYTES = 6, 48, 150, 100_000
+AUDIT_FILES, AUDIT_MIB = 2, 1
 QUEUED = re.compile(
     r'^apiserver_flowcontrol_current_inqueue_requests\{flow_schema="[^"]+",priority_level="([^"]+)"\} (\S+)$',
     re.MULTILINE,
@@ -36,6 +39,20 @@ WAITED = re.compile(
     r'priority_level="[^"]+"\} (\S+)$',
     re.MULTILINE,
 )
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with 12 places for reading, 6 for writing, and an audit log that is soon full.
+
+    A request waits for a place for a quarter of the timeout at most, and keeps it as long as that.
+    """
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    places = ("--max-requests-inflight=12", "--max-mutating-requests-inflight=6", "--request-timeout=5m")
+    audit = (f"--audit-log-maxbackup={AUDIT_FILES}", f"--audit-log-maxsize={AUDIT_MIB}")
+    with api_server(tmp_path_factory.mktemp("small"), *places, *audit) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +201,31 @@ def test_a_node_that_storms_with_events_waits_in_its_own_queues(crowded: Server)
     mine_s, theirs_s = statistics.median(others_s), statistics.median(storms_s)
     print(f"an event took {theirs_s * 1000:.0f} ms for the node that storms, {mine_s * 1000:.0f} ms for another one")
     assert mine_s < theirs_s / 2
+
+
+def test_the_log_takes_no_more_than_its_files_at_their_size(small: Server) -> None:
+    root = small.client("root", ["system:masters"])
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    # Rights are told with the request; a quarter of a file each.
+    names = [f"{number:04}-{'x' * 250}" for number in range(1000)]
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": names, "verbs": ["get"]}]
+
+    def write(name: str) -> None:
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
+        reply = root.request("POST", f"{path}?dryRun=All", {**role, "metadata": {"name": name}})
+        assert reply.status == 201, reply
+
+    def files() -> list[Path]:
+        return sorted(small.directory.glob("audit*.log"))
+
+    def told(name: str) -> bool:
+        return any(f'"{name}"' in path.read_text() for path in files())
+
+    write("the-first")
+    until("the first entry", lambda: told("the-first"), 20)
+    for number in range(6 * (AUDIT_FILES + 2)):
+        write(f"large-{number}")
+    write("the-last")
+    until("the last entry", lambda: told("the-last"), 20)
+    until("the removal of older files", lambda: len(files()) == AUDIT_FILES + 1 and not told("the-first"), 30)
+    assert all(path.stat().st_size <= AUDIT_MIB * 1024**2 for path in files())

@@ -1,4 +1,7 @@
-"""The inventory in the ledger of a real API server, written by the provisioner with its own rights."""
+"""The inventory in the ledger of a real API server, written by the provisioner with its own rights.
+
+Only here: what is wanted comes back as it was written, through the rights and the schema of a real API server.
+"""
 
 from __future__ import annotations
 

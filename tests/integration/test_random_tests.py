@@ -1,4 +1,7 @@
-"""The CronJob that asks for random tests, on a real API server: it is valid, its rights suffice and give no more."""
+"""The CronJob that asks for random tests, on a real API server: it is valid, its rights suffice and give no more.
+
+Only here: a real API server takes the manifest strictly, and a token of its account does its work and no more.
+"""
 
 from __future__ import annotations
 

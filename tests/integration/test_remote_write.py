@@ -1,4 +1,7 @@
-"""The numbers go to the site's own store: as the real promtool reads it, and with a real Prometheus as the store."""
+"""The numbers go to the site's own store: as the real promtool reads it, and with a real Prometheus as the store.
+
+Only here: a real Prometheus keeps for a store that is away what it reads meanwhile.
+"""
 
 from __future__ import annotations
 

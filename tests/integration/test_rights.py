@@ -1,4 +1,7 @@
-"""What each identity of the fleet may and may not do, on a real API server with the fleet's RBAC."""
+"""What each identity of the fleet may and may not do, on a real API server with the fleet's RBAC.
+
+Only here: RBAC's own answer to each identity of the fleet.
+"""
 
 from __future__ import annotations
 

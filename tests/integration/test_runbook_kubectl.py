@@ -1,4 +1,7 @@
-"""Every kubectl command of the runbooks, as it stands there, by the everyday admin against a real API server."""
+"""Every kubectl command of the runbooks, as it stands there, by the everyday admin against a real API server.
+
+Only here: the lines of the pages are run as they stand there, by a real kubectl.
+"""
 
 from __future__ import annotations
 

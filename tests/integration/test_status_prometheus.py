@@ -1,4 +1,7 @@
-"""What the page of a fleet asks for is recorded by the fleet's rules, and read of a real Prometheus."""
+"""What the page of a fleet asks for is recorded by the fleet's rules, and read of a real Prometheus.
+
+Only here: the rules that record, and the reader of what they record, meet in a real Prometheus.
+"""
 
 from __future__ import annotations
 

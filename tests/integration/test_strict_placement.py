@@ -1,4 +1,7 @@
-"""The optional policies of placement, and what the loss of a policy file looks like, on a real API server."""
+"""The optional policies of placement, and what the loss of a policy file looks like, on a real API server.
+
+Only here: the optional policies, and a policy file that goes and comes while the API server runs.
+"""
 
 from __future__ import annotations
 

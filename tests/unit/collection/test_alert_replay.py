@@ -183,7 +183,7 @@ def _complaints(
     raised: list[tuple[float, str]],
     told: bool = True,
     over: bool = True,
-    given_up: int = 0,
+    given_up: Sequence[float] = (),
     evaluations: Sequence[Evaluation] = EVALUATIONS,
 ) -> list[str]:
     replay = _replay()
@@ -234,5 +234,15 @@ def test_an_alertmanager_that_was_not_told_is_a_complaint() -> None:
 
 
 def test_reads_that_were_given_up_explain_a_complaint_and_are_none() -> None:
-    assert _complaints(FIRED, given_up=2) == []
-    assert _complaints(FIRED, told=False, given_up=2)[-1].startswith("2 reads of its hosts were given up")
+    assert _complaints(FIRED, given_up=[1.4, 11.4]) == []
+    assert _complaints(FIRED, told=False, given_up=[1.4, 11.4])[-1].startswith("2 reads of its hosts were given up")
+
+
+def test_after_a_read_that_was_given_up_an_alert_begins_anew() -> None:
+    late = [(13.0, "pending"), (14.0, "pending"), (15.0, "firing")]
+    assert _complaints(late) != [] and _complaints(late, given_up=[11.4]) == []
+    assert _complaints([*late[:2], (16.0, "firing")], given_up=[11.4]) != []
+    # A host that was not read may be one that is down; one that was given up later explains nothing.
+    assert _complaints([*FIRED, (16.0, "firing")], given_up=[15.4]) == []
+    assert _complaints([*FIRED, (16.0, "firing")], given_up=[16.4]) != []
+    assert _complaints([*FIRED, (17.0, "firing")], given_up=[15.4]) != []
