@@ -110,9 +110,13 @@ def _received(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _configuration(call: dict[str, Any]) -> dict[str, Any]:
-    """All that Ansible may read as it is loaded: its folder too, where no file of a configuration is named."""
+    """All that Ansible may read as it is loaded: its folder too, where no file of a configuration is named.
+
+    This project's own variables, MUSTER_..., are not among them.
+    """
     is_named = Path(call["environment"].get("ANSIBLE_CONFIG", "")).is_absolute()
-    return {"folder": "" if is_named else call["folder"], "environment": call["environment"]}
+    variables = {name: value for name, value in call["environment"].items() if not name.startswith("MUSTER_")}
+    return {"folder": "" if is_named else call["folder"], "environment": variables}
 
 
 def _played(call: dict[str, Any]) -> int:
@@ -121,6 +125,8 @@ def _played(call: dict[str, Any]) -> int:
     from ansible.cli import playbook
 
     os.chdir(call["folder"])
+    os.environ.clear()
+    os.environ.update(call["environment"])
     sys.argv = [_program(), *call["arguments"]]
     _take_name()
     shared = Path(constants.DEFAULT_LOCAL_TMP)
