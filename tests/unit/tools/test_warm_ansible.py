@@ -69,7 +69,9 @@ def test_with_a_named_configuration_a_run_has_its_folder_variables_and_a_name_of
         "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"),
     }
-    script = "for name in one two; do (cd $name && MUSTER_WORD=$name ansible-playbook play.yml >out 2>err); done"
+    # Not `cd`, which sets a variable.
+    run = "env -C $name MUSTER_WORD=$name ansible-playbook play.yml >$name/out 2>$name/err"
+    script = f"for name in one two; do {run}; done"
     command = [sys.executable, "-m", "tools.warm_ansible", "sh", "-c", script]
     subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, check=True)
     own = set()
