@@ -3,12 +3,13 @@
 
 ansible-lint starts `ansible-playbook --syntax-check` for each playbook and each role, over a hundred times, and two
 thirds of each start is Python that loads Ansible. Here that happens once. Each check is as it was: the same arguments,
-environment and folder, in a process of its own. Ansible reads its configuration as it is loaded, so a call from another
-folder or with other variables than the first one starts the real program.
+environment and folder, in a process of its own. Ansible reads its configuration as it is loaded, so a call with other
+variables than the first one, or from another folder without the name of a configuration, starts the real program.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -90,7 +91,7 @@ def _serve(listener: socket.socket, ended: int) -> NoReturn:
                 try:
                     for number, file in enumerate(files):
                         os.dup2(file, number)
-                    status = _played(call["arguments"]) if _configuration(call) == loaded else _started(call)
+                    status = _played(call) if _configuration(call) == loaded else _started(call)
                 finally:
                     client.sendall(bytes([status]))
                     os._exit(status)
@@ -122,23 +123,48 @@ def _load() -> None:
 
 
 def _configuration(call: dict[str, Any]) -> dict[str, Any]:
-    """All that Ansible may read as it is loaded."""
-    return {"folder": call["folder"], "environment": call["environment"]}
+    """All that Ansible may read as it is loaded: its folder too, where no file of a configuration is named.
+
+    This project's own variables, MUSTER_..., are not among them.
+    """
+    is_named = Path(call["environment"].get("ANSIBLE_CONFIG", "")).is_absolute()
+    variables = {name: value for name, value in call["environment"].items() if not name.startswith("MUSTER_")}
+    return {"folder": "" if is_named else call["folder"], "environment": variables}
 
 
-def _played(arguments: list[str]) -> int:
+def _played(call: dict[str, Any]) -> int:
     """ansible-playbook in this process; its exit status."""
+    from ansible import constants
     from ansible.cli import playbook
 
-    sys.argv = [_program(), *arguments]
-    try:
-        playbook.main(sys.argv)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    os.chdir(call["folder"])
+    os.environ.clear()
+    os.environ.update(call["environment"])
+    sys.argv = [_program(), *call["arguments"]]
+    _take_name()
+    shared = Path(constants.DEFAULT_LOCAL_TMP)
+    with tempfile.TemporaryDirectory(dir=shared) as own:
+        # Each run has a folder of its own, as the real program; but modules are packed once for all.
+        packed = shared / "ansiballz_cache"
+        packed.mkdir(exist_ok=True)
+        Path(own, packed.name).symlink_to(packed)
+        constants.DEFAULT_LOCAL_TMP = own
+        try:
+            playbook.main(sys.argv)
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
     return 0
+
+
+def _take_name() -> None:
+    """Have this process a command line as that of the real program: the fleet's locks know a run by it."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    # arg_start and arg_end of proc_pid_stat(5).
+    begin, end = int(fields[45]), int(fields[46])
+    ctypes.memmove(begin, b"python\0ansible-playbook\0".ljust(end - begin, b"\0"), end - begin)
 
 
 def _started(call: dict[str, Any]) -> int:

@@ -1,4 +1,7 @@
-"""The archive of the collection, installed where there is no checkout: roles and playbooks run by their full names."""
+"""The archive of the collection, installed where there is no checkout: roles and playbooks run by their full names.
+
+Only here: that the archive alone has all that Ansible's own programs find, list, document and run.
+"""
 
 from __future__ import annotations
 
@@ -162,18 +165,21 @@ def names_of(kind: str) -> list[str]:
     return [f"muster.fleet.{path.stem}" for path in sorted(folder.glob("*.py"))]
 
 
-def documentation(ansible: Command, kind: str, names: list[str]) -> dict[str, Any]:
-    """What `ansible-doc` lists of a kind, which are all of them, and what it tells of each."""
-    listed = ansible("ansible-doc", "-t", kind, "--list", "--json", "muster.fleet")
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert sorted(json.loads(listed.stdout)) == sorted(names)
-    done = ansible("ansible-doc", "-t", kind, "--json", *names)
+@pytest.fixture(scope="module")
+def told(ansible: Command) -> dict[str, dict[str, Any]]:
+    """What `ansible-doc` tells of everything in the collection, by its kind."""
+    done = ansible("ansible-doc", "--metadata-dump", "muster.fleet")
     assert (done.returncode, done.stderr) == (0, "")
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert sorted(told) == sorted(names)
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["all"]
+    return found
+
+
+def documentation(ansible: Command, told: dict[str, dict[str, Any]], kind: str, names: list[str]) -> dict[str, Any]:
+    """What `ansible-doc` tells of a kind, which is of all there are; as pages to read, too."""
+    assert sorted(told[kind]) == sorted(names)
     page = ansible("ansible-doc", "-t", kind, *names)
     assert (page.returncode, page.stderr) == (0, "")
-    return told
+    return told[kind]
 
 
 def documented(options: Mapping[str, Any], inner: str) -> Iterator[tuple[str, object]]:
@@ -212,33 +218,33 @@ def tasks_of(examples: str, name: str) -> list[dict[str, Any]]:
     return [task[name] for task in tasks if name in task]
 
 
-def test_ansible_doc_tells_what_each_module_takes_and_gives(ansible: Command) -> None:
-    for name, told in documentation(ansible, "module", names_of("modules")).items():
-        doc = told["doc"]
+def test_ansible_doc_tells_what_each_module_takes_and_gives(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation(ansible, told, "module", names_of("modules")).items():
+        doc = one["doc"]
         module = importlib.import_module(f"ansible_collections.muster.fleet.plugins.modules.{doc['module']}")
         options = dict(documented(doc["options"], "suboptions"))
         assert options == dict(taken(module.ARGUMENT_SPEC)), name
         assert doc["short_description"] and doc["description"] and doc["author"], name
         assert doc["attributes"]["check_mode"]["support"] == "full", name
-        assert told["return"] and all({"description", "type", "returned"} <= set(v) for v in told["return"].values()), (
+        assert one["return"] and all({"description", "type", "returned"} <= set(v) for v in one["return"].values()), (
             name
         )
-        tasks = tasks_of(told["examples"], name)
+        tasks = tasks_of(one["examples"], name)
         assert tasks and all(set(task) <= set(options) for task in tasks), name
 
 
-def test_ansible_doc_tells_all_of_each_role(ansible: Command) -> None:
-    for name, told in documentation(ansible, "role", [f"muster.fleet.{role}" for role in ROLES]).items():
+def test_ansible_doc_tells_all_of_each_role(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation(ansible, told, "role", [f"muster.fleet.{role}" for role in ROLES]).items():
         spec = yaml.safe_load((ROOT / "roles" / name.rpartition(".")[2] / "meta/argument_specs.yml").read_text())
         entries = spec["argument_specs"]
-        assert set(told["entry_points"]) == set(entries), name
-        for entry, shown in told["entry_points"].items():
+        assert set(one["entry_points"]) == set(entries), name
+        for entry, shown in one["entry_points"].items():
             assert shown["short_description"], (name, entry)
             options = dict(documented(shown.get("options") or {}, "options"))
             assert options == dict(taken(entries[entry].get("options") or {})), (name, entry)
 
 
-def test_ansible_doc_tells_all_of_each_filter(ansible: Command) -> None:
-    for name, told in documentation(ansible, "filter", names_of("filter")).items():
-        assert told["doc"]["short_description"] and told["examples"] and told["return"], name
-        dict(documented(told["doc"]["options"], "suboptions"))
+def test_ansible_doc_tells_all_of_each_filter(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation(ansible, told, "filter", names_of("filter")).items():
+        assert one["doc"]["short_description"] and one["examples"] and one["return"], name
+        dict(documented(one["doc"]["options"], "suboptions"))

@@ -1,6 +1,8 @@
 """Mistakes in an inventory that site.yml must refuse: each is one line with its place and fix, and nothing is touched.
 
 site.yml itself runs, on a spoilt copy of the example with a site's values, whose hosts do not exist.
+
+Only here: that site.yml as a whole tells every mistake at once, and ends before it touches anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""playbooks/driver_upgrade.yml and its role as far as they go without a host: refused, given back, failed, stopped."""
+"""playbooks/driver_upgrade.yml and its role as far as they go without a host: refused, given back, failed, stopped.
+
+Only here: that Ansible ends, goes on and tells as the role means it: given back, failed, and a lock of one run.
+"""
 
 from __future__ import annotations
 

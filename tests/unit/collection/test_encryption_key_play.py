@@ -1,4 +1,7 @@
-"""playbooks/rotate_encryption_key.yml as far as it goes without a host: what it asks for and refuses; its order."""
+"""playbooks/rotate_encryption_key.yml as far as it goes without a host: what it asks for and refuses; its order.
+
+Only here: that the playbook itself refuses each wrong call before it leaves anything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""muster.fleet.encryption_rewrite through the real ansible-playbook: what it writes, leaves and tells."""
+"""muster.fleet.encryption_rewrite through the real ansible-playbook: what it writes, leaves and tells.
+
+Only here: that what the module counts comes through Ansible as a result, with --check and without.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""muster.fleet.etcd_lock through the real ansible-playbook; and that each operation on a control plane takes it."""
+"""muster.fleet.etcd_lock through the real ansible-playbook; and that each operation on a control plane takes it.
+
+Only here: that all tasks of one run are one owner, and what the next run does with the lock of a dead or a living one.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def play(tmp_path: Path, *states: str) -> str:
         {"name": state, MODULE: {"directory": str(tmp_path / "lock"), "what": "replaces certificates", "state": state}}
         for state in states
     ]
-    tasks.insert(1, {"name": "See it", "ansible.builtin.command": f"cat {tmp_path}/lock/lock.json"})
+    tasks.insert(1, {"name": "See it", "ansible.builtin.raw": f"cat {tmp_path}/lock/lock.json"})
     path = tmp_path / "play.yml"
     variables = {"ansible_python_interpreter": sys.executable}
     path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]))
@@ -108,7 +111,7 @@ def write_play(path: Path, tasks: list[dict[str, Any]], state: Path) -> None:
 def state(tmp_path: Path) -> Path:
     """The fleet's state; beside it `rotate.yml` and `site.yml` with the real tasks of both playbooks about the lock."""
     path = tmp_path / "state"
-    look = {"ansible.builtin.command": f"ls {path}/etcd-lock-main/lock.json {path}/etcd-lock-events/lock.json"}
+    look = {"ansible.builtin.raw": f"ls {path}/etcd-lock-main/lock.json {path}/etcd-lock-events/lock.json"}
     write_play(tmp_path / "rotate.yml", [*lock_tasks(ROOT / "playbooks/rotate_certificates.yml"), look], path)
     # Between them site.yml builds the fleet.
     free, released = lock_tasks(ROOT / "site.yml")

@@ -1,4 +1,7 @@
-"""playbooks/etcd_restore.yml as far as it goes without a host: what it asks for and refuses; and its page's words."""
+"""playbooks/etcd_restore.yml as far as it goes without a host: what it asks for and refuses; and its page's words.
+
+Only here: that the playbook itself refuses each wrong call before it leaves anything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""muster.fleet.file_set through the real ansible-playbook."""
+"""muster.fleet.file_set through the real ansible-playbook.
+
+Only here: that module and action together hide secrets, restart what changed and change nothing twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A fleet on IPv6 without a default port, rendered by Ansible itself: every role follows the fleet's variables."""
+"""A fleet on IPv6 without a default port, rendered by Ansible itself: every role follows the fleet's variables.
+
+Only here: that Ansible renders every role's templates for a fleet on IPv6 with no port of the defaults.
+"""
 
 from __future__ import annotations
 

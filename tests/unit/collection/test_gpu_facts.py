@@ -1,4 +1,7 @@
-"""The module gpu_facts as Ansible sends it, the reading of a library that is there, and NVML's answers in words."""
+"""The module gpu_facts as Ansible sends it, the reading of a library that is there, and NVML's answers in words.
+
+Only here: that Ansible sends all that the module needs to a host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The callback `muster.fleet.history` in real runs of ansible-playbook."""
+"""The callback `muster.fleet.history` in real runs of ansible-playbook.
+
+Only here: what the callback keeps of plays that Ansible really ran.
+"""
 
 from __future__ import annotations
 

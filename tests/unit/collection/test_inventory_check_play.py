@@ -1,4 +1,7 @@
-"""muster.fleet.inventory_check through the real ansible-playbook: every kind of bad input, all at once."""
+"""muster.fleet.inventory_check through the real ansible-playbook: every kind of bad input, all at once.
+
+Only here: what the check sees through Ansible: variables by their place, limits, tags and vaults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files of variables that cannot be read: each is one sentence with file, line and what to do."""
+"""Files of variables that cannot be read: each is one sentence with file, line and what to do.
+
+Only here: that the callback ends a run of Ansible before its first play, with Ansible's own exit status.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""Commands of docs/operations/certificates.md that need no host: CA keys under Ansible Vault, ends of certificates."""
+"""Commands of docs/operations/certificates.md that need no host: CA keys under Ansible Vault, ends of certificates.
+
+Only here: that the page's commands and Ansible Vault together keep a CA's key from who lacks the password.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,45 +36,55 @@ def shell(line: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Callable[..., list[str]]:
-    """A fleet of one host, as words for ansible-playbook: certificates, and the kubelet CA's key as a host gets it."""
-    key = {"dest": str(tmp_path / "host/kubelet-ca.key"), "src": f"{tmp_path}/state/pki/kubelet/ca.key", "mode": "0600"}
-    bring = {"directories": [{"path": str(tmp_path / "host"), "mode": "0700"}], "files": [{**key, "sensitive": True}]}
+def words(address: str = "198.51.100.2", *, password: bool = False) -> list[str]:
+    """For ansible-playbook."""
+    given = ["--vault-password-file", "password"] if password else []
+    return ["play.yml", "-e", f"fleet_api_address={address}", *given]
+
+
+def write(folder: Path) -> None:
+    """The play and the inventory of a fleet of one host: certificates, and the kubelet CA's key as a host gets it."""
+    key = {"dest": str(folder / "host/kubelet-ca.key"), "src": f"{folder}/state/pki/kubelet/ca.key", "mode": "0600"}
+    bring = {"directories": [{"path": str(folder / "host"), "mode": "0700"}], "files": [{**key, "sensitive": True}]}
     play = {
         "hosts": "localhost", "gather_facts": False, "roles": ["muster.fleet.fleet", "muster.fleet.pki"],
         "tasks": [{"muster.fleet.file_set": bring}],
     }  # fmt: skip
     host = {"api-1": {"ansible_host": "198.51.100.1"}}
     variables = {
-        "fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "fleet_service_cidr": "198.51.101.0/24",
+        "fleet_name": "lab", "fleet_state_dir": str(folder / "state"), "fleet_service_cidr": "198.51.101.0/24",
         "fleet_pod_cidr": "198.51.102.0/24",
     }  # fmt: skip
     groups = {"etcd": {"hosts": host}, "kube_apiserver": {"hosts": host}, "etcd_events": {}}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
-    (tmp_path / "password").write_text("correct horse")
+    (folder / "play.yml").write_text(json.dumps([play]))
+    (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+    (folder / "password").write_text("correct horse")
 
-    def words(address: str = "198.51.100.2", *, password: bool = False) -> list[str]:
-        given = ["--vault-password-file", "password"] if password else []
-        return ["play.yml", "-e", f"fleet_api_address={address}", *given]
 
-    return words
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, playbook_in: Callable[[Path], Playbook]) -> Path:
+    """The folder of a fleet that has its certificates, under no vault."""
+    folder = tmp_path_factory.mktemp("made")
+    write(folder)
+    done = playbook_in(folder)(*words(), inventory="hosts.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypt", [ALL, BUT_THE_KUBELETS], ids=["all", "but the kubelets'"])
 def test_ends_of_certificates_are_shown_and_keys_of_cas_may_be_under_vault(
-    tmp_path: Path, fleet: Callable[..., list[str]], ansible_playbook: Playbook, encrypt: str
+    tmp_path: Path, made: Path, ansible_playbook: Playbook, encrypt: str
 ) -> None:
     def run(*address: str, password: bool = False) -> subprocess.CompletedProcess[str]:
-        return ansible_playbook(*fleet(*address, password=password), inventory="hosts.yml")
+        return ansible_playbook(*words(*address, password=password), inventory="hosts.yml")
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
 
-    made = run()
-    assert made.returncode == 0, made.stdout + made.stderr
+    write(tmp_path)
+    for name in ("state", "host"):
+        shutil.copytree(made / name, tmp_path / name)
     shown = shell(ENDS, tmp_path).splitlines()
     assert len(shown) == len(list((tmp_path / "state/pki").glob("*/*.crt"))) > 10
     assert all(line.startswith("notAfter=") and line.endswith(".crt") for line in shown)

@@ -1,4 +1,7 @@
-"""playbooks/repair.yml: one node's refusal stays that node's."""
+"""playbooks/repair.yml: one node's refusal stays that node's.
+
+Only here: that the playbook tries the next host after one that is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""First contact as the action does it: the problems of thousands once each, check mode, what is pinned."""
+"""First contact as the action does it: the problems of thousands once each, check mode, what is pinned.
+
+Only here: that a failed first contact reads well through each of Ansible's callbacks and result formats.
+"""
 
 from __future__ import annotations
 

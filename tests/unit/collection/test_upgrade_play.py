@@ -1,4 +1,7 @@
-"""playbooks/upgrade.yml as far as it goes without a host: what it asks for and refuses; and its page."""
+"""playbooks/upgrade.yml as far as it goes without a host: what it asks for and refuses; and its page.
+
+Only here: that the playbook itself refuses each wrong call, and removes what lay ready also when it is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which GPU nodes site.yml burns in: its own conditions, on what the roles of the stack left of made-up hosts."""
+"""Which GPU nodes site.yml burns in: its own conditions, on what the roles of the stack left of made-up hosts.
+
+Only here: that Ansible goes on with exactly the hosts that the conditions of site.yml's plays choose.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def test_who_is_tested_who_is_left_and_that_all_are_named(
         {
             "hosts": "all",
             "gather_facts": False,
-            "tasks": [{"ansible.builtin.ping": {}, "register": "__preflight_facts"}],
+            "tasks": [{"ansible.builtin.raw": "true", "register": "__preflight_facts"}],
         },
         {**burnin, "roles": [], "tasks": [{"ansible.builtin.debug": {"msg": "is tested"}}]},
         {**told, "roles": []},
