@@ -28,7 +28,8 @@ def test_verify(fleet: Fleet, role: str) -> None:
     log = fleet.lab.state / "logs" / f"verify-{role}.log"
     with log.open("w") as out:
         done = subprocess.run(command(role), cwd=REPOSITORY, env=environment(role), stdout=out, stderr=out, check=False)
-    assert done.returncode == 0, "\n".join([f"{role}, from {log}:", *failure(log.read_text(errors="replace"))])
+    if done.returncode != 0:
+        pytest.fail("\n".join([f"{role}, from {log}:", *failure(log.read_text(errors="replace"))]), pytrace=False)
 
 
 def command(role: str) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -55,3 +58,14 @@ def test_a_verify_of_the_lab_types_no_value_of_its_scenario(role: str) -> None:
 def test_the_values_of_a_scenario_are_found() -> None:
     found = values_of_the_scenario("cluster_dns")
     assert {"api-1", "198.18.21.31", "7443", "12379"} <= found
+
+
+def test_a_verify_that_fails_ends_with_what_its_task_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    fleet: Any = SimpleNamespace(lab=SimpleNamespace(state=tmp_path))
+    says = "print('TASK [Look]\\nfatal: [api-1]: FAILED! =>\\nmsg: no key'); raise SystemExit({})"
+    monkeypatch.setattr(test_1_roles, "command", lambda role: [sys.executable, "-c", says.format(2)])
+    with pytest.raises(pytest.fail.Exception, match=r"^time_sync, from .*verify-time_sync\.log:\nfatal: .*\nmsg: no key"):
+        test_1_roles.test_verify(fleet, "time_sync")
+    monkeypatch.setattr(test_1_roles, "command", lambda role: [sys.executable, "-c", says.format(0)])
+    test_1_roles.test_verify(fleet, "time_sync")
