@@ -40,12 +40,12 @@ def command(role: str) -> list[str]:
 
 
 def environment(role: str) -> dict[str, str]:
-    """What molecule gives to a verify, and no callbacks: these plays are none of the fleet's history (`muster why`)."""
+    """What molecule gives to a verify, without the history callback: `muster why` is not to tell these plays."""
     return {
         **os.environ,
         "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"),
         "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "collections"),
-        "ANSIBLE_CALLBACKS_ENABLED": "",
+        "ANSIBLE_CALLBACKS_ENABLED": "muster.fleet.preload",
         "MOLECULE_SCENARIO_DIRECTORY": str(scenario(role)),
         "MUSTER_REPOSITORY": str(REPOSITORY),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
