@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Run the molecule scenario of each role named, as many beside each other as there are cores; ROLE/NAME: that scenario.
 
+`make test` runs the scenarios of OWN_HOSTS. Of every other role it runs the verify, against the lab, where site.yml has
+brought that role (tests/integration/test_1_roles.py).
+
 Each scenario has hosts and a network of its own, made for it and removed after it. What took longest the last time goes
 first, so that no core ends with a long one alone. One line a role; the whole output is in build/molecule/ROLE.log. Ends
 with one line of counts.
@@ -31,6 +34,18 @@ LOGS = REPOSITORY / "build/molecule"
 # A scenario has up to five hosts; more at once wait for the disk.
 MAX_LANES = 4
 LOG_LINES = 40
+# Roles that `make test` shows on hosts made for them, and why not in the lab, which other tests go on with.
+OWN_HOSTS: Mapping[str, str] = {
+    "api_loadbalancer": "two balancers with one address, and one on a node; API servers hang and are killed",
+    "driver_upgrade": "drivers that do not load (with kubelets that work: test_8_driver_upgrade.py)",
+    "etcd": "members speak IPv6, and one loses its data",
+    "etcd_backup": "a second place for snapshots, and a restore, which takes back what the fleet has written since",
+    "local_ssd": "disks are refused, and one with data on it is wiped",
+    "nvidia_driver": "drivers that do not load, repositories that nobody signed, and reboots",
+    "pki": "an API server's certificate for another address, and a CA's key under a password",
+    "preflight": "hosts that no fleet may have: a stranger on a port, somebody's data on the disk",
+    "repair": "a BMC, and GPUs that stay broken",
+}
 # Colours, and the frame that molecule draws around Ansible's output.
 DECORATION = re.compile(r"^(?:\x1b\[[0-9;]*m|[ │┌└─])+|\x1b\[[0-9;]*m")
 
@@ -122,6 +137,16 @@ def _run(role: str) -> Run:
         process.returncode = os.waitstatus_to_exitcode(status)
         took = Used(used.ru_utime + used.ru_stime, group.used().hosts_s)
     return Run(process.returncode == 0, time.monotonic() - started, took)
+
+
+def all_roles() -> list[str]:
+    """Every role with a scenario."""
+    return sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
+
+
+def roles_in_lab() -> list[str]:
+    """The roles whose verify runs against the lab."""
+    return [role for role in all_roles() if role not in OWN_HOSTS]
 
 
 def scenario(role: str) -> Path:

@@ -1,4 +1,4 @@
-"""Ask a DNS server for the addresses of a name (RFC 1035), print its answer: code and addresses."""
+"""Ask a DNS server for the addresses of names (RFC 1035), print its answer to each: code and addresses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ CODES = {0: "NOERROR", 2: "SERVFAIL", 3: "NXDOMAIN", 5: "REFUSED"}
 QUESTION_A_IN = struct.pack("!HH", 1, 1)
 
 
-def main(server: str, name: str) -> None:
+def main(server: str, *names: str) -> None:
+    """One line a name."""
+    for name in names:
+        print(" ".join(answer(server, name)))
+
+
+def answer(server: str, name: str) -> list[str]:
     """One question over UDP."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split("."))
     question = labels + b"\0" + QUESTION_A_IN
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(10)
         client.sendto(struct.pack("!HHHHHH", 7, 0x0100, 1, 0, 0, 0) + question, (server, 53))
-        answer = client.recv(4096)
-    flags, _, answers = struct.unpack("!HHH", answer[2:8])
-    rest = answer[12 + len(question) :]
+        said = client.recv(4096)
+    flags, _, answers = struct.unpack("!HHH", said[2:8])
+    rest = said[12 + len(question) :]
     addresses = []
     for _ in range(answers):
         rest = after_name(rest)
@@ -27,7 +33,7 @@ def main(server: str, name: str) -> None:
         if kind == 1:
             addresses.append(socket.inet_ntoa(rest[10 : 10 + size]))
         rest = rest[10 + size :]
-    print(" ".join([CODES.get(flags & 0xF, str(flags & 0xF)), *addresses]))
+    return [CODES.get(flags & 0xF, str(flags & 0xF)), *addresses]
 
 
 def after_name(data: bytes) -> bytes:
