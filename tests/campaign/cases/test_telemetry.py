@@ -134,6 +134,13 @@ class _IdleSampling(Sampling):
             return condition()
 
 
+def _idle(seconds: float) -> None:
+    """So long that a sampler of which nothing is heard has come to its fault, however busy this machine is."""
+    with IdleClock() as clock:
+        until_s = clock() + seconds
+        wait_until(lambda: clock() >= until_s)
+
+
 def _sample(fault: SampledFault, gpus: tuple[Gpu, ...], faulty: int, run_dir: Path) -> TelemetryFindings:
     command = None
     if fault.sampler:
@@ -146,6 +153,8 @@ def _sample(fault: SampledFault, gpus: tuple[Gpu, ...], faulty: int, run_dir: Pa
         kind, limits = _IdleSampling, {"ready_s": _HANG_S, "stop_s": _HANG_S, "kill_s": PATIENCE_S}
     with kind(gpus, run_dir, messages.take, _INTERVAL_S, command=command, **limits) as sampling:
         messages.wait(awaited)
+        if fault.silent:
+            _idle(_HANG_S / 2)
         if fault.sampler == "dies":
             wait_until((run_dir / _KILLED).exists)
     return sampling.findings()
