@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     made.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"seed of all cases (default {DEFAULT_SEED})")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    made.add_argument("--each", type=int, default=1, help="only every Nth draw of each fault and of the healthy nodes")
+    made.add_argument("--each", type=int, default=1, help="from 2: only every Nth draw of all, and no repeats")
     made.add_argument("-k", dest="expression", default="", help="only cases whose name matches, as pytest's -k")
     made.add_argument("tests", nargs="*", help="only these tests, as a failed case prints them")
     return made

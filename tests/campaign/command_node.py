@@ -23,7 +23,8 @@ _SHAPES = {
 
 
 class Node:
-    """A node with configuration, state, kernel log and scenario of its own."""
+    """A node with configuration, state, kernel log and scenario of its own. Its runs have two checks unless
+    `settings` say more: the node's state, and one that each GPU needs for a verdict of its own."""
 
     def __init__(self, directory: Path, library: Path, host_key: Path, scenario: str) -> None:
         self._directory, self._library = directory, library
@@ -32,9 +33,9 @@ class Node:
         self._scenario = directory / "node.scenario"
         self._scenario.write_text(scenario)
         self.settings: dict[str, Any] = {
-            "level": "quick", "backend": "cpu", "allow_simulated": True, "node_name": "gpu-1", "expect": {"gpus": GPUS},
-            "shapes": _SHAPES, "host_key": str(host_key), "kernel_log": str(self.kernel_log),
-            "state_dir": str(self.store.root), "require_evidence": True,
+            "level": "quick", "checks": ["state", "hbm"], "backend": "cpu", "allow_simulated": True,
+            "node_name": "gpu-1", "expect": {"gpus": GPUS}, "shapes": _SHAPES, "host_key": str(host_key),
+            "kernel_log": str(self.kernel_log), "state_dir": str(self.store.root), "require_evidence": True,
         }  # fmt: skip
 
     def start(

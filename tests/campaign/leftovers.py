@@ -15,6 +15,8 @@ VARIABLE = "MUSTER_CAMPAIGN_RUN"
 _PROC = Path("/proc")
 _SHARED = Path("/dev/shm")
 _LOOK_EVERY_S = 0.03
+# Each check keeps its memory for longer; a look costs a few milliseconds, and is taken all through the run.
+_SEEN_EVERY_S = 0.1
 _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+)\s+/memfd:", re.MULTILINE)
 
 
@@ -25,7 +27,9 @@ class Leftovers:
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._mark = secrets.token_hex(16)
+        mark = secrets.token_hex(16)
+        self._own = f"{VARIABLE}={mark}".encode()
+        self._before = set(_pids())
         self._temporary = scratch / "tmp"
         self._temporary.mkdir()
         self._shared = set(_SHARED.iterdir())
@@ -37,7 +41,7 @@ class Leftovers:
     @property
     def variables(self) -> dict[str, str]:
         """For the environment of the run."""
-        return {VARIABLE: self._mark, "TMPDIR": str(self._temporary)}
+        return {VARIABLE: self._own.decode().partition("=")[2], "TMPDIR": str(self._temporary)}
 
     def __enter__(self) -> Leftovers:
         self._looking.start()
@@ -49,20 +53,23 @@ class Leftovers:
 
     def processes(self) -> set[int]:
         """Processes of the run that are alive."""
-        mark = f"{VARIABLE}={self._mark}".encode()
-        return {pid for pid in _pids() if mark in _bytes(_PROC / str(pid) / "environ")}
+        return {pid for pid in self._new() if self._own in _bytes(_PROC / str(pid) / "environ")}
 
     def left(self, wait_s: float = 15.0) -> list[str]:
         """What is left, in sentences; empty when all is gone. Waits a while for processes that are on their way out."""
         gone = until(lambda: not self.processes(), wait_s)
         found = [] if gone else [f"process {pid}: {_command(pid)}" for pid in sorted(self.processes())]
-        holders = {pid for pid in _pids() if memory_of(pid) & self.seen_memory}
+        holders = {pid for pid in self._new() if memory_of(pid) & self.seen_memory}
         found += [f"shared memory held by process {pid}: {_command(pid)}" for pid in sorted(holders)]
         found += [str(path) for path in sorted(set(_SHARED.iterdir()) - self._shared)]
         return found + [f"temporary file {path}" for path in sorted(self._temporary.rglob("*"))]
 
+    def _new(self) -> set[int]:
+        """Processes that have come since this one began to look; only they can be of the run, or got memory of it."""
+        return set(_pids()) - self._before
+
     def _look(self) -> None:
-        while not self._over.wait(_LOOK_EVERY_S):
+        while not self._over.wait(_SEEN_EVERY_S):
             for pid in self.processes():
                 self.seen_pids.add(pid)
                 self.seen_memory |= memory_of(pid)

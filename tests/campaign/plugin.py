@@ -106,12 +106,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the draws that were not asked for; each fault keeps its first one."""
+    """Leave out the draws that were not asked for, and then what only repeats a kind (soak); each fault that is left
+    keeps its first draw."""
     each: int = config.option.each
-    left = [item for item in items if _draw(item) % each]
+    left = [item for item in items if _draw(item) % each or (each > 1 and item.get_closest_marker("soak"))]
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not _draw(item) % each]
+        items[:] = [item for item in items if item not in set(left)]
 
 
 def _draw(item: pytest.Item) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_burnin.report import model
 from gpu_burnin.types import Verdict
-from tests.campaign.cases.test_command import EXIT_CODES, prepare
+from tests.campaign.cases.test_command import EXIT_CODES, cases, prepare
 from tests.campaign.command_node import GPUS, Node, judgement_of
 from tests.campaign.conftest import Record
 from tests.campaign.faults.command import CommandFault
@@ -34,7 +34,8 @@ class BadInput:
     """What is in the way, and what has to come of it: `code` with all of `message_parts` in one sentence.
 
     `lines` are those of the fake NVML's scenario, with {t} for one GPU; `missing` is a key of MISSING.
-    `on_gpu`: that GPU is named. With PASS the sentence is a warning. `sku` is the model of the GPUs.
+    `on_gpu`: that GPU is named. With PASS the sentence is a warning. `sku` is the model of the GPUs. `soak`: as in
+    CommandFault.
     """
 
     name: str
@@ -48,6 +49,7 @@ class BadInput:
     on_gpu: bool = False
     also: str = ""
     sku: str = "h200-sxm"
+    soak: bool = False
 
 
 def _p2p(status: str) -> dict[str, str]:
@@ -64,15 +66,16 @@ BAD_INPUTS: Mapping[str, BadInput] = {
                  _p2p("3")),
         BadInput("p2p: acs", "P2P_UNAVAILABLE", FAIL, ("ACS redirection", "0000:00:01.0", "setpci"), ("nvlink",),
                  missing="peer access, for acs"),
+        # As the one before; the transfers name it with its fix, too.
         BadInput("p2p: iommu", "P2P_UNAVAILABLE", FAIL, ("IOMMU", "iommu=pt"), ("nvlink",),
-                 missing="peer access, for the iommu"),
+                 missing="peer access, for the iommu", soak=True),
         BadInput("nccl missing", "NCCL_MISSING", INCONCLUSIVE, ("libnccl.so.2", "gpu-burnin[cuda12]"), ("nccl",),
                  missing="nccl"),
         BadInput("nccl of another version", "NCCL_VERSION", INCONCLUSIVE, ("2.99.1", "install the version"), ("nccl",),
                  settings={"expect": {"nccl": "2.99.1"}}),
         BadInput("pinned memory refused", "OUT_OF_MEMORY", INCONCLUSIVE, ("ulimit -l unlimited", "LimitMEMLOCK"),
                  ("pcie",), missing="pinned memory"),
-        BadInput("mig on", "MIG_MISMATCH", INCONCLUSIVE, ("MIG", "GPU {t}"), ("sm",),
+        BadInput("mig on", "MIG_MISMATCH", INCONCLUSIVE, ("MIG", "GPU {t}"), ("hbm",),
                  {"gpu{t}.mig_current": "yes", "gpu{t}.mig_pending": "yes"}, on_gpu=True),
         BadInput("foreign process", "GPU_BUSY", INCONCLUSIVE, ("GPU {t}", "4194303"), ("sm",),
                  {"gpu{t}.processes": "4194303:1024"}, on_gpu=True, also="COVERAGE_LOW"),
@@ -81,7 +84,7 @@ BAD_INPUTS: Mapping[str, BadInput] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_INPUTS)
+@pytest.mark.parametrize("name", cases(BAD_INPUTS))
 def test_what_cannot_be_tested_is_one_sentence(
     name: str, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
 ) -> None:

@@ -1,12 +1,17 @@
-"""Command line: faulty nodes from `gpu-burnin run` to the report, with real processes all the way."""
+"""Command line: faulty nodes from `gpu-burnin run` to the report, with real processes all the way.
+
+The same node without a fault is in test_leftovers.py: it passes with the usual checks, and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,19 +44,27 @@ def prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], faulty: int)
         run.journal.write_bytes(fault.journal)
 
 
-def _finish(process: subprocess.Popen[str], interrupt_at: str) -> tuple[int, str, str]:
-    if interrupt_at:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if interrupt_at in line:
-                break
-        process.send_signal(signal.SIGINT)
+def _at(process: subprocess.Popen[str], words: str) -> None:
+    """Returns when the run is as far as this line of its progress."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
+def cases(faults: Mapping[str, Any]) -> Iterator[Any]:
+    """The names of faults, for parametrize; those that repeat what others show have the mark soak."""
+    for name, fault in faults.items():
+        yield pytest.param(name, marks=pytest.mark.soak if fault.soak else ())
+
+
 @pytest.mark.parametrize("index", range(SEEDS))
-@pytest.mark.parametrize("name", COMMAND_FAULTS)
+@pytest.mark.parametrize("name", cases(COMMAND_FAULTS))
 def test_command_fault(
     name: str, index: int, nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path, record: Record
 ) -> None:
@@ -63,7 +76,16 @@ def test_command_fault(
     node = Node(tmp_path, fake_nvml, host_key, start + "".join(f"{key} = {value}\n" for key, value in lines.items()))
     prepare(node, fault, gpus, faulty)
     arguments = [argument.format(t=faulty) for argument in fault.arguments]
-    code, out, err = _finish(node.start("--seed", str(seed), *arguments), fault.interrupt_at)
+    clock = tmp_path / "clock"
+    variables = {"MUSTER_FAKE_NVML_CLOCK": str(clock)} if any("@" in key for key in lines) else {}
+    process = node.start("--seed", str(seed), *arguments, variables=variables)
+    if variables:
+        _at(process, "state PASS")
+        clock.touch()
+    if fault.interrupt_at:
+        _at(process, fault.interrupt_at)
+        process.send_signal(signal.SIGINT)
+    code, out, err = _finish(process)
     assert out, f"exit code {code}, no report: {err}"
     report = json.loads(out)
     model.validate(report)
@@ -79,6 +101,8 @@ def test_command_fault(
     looked_at = tuple(gpu for gpu in gpus if gpu.index in expect.gpus) if fault.cut_short else gpus
     demand(expect, judged, looked_at, f"seed {seed:#x}, faulty GPU {faulty}; {err[-800:]}")
     assert code == EXIT_CODES[fault.verdict]
+    assert report["sequence"] == (1 if fault.journal is None else 2)
+    assert any(fault.says in reason["message"] for reason in report["reasons"]), report["reasons"]
 
 
 @pytest.mark.parametrize("most_bytes", [500, 5000])
@@ -90,7 +114,8 @@ def test_full_disk(
     scenario = f"identity = full\ngpus = {GPUS}\n"
     node = Node(tmp_path, fake_nvml, host_key, scenario)
     prepare(node, COMMAND_FAULTS["simulated, and not allowed to pass"], gpus_of(nvml.node(scenario)), 0)
-    code, out, err = _finish(node.start("--seed", str(seed), most_bytes=most_bytes), "")
+    node.settings["checks"] = ["state"]
+    code, out, err = _finish(node.start("--seed", str(seed), most_bytes=most_bytes))
     judged = Judgement(Verdict.INCONCLUSIVE, Action.RETEST, ())
     record(row("command", _FULL, seed, judged, variant=f"{most_bytes} bytes", tools=TOOLS_NOT_TESTED))
     assert (code, json.loads(out)["verdict"]) == (3, "INCONCLUSIVE"), err
@@ -99,21 +124,10 @@ def test_full_disk(
     assert not list(node.store.runs_dir.glob("*/evidence.json"))
 
 
-def test_healthy_node_passes(nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path) -> None:
-    """The same node without a fault: what the faults above are measured against."""
-    scenario = f"identity = healthy\ngpus = {GPUS}\n"
-    node = Node(tmp_path, fake_nvml, host_key, scenario)
-    gpus = gpus_of(nvml.node(scenario))
-    prepare(node, CommandFault("healthy", "", Verdict.PASS), gpus, 0)
-    code, out, err = _finish(node.start("--seed", "1"), "")
-    assert out, err
-    demand(Expect(frozenset(), Verdict.PASS), judgement_of(json.loads(out)), gpus, err[-800:])
-    assert code == 0
-
-
 @pytest.mark.parametrize(
     ("limit", "named"),
-    [("--as=83886080", "RLIMIT_AS is 80 MiB"), ("--as=115343360", "RLIMIT_AS is 110 MiB"),
+    [("--as=83886080", "RLIMIT_AS is 80 MiB"),
+     pytest.param("--as=115343360", "RLIMIT_AS is 110 MiB", marks=pytest.mark.soak),
      ("--nofile=17", "RLIMIT_NOFILE is 17")],
 )  # fmt: skip
 def test_a_limit_of_the_host(

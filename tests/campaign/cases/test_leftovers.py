@@ -10,33 +10,40 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_burnin.checks import CHECKS
+from gpu_burnin.checks import CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.types import Verdict
 from tests.campaign.cases.test_command import EXIT_CODES, prepare
-from tests.campaign.command_node import GPUS, Node
+from tests.campaign.command_node import GPUS, Node, judgement_of
 from tests.campaign.faults.command import CommandFault
 from tests.campaign.leftovers import Leftovers, until
+from tests.campaign.model import Expect, demand
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import NvmlChild
 
 # Checks in which the workers of several GPUs are at work together.
 TOGETHER = [name for name, row in CHECKS.items() if row.scope is Scope.TOGETHER]
+_SCENARIO = f"identity = leftovers\ngpus = {GPUS}\n"
 _DEADLINE_S = 120.0
+
+
+def _together(*shown: str) -> list[Any]:
+    """All checks of GPUs together. What they share is gone with its last process, whichever check it is of and however
+    that ended: each end is shown with those given, and with the others in make soak."""
+    return [pytest.param(name, marks=() if name in shown else pytest.mark.soak) for name in TOGETHER]
 
 
 @pytest.fixture
 def node(nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path) -> Node:
     """A healthy node."""
-    scenario = f"identity = leftovers\ngpus = {GPUS}\n"
-    made = Node(tmp_path, fake_nvml, host_key, scenario)
-    prepare(made, CommandFault("healthy", "", Verdict.PASS), gpus_of(nvml.node(scenario)), 0)
+    made = Node(tmp_path, fake_nvml, host_key, _SCENARIO)
+    prepare(made, CommandFault("healthy", "", Verdict.PASS), gpus_of(nvml.node(_SCENARIO)), 0)
     return made
 
 
@@ -73,23 +80,30 @@ def _no_request(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "verdict"),
-    [((), Verdict.PASS), (("--inject", "hbm:stuck:gpu=1"), Verdict.FAIL)],
+    ("checks", "arguments", "verdict"),
+    [
+        (USUAL_CHECKS, (), Verdict.PASS),
+        (("state", "power"), ("--inject", "power:wrong_edge:gpu=1"), Verdict.FAIL),
+    ],
     ids=["pass", "fail"],
 )
 def test_nothing_is_left_of_a_whole_run(
-    arguments: tuple[str, ...], verdict: Verdict, node: Node, tmp_path: Path
+    checks: Sequence[str], arguments: tuple[str, ...], verdict: Verdict, node: Node, nvml: NvmlChild, tmp_path: Path
 ) -> None:
+    """The one that passes is also what the faults of test_command.py are measured against."""
+    node.settings["checks"] = list(checks)
     with Leftovers(tmp_path) as leftovers:
-        code, _, err = _ended(node.start("--seed", "1", *arguments, variables=leftovers.variables))
+        code, out, err = _ended(node.start("--seed", "1", *arguments, variables=leftovers.variables))
         assert code == EXIT_CODES[verdict], err
         assert leftovers.left() == []
+    if verdict is Verdict.PASS:
+        demand(Expect(frozenset(), verdict), judgement_of(json.loads(out)), gpus_of(nvml.node(_SCENARIO)), err[-800:])
     assert len(leftovers.seen_pids) > 2 * GPUS, "the run's own processes were not seen: the test looks at nothing"
     assert leftovers.seen_memory, "no shared memory was seen: the test looks at nothing"
     _no_request(node)
 
 
-@pytest.mark.parametrize("check", TOGETHER)
+@pytest.mark.parametrize("check", _together("nvlink", "power"))
 def test_nothing_is_left_when_a_worker_is_killed(check: str, node: Node, tmp_path: Path) -> None:
     """The worker is started once more, and the node is INCONCLUSIVE for a death that did not come again."""
     node.settings["checks"] = ["state", check]
@@ -103,14 +117,14 @@ def test_nothing_is_left_when_a_worker_is_killed(check: str, node: Node, tmp_pat
     _no_request(node)
 
 
-@pytest.mark.parametrize(("check", "hangs"), [(check, check == TOGETHER[-1]) for check in TOGETHER])
-def test_nothing_is_left_when_the_run_is_interrupted(check: str, hangs: bool, node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", _together("nccl", TOGETHER[-1]))
+def test_nothing_is_left_when_the_run_is_interrupted(check: str, node: Node, tmp_path: Path) -> None:
     """Ctrl-C, also while a rank hangs in the driver, where only SIGKILL ends it."""
     node.settings["checks"] = ["state", check]
     with Leftovers(tmp_path) as leftovers:
         process = node.start("--seed", "1", variables=leftovers.variables)
         worker = _worker_at(node, check)
-        if hangs:
+        if check == TOGETHER[-1]:
             os.kill(worker, signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
         code, out, err = _ended(process)
@@ -119,7 +133,7 @@ def test_nothing_is_left_when_the_run_is_interrupted(check: str, hangs: bool, no
     _no_request(node)
 
 
-@pytest.mark.parametrize("check", TOGETHER)
+@pytest.mark.parametrize("check", _together("pcie"))
 def test_nothing_is_left_when_the_supervisor_is_killed(check: str, node: Node, tmp_path: Path) -> None:
     """kill -9: the workers end with it, what they shared goes with them."""
     node.settings["checks"] = ["state", check]

@@ -10,11 +10,13 @@ from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import CheckResult, Gpu, Verdict
 from tests.campaign.conftest import Record
+from tests.campaign.faults import cells as cell_models
 from tests.campaign.faults.cells import FAULTY_CELLS, Cells, Fading
 from tests.campaign.faults.memory import MEMORY_FAULTS, WORDS, FaultyHbmDevice, wrong_words
 from tests.campaign.model import TOOLS_NOT_TESTED, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import clean, context_of, made_up_gpus, observe, plan_of, verdict
 from tests.campaign.reference_tools.memory import dcgm_memory_sees, gpu_burn_sees, memory_view
+from tests.support.clocks import HandClock, use
 
 SEEDS = 4
 FAIL = Verdict.FAIL
@@ -79,8 +81,9 @@ def test_healthy_cells_pass_and_no_tool_sees_anything() -> None:
     assert not dcgm_memory_sees(Cells(WORDS, 5))
 
 
-def test_what_is_known_of_the_reference_tools_patterns() -> None:
+def test_what_is_known_of_the_reference_tools_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stuck cells show under 0x00 or 0xFF; equal bytes everywhere hide an address line; nothing waits for a fade."""
+    use(monkeypatch, HandClock(), cell_models)
     for seed in range(20):
         assert dcgm_memory_sees(FAULTY_CELLS["cell stuck at 0"](WORDS, seed))
         assert dcgm_memory_sees(FAULTY_CELLS["cell stuck at 1"](WORDS, seed))

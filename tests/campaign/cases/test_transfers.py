@@ -22,6 +22,7 @@ from tests.campaign.model import MISSED, NOT_TESTED, TOOLS_NOT_TESTED, Expect, c
 from tests.campaign.node import SHAPES
 from tests.campaign.reference_tools.copies import gpu_pair_view, host_view, slow_view
 from tests.campaign.together import judge_group, node_of, run_group
+from tests.support.copy_time import own_copy_time
 
 SEEDS = 2
 # Batches of a way in the pcie check: one copy to warm up, then alone, both ways, and four with all GPUs at once. A
@@ -143,6 +144,12 @@ def _faulty_peers(
     return made, wires
 
 
+@pytest.fixture(name="own_copy_time")
+def _own_copy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_copy_time(monkeypatch)
+
+
+@pytest.mark.usefixtures("own_copy_time")
 @pytest.mark.parametrize("index", range(SEEDS))
 @pytest.mark.parametrize("name", PEER_FAULTS)
 def test_faulty_copies_between_gpus(name: str, index: int, record: Record) -> None:
@@ -193,6 +200,7 @@ def misattributed(judged: Judgement, gpus: tuple[Gpu, ...], fault: NvlinkFault, 
     return found + ([f"not expected: {others}"] if others else [])
 
 
+@pytest.mark.usefixtures("own_copy_time")
 @pytest.mark.parametrize("name", CHECKS["nvlink"].faults)
 def test_injected_faults_of_nvlink(name: str, record: Record) -> None:
     seed = case_seed("transfers", "inject nvlink", name)

@@ -14,12 +14,15 @@ from gpu_burnin.device.nvrtc import Nvrtc, target_for
 from gpu_burnin.device.port import DeviceError
 
 SOURCES = kernel_sources()
+_BETWEEN = ((8, 9), (10, 0), (10, 3))
 _HALVE = 'extern "C" __global__ void halve(float* x) { x[0] = x[0] * 0.5f; }'
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)], ids=str)
+@pytest.mark.parametrize(
+    "capability", [(8, 0), (9, 0), (12, 0), *(pytest.param(c, marks=pytest.mark.soak) for c in _BETWEEN)], ids=str
+)
 def test_every_source_compiles_without_a_warning_for_every_architecture(
     compiler: Nvrtc, name: str, capability: tuple[int, int]
 ) -> None:
@@ -28,6 +31,11 @@ def test_every_source_compiles_without_a_warning_for_every_architecture(
     image, said = compiler.compile_and_tell(SOURCES[name], target)
     assert image.startswith(b"\x7fELF")
     assert said == ""
+
+
+def test_no_source_is_another_one_for_another_architecture() -> None:
+    """So the oldest, the usual and the newest stand for those between them."""
+    assert SOURCES and not any("__CUDA_ARCH" in source for source in SOURCES.values())
 
 
 @pytest.mark.slow

@@ -129,7 +129,10 @@ def _execute(tmp_path: Path, step: int, how: str) -> ExecutionResult:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "step"), [
-    *(("dies", step) for step in (1, 2, 4, 9, 17, 24, 31, 40)), ("raises", 3), ("raises", 35), ("hangs", 6),
+    # In each check one death; all other exchanges are left by threads above.
+    *(pytest.param("dies", step, marks=() if step in (2, 31) else pytest.mark.soak)
+      for step in (1, 2, 4, 9, 17, 24, 31, 40)),
+    pytest.param("raises", 3, marks=pytest.mark.soak), ("raises", 35), ("hangs", 6),
 ])  # fmt: skip
 def test_workers_that_end_at_an_exchange_leave_the_others_with_right_verdicts(
     tmp_path: Path, how: str, step: int

@@ -100,7 +100,7 @@ def _named(said: Reason | Notice) -> tuple[str, str, tuple[str, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [20_251, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [20_251, pytest.param(7, marks=pytest.mark.soak)])
 def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_one_fails(seed: int) -> None:
     draw = random.Random(seed)
     classes = ("healthy", "slow link", "dead link", "wrong link", "slow GPU", "dead GPU", "wrong GPU")

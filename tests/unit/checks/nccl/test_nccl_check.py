@@ -335,11 +335,13 @@ sys.exit(worker.main())
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_killed_or_stopped_in_its_work_ends_the_check_for_all(
     tmp_path: Path, number: signal.Signals
 ) -> None:
+    """The campaign has it, too (test_collectives.py, "rank killed" and "rank hangs")."""
     (tmp_path / "worker.py").write_text(_SIGNALLED)
     command = [sys.executable, "-P", str(tmp_path / "worker.py"), "GPU-2", str(int(number))]
     result = _execute(3, deadline_s=5.0, wait_s=2.0, command=command)

@@ -11,7 +11,6 @@ import pytest
 
 from gpu_burnin.checks import CheckContext, together
 from gpu_burnin.checks.nvlink import check as nvlink_check
-from gpu_burnin.checks.nvlink import cpu as nvlink_cpu
 from gpu_burnin.checks.nvlink import phases as nvlink_phases
 from gpu_burnin.checks.nvlink.check import Check
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
@@ -27,6 +26,7 @@ from gpu_burnin.judge.observations import Findings
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import CheckResult, Verdict
 from tests.support import clocks, coverages
+from tests.support.copy_time import own_copy_time
 from tests.support.engine_helpers import context, gpu
 from tests.support.observed import observed
 from tests.support.together_helpers import contexts, results_together, run_together
@@ -77,17 +77,9 @@ def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks.use(monkeypatch, clocks.LookClock(0.001), nvlink_check, nvlink_phases, together)
 
 
-@pytest.fixture
-def own_copy_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece takes 1 ms of its thread's processor time: what else this machine does makes no copy slow."""
-    clock, copy = clocks.ThreadClock(0.0), CpuNvlink._copy
-
-    def timed(self: CpuNvlink, *arguments: Any) -> None:
-        copy(self, *arguments)
-        clock.sleep(0.001)
-
-    monkeypatch.setattr(CpuNvlink, "_copy", timed)
-    clocks.use(monkeypatch, clock, nvlink_cpu)
+@pytest.fixture(name="own_copy_time")
+def _own_copy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_copy_time(monkeypatch)
 
 
 @pytest.mark.usefixtures("own_time")
