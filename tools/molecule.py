@@ -28,7 +28,6 @@ from gpu_burnin.system.files import write_atomic
 from tests.lab.cpu_group import CpuGroup, Used, hosts_group
 from tests.lab.paths import cache_dir
 
-OWN_HOSTS: Mapping[str, str] = {}
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / "build/molecule"
 # A scenario has up to five hosts; more at once wait for the disk.
@@ -142,6 +141,13 @@ def _run(role: str) -> Run:
 def all_roles() -> list[str]:
     """Every role with a scenario."""
     return sorted(path.parents[2].name for path in REPOSITORY.glob("roles/*/molecule/default/molecule.yml"))
+
+
+def all_scenarios() -> list[str]:
+    """Every scenario: ROLE, or ROLE/NAME where it is not the role's default."""
+    folders = {path.parent for path in REPOSITORY.glob("roles/*/molecule/*/converge.yml")}
+    names = ((path.parents[1].name, path.name) for path in folders)
+    return sorted(role if name == "default" else f"{role}/{name}" for role, name in names)
 
 
 def roles_in_lab() -> list[str]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tools.molecule import scenarios
+from tools.molecule import all_scenarios
 from tools.prove import BUILD, REPOSITORY, Stage, integration_tests, junit, prove, pytest
 from tools.results import read_molecule, read_plain
 
@@ -52,7 +52,7 @@ def lanes(seed: int) -> list[list[Stage]]:
         [
             Stage("unit", pytest("soak-unit", "soak", [REPOSITORY / "tests/unit"]), junit("soak-unit")),
             Stage("campaign", [sys.executable, "-m", "tests.campaign", f"--seed={seed}"], junit("campaign")),
-            Stage("molecule", [sys.executable, "-m", "tools.molecule", *scenarios()], read_molecule),
+            Stage("molecule", [sys.executable, "-m", "tools.molecule", *all_scenarios()], read_molecule),
             Stage("servers", pytest("soak-servers", "", on_loopback), junit("soak-servers")),
             Stage("minor", ["sh", "-c", older], junit("minor")),
             Stage("mutants", [sys.executable, "-m", "tools.mutants"], read_plain),

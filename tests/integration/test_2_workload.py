@@ -1,4 +1,7 @@
-"""Pods on admitted nodes: scheduling by label, names, Services, traffic between nodes; survival of lost parts."""
+"""Pods on admitted nodes: scheduling by label, names, Services, traffic between nodes; survival of lost parts.
+
+Only here: real kubelets, containerd, kube-proxy and CoreDNS of several hosts run pods, and lose parts meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Evidence that must not admit a node: replayed, of another node or boot, changed, signed by another key."""
+"""Evidence that must not admit a node: replayed, of another node or boot, changed, signed by another key.
+
+Only here: forged evidence comes by a kubelet's own credential, against the admitter as it runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A pod placed past the scheduler on a tainted node; a reboot: no work before a new pass."""
+"""A pod placed past the scheduler on a tainted node; a reboot: no work before a new pass.
+
+Only here: kubelet's own refusal of a pod, and a boot without a pass.
+"""
 
 from __future__ import annotations
 

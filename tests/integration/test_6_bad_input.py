@@ -2,6 +2,8 @@
 
 Each case is a copy of the lab's inventory with one mistake in it. The mistakes that need no host to be seen are in
 tests/unit/collection/test_bad_inventory.py too, all at once.
+
+Only here: what is refused by looking at hosts, and that no file of any host is touched.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Pods get their GPUs from kubelet, which has them from the lab's device plugin: a node that comes back has to offer them
 again before it takes work.
+
+Only here: agent, admitter, kubelet and device plugin together, on hosts that boot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Another driver on nodes that work: one at a time, after their jobs, and down again. A sick node is left, and told."""
+"""Another driver on nodes that work: one at a time, after their jobs, and down again. A sick node is left, and told.
+
+Only here: another driver on hosts with kubelets, beside a job that ends first.
+"""
 
 from __future__ import annotations
 

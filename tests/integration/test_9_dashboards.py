@@ -1,4 +1,7 @@
-"""Each panel of each dashboard shows something: in the lab, or, of what the lab does not have, by promtool."""
+"""Each panel of each dashboard shows something: in the lab, or, of what the lab does not have, by promtool.
+
+Only here: each panel's expression finds what real exporters show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A lab whose hosts are gone starts again: a run of it was killed, or the machine was started anew since."""
+"""A lab whose hosts are gone starts again: a run of it was killed, or the machine was started anew since.
+
+Only here: podman and mounts of a lab whose hosts are gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fleet under its own monitoring: every target is read, faults fire their alerts and clear, nobody else reads."""
+"""The fleet under its own monitoring: every target is read, faults fire their alerts and clear, nobody else reads.
+
+Only here: the exporters of the roles on their hosts, and alerts by faults of hosts.
+"""
 
 from __future__ import annotations
 

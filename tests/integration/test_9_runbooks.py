@@ -1,4 +1,7 @@
-"""Commands by which the runbooks look at a host of the fleet, as they stand there, on the hosts of the lab."""
+"""Commands by which the runbooks look at a host of the fleet, as they stand there, on the hosts of the lab.
+
+Only here: commands of the runbooks, word for word, on hosts.
+"""
 
 from __future__ import annotations
 

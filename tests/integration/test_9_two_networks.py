@@ -1,6 +1,8 @@
 """Nodes in a network of their own, from their first package on: which connections the whole fleet has opened by now.
 
 The last tests on the hosts: the firewall has counted since the lab was started.
+
+Only here: each connection of a whole fleet, as a firewall has counted it.
 """
 
 from __future__ import annotations

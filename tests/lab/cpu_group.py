@@ -17,6 +17,9 @@ from .shell import LabError
 
 # Of the environment: the group below which the lab starts its hosts.
 HOSTS_GROUP = "MUSTER_HOSTS_GROUP"
+# A group is weighed as one process is, against all processes beside it: a lab of a dozen hosts would get no answer from
+# its own servers on a busy machine. So it weighs as one process a host (cpu.shares of version 1; 1024 is one).
+HOSTS_SHARES = 12 * 1024
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class CpuGroup:
         try:
             for kind in ("here", "hosts"):
                 (self._counter / self._name / kind).mkdir(parents=True, exist_ok=True)
+            for weight in (root / self._name / "cpu.shares" for root in self._roots):
+                if (weight.parents[1] / weight.name).exists():
+                    weight.parent.mkdir(parents=True, exist_ok=True)
+                    weight.write_text(f"{HOSTS_SHARES}\n")
         except OSError as error:
             raise LabError(f"{self._counter / self._name} cannot be made ({error}): run it as root") from None
         return self

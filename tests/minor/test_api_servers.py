@@ -1,6 +1,8 @@
 """Real API servers of two minors beside each other on one etcd: what playbooks/upgrade.yml takes for granted of them.
 
 On demand, by `make upgrade-minor`: the older release is built from its published modules first.
+
+Only here: API servers of two minors.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 On demand, by `make lab-operations`. `make bench-control-plane` does the same and more, and tells how long clients
 waited.
+
+Only here: outages of a fleet on hosts, under clients that write through the balancer.
 """
 
 from __future__ import annotations

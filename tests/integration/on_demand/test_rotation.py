@@ -1,6 +1,8 @@
 """All CAs and certificates of the running fleet are replaced while somebody writes: nothing is lost, no node leaves.
 
 On demand, by `make lab-operations`: site.yml runs three times for it.
+
+Only here: all CAs of a fleet on hosts are replaced, with kubelets that work.
 """
 
 from __future__ import annotations

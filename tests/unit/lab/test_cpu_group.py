@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cpu_group import HOSTS_GROUP, CpuGroup, Used, group_roots, hosts_used_s, usage_s
+from tests.lab.cpu_group import HOSTS_GROUP, HOSTS_SHARES, CpuGroup, Used, group_roots, hosts_used_s, usage_s
 from tests.lab.shell import LabError
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
@@ -69,6 +69,18 @@ def test_the_group_of_the_hosts_is_counted_apart(tmp_path: Path, monkeypatch: py
         for path in counter.rglob("*.*"):
             path.unlink() if path.name != "cgroup.procs" else None
     assert not (other / "muster-1-lab").exists()
+
+
+def test_hosts_weigh_more_than_one_process(tmp_path: Path) -> None:
+    """Of the groups that stand beside processes: where a group lies in another one, that one's weight counts."""
+    counter, cpu = tmp_path / "cpuacct", tmp_path / "cpu"
+    (cpu / "muster-1-lab").mkdir(parents=True)
+    for folder in (cpu, cpu / "muster-1-lab"):
+        (folder / "cpu.shares").write_text("1024\n")
+    with CpuGroup("muster-1-lab", [counter, cpu]):
+        (counter / "muster-1-lab/here/cgroup.procs").touch()
+        assert (cpu / "muster-1-lab/cpu.shares").read_text() == f"{HOSTS_SHARES}\n"
+    assert (cpu / "cpu.shares").read_text() == "1024\n"
 
 
 def test_nothing_is_counted_where_no_group_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
