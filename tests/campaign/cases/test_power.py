@@ -34,6 +34,9 @@ GPUS = 3
 _INTERVAL_S, _READY_S = 0.02, 30.0
 # Seconds of a check: simulated waves take 1.2 s of it, the mixed load has the rest.
 _BUDGET_S = 2.2
+# So many messages of each sampler before a round of the mixed load: a fault comes 1.2 s after the load at the latest,
+# its rules want to see it for a second, and each message is of 0.2 s and more.
+_ENOUGH = 12
 _WAVES = {True: {"power_waves": "always"}, False: {"power_waves": "never"}}
 
 
@@ -125,23 +128,27 @@ def test_wrong_copies_under_mixed_load(record: Record) -> None:
 # --- what NVML says meanwhile ---
 
 
-class _Ready:
-    """Waits until each GPU was sampled once."""
+class _Seen:
+    """How many messages of samples there were of each GPU, of ten samples each."""
 
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
-        self._left = {gpu.uuid for gpu in gpus}
+        self._counts = dict.fromkeys((gpu.uuid for gpu in gpus), 0)
         self._changed = threading.Condition()
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One message of a sampler."""
         with self._changed:
-            self._left.discard(event["gpu"])
+            self._counts[event["gpu"]] += 1
             self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Raises AssertionError when a sampler says nothing."""
+    def wait(self, more: int) -> None:
+        """Until there are so many more of each. Raises AssertionError when a sampler says nothing."""
         with self._changed:
-            assert self._changed.wait_for(lambda: not self._left, _READY_S), f"no samples of {self._left}"
+            wanted = {gpu: count + more for gpu, count in self._counts.items()}
+            seen = self._changed.wait_for(
+                lambda: all(count >= wanted[gpu] for gpu, count in self._counts.items()), _READY_S
+            )
+            assert seen, f"messages of each GPU: {self._counts}, wanted {wanted}"
 
 
 @pytest.fixture
@@ -156,17 +163,20 @@ def watched(nvml: NvmlChild, fake_nvml: Path, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
         monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario))
         monkeypatch.setenv("MUSTER_FAKE_NVML_CLOCK", str(loaded))
-        ready = _Ready(gpus)
+        seen = _Seen(gpus)
 
-        def progress(_: object) -> None:
+        def progress(event: Mapping[str, Any]) -> None:
             if not loaded.exists():
                 loaded.touch()
+            if event["phase"] == "mixed load":
+                # A busy machine takes fewer samples in the same time: so the load goes on until there are enough.
+                seen.wait(_ENOUGH)
 
         def check(ctx: CheckContext) -> CheckResult:
             return REGISTRY["power"].run(replace(ctx, progress=progress))
 
-        with Sampling(gpus, tmp_path, ready.take, _INTERVAL_S) as sampling:
-            ready.wait()
+        with Sampling(gpus, tmp_path, seen.take, _INTERVAL_S) as sampling:
+            seen.wait(1)
             results = run_group(
                 "power", gpus, seed, level="extended", options=_WAVES[fault.waves], budget_s=_BUDGET_S, run=check
             )
