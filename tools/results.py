@@ -72,8 +72,8 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
     failures: dict[str, str] = {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = f"{case.get('classname')}.{case.get('name')}"
-        told = {one.get("name"): float(one.get("value", 0)) for one in case.iter("property")}
-        used = Used(told.get("cpu_here_s", 0.0), told.get("cpu_hosts_s", 0.0))
+        told = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
+        used = Used(float(told.get("cpu_here_s", 0)), float(told.get("cpu_hosts_s", 0)))
         costs[name] = Cost(float(case.get("time", 0)), used)
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
         if bad is not None:

@@ -23,6 +23,7 @@ from tools.results import Cost, Counts, Result, read_junit, read_molecule, read_
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <testcase classname="tests.unit.test_a" name="test_quick" time="0.01" />
 <testcase classname="tests.unit.test_a" name="test_long[x]" time="7.25"><properties>
+<property name="campaign" value="{&quot;area&quot;: 1}" />
 <property name="cpu_here_s" value="3.5" /><property name="cpu_hosts_s" value="1.25" /></properties>
 <failure message="assert 1 == 2&#10;  left">at</failure></testcase>
 <testcase classname="tests.unit.test_b" name="test_none" time="0.0"><skipped /></testcase>
