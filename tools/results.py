@@ -67,10 +67,14 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
     """What a JUnit file says. A stage that failed without a failed test (a linter, say) counts as one failure."""
     if not path.exists():
         return Result(Counts(0, 1, 0), {}, {"no result": last_line(out)})
+    try:
+        cases = list(ElementTree.parse(path).getroot().iter("testcase"))
+    except ElementTree.ParseError as error:
+        return Result(Counts(0, 1, 0), {}, {"no result": f"{path.name} cannot be read: {error}"})
     passed = skipped = 0
     costs: dict[str, Cost] = {}
     failures: dict[str, str] = {}
-    for case in ElementTree.parse(path).getroot().iter("testcase"):
+    for case in cases:
         name = f"{case.get('classname')}.{case.get('name')}"
         told = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
         used = Used(float(told.get("cpu_here_s", 0)), float(told.get("cpu_hosts_s", 0)))

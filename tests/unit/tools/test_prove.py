@@ -175,6 +175,7 @@ def test_a_junit_file_is_read(tmp_path: Path) -> None:
     [
         (None, 0, "", {"no result": "no output"}),
         (None, 4, "ERROR: file not found\n\n", {"no result": "ERROR: file not found"}),
+        (JUNIT[:90], 0, "", {"no result": "unit.xml cannot be read: unclosed token: line 2, column 0"}),
         (NONE_FAILED, 1, "killed\n", {"exit code 1": "killed"}),
         (
             NONE_FAILED,
