@@ -22,6 +22,7 @@ COLLECTIONS = str(REPOSITORY / "collections")
 if COLLECTIONS not in sys.path:
     sys.path.insert(0, COLLECTIONS)
 BEFORE = pytest.StashKey[Used]()
+LAST = pytest.StashKey[Used]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,13 +32,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The last test of a process also tears down what all have shared, as servers that are waited for only now."""
+    if nextitem is None:
+        item.stash[LAST] = used()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """It ends with what it tears down, and stands in the JUnit file: of this process and of those it waited for, and of
-    the lab's hosts meanwhile. What many tests share is the first one's to start and the last one's to end."""
+    the lab's hosts meanwhile. What many tests share is the first one's to start; its end is told apart."""
     if call.when == "teardown":
-        now, before = used(), item.stash[BEFORE]
-        item.user_properties.append(("cpu_here_s", f"{now.here_s - before.here_s:.2f}"))
-        item.user_properties.append(("cpu_hosts_s", f"{now.hosts_s - before.hosts_s:.2f}"))
+        now = used()
+        own, before = item.stash.get(LAST, now), item.stash[BEFORE]
+        item.user_properties.append(("cpu_here_s", f"{own.here_s - before.here_s:.2f}"))
+        item.user_properties.append(("cpu_hosts_s", f"{own.hosts_s - before.hosts_s:.2f}"))
+        if LAST in item.stash:
+            item.user_properties.append(("cpu_shared_s", f"{now.all_s - own.all_s:.2f}"))
 
 
 def used() -> Used:

@@ -72,6 +72,7 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
     except ElementTree.ParseError as error:
         return Result(Counts(0, 1, 0), {}, {"no result": f"{path.name} cannot be read: {error}"})
     passed = skipped = 0
+    shared_s = 0.0
     costs: dict[str, Cost] = {}
     failures: dict[str, str] = {}
     for case in cases:
@@ -79,6 +80,7 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
         told = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
         used = Used(float(told.get("cpu_here_s", 0)), float(told.get("cpu_hosts_s", 0)))
         costs[name] = Cost(float(case.get("time", 0)), used)
+        shared_s += float(told.get("cpu_shared_s", 0))
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
         if bad is not None:
             failures[name] = one_line(bad.get("message") or bad.text or "no reason given")
@@ -86,6 +88,8 @@ def read_junit(path: Path, rc: int, out: str) -> Result:
             skipped += 1
         else:
             passed += 1
+    if shared_s:
+        costs["(shared by many tests, and ended after the last)"] = Cost(0.0, Used(shared_s))
     if rc and not failures:
         steps = re.findall(r"^check: (.+?) FAILED \((.+)\)$", out, re.MULTILINE)
         failures |= {name: one_line(reason) for name, reason in steps} or {f"exit code {rc}": last_line(out)}

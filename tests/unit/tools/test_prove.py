@@ -26,7 +26,8 @@ JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <property name="campaign" value="{&quot;area&quot;: 1}" />
 <property name="cpu_here_s" value="3.5" /><property name="cpu_hosts_s" value="1.25" /></properties>
 <failure message="assert 1 == 2&#10;  left">at</failure></testcase>
-<testcase classname="tests.unit.test_b" name="test_none" time="0.0"><skipped /></testcase>
+<testcase classname="tests.unit.test_b" name="test_none" time="0.0"><properties>
+<property name="cpu_shared_s" value="2.5" /></properties><skipped /></testcase>
 </testsuite></testsuites>"""
 NONE_FAILED = '<testsuites><testsuite><testcase classname="a" name="b" time="1"/></testsuite></testsuites>'
 MOLECULE = """molecule: pki passed in 41 s (12 CPU s here, 20 on hosts)
@@ -168,6 +169,7 @@ def test_a_junit_file_is_read(tmp_path: Path) -> None:
     assert read.failures == {"tests.unit.test_a.test_long[x]": "assert 1 == 2 left"}
     assert read.costs["tests.unit.test_a.test_long[x]"] == Cost(7.25, Used(3.5, 1.25))
     assert read.costs["tests.unit.test_a.test_quick"] == Cost(0.01)
+    assert read.costs["(shared by many tests, and ended after the last)"] == Cost(0.0, Used(2.5))
 
 
 @pytest.mark.parametrize(
