@@ -129,8 +129,8 @@ def ensure_binaries(progress: Progress | None = None) -> Path:
     """Return the directory with all binaries, their SHA256SUMS and the lab's container image.
 
     A file whose sum does not fit is made again. When something has changed of what one is made, an older directory
-    gives the others. Cold on 2 cores a build takes 9 to 25 minutes; one that was cut goes on with the binaries that are
-    missing. Raises LabError when neither a download nor a build is possible.
+    gives the others. Cold on 2 cores a build takes 9 minutes, on a busy machine more; one that was cut goes on with the
+    binaries that are missing. Raises LabError when neither a download nor a build is possible.
     """
     with (
         preparing(progress) as shown,
