@@ -15,8 +15,8 @@ from pathlib import Path
 
 from .shell import LabError
 
-# Of the environment: the group below which the lab starts its hosts.
-HOSTS_GROUP = "MUSTER_HOSTS_GROUP"
+# Of the environment: the group below which the lab starts its hosts, and the folder where it is counted.
+HOSTS_GROUP, HOSTS_COUNTER = "MUSTER_HOSTS_GROUP", "MUSTER_HOSTS_COUNTER"
 # A group is weighed as one process is, against all processes beside it: a lab of a dozen hosts would get no answer from
 # its own servers on a busy machine. So it weighs as one process a host (cpu.shares of version 1; 1024 is one).
 HOSTS_SHARES = 12 * 1024
@@ -29,11 +29,9 @@ class Used:
     here_s: float = 0.0
     hosts_s: float = 0.0
 
-    def __add__(self, other: Used) -> Used:
-        return Used(self.here_s + other.here_s, self.hosts_s + other.hosts_s)
-
     @property
     def all_s(self) -> float:
+        """Both."""
         return self.here_s + self.hosts_s
 
 
@@ -82,8 +80,8 @@ class CpuGroup:
         return ["sh", "-c", join, str(self._counter / self._name / "here/cgroup.procs"), *words]
 
     def environment(self) -> dict[str, str]:
-        """What has the lab start its hosts in the group `hosts`."""
-        return {HOSTS_GROUP: f"/{self._name}/hosts"}
+        """What has the lab start its hosts in the group `hosts`, and tests read what these use."""
+        return {HOSTS_GROUP: f"/{self._name}/hosts", HOSTS_COUNTER: str(self._counter / self._name / "hosts")}
 
     def used(self) -> Used:
         """So far."""
@@ -98,8 +96,8 @@ def hosts_group(environment: Mapping[str, str] = os.environ) -> str:
 
 def hosts_used_s() -> float:
     """What the hosts of this environment's group have used so far, in seconds; 0 when nobody counts."""
-    group = hosts_group()
-    return usage_s(group_roots()[0] / group.strip("/")) if group else 0.0
+    folder = os.environ.get(HOSTS_COUNTER)
+    return usage_s(Path(folder)) if folder else 0.0
 
 
 def usage_s(folder: Path) -> float:
@@ -117,8 +115,10 @@ def group_roots(mounts: Path = Path("/proc/self/mounts")) -> list[Path]:
     """
     found = [line.split()[1:4] for line in mounts.read_text().splitlines()]
     groups = [(Path(path), kind, options.split(",")) for path, kind, options in found if kind.startswith("cgroup")]
-    old = [path for path, kind, options in groups if kind == "cgroup" and "cpuacct" in options]
     # A mount of version 2 beside version 1 counts nothing.
-    new = [path for path, kind, _ in groups if kind == "cgroup2" and not any(kind == "cgroup" for _, kind, _ in groups)]
-    first = (old or new)[:1]
+    if any(kind == "cgroup" for _, kind, _ in groups):
+        counting = [path for path, kind, options in groups if kind == "cgroup" and "cpuacct" in options]
+    else:
+        counting = [path for path, _, _ in groups]
+    first = counting[:1]
     return [*first, *(path for path, _, _ in groups if path not in first)] if first else []

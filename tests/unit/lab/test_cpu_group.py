@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cpu_group import HOSTS_GROUP, HOSTS_SHARES, CpuGroup, Used, group_roots, hosts_used_s, usage_s
+from tests.lab.cpu_group import (
+    HOSTS_COUNTER,
+    HOSTS_GROUP,
+    HOSTS_SHARES,
+    CpuGroup,
+    Used,
+    group_roots,
+    hosts_used_s,
+    usage_s,
+)
 from tests.lab.shell import LabError
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
@@ -59,9 +68,9 @@ def test_the_group_of_the_hosts_is_counted_apart(tmp_path: Path, monkeypatch: py
             (counter / "muster-1-lab" / kind / "cpuacct.usage").write_text(f"{nanoseconds}\n")
         assert group.used() == Used(3.0, 1.5)
         assert group.used().all_s == 4.5
-        assert group.environment() == {HOSTS_GROUP: "/muster-1-lab/hosts"}
-        monkeypatch.setenv(HOSTS_GROUP, "/muster-1-lab/hosts")
-        monkeypatch.setattr("tests.lab.cpu_group.group_roots", lambda: [counter])
+        told = {HOSTS_GROUP: "/muster-1-lab/hosts", HOSTS_COUNTER: str(counter / "muster-1-lab/hosts")}
+        assert group.environment() == told
+        monkeypatch.setenv(HOSTS_COUNTER, told[HOSTS_COUNTER])
         assert hosts_used_s() == 1.5
         # As podman leaves it in every hierarchy.
         (other / "muster-1-lab/hosts/conmon").mkdir(parents=True)
@@ -84,7 +93,7 @@ def test_hosts_weigh_more_than_one_process(tmp_path: Path) -> None:
 
 
 def test_nothing_is_counted_where_no_group_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(HOSTS_GROUP, raising=False)
+    monkeypatch.delenv(HOSTS_COUNTER, raising=False)
     assert hosts_used_s() == 0
 
 
