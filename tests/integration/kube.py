@@ -31,6 +31,7 @@ from .authority import Authority
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
+POLICIES = ("admissions.yaml", "extension.yaml", "gate.yaml", "identities.yaml")
 NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`"
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -276,7 +277,7 @@ def write_configuration(directory: Path) -> None:
     """The roles' own files, with `directory` in the place of /etc/kubernetes."""
     static = directory / "admission/static"
     static.mkdir(parents=True)
-    for name in ("admissions.yaml", "gate.yaml"):
+    for name in POLICIES:
         (static / name).write_text(gate_file(name, directory))
     (directory / "admission/admission.yaml").write_text(gate_file("admission.yaml", directory))
     server = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(directory)}
