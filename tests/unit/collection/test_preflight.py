@@ -254,6 +254,33 @@ def test_gather(root: Path) -> None:
     assert facts["ports_taken"] == {"10250": "python3", "6443": ""}
 
 
+@pytest.mark.parametrize(("again", "owner"), [(15, {2379: "etcd.service"}), (None, {})])
+def test_a_service_that_restarts_meanwhile_is_no_other_program(
+    root: Path, monkeypatch: pytest.MonkeyPatch, again: int | None, owner: dict[int, str]
+) -> None:
+    """Its socket was listed and is closed: it has a new one (of etcd, after a killed `upgrade.yml`), or none."""
+    process, seen = root / "proc/100", list[Path]()
+    real = preflight_facts.open_files
+
+    def open_files(path: Path) -> list[str]:
+        if not seen:
+            (process / "fd/3").unlink()
+            put(root, "proc/net/tcp", "  sl\n" + (tcp_line(2379, "0A", again) if again else ""))
+            if again:
+                (process / "fd/3").symlink_to(f"socket:[{again}]")
+        seen.append(path)
+        return real(path)
+
+    monkeypatch.setattr(preflight_facts, "open_files", open_files)
+    assert preflight_facts.port_owners(root, [2379]) == owner
+
+
+def test_one_that_never_rests_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(range(20, 100))
+    monkeypatch.setattr(preflight_facts, "listening_inodes", lambda *_: {2379: {str(next(numbers))}})
+    assert preflight_facts.port_owners(root, [2379]) == {2379: ""}
+
+
 def test_gather_on_an_empty_root(tmp_path: Path) -> None:
     facts = preflight_facts.gather({22: []}, tmp_path)
     assert (facts["machine_id"], facts["host_keys"], facts["memory_bytes"], facts["swap"]) == ("", {}, 0, [])

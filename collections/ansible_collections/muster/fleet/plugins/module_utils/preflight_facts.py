@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 LISTEN = "0A"
+# A service that fails at once is started again many times a second; nobody waits for its end.
+LOOKS = 5
 
 
 def read_text(path: Path) -> str:
@@ -110,11 +112,28 @@ def port_owners(root: Path, ports: Sequence[int]) -> dict[int, str]:
 
     Empty for a listener that no visible process holds: the kernel's own, or one of another namespace.
     """
+    owners: dict[int, str] = {}
     inodes = listening_inodes(root, ports)
-    if not inodes:
-        return {}
+    # A service that restarts meanwhile closes a socket that was listed before its process was looked at: such a port is
+    # looked at again, until nobody holds the same socket twice.
+    for _ in range(LOOKS):
+        owners.update(_holders(root, inodes))
+        unheld = {port: inodes[port] for port in inodes if not owners[port]}
+        inodes = listening_inodes(root, list(unheld)) if unheld else {}
+        for port in unheld.keys() - inodes.keys():
+            del owners[port]
+        inodes = {port: found for port, found in inodes.items() if found != unheld[port]}
+        if not inodes:
+            break
+    return owners
+
+
+def _holders(root: Path, inodes: Mapping[int, set[str]]) -> dict[int, str]:
+    """Port to who holds one of its sockets; "" where nobody visible does."""
     sockets = {f"socket:[{inode}]": port for port, found in inodes.items() for inode in found}
     owners = dict.fromkeys(inodes, "")
+    if not sockets:
+        return owners
     for process in (root / "proc").iterdir():
         if not process.name.isdigit():
             continue
