@@ -67,15 +67,15 @@ class Fleet:
         node = self.api.nodes[name]
         boot = changes.get("boot_id", node["status"]["nodeInfo"]["bootID"])
         changes = {"boot_id": boot, "finished_at": now_text(), **changes}
-        annotations = dict(node["metadata"].get("annotations") or {})
-        annotations[NAMES.agent] = note_text(AgentNote(boot_id=boot))
-        annotations[NAMES.evidence] = self.signer.annotation(node=name, **changes)
-        self.api.put_node({**node, "metadata": {**node["metadata"], "annotations": annotations}})
+        annotations = {
+            NAMES.agent: note_text(AgentNote(boot_id=boot)),
+            NAMES.evidence: self.signer.annotation(node=name, **changes),
+        }
+        self.api.merge("nodes", name, {"metadata": {"annotations": annotations}})
 
     def ask(self, name: str, **asks: Any) -> None:
         """What a person writes in the spec."""
-        item = self.api.objects["nodeadmissions"][name]
-        self.api.put("nodeadmissions", {**item, "spec": {**item["spec"], **asks}, "metadata": dict(item["metadata"])})
+        self.api.merge("nodeadmissions", name, {"spec": asks})
 
     def ready(self, name: str) -> bool:
         """Whether it may take work: labelled, and without a taint of ours."""

@@ -194,6 +194,11 @@ class FakeApi:
             self._changes.append((self.version, resource, kind, copy.deepcopy(item)))
             self._changed.notify_all()
 
+    def merge(self, resource: str, key: str, change: dict[str, Any]) -> None:
+        """A merge patch of somebody else: what was written meanwhile stays."""
+        with self._changed:
+            self.put(resource, apply_merge(self.objects[resource][key], {"metadata": {}, **change}))
+
     def remove(self, resource: str, key: str) -> None:
         """Delete an object as somebody else would."""
         with self._changed:

@@ -145,9 +145,9 @@ class Herald:
         reference = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         self._add(pod.namespace, reference, "MusterAskedToLeave", f"node {node}: {why}", False)
 
-    def alarm(self, namespace: str, kind: Mapping[str, str], reason: str, message: str) -> None:
+    def alarm(self, namespace: str, reference: Mapping[str, str], reason: str, message: str) -> None:
         """Tell of something that a person should look at."""
-        self._add(namespace, {**kind, "namespace": namespace}, reason, message, False)
+        self._add(namespace, reference, reason, message, False)
 
     def run(self) -> None:
         """Write until closed."""

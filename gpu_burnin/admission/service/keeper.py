@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_burnin.admission.calendar import Window, windows
 from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
-from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, KubeApi, Object, admissions_path, node_path
+from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, Conflict, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
 from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
@@ -18,7 +18,8 @@ from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
 from gpu_burnin.admission.service.evict import Evictor
-from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.journal import Herald, Journal, node_reference
+from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Brake, Decision, Evidence, Patch, Rules, View
@@ -62,6 +63,10 @@ class Keeper:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
     _alarmed: dict[Brake, float] = field(default_factory=dict)
+    _marks: Marks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._marks = Marks(self.rules.names)
 
     def look(self, name: str) -> datetime | None:
         """Decide on one node and carry it out; when to look again though nothing changes."""
@@ -69,7 +74,10 @@ class Keeper:
         if record is None and node is None:
             self.verifier.forget(name)
             self.brakes.settled(name)
+            self._marks.forget(name)
             return None
+        if node is not None:
+            self._notice(name, node)
         view = self.view(name, record, node, now)
         decision = decide(view, self.rules, now)
         self.metrics.add("decisions")
@@ -130,6 +138,7 @@ class Keeper:
         name, record, node, written = view.name, view.record, view.node, False
         version = str(node["metadata"]["resourceVersion"]) if node is not None else ""
         if record is not None and decision.status != record.status:
+            # It changes nothing that marks are.
             if node is not None and self._in_flight(record, node, decision):
                 version = self._write_node(name, self._fence(node), last=decision.node_patch is None)
             self._write_record(record, decision.status)
@@ -139,6 +148,8 @@ class Keeper:
                 self._confirm(record)
             last = decision.node_status_patch is None
             version = self._write_node(name, _of_version(decision.node_patch, version), last=last)
+            if node is not None and not last:
+                self._marks.written(node, decision.node_patch)
         if decision.node_status_patch is not None:
             self._write_node(name, _of_version(decision.node_status_patch, version), status=True)
 
@@ -167,9 +178,16 @@ class Keeper:
         """The version that the Node has after the patch. `last`: no other of ours follows at once."""
         path = f"{node_path(name)}/status" if status else node_path(name)
         what = f"patch {'the status of ' if status else ''}node {name}"
-        item = self._patch(path, patch, what, JSON_TYPE if last else METADATA_ONLY)
+        try:
+            item = self._patch(path, patch, what, JSON_TYPE if last else METADATA_ONLY)
+        except Conflict:
+            raise  # nothing was written
+        except BaseException:
+            self._marks.forget(name)
+            raise
         if last:
             self.nodes.wrote(item)
+            self._marks.left(item)
         return str(item["metadata"]["resourceVersion"])
 
     def _patch(self, path: str, patch: Patch, what: str, answer: str = JSON_TYPE) -> Object:
@@ -200,6 +218,20 @@ class Keeper:
         note = canonical_json({_FENCED: self.now().isoformat()}).decode("ascii")
         return [version_test(node), *map_patch("/metadata/annotations", metadata.get("annotations"), {key: note})]
 
+    def _notice(self, name: str, node: Mapping[str, Any]) -> None:
+        """Tell once that somebody else has changed the fleet's taints and labels."""
+        changed = self._marks.changed(node)
+        self._marks.left(node)
+        if not changed:
+            return
+        self.metrics.add("foreign_changes")
+        message = (
+            f"{name}: somebody else {changed}, which the gate lets nobody but the admitter do: look in the API "
+            "servers' audit logs who it was, and whether the gate holds (muster gate-probe)"
+        )
+        self.journal.say(message, node=name)
+        self.herald.alarm("default", node_reference(name), "MusterForeignChange", message)
+
     def _evict(self, view: View, decision: Decision) -> datetime | None:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
         if view.paused:
@@ -221,7 +253,7 @@ class Keeper:
             "many nodes at once is often one of the software, and a person has to decide (muster node quarantine)"
         )
         self.journal.say(message, brake=str(brake), node=name)
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
         self.herald.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
 
 

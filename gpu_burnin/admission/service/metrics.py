@@ -20,6 +20,7 @@ COUNTERS: Mapping[str, str] = {
     "decisions": "Looks at a node.",
     "failed_looks": "Looks at a node that ended in trouble and are done again, by the kind of trouble.",
     "brake_denials": "Decisions that a brake withheld.",
+    "foreign_changes": "Nodes whose taints or labels of the fleet somebody else has changed.",
     "evidence_verified": "Signatures of evidence that were checked.",
     "csrs": "Certificate requests of kubelets that were approved, or refused and left pending.",
     "evictions": "Evictions asked of the API server, by its answer.",

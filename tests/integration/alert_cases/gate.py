@@ -85,6 +85,14 @@ CASES = (
         {**API, "user": "muster:admitter"},
     ),
     Case(
+        "MusterForeignChange",
+        {'muster_admitter_foreign_changes_total{instance="api-1"}': "0x20 1x40"},
+        {'muster_admitter_foreign_changes_total{instance="api-1"}': "1x60"},
+        "22m",
+        "Taints or labels of the fleet were changed by somebody else than the admitter, on nodes in 15 minutes: 1. "
+        "The gate was gone round.",
+    ),
+    Case(
         "MusterBreakGlass",
         {'muster_audit_break_glass_total{instance="api-1"}': "0x20 5x110"},
         {'muster_audit_break_glass_total{instance="api-1"}': "5x130"},

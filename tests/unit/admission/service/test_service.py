@@ -14,7 +14,7 @@ from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.service import Service
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.settings.names import SYSTEM_NAMESPACE
+from gpu_burnin.settings.names import READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, Signer
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
@@ -61,6 +61,31 @@ def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Flee
         until("the events", lambda: len(api.objects.get("events", {})) == changes)
         numbers = {"from": "ready", "to": "quarantined", "code": "GEMM_MISMATCH"}
         assert admitter.service.metrics.value("transitions", **numbers) == 1
+
+
+def test_what_somebody_else_takes_away_is_put_back_and_told_once(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    admitted(fleet, "gpu-1", "gpu-2")
+    with working(api, tmp_path) as admitter:
+        until("the admissions", lambda: fleet.ready("gpu-1") and fleet.ready("gpu-2"))
+        fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
+        until("the quarantine", lambda: fleet.status("gpu-1")["state"] == "quarantined")
+        until("the taint", lambda: any("quarantine" in taint for taint in fleet.taints("gpu-1")))
+        count = admitter.service.metrics.value
+        assert count("foreign_changes") == 0
+        api.merge("nodes", "gpu-1", {"spec": {"taints": []}, "metadata": {"labels": {READY_LABEL: "true"}}})
+        until("the taint again", lambda: any("quarantine" in taint for taint in fleet.taints("gpu-1")))
+        until("the label's end", lambda: not fleet.ready("gpu-1"))
+        until("the event", lambda: "MusterForeignChange" in str(api.objects.get("events")))
+        # The work of every day goes on, and is nobody else's.
+        fleet.ask("gpu-2", hold=ASK)
+        until("the other's hold", lambda: fleet.status("gpu-2")["state"] == "held" and not fleet.ready("gpu-2"))
+        told = [text for text in admitter.messages() if "somebody else" in text]
+        assert count("foreign_changes") == len(told) == 1
+        assert (
+            "gpu-1: somebody else took away taint muster.dev/preflight:NoSchedule, taint muster.dev/quarantine"
+            in told[0]
+        )
+        assert f"and added label {READY_LABEL}=true, which the gate lets nobody but the admitter do" in told[0]
 
 
 def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -294,6 +319,7 @@ def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Pat
             "muster_admitter_proof_expires_soon 0",
             "muster_admitter_joins_total 1",
             # There before the first: an increase is seen between two samples alone.
+            "muster_admitter_foreign_changes_total 0",
             *(
                 f'muster_admitter_brake_denials_total{{brake="{brake}"}} 0'
                 for brake in ("join", "gate", "expire", "test")
