@@ -27,6 +27,13 @@ def admission(name: str, state: str = "ready", *, code: str = "", message: str =
     }
 
 
+def node(name: str, ready: str = "True", **spec: Any) -> dict[str, Any]:
+    """A Node that takes work, unless it is told otherwise."""
+    condition = {"type": "Ready", "status": ready, "reason": "Kubelet", "message": "kubelet says so"}
+    labels = {"muster.node-restriction.kubernetes.io/ready": "true"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"conditions": [condition]}}
+
+
 def lease(holder: str, renewed: str) -> dict[str, Any]:
     """The admitter's."""
     return {

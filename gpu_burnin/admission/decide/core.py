@@ -26,6 +26,7 @@ from gpu_burnin.admission.record import (
     Next,
     Request,
     Spec,
+    State,
     Status,
     Transition,
 )
@@ -33,11 +34,11 @@ from gpu_burnin.admission.view import Brake, Decision, Rules, View
 from gpu_burnin.settings.names import ADMITTER_USER
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
-LET_IN, PAUSED = "let in", "the fleet is paused"
+LET_IN, TAKEN_OUT, PAUSED = "let in", "taken from work", "the fleet is paused"
 # What a brake's leave is for.
 _LEAVE = {
     Brake.JOIN: LET_IN,
-    Brake.GATE: "taken from work",
+    Brake.GATE: TAKEN_OUT,
     Brake.EXPIRE: "kept from new work and tested, since its proof is old",
     Brake.TEST: "tested",
 }
@@ -54,8 +55,8 @@ def decide(view: View, rules: Rules, now: datetime) -> Decision:
 def withheld(view: View, decision: Decision, why: str, until: datetime | None, rules: Rules, now: datetime) -> Decision:
     """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
 
-    What needs no leave, such as the taint of a maintenance window, is still done, unless the fleet is paused. Said
-    again, nothing changes, though `until` moves.
+    What needs no leave, such as what a person asks or the taint of a maintenance window, is still done, unless the
+    fleet is paused. Said again, nothing changes, though `until` moves.
     """
     record = view.record
     if record is None:
@@ -65,7 +66,9 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
         rest = Decision(rest.status, wake_at=rest.wake_at)
     else:
         rest = _decide(view, rules, now, decision.needs)
-    what = _LEAVE[decision.needs] if decision.needs else f"{decision.status.state} ({decision.status.code})"
+    what = f"{decision.status.state} ({decision.status.code})"
+    if decision.needs is not None and rest.status.state is not State.HELD:
+        what = _LEAVE[decision.needs]
     planned, old = Next(what, why, stamp(until) if until is not None else ""), record.status.next
     if old is not None and until is not None and (old.what, old.why) == (what, why):
         at = when(old.at)
@@ -93,16 +96,22 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
         under_test=under_test,
         asked=flight.request is not None,
     )
-    judged = judge(facts)
+    judged = _judged(facts, denied)
     course = course_of(facts, judged, flight, calendar, denied)
     if flight.unanswered and course.flight.request != facts.status.request:
         # A person has asked anew: the doubt ends with the request that it was about.
         facts = replace(facts, status=replace(facts.status, request=course.flight.request), unanswered="")
-        judged = judge(facts)
+        judged = _judged(facts, denied)
         course = course_of(facts, judged, flight_of(facts, calendar), calendar, denied)
     if denied is not None and course.needs is not None:
         return _stay(view, spec, before, rules, now)
     return _carried_out(facts, judged, calendar, course)
+
+
+def _judged(facts: Facts, denied: Brake | None) -> Judged:
+    """What is true of it, without the fault where nobody gave leave to act on one."""
+    judged = judge(facts)
+    return replace(judged, fault="") if denied is Brake.GATE else judged
 
 
 def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:

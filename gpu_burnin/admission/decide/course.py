@@ -9,8 +9,9 @@ from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missi
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
-from gpu_burnin.admission.decide.stand import Stand, stand_of
+from gpu_burnin.admission.decide.stand import ASKED_CODES, Stand, stand_of
 from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.words import active, brief, sentence
 from gpu_burnin.admission.record import Next, State
 from gpu_burnin.admission.view import Brake
 
@@ -27,17 +28,22 @@ class Course:
 
 
 def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Windows, denied: Brake | None) -> Course:
-    """The course, without tests of our own where `denied` says that they have no leave."""
+    """The course, without tests of our own where `denied` says that they have no leave.
+
+    Where it has no leave to keep the node from work, what people ask is still done, and all else stays as it is.
+    """
     was_open = not gated(facts.node, facts.rules.names)
     flight, begun, planned = _with_test(facts, judged, flight, calendar, denied)
     stand = stand_of(facts.view.name, facts.spec, judged, facts.now)
     if not judged.fit or stand.who:
-        free = not was_open or stand.who or judged.rebooted
-        return _course(judged, stand, False, flight, planned, None if free else Brake.GATE)
+        if denied is Brake.GATE and was_open and not stand.who:
+            return _course(judged, _braked(facts, judged, flight), True, flight, planned, None)
+        return _course(judged, stand, False, flight, planned, _leave_to_gate(facts, judged, stand, was_open))
     if flight.request is None:
         stand = _ready(facts, judged, calendar)
         planned = planned or _after(facts, stand, calendar)
-        return _course(judged, stand, True, flight, planned, None if was_open else Brake.JOIN)
+        free = was_open or _released(facts)
+        return _course(judged, stand, True, flight, planned, None if free else Brake.JOIN)
     if judged.due and _keeps_out(facts, judged, begun, denied):
         # Old proof of an idle node: it is kept from new work, as one that was never tested.
         return _course(judged, stand, False, flight, planned, Brake.EXPIRE)
@@ -49,6 +55,31 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
         stand = Stand(State.TESTING, "TEST_DUE", f"{facts.view.name}: {flight.request.why}")
     leave = Brake.TEST if was_open and begun is not None and begun.mine else None
     return _course(judged, stand, was_open, flight, planned, leave)
+
+
+def _leave_to_gate(facts: Facts, judged: Judged, stand: Stand, was_open: bool) -> Brake | None:
+    """The leave to keep it from work: none for a boot, nor for what a person asks.
+
+    A hold asks that new work stays away and no more: to ask the work on it to leave is the admitter's own step.
+    """
+    held = active(facts.spec.hold, facts.now) is not None and facts.status.state is State.HELD
+    asked = stand.who or active(facts.spec.quarantine, facts.now) is not None
+    own_step = was_open or (held and judged.fault)
+    return Brake.GATE if own_step and not asked and not judged.rebooted else None
+
+
+def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:
+    """A node that should be out and works on, since nobody gave leave: it says so, and has the test that was asked."""
+    ask, request = retest.retest_asked(facts), flight.request
+    if ask is not None and request is not None and request.why == retest.why_asked(ask) and not flight.unanswered:
+        return Stand(State.TESTING, "RETEST_ASKED", sentence(f"{brief(judged.message)}; {request.why}"))
+    return Stand(facts.status.state, judged.code, sentence(judged.message))
+
+
+def _released(facts: Facts) -> bool:
+    """Whether nothing but a person kept it from work, who has let it go."""
+    asked = facts.spec.hold or facts.spec.quarantine
+    return asked is None and facts.status.code in ASKED_CODES
 
 
 def _keeps_out(facts: Facts, judged: Judged, begun: retest.Wish | None, denied: Brake | None) -> bool:
@@ -66,7 +97,7 @@ def _with_test(
     facts: Facts, judged: Judged, flight: retest.Flight, calendar: Windows, denied: Brake | None
 ) -> tuple[retest.Flight, retest.Wish | None, Next | None]:
     """The request that is under way or is begun now, the wish that begins it, and what comes next where one waits."""
-    wanted = retest.wish(facts, judged, calendar)
+    wanted = retest.wish(facts, judged, calendar, flight)
     if wanted is None and retest.needless(facts, judged):
         return retest.Flight(), None, None
     if wanted is None or (flight.request is not None and (wanted.mine or not flight.unanswered)):
@@ -96,7 +127,7 @@ def _after(facts: Facts, stand: Stand, calendar: Windows) -> Next | None:
     if stand.code == GPUS_MISSING:
         since = when(facts.status.since) if facts.status.code == GPUS_MISSING else None
         at = later(since or facts.now, facts.rules.gpus_grace_s)
-        return Next("taken from work", "unless kubelet offers all its GPUs by then", stamp(at))
+        return Next("kept from new work", "unless kubelet offers all its GPUs by then", stamp(at))
     if stand.code == BEGUN:
         at_end = stamp(calendar.changes_at) if calendar.changes_at is not None else ""
         return Next("open to new work and tested", "when the maintenance is over", at_end)

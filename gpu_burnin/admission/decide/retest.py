@@ -87,8 +87,8 @@ def flight_of(facts: Facts, maintenance: Windows) -> Flight:
     return Flight(request, sent=True, unanswered=unanswered)
 
 
-def wish(facts: Facts, judged: Judged, maintenance: Windows) -> Wish | None:
-    """The test that is wanted of the node, or None."""
+def wish(facts: Facts, judged: Judged, maintenance: Windows, flight: Flight) -> Wish | None:
+    """The test that is wanted of the node, or None. An answer that has just come serves the schedule's choice too."""
     spec, status, view = facts.spec, facts.status, facts.view
     level = spec.evidence.level
     ask = retest_asked(facts)
@@ -103,7 +103,11 @@ def wish(facts: Facts, judged: Judged, maintenance: Windows) -> Wish | None:
         return Wish(level, "AGENT_WARNED", warned)
     if after_maintenance(facts) and not maintenance.why:
         return Wish(level, OVER, "it was not tested since its maintenance", by_schedule=True)
-    if rank(view.test) >= 0 and (status.state is State.TESTING or not gated(facts.node, facts.rules.names)):
+    if (
+        rank(view.test) >= 0
+        and not flight.answered
+        and (status.state is State.TESTING or not gated(facts.node, facts.rules.names))
+    ):
         return Wish(view.test, "TEST_DUE", sentence(view.test_why) or "it is its turn", by_schedule=True)
     return None
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.decide.judge import Judged
-from gpu_burnin.admission.decide.words import active, asked, sentence
+from gpu_burnin.admission.decide.judge import Judged, VerdictLabel
+from gpu_burnin.admission.decide.words import active, asked, brief, sentence
 from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import View
+
+# Of nodes that nothing but a person keeps from work.
+ASKED_CODES = frozenset({"HELD_BY_PERSON", "QUARANTINED_BY_PERSON"})
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,22 @@ class Stand:
 
 
 def stand_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Stand:
-    """A repair comes first, since it is what is done about a fault; then the fault; then quarantine and hold."""
+    """A repair comes first, since it is what is done about a fault; then the fault; then quarantine and hold.
+
+    A fault for which there is no leave yet (its `fault` is "") stands in the message of what a person asks meanwhile.
+    """
     repair, quarantine, hold = (active(ask, now) for ask in (spec.repair, spec.quarantine, spec.hold))
     if repair is not None:
         message = sentence(f"{name}: {asked('in repair', repair)}")
         return Stand(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
     if judged.fault:
         return Stand(judged.state, judged.code, sentence(judged.message))
+    found = f"{brief(judged.message)}; " if judged.verdict is VerdictLabel.FAIL else f"{name}: "
     if quarantine is not None:
-        message = sentence(f"{name}: {asked('put in quarantine', quarantine)}")
+        message = sentence(f"{found}{asked('put in quarantine', quarantine)}")
         return Stand(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)
     if hold is not None:
-        message = sentence(f"{name}: {asked('held', hold)}")
+        message = sentence(f"{found}{asked('held', hold)}")
         return Stand(State.HELD, "HELD_BY_PERSON", message, hold.who, hold.until)
     return Stand(judged.state, judged.code, sentence(judged.message))
 

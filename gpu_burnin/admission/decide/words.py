@@ -11,17 +11,24 @@ from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict
 
 MOST_CHARS = 300
+# Of a finding that stands beside a person's words.
+_BRIEF_CHARS = 140
 # The value of a taint is a label's: at most 63 of these.
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,61}[A-Z0-9]")
 
 
-def sentence(text: str) -> str:
-    """One line of bounded length, whatever was in it."""
-    line = text[: 2 * MOST_CHARS]
+def sentence(text: str, most: int = MOST_CHARS) -> str:
+    """One line of at most `most` characters, whatever was in it."""
+    line = text[: 2 * most]
     if not line.isprintable():
         line = "".join(char if char.isprintable() else " " for char in line)
     line = " ".join(line.split())
-    return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def brief(text: str) -> str:
+    """A finding short enough that the words of a person have room behind it."""
+    return sentence(text, _BRIEF_CHARS)
 
 
 def fault(statement: Statement) -> str:

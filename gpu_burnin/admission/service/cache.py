@@ -7,9 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
+from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
 from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod
@@ -26,11 +28,11 @@ HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a NodeAdmission what is asked of all of them at once. `asked`: a person has a standing ask on the node."""
+    """Of a NodeAdmission what is asked of all of them at once. `asked_until`: until then a person asks, None for not."""
 
     state: State
     code: str
-    asked: bool
+    asked_until: datetime | None
     running: bool
     proofs: Mapping[str, str]
     use: Use | None
@@ -172,8 +174,13 @@ class Records(PackedStore):
         return parse(document)
 
     def held_back(self, *states: State) -> set[str]:
-        """Nodes in these states that had been let in, and that no person asks for anything."""
-        return set().union(*(self._held_back[state] for state in states))
+        """Nodes in these states that had been let in, and of which no person asks anything now."""
+        now, found = datetime.now(UTC), (self._held_back[state] for state in states)
+        return {name for name in set().union(*found) if not self._asked(name, now)}
+
+    def _asked(self, name: str, now: datetime) -> bool:
+        summary = self.summaries.get(name)
+        return summary is not None and summary.asked_until is not None and now < summary.asked_until
 
     def _index(self, name: str, summary: Summary | None) -> None:
         old = self.summaries.pop(name, None)
@@ -184,7 +191,7 @@ class Records(PackedStore):
             self.running = self.running ^ {name}
         if summary is not None:
             self.summaries[name] = summary
-            if summary.state in HELD_BACK and summary.admitted and not summary.asked:
+            if summary.state in HELD_BACK and summary.admitted:
                 self._held_back[summary.state] = self._held_back[summary.state] | {name}
 
     def all_summaries(self) -> list[tuple[str, Summary]]:
@@ -197,13 +204,13 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
         state = State(status.get("state") or State.NEW)
     except ValueError:
         state = State.NEW
-    asked = any(spec.get(ask) for ask in ("hold", "quarantine", "repair"))
+    asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
         code=sys.intern(str(status.get("code") or "")),
-        asked=asked,
+        asked_until=max((when(str(ask.get("until") or "")) or FAR for ask in asks), default=None),
         running=bool(status.get("request")),
         proofs={sys.intern(str(k)): str(v) for k, v in (status.get("proofs") or {}).items()},
         use=_use(use),

@@ -85,12 +85,14 @@ class Keeper:
         if brake is not None and not view.paused:
             leave = self.brakes.ask(brake, name)
             if leave is not GRANTED:
-                self._denied(brake, name, leave.why)
+                self.metrics.add("brake_denials", {"brake": str(brake)})
                 wait_s = leave.after_s
                 until = now + timedelta(seconds=wait_s)
                 if wait_s < SHORT_WAIT_S:
                     return until
                 decision = withheld(view, decision, leave.why, until, self.rules, now)
+                self._denied(brake, name, leave.why, decision)
+        self._served(view, decision)
         try:
             changed_meanwhile = self._carry_out(view, decision)
         except BaseException:
@@ -241,11 +243,17 @@ class Keeper:
         self.evictor.tell(view.name, decision.told, why)
         return self.evictor.ask(view.name, decision.evict, why)
 
-    def _denied(self, brake: Brake, name: str, why: str) -> None:
-        self.metrics.add("brake_denials", {"brake": str(brake)})
+    def _served(self, view: View, decision: Decision) -> None:
+        """The schedule's choice ends with the test: its level may be due again before the next pass of the schedule."""
+        before = view.record.status.request if view.record is not None else None
+        if before is not None and decision.status.request != before:
+            self.choices.pop(view.name, None)
+
+    def _denied(self, brake: Brake, name: str, why: str, decision: Decision) -> None:
         now_s = self.monotonic_s()
-        # Nodes that wait for their turn to join, or for a test, are no alarm.
-        if brake in (Brake.JOIN, Brake.TEST) or now_s < self._alarmed.get(brake, -ALARM_EVERY_S) + ALARM_EVERY_S:
+        # Nodes that wait for their turn to join, or for a test, are no alarm, nor is one that a person keeps from work.
+        quiet = brake in (Brake.JOIN, Brake.TEST) or decision.status.state is State.HELD
+        if quiet or now_s < self._alarmed.get(brake, -ALARM_EVERY_S) + ALARM_EVERY_S:
             return
         self._alarmed[brake] = now_s
         message = (

@@ -91,7 +91,7 @@ def _wishes(found: Baseline, most: int, kubeconfig: Path, domain: str) -> list[W
     admissions, problems = retests.read(connect(kubeconfig), Names(domain))
     for problem in problems:
         click.echo(problem, err=True)
-    return ask.wishes(found.by_host, admissions, most)
+    return ask.wishes(found.by_host, admissions, datetime.now(UTC), most)
 
 
 def _asked(wishes: list[Wish], kubeconfig: Path, domain: str) -> dict[str, str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
-from gpu_burnin.errors import EXIT_PASS, EXIT_USAGE, GpuBurninError
+from gpu_burnin.cli.options import duration
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.settings.durations import parse_duration
 from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
@@ -64,7 +65,18 @@ def _ask_options(*, until: bool = False, level: bool = False) -> Callable[[_Func
         options.append(
             click.option("--level", type=click.Choice(_LEVELS), help="Level of the test.  [default: the node's own]")
         )
-    options.append(click.option("--json", "as_json", is_flag=True, help="Print what became of each as JSON."))
+    options += [
+        click.option(
+            "--wait",
+            "wait_s",
+            type=duration,
+            default="30s",
+            show_default=True,
+            metavar="DURATION",
+            help="How long to wait for what follows, to report it; 0s: not at all.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print what became of each as JSON."),
+    ]
 
     def add(function: _Function) -> _Function:
         for option in reversed([*options, cluster_options]):
@@ -78,7 +90,8 @@ def _ask_options(*, until: bool = False, level: bool = False) -> Callable[[_Func
 def node() -> None:
     """Hold nodes, release them, quarantine them, or have them tested again.
 
-    Each can be asked twice; the second time changes nothing. Exit code 2 when a node could not be asked.
+    Each can be asked twice; the second time changes nothing. Where an admitter is at work, each waits and reports what
+    has followed. Exit code 2 when a node could not be asked, 3 when nothing followed in the time.
     """
 
 
@@ -151,6 +164,7 @@ def _ask(
     *,
     nodes: tuple[str, ...],
     reason: str,
+    wait_s: float,
     as_json: bool,
     kubeconfig: Path,
     domain: str = DEFAULT_DOMAIN,
@@ -158,22 +172,30 @@ def _ask(
     level: str | None = None,
 ) -> None:
     from gpu_burnin.admission.record import Ask
-    from gpu_burnin.fleet.cluster import asks
+    from gpu_burnin.fleet.cluster import asks, followed
 
-    api = connect(kubeconfig)
+    api, names = connect(kubeconfig), Names(domain)
     ask = Ask(asks.user(api), reason, rfc3339_s(datetime.now(UTC)), until, level or "")
-    done = list(asks.ask_all(api, Names(domain), nodes, asks.Verb(verb), ask))
+    done: dict[str, Asked] = {}
     with readers_may_leave("the answers", "muster"):
+        for one in asks.ask_all(api, names, nodes, asks.Verb(verb), ask):
+            done[one.node] = one
+            if not as_json:
+                _tell(one)
+        waited = [one for one in done.values() if one.coming and wait_s]
+        for one in followed.wait_for(api, names, waited, asks.Verb(verb), ask, wait_s):
+            done[one.node] = one
+            if not as_json:
+                click.echo(f"{one.node}: {one.followed}")
         if as_json:
-            click.echo(json.dumps([asdict(one) for one in done], indent=1, ensure_ascii=False))
-        else:
-            _tell(done)
-    sys.exit(EXIT_USAGE if any(one.failed for one in done) else EXIT_PASS)
+            click.echo(json.dumps([asdict(one) for one in done.values()], indent=1, ensure_ascii=False))
+    if any(one.failed for one in done.values()):
+        sys.exit(EXIT_USAGE)
+    sys.exit(EXIT_PASS if all(done[one.node].done for one in waited) else EXIT_INCONCLUSIVE)
 
 
-def _tell(done: list[Asked]) -> None:
-    for one in done:
-        if one.failed:
-            click.echo(f"muster: {one.node}: {one.failed}", err=True)
-        else:
-            click.echo(f"{one.node}: {one.told}; {one.follows}" if one.follows else f"{one.node}: {one.told}")
+def _tell(one: Asked) -> None:
+    if one.failed:
+        click.echo(f"muster: {one.node}: {one.failed}", err=True)
+    else:
+        click.echo(f"{one.node}: {one.told}; {one.follows}" if one.follows else f"{one.node}: {one.told}")

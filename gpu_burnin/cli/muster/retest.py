@@ -61,10 +61,11 @@ def retest(
     api, names = connect(kubeconfig), Names(domain)
     admissions, problems = retests.read(api, names)
     seed = secrets.randbelow(2**32) if seed is None else seed
-    chosen = sorted(retests.draw(admissions, share_, random.Random(seed)), key=lambda item: natural(item.name))
-    idle = sum(map(retests.may_be_asked, admissions))
+    now = datetime.now(UTC)
+    chosen = sorted(retests.draw(admissions, share_, random.Random(seed), now), key=lambda item: natural(item.name))
+    idle = sum(retests.may_be_asked(one, now) for one in admissions)
     who = asks.user(api) if chosen else ""
-    ask = Ask(who, reason.strip(), rfc3339(datetime.now(UTC)), level=level)
+    ask = Ask(who, reason.strip(), rfc3339(now), level=level)
     answers = list(asks.ask_all(api, names, [item.name for item in chosen], asks.Verb.RETEST, ask))
     asked = [answer.node for answer in answers if not answer.failed]
     with readers_may_leave("the answer", "muster"):

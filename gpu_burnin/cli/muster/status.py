@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_burnin.cli import terminal
-from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, page_option, write_page
+from gpu_burnin.cli.muster.cluster_options import (
+    cluster_options,
+    connect,
+    page_option,
+    state_beside,
+    state_option,
+    write_page,
+)
 from gpu_burnin.cli.muster.monitoring_options import monitoring_options, monitoring_places
 from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Instead of the nodes: members of etcd, API servers, balancers, snapshots, and when certificates end.",
 )
+@state_option
 @page_option
 @monitoring_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 def status(
     watches: bool,
     of_control_plane: bool,
+    state: Path | None,
     page: Path | None,
     monitoring: tuple[str, ...],
     prometheus: str | None,
@@ -47,7 +56,7 @@ def status(
     kubeconfig: Path,
     domain: str,
 ) -> None:
-    """Say how the fleet's nodes stand: by state and reason, and which need a person.
+    """Say how the fleet's nodes stand: by state and reason, those first that need a person. Each is counted once.
 
     With --monitoring or --prometheus also what fires, how the states went, and how the control plane does; numbers that
     cannot be had are said to be missing, and why. With --control-plane the API is not asked, which may be what is down.
@@ -61,6 +70,7 @@ def status(
         raise click.UsageError("--watch shows text; with --json, call it again")
     if watches and (monitoring or prometheus):
         raise click.UsageError("--watch follows the cluster alone; without it the numbers of monitoring are read too")
+    from gpu_burnin.fleet import REPORTS
     from gpu_burnin.fleet.cluster import admissions
     from gpu_burnin.fleet.monitoring import numbers
 
@@ -69,12 +79,14 @@ def status(
         _show_control_plane(places, as_json=as_json)
         return
     api, names = connect(kubeconfig), Names(domain)
+    folder = state or state_beside(kubeconfig.expanduser())
+    reports = folder / REPORTS if folder is not None else None
     if watches:
-        for fleet in admissions.followed(api, names, lambda: datetime.now(UTC)):
+        for fleet in admissions.followed(api, names, lambda: datetime.now(UTC), reports=reports):
             click.clear()
             _show(fleet, numbers.nothing(), page, as_json=False)
     else:
-        fleet = admissions.read(api, names, datetime.now(UTC))
+        fleet = admissions.read(api, names, datetime.now(UTC), reports)
         _show(fleet, numbers.read(places, datetime.now(UTC)), page, as_json=as_json)
 
 

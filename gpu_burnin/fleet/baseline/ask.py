@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
+from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.record import NodeAdmission, State
 from gpu_burnin.fleet.baseline import MOST_ASKED
 from gpu_burnin.fleet.baseline.text import sentence
@@ -24,7 +26,10 @@ class Wish:
 
 
 def wishes(
-    outside: Mapping[str, tuple[Outside, ...]], admissions: Iterable[NodeAdmission], most: int = MOST_ASKED
+    outside: Mapping[str, tuple[Outside, ...]],
+    admissions: Iterable[NodeAdmission],
+    now: datetime,
+    most: int = MOST_ASKED,
 ) -> list[Wish]:
     """What is asked of each host, those first that lost most. Pure.
 
@@ -39,7 +44,7 @@ def wishes(
         why = f"{first.code}: {sentence(first)}"
         if len(ones) > 1:
             why += f"; and {len(ones) - 1} more"
-        not_asked = _not_asked(known.get(first.node), first)
+        not_asked = _not_asked(known.get(first.node), first, now)
         if not not_asked:
             not_asked = "" if free > 0 else f"{most} such tests at a time (--most)"
             free -= 1
@@ -56,11 +61,11 @@ def _done(admission: NodeAdmission) -> bool:
     return admission.spec.retest is not None and admission.status.retested == admission.spec.retest.since
 
 
-def _not_asked(admission: NodeAdmission | None, one: Outside) -> str:
+def _not_asked(admission: NodeAdmission | None, one: Outside, now: datetime) -> str:
     if admission is None:
         return "it has no NodeAdmission"
     asks = {"held": admission.spec.hold, "quarantined": admission.spec.quarantine, "in repair": admission.spec.repair}
-    if word := next((word for word, ask in asks.items() if ask is not None), ""):
+    if word := next((word for word, ask in asks.items() if active(ask, now) is not None), ""):
         return f"it is {word}"
     ask = admission.spec.retest
     if ask is not None and not _done(admission):

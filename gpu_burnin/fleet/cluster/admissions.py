@@ -1,59 +1,53 @@
-"""All NodeAdmissions of a fleet as `muster status` needs them: a few fields of each, read from the raw JSON.
+"""All nodes of a fleet as `muster status` counts them: a few fields of each, read from the raw JSON.
 
 A whole record of each (record.parse) would take 7,500 nodes longer than the API server needs to send them.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from gpu_burnin.admission.client import Gone, KubeApi, admissions_path
+from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
 from gpu_burnin.admission.record import State
 from gpu_burnin.admission.service.pause import Pause
+from gpu_burnin.admission.waiting import ONE_BY_ONE
+from gpu_burnin.fleet.cluster.never_came import newest_of
+from gpu_burnin.fleet.cluster.rows import (
+    ABSENT,
+    ORDER,
+    UNLISTED,
+    Row,
+    Seen,
+    names_of,
+    placed,
+    rejected,
+    row,
+    seen_of,
+    unlisted,
+)
 from gpu_burnin.settings.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.host_names import natural
 
 SCHEMA = "muster-status/v1"
 _LIST = "list the NodeAdmissions"
-UNKNOWN = "unknown"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{LEASE}"
 PAUSE_PATH = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{PAUSE}"
-# Those that a person has to do something about come first, then those that come back by themselves.
-ORDER: tuple[str, ...] = (
-    State.QUARANTINED, State.SUSPECT, State.REPAIRING, State.HELD, UNKNOWN, State.NEW, State.EXPIRING, State.TESTING,
-    State.READY,
-)  # fmt: skip
-NEEDS_PERSON = frozenset({State.QUARANTINED, State.SUSPECT, State.HELD, UNKNOWN})
 # The admitter's alarm that a brake keeps it from taking nodes out; it is repeated each minute while that is so.
 _ALARMS, _ALARM, _ALARM_S = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events", "MusterBrake", 180.0
 # A lease that nobody renewed for so long has no holder (the lease's own duration when it says one).
 _LEASE_S = 15.0
 # One request of a watch: what has changed by its end is shown at once.
 _ROUND_S = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One node. `proven` is when its newest accepted or passed burn-in ended, "" for never; `next` what comes next."""
-
-    name: str
-    state: str
-    code: str
-    since: str
-    message: str
-    next: str
-    proven: str
-    asks: tuple[str, ...] = ()
-
-    @property
-    def needs_person(self) -> bool:
-        """Whether it stays as it is until a person does something."""
-        return self.state in NEEDS_PERSON
+_NODES_EVERY_S = 30.0
+_MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class Leader:
 class Snapshot:
     """The fleet at one time. `pause` is the switch's who, why and until, None when it is off.
 
-    `brake` is the admitter's alarm that nodes which should be out are not, "" where there is none.
+    `brake` says which nodes should be out and are not, "" where there are none.
     """
 
     rows: tuple[Row, ...]
@@ -89,9 +83,9 @@ class Snapshot:
     def reasons(self) -> dict[tuple[str, str], tuple[str, ...]]:
         """The nodes of each state and code, those that are ready left out; the worst first, then those of most."""
         found: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            if row.state != State.READY:
-                found.setdefault((row.state, row.code), []).append(row.name)
+        for one in self.rows:
+            if one.state != State.READY:
+                found.setdefault((one.state, one.code), []).append(one.name)
         order = sorted(found, key=lambda key: (ORDER.index(key[0]), -len(found[key]), key[1]))
         return {key: tuple(found[key]) for key in order}
 
@@ -139,26 +133,6 @@ class Snapshot:
         }
 
 
-def row(item: Mapping[str, Any]) -> Row:
-    """A row of a NodeAdmission as the API server sends it. Its state is unknown where this version has no such one."""
-    name = str((item.get("metadata") or {}).get("name", ""))
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    state = str(status.get("state") or State.NEW)
-    coming = status.get("next") or {}
-    accepted, proofs = status.get("accepted") or {}, status.get("proofs") or {}
-    proven = max([str(accepted.get("finishedAt") or ""), *(str(time) for time in proofs.values())])
-    return Row(
-        name=name,
-        state=state if state in ORDER else UNKNOWN,
-        code=str(status.get("code") or ""),
-        since=str(status.get("since") or ""),
-        message=str(status.get("message") or "") or ("" if state in ORDER else f"state {state} is of a newer version"),
-        next=": ".join(str(coming[key]) for key in ("what", "why") if coming.get(key)),
-        proven=proven,
-        asks=tuple(ask for ask in ("hold", "quarantine", "retest", "repair") if spec.get(ask)),
-    )
-
-
 def leader_of(lease: Mapping[str, Any] | None, now: datetime) -> Leader:
     """What a Lease says of who leads."""
     spec = (lease or {}).get("spec") or {}
@@ -170,33 +144,53 @@ def leader_of(lease: Mapping[str, Any] | None, now: datetime) -> Leader:
     return Leader(name, renewed_s, bool(name) and renewed_s <= float(spec.get("leaseDurationSeconds") or _LEASE_S))
 
 
-def read(api: KubeApi, names: Names, now: datetime) -> Snapshot:
-    """The fleet as the API server has it. Raises ApiError."""
-    return _snapshot(api, (row(item) for item in api.items(admissions_path(names), _LIST)), now)
+def read(api: KubeApi, names: Names, now: datetime, reports: Path | None = None) -> Snapshot:
+    """The fleet as the API server has it; `reports` are the controller's, of nodes that never came. Raises ApiError."""
+    rows = (row(item, now) for item in api.items(admissions_path(names), _LIST))
+    return _snapshot(api, rows, _seen(api, names), now, reports)
 
 
-def followed(api: KubeApi, names: Names, now: Callable[[], datetime], round_s: int = _ROUND_S) -> Iterator[Snapshot]:
-    """The fleet now, and again whenever something changes: one list, then a watch. Raises ApiError."""
+def followed(
+    api: KubeApi,
+    names: Names,
+    now: Callable[[], datetime],
+    round_s: int = _ROUND_S,
+    reports: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Snapshot]:
+    """The fleet now, and again whenever something changes: one list, then a watch. Raises ApiError.
+
+    The Nodes, which are many times larger, are read again once in a while.
+    """
     path, shown = admissions_path(names), None
+    nodes, read_s = _seen(api, names), clock()
     while True:
         rows: dict[str, Row] = {}
         version = ""
         for page, listed in api.pages(path, _LIST):
-            rows |= {one.name: one for one in map(row, page)}
+            rows |= {one.name: one for one in (row(item, now()) for item in page)}
             version = listed
         try:
             while True:
-                fleet = _snapshot(api, rows.values(), now())
+                if clock() - read_s > _NODES_EVERY_S:
+                    nodes, read_s = _seen(api, names), clock()
+                fleet = _snapshot(api, rows.values(), nodes, now(), reports)
                 if _telling(fleet) != shown:
                     shown = _telling(fleet)
                     yield fleet
+                changed = set()
                 for kind, item in api.watch(path, version, round_s, "watch the NodeAdmissions"):
                     version = str(item["metadata"]["resourceVersion"])
-                    one = row(item)
+                    one = row(item, now())
                     if kind == "DELETED":
                         rows.pop(one.name, None)
                     elif kind != "BOOKMARK":
                         rows[one.name] = one
+                        changed.add(one.name)
+                if len(changed) <= ONE_BY_ONE:
+                    nodes |= {name: seen_of(node, names) for name in changed if (node := api.node(name)) is not None}
+                else:
+                    read_s = -math.inf
         except Gone:
             continue  # too much has changed since: list again
 
@@ -211,14 +205,43 @@ def standing_pause(api: KubeApi, now: datetime) -> Mapping[str, str] | None:
     return {str(key): str(value) for key, value in (item.get("data") or {}).items()} if switch.why() else None
 
 
-def _brake(api: KubeApi, now: datetime) -> str:
+def _seen(api: KubeApi, names: Names) -> dict[str, Seen]:
+    """Of each Node what tells whether pods are placed on it: little of much, a page at a time."""
+    return {str(node["metadata"]["name"]): seen_of(node, names) for node in api.items(NODES, "list the nodes")}
+
+
+def _brake(api: KubeApi, rows: Sequence[Row], nodes: Mapping[str, Seen], now: datetime) -> str:
+    """What a brake keeps at work now: of nodes in the ledger it says so itself, of others the alarm does."""
+    braked = [one for one in rows if one.brake]
+    if braked:
+        whom = names_of([one.name for one in braked], _MOST_NAMES)
+        verb = "are" if len(braked) > 1 else "is"
+        return (
+            f"{whom} should be kept from work and {verb} not: {braked[0].brake}. A fault of many nodes at once is "
+            "often one of the software; a person decides: `muster node hold` or `muster node quarantine`"
+        )
     alarms = api.items(_ALARMS, "read the admitter's alarms", fieldSelector=f"reason={_ALARM}")
     newest = max(alarms, key=lambda event: str(event.get("lastTimestamp")), default=None)
+    if newest is None:
+        return ""
+    message = str(newest.get("message") or "")
+    about = nodes.get(message.partition(" ")[0])
+    known = {one.name for one in rows if one.state != UNLISTED}
+    if message.partition(" ")[0] in known or about is None or about.closed:
+        return ""
     try:
-        fresh = newest and (now - parse_rfc3339(str(newest.get("lastTimestamp")))).total_seconds() < _ALARM_S
+        fresh = (now - parse_rfc3339(str(newest.get("lastTimestamp")))).total_seconds() < _ALARM_S
     except ValueError:
         return ""
-    return str(newest.get("message") or "") if newest and fresh else ""
+    return message if fresh else ""
+
+
+def _never_came(found: Row, reports: Path | None) -> Row:
+    """A node that kubelet has not registered, with what the controller knows of its burn-in."""
+    if reports is None or found.state not in (State.NEW, ABSENT) or found.proven:
+        return found
+    told = newest_of(reports, found.name)
+    return found if told is None else rejected(found, *told)
 
 
 def _telling(fleet: Snapshot) -> object:
@@ -226,7 +249,11 @@ def _telling(fleet: Snapshot) -> object:
     return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake
 
 
-def _snapshot(api: KubeApi, rows: Iterable[Row], now: datetime) -> Snapshot:
-    ordered = tuple(sorted(rows, key=lambda one: natural(one.name)))
+def _snapshot(
+    api: KubeApi, rows: Iterable[Row], nodes: Mapping[str, Seen], now: datetime, reports: Path | None
+) -> Snapshot:
+    listed = {one.name: _never_came(placed(one, nodes.get(one.name), now), reports) for one in rows}
+    others = (unlisted(name) for name, seen in nodes.items() if seen.ours and name not in listed)
+    ordered = tuple(sorted((*listed.values(), *others), key=lambda one: natural(one.name)))
     leader = leader_of(api.find(LEASE_PATH, "read the admitter's lease"), now)
-    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, _brake(api, now))
+    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, _brake(api, ordered, nodes, now))

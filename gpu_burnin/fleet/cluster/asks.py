@@ -13,11 +13,13 @@ from enum import StrEnum
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
+from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH, standing_pause
+from gpu_burnin.fleet.cluster.admissions import LEASE_PATH, PAUSE_PATH, leader_of, standing_pause
 from gpu_burnin.settings.names import PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.codec import to_json
 
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -27,6 +29,8 @@ _MOST_TRIES = 10
 # Events of what has no namespace are in this one; their message has 1,024 bytes at most.
 _EVENTS = "/api/v1/namespaces/default/events"
 _MOST_MESSAGE = 1000
+# A node in one of these may have pods placed on it.
+_WORKING = (State.READY, State.EXPIRING, State.TESTING)
 
 
 class Verb(StrEnum):
@@ -40,25 +44,35 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """What became of an ask. `told` is what was done, `follows` what comes of it; `failed` instead of both."""
+    """What became of an ask. `told` is what was done, `follows` what will come of it; `failed` instead of both.
+
+    `coming`: an admitter is at work, so that it is worth waiting. `followed` is what came of it then, and `done`
+    whether all of it has.
+    """
 
     node: str
     changed: bool = False
     told: str = ""
     follows: str = ""
     failed: str = ""
+    coming: bool = False
+    followed: str = ""
+    done: bool = False
 
 
 def change(record: NodeAdmission, verb: Verb, ask: Ask) -> tuple[Patch | None, str]:
     """The patch that makes a node's asks as they should be, None where they are so, and what that is. Pure."""
+    now = parse_rfc3339(ask.since)
     if verb is Verb.RELEASE:
-        standing = {name: found for name in (Verb.HOLD, Verb.QUARANTINE) if (found := getattr(record.spec, name))}
+        written = {name: found for name in (Verb.HOLD, Verb.QUARANTINE) if (found := getattr(record.spec, name))}
+        standing = {name: found for name, found in written.items() if active(found, now)}
+        operations = [_version(record), *({"op": "remove", "path": f"/spec/{name}"} for name in written)]
         if not standing:
-            return None, "nobody holds it: there is nothing to release"
+            ended = "".join(f"; the {name} of {found.who} ended at {found.until}" for name, found in written.items())
+            return operations if written else None, f"nobody holds it: there is nothing to release{ended}"
         told = ", ".join(f"the {name} of {found.who} ({found.why})" for name, found in standing.items())
-        operations = [{"op": "remove", "path": f"/spec/{name}"} for name in standing]
-        return [_version(record), *operations], f"released: {told}"
-    before: Ask | None = getattr(record.spec, verb)
+        return operations, f"released: {told}"
+    before = active(getattr(record.spec, verb), now)
     done = verb is Verb.RETEST and before is not None and record.status.retested == before.since
     if before is not None and not done and replace(before, since=ask.since) == ask:
         return None, f"{verb} stands already, asked for by {before.who} at {before.since}"
@@ -69,21 +83,39 @@ def change(record: NodeAdmission, verb: Verb, ask: Ask) -> tuple[Patch | None, s
     ], f"{verb} asked for{instead}"
 
 
-def follows(record: NodeAdmission, verb: Verb, paused: bool) -> str:
-    """What comes of an ask, as the admitter decides (design, section 5b). Pure."""
-    if paused:
-        return "the fleet is paused: nothing follows until `muster resume`"
-    state, ready = record.status.state, record.status.state in (State.READY, State.EXPIRING)
+def follows(record: NodeAdmission, verb: Verb, ask: Ask, hindrance: str) -> str:
+    """What will come of an ask and when, as the admitter decides (design, section 5b). Pure."""
+    if hindrance:
+        return hindrance
+    state, working = record.status.state, record.status.state in _WORKING
+    until = f", until {ask.until}" if ask.until else ""
     if verb is Verb.HOLD:
-        return "new work stays away; work that is on it goes on" if ready else f"it is {state} and is not let in"
+        if not working:
+            return f"it is {state} and is not let in{until}"
+        return f"within seconds no new pod is placed on it{until}; work that is on it goes on"
     if verb is Verb.QUARANTINE:
-        return "new work stays away; work on it is asked to leave, pods with a hold at its end or the deadline"
-    other = record.spec.quarantine if verb is not Verb.RELEASE else None
+        return (
+            f"within seconds no new pod is placed on it{until}, and work on it is asked to leave, pods with a hold at "
+            "its end or the deadline"
+        )
+    other = active(record.spec.quarantine, parse_rfc3339(ask.since)) if verb is not Verb.RELEASE else None
     if other is not None:
         return f"it stays in the quarantine that {other.who} asked for until that is released"
     if verb is Verb.RETEST:
         return "it is tested when no pod with GPUs runs on it, and comes back with a PASS"
-    return "it comes back when its proof holds; else it is tested first"
+    return "it comes back within seconds when its proof holds; else it is tested first"
+
+
+def hindrance(api: KubeApi, now: datetime) -> str:
+    """Why nothing follows for now, "" where an admitter is at work. Raises ApiError."""
+    if standing_pause(api, now) is not None:
+        return "the fleet is paused: nothing follows until `muster resume`"
+    if leader_of(api.find(LEASE_PATH, "read the admitter's lease"), now).alive:
+        return ""
+    return (
+        "no admitter leads: nothing follows until one does (`systemctl status muster-admitter` on the API servers' "
+        "hosts)"
+    )
 
 
 def _version(record: NodeAdmission) -> dict[str, Any]:
@@ -102,23 +134,23 @@ def user(api: KubeApi) -> str:
 
 def ask_all(api: KubeApi, names: Names, nodes: Iterable[str], verb: Verb, ask: Ask) -> Iterator[Asked]:
     """Ask it of each node; one that cannot be asked keeps no other from it. Raises ApiError without an API."""
-    paused = standing_pause(api, datetime.now(UTC)) is not None
+    hindered = hindrance(api, datetime.now(UTC))
     for node in dict.fromkeys(nodes):
         try:
-            yield _ask(api, names, node, verb, ask, paused)
+            yield replace(_ask(api, names, node, verb, ask, hindered), coming=not hindered)
         except NotFound:
             yield Asked(node, failed="has no NodeAdmission; give the name in `muster status`, or add it with site.yml")
         except (GpuBurninError, Conflict) as error:
             yield Asked(node, failed=str(error))
 
 
-def _ask(api: KubeApi, names: Names, node: str, verb: Verb, ask: Ask, paused: bool) -> Asked:
+def _ask(api: KubeApi, names: Names, node: str, verb: Verb, ask: Ask, hindered: str) -> Asked:
     path, tries = admissions_path(names, node), 0
     while True:
         record = parse(api.get(path, f"read the NodeAdmission of {node}"))
         patch, told = change(record, verb, ask)
         if patch is None:
-            return Asked(node, False, told, _standing(record, verb, paused))
+            return Asked(node, False, told, _standing(record, verb, ask, hindered))
         tries += 1
         try:
             api.patch(path, patch, f"ask {verb} of {node}")
@@ -128,7 +160,7 @@ def _ask(api: KubeApi, names: Names, node: str, verb: Verb, ask: Ask, paused: bo
             continue
         if verb is Verb.RELEASE:
             told += _noted(api, record, ask, told)
-        return Asked(node, True, told, follows(record, verb, paused))
+        return Asked(node, True, told, follows(record, verb, ask, hindered))
 
 
 def _noted(api: KubeApi, record: NodeAdmission, ask: Ask, told: str) -> str:
@@ -153,10 +185,12 @@ def _noted(api: KubeApi, record: NodeAdmission, ask: Ask, told: str) -> str:
     return ""
 
 
-def _standing(record: NodeAdmission, verb: Verb, paused: bool) -> str:
+def _standing(record: NodeAdmission, verb: Verb, ask: Ask, hindered: str) -> str:
     """What the admitter itself says of an ask that it has seen."""
     coming = record.status.next
-    return f"next: {coming.what}: {coming.why}" if coming and not paused else follows(record, verb, paused)
+    if coming is None or hindered:
+        return follows(record, verb, ask, hindered)
+    return f"next: {coming.what}: {coming.why}"
 
 
 def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from markupsafe import Markup
 
 from gpu_burnin.admission.record import State
-from gpu_burnin.fleet.cluster.admissions import ORDER, Snapshot
+from gpu_burnin.fleet.cluster.admissions import Snapshot
+from gpu_burnin.fleet.cluster.rows import ORDER
 from gpu_burnin.fleet.cluster.times import ago
 from gpu_burnin.fleet.monitoring import numbers
 from gpu_burnin.fleet.monitoring.numbers import Numbers, Trend, Value

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from gpu_burnin.admission.record import State
-from gpu_burnin.fleet.cluster.admissions import ORDER, Row
+from gpu_burnin.fleet.cluster.rows import BRAKED, LOST, ORDER, REJECTED, Row
 from gpu_burnin.fleet.monitoring.numbers import Host
 from gpu_burnin.report.svg import drawing
 from gpu_burnin.system.host_names import natural
@@ -23,6 +23,9 @@ _TOGETHER = 50
 _SIGNS: Mapping[str, str] = {
     State.QUARANTINED: "m2.5 2.5l5 5m0-5l-5 5",
     State.SUSPECT: "m5 2v4m0 1.7v.6",
+    BRAKED: "m5 2v4m0 1.7v.6",
+    LOST: "m5 2v4m0 1.7v.6",
+    REJECTED: "m2.5 2.5l5 5m0-5l-5 5",
     State.REPAIRING: "m5 2v6m-3-3h6",
     State.HELD: "m3.5 2.5v5m3-5v5",
     State.TESTING: "m4 3l3 2l-3 2z",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from gpu_burnin import __version__
 from gpu_burnin.admission.record import State
 from gpu_burnin.fleet.cluster import status_figures, status_map
-from gpu_burnin.fleet.cluster.admissions import NEEDS_PERSON, SCHEMA, Snapshot
-from gpu_burnin.fleet.cluster.status_text import COMING, UNHEARD, names_of, notes, summary
+from gpu_burnin.fleet.cluster.admissions import SCHEMA, Snapshot
+from gpu_burnin.fleet.cluster.rows import BRAKED, NEEDS_PERSON, REJECTED, names_of
+from gpu_burnin.fleet.cluster.status_text import COMING, UNHEARD, notes, summary
 from gpu_burnin.fleet.monitoring.numbers import MOST_AGE_S, Alert, Numbers
 from gpu_burnin.report import html
 from gpu_burnin.system.host_names import natural
@@ -82,6 +83,6 @@ def look(state: str) -> str:
     """The verdict whose colour and sign a state has."""
     if state == State.READY:
         return "PASS"
-    if state == State.QUARANTINED:
+    if state in (State.QUARANTINED, BRAKED, REJECTED):
         return "FAIL"
     return "WARNING" if state in NEEDS_PERSON or state == State.REPAIRING else "INCONCLUSIVE"

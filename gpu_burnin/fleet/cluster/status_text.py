@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.record import State
-from gpu_burnin.fleet.cluster.admissions import NEEDS_PERSON, Row, Snapshot
+from gpu_burnin.fleet.cluster.admissions import Snapshot
+from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of
 from gpu_burnin.fleet.cluster.times import ago, told
 from gpu_burnin.fleet.monitoring.numbers import Numbers
-from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
 # More nodes than these are told in groups alone.
@@ -68,7 +68,8 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
     if leader.alive:
         found.append(f"leader: {leader.name}, renewed {ago(leader.renewed_s or 0.0)} ago")
     else:
-        last = f"; the last was {leader.name}, {ago(leader.renewed_s)} ago" if leader.renewed_s is not None else ""
+        who = f"the last was {leader.name}," if leader.name else "the last one left"
+        last = f"; {who} {ago(leader.renewed_s)} ago" if leader.renewed_s is not None else ""
         found.append(
             f"NO LEADER: no admitter works on this fleet{last}; look at `systemctl status muster-admitter` on the "
             "API servers' hosts"
@@ -85,12 +86,6 @@ def reason(row: Row) -> str:
     said = short_uuids(": ".join(part for part in (row.code, message) if part)) or "-"
     coming = f"; next: {short_uuids(row.next)}" if row.next else ""
     return f"{said}{coming}"
-
-
-def names_of(nodes: tuple[str, ...], most: int) -> str:
-    """Names of nodes in few words."""
-    words, _, left = fold(nodes, most)
-    return ", ".join([*words, f"{left:,} more"] if left else words)
 
 
 def _alerts(numbers: Numbers, width: int) -> list[str]:

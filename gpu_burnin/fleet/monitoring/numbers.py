@@ -200,8 +200,8 @@ class _Reading:
         rows = rows_of(self.query("query", query='max by (instance, rack, switch, feed) (up{job="node"})'), "vector")
         return {labels.pop("instance", ""): Host(sample(row["value"])[1] == 1, labels) for labels, row in rows}
 
-    def trend(self, period: str, length_s: int, step_s: int) -> Trend:
-        """The states over a period that ends now, on whole steps."""
+    def trend(self, period: str, length_s: int, step_s: int) -> Trend | None:
+        """The states over a period that ends now, on whole steps: None before there is one."""
         end = int(self.now.timestamp()) // step_s * step_s
         start = end - length_s
         data = self.query("query_range", query=STATES, start=str(start), end=str(end), step=str(step_s))
@@ -212,9 +212,7 @@ class _Reading:
                 index = round((at - start) / step_s)
                 if 0 <= index < len(line):
                     line[index] = value
-        if not states:
-            raise NoAnswerError(f"{self.where.name}: Prometheus has recorded no states of nodes in the last {period}")
-        return Trend(period, start, step_s, states)
+        return Trend(period, start, step_s, states) if states else None
 
     def alerts(self) -> tuple[Alert, ...]:
         """What fires by Prometheus, and what Alertmanager has: which of them nobody is told of, and others'."""
@@ -268,7 +266,8 @@ def _read(where: Monitoring, now: datetime) -> Numbers:
             reading = _Reading(ask, where, now, problems)
             # What hangs or is stale hangs for the other questions too: it costs its time once.
             values = reading.values()
-            alerts, hosts, trends = None, None, []
+            alerts, hosts = None, None
+            trends: list[Trend | None] = []
             with _told(problems):
                 alerts = reading.alerts()
             with _told(problems):
@@ -276,7 +275,12 @@ def _read(where: Monitoring, now: datetime) -> Numbers:
             for period in PERIODS:
                 with _told(problems):
                     trends.append(reading.trend(*period))
-            return Numbers(where.name, tuple(problems), values, alerts, hosts, tuple(trends))
+            known = tuple(trend for trend in trends if trend is not None)
+            if trends and not known:
+                problems.append(
+                    f"{where.name}: Prometheus has recorded no states of nodes in the last {PERIODS[-1][0]}"
+                )
+            return Numbers(where.name, tuple(problems), values, alerts, hosts, known)
     except (NoAnswerError, *WRONG) as error:
         return Numbers(where.name, (*problems, said(error)))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
 from gpu_burnin.admission.decide.nodes import trim_node
+from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.service.cache import pod_of
 from gpu_burnin.admission.view import Pod
@@ -86,7 +87,8 @@ class Cluster:
 
     def hold(self, name: str, why: str, now: datetime) -> None:
         """Hold the node until a person releases it. Somebody's hold that is there already stays as it is."""
-        self.change(name, lambda record: None if record.spec.hold else {"hold": Ask(self.me, why, rfc3339(now))})
+        ask = {"hold": Ask(self.me, why, rfc3339(now))}
+        self.change(name, lambda record: None if active(record.spec.hold, now) else ask)
 
     def await_repairing(self, name: str, timeout_s: float) -> None:
         """Wait until the admitter keeps new work off the node; there is nothing to wait for without a Node."""

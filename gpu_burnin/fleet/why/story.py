@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
+from gpu_burnin.admission.decide.words import active, asked
 from gpu_burnin.admission.record import NodeAdmission, RecordError, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import REPORTS
@@ -17,7 +18,7 @@ from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
 from gpu_burnin.fleet.history import FILE
 from gpu_burnin.fleet.why.cause import Cause, first_cause
 from gpu_burnin.fleet.why.entry import Entry, Source, What, time_of
-from gpu_burnin.fleet.why.of_admission import note_of, of_admission, of_note, out_of_service
+from gpu_burnin.fleet.why.of_admission import is_braked, note_of, of_admission, of_note, out_of_service
 from gpu_burnin.fleet.why.of_cluster import (
     Object,
     end_of_events,
@@ -146,7 +147,10 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
     if record is None or record.status.accepted is None:
         # It never was in service: what its burn-in found keeps it out, which the cluster does not hear of.
         effect = next((one for one in found.entries if one.source is Source.REPORT and one.what in _FOUND), effect)
-    return _story(_Asked(node, "node", "", node), node, _stands(node, record), found, effect, api, now, since)
+    if record is not None and is_braked(record):
+        # It is at work, so that nothing took it out: what should have is explained.
+        effect = max((one for one in found.entries if one.what in _FOUND), key=lambda one: one.at, default=effect)
+    return _story(_Asked(node, "node", "", node), node, _stands(node, record, now), found, effect, api, now, since)
 
 
 def _of_pods(
@@ -280,14 +284,26 @@ def _clocks(api: KubeApi, node: str, ahead_s: float, now: datetime) -> tuple[str
     return tuple(told)
 
 
-def _stands(node: str, record: NodeAdmission | None) -> str:
+def _stands(node: str, record: NodeAdmission | None, now: datetime) -> str:
+    """What was found, what people ask, and what comes next or keeps it from coming, in this order."""
     if record is None:
         return f"{node} has no NodeAdmission"
     status = record.status
     why = ": ".join(part for part in (status.code, status.message) if part)
     since = f" since {status.since}" if status.since else ""
+    asks = "".join(f"; {told}" for told in _asks(record, now) if told not in status.message)
     coming = f"; next: {status.next.what}: {status.next.why}" if status.next else ""
-    return f"{node} is {status.state}{since}{f' ({why})' if why else ''}{coming}"
+    return f"{node} is {status.state}{since}{f' ({why})' if why else ''}{asks}{coming}"
+
+
+def _asks(record: NodeAdmission, now: datetime) -> Iterator[str]:
+    """What people ask that stands and is not done."""
+    spec = record.spec
+    for words, ask in (("put in quarantine", spec.quarantine), ("held", spec.hold), ("in repair", spec.repair)):
+        if (standing := active(ask, now)) is not None:
+            yield asked(words, standing)
+    if (retest := active(spec.retest, now)) is not None and retest.since != record.status.retested:
+        yield asked("asked for a test", retest)
 
 
 def _pods_stand(asked: _Asked, pods: list[Object], gone: int) -> str:

@@ -55,7 +55,7 @@ CASES = (
             'muster_admitter_nodes{instance="api-1",state="quarantined"}': "2x60 0x140",
         },
         "65m",
-        "2 nodes have been quarantined for an hour: repair them, or release them.",
+        "2 nodes are quarantined: repair them, or release them.",
         {"state": "quarantined"},
     ),
     Case(
@@ -69,7 +69,7 @@ CASES = (
             'muster_admitter_overdue_tests{instance="api-1"}': "3x2000 0x1000",
         },
         "1445m",
-        "3 nodes were never idle since their test was due, a day long.",
+        "3 nodes were never idle since their test was due.",
     ),
     Case(
         "MusterHeldAlike",

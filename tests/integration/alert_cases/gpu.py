@@ -121,7 +121,7 @@ CASES = (
         # At the power limit and by the power brake, which is no heat.
         _reasons(0x80 + 0x4),
         "6m",
-        "GPU 3 of gpu-1 has been slowed down by heat for 5 minutes.",
+        "GPU 3 of gpu-1 is slowed down by heat.",
         _ONE,
     ),
     Case(
@@ -129,7 +129,7 @@ CASES = (
         _reasons(0x80 + 0x4),
         _reasons(0x40 + 0x4),
         "6m",
-        "GPU 3 of gpu-1 has been slowed down by the machine's power brake for 5 minutes.",
+        "GPU 3 of gpu-1 is slowed down by the machine's power brake.",
         _ONE,
     ),
     Case(
@@ -210,7 +210,7 @@ CASES = (
         _of("gpu_burnin_watch_clocks_event_reasons", f"{0x40 + 0x4}x60"),
         _of("gpu_burnin_watch_clocks_event_reasons", f"{0x80 + 0x4}x60"),
         "6m",
-        "GPU 3 of gpu-1 has been slowed down by heat for 5 minutes.",
+        "GPU 3 of gpu-1 is slowed down by heat.",
         _ONE,
     ),
     Case(
@@ -218,7 +218,7 @@ CASES = (
         _of("gpu_burnin_watch_clocks_event_reasons", f"{0x80 + 0x4}x60"),
         _of("gpu_burnin_watch_clocks_event_reasons", f"{0x40 + 0x4}x60"),
         "6m",
-        "GPU 3 of gpu-1 has been slowed down by the machine's power brake for 5 minutes.",
+        "GPU 3 of gpu-1 is slowed down by the machine's power brake.",
         _ONE,
     ),
     # DCGM counts recoveries, and a link that is simply down is none.

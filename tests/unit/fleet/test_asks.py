@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.cli.muster import main as muster
 from tests.support.fake_api import FakeApi, Refused
-from tests.support.fleet_samples import admission, pause
+from tests.support.fleet_samples import admission, lease, pause
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def api() -> Iterator[FakeApi]:
     server = FakeApi()
     server.put("nodeadmissions", admission("gpu-1"))
     server.put("nodeadmissions", admission("gpu-2", "quarantined", code="XID_FATAL"))
-    server.objects |= {"configmaps": {}, "events": {}}
+    server.objects |= {"configmaps": {}, "events": {}, "leases": {}}
     yield server
     server.close()
 
@@ -27,6 +27,11 @@ def api() -> Iterator[FakeApi]:
 def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     return CliRunner().invoke(muster.cli, [*arguments, "--kubeconfig", str(kubeconfig)])
+
+
+def leads(api: FakeApi) -> None:
+    """An admitter leads, which does nothing."""
+    api.put("leases", lease("api-1", "2099-01-01T00:00:00Z"))
 
 
 def spec(api: FakeApi, node: str) -> dict[str, dict[str, str]]:
@@ -43,7 +48,10 @@ def test_a_hold_names_the_user_of_the_api_and_its_end(api: FakeApi, tmp_path: Pa
         api, tmp_path, "node", "hold", "gpu-1", "--reason", "spare for ops", "--until", "2031-01-01T01:00:00+01:00"
     )
     assert done.exit_code == 0, done.output
-    assert done.stdout == "gpu-1: hold asked for; new work stays away; work that is on it goes on\n"
+    assert done.stdout == (
+        "gpu-1: hold asked for; no admitter leads: nothing follows until one does (`systemctl status muster-admitter` "
+        "on the API servers' hosts)\n"
+    )
     written = spec(api, "gpu-1")["hold"]
     assert written["who"] == "ann@example.com" and written["why"] == "spare for ops"
     assert written["until"] == "2031-01-01T00:00:00Z" and written["since"].endswith("Z")
@@ -70,7 +78,8 @@ def test_a_retest_that_was_done_can_be_asked_again(api: FakeApi, tmp_path: Path)
     run(api, tmp_path, *arguments)
     assert spec(api, "gpu-1")["retest"]["level"] == "extended"
     api.objects["nodeadmissions"]["gpu-1"]["status"]["retested"] = spec(api, "gpu-1")["retest"]["since"]
-    done = run(api, tmp_path, *arguments)
+    leads(api)
+    done = run(api, tmp_path, *arguments, "--wait", "0s")
     assert "retest asked for; it is tested when no pod with GPUs runs on it" in done.stdout
 
 
@@ -138,16 +147,36 @@ def test_mistakes_touch_nothing(options: list[str], says: str, api: FakeApi, tmp
 
 
 def test_what_follows_depends_on_the_node_and_on_the_pause(api: FakeApi, tmp_path: Path) -> None:
-    held = run(api, tmp_path, "node", "hold", "gpu-2", "--reason", "x").stdout
-    assert "it is quarantined and is not let in" in held
-    run(api, tmp_path, "node", "quarantine", "gpu-1", "--reason", "two")
-    assert (
-        "it stays in the quarantine that muster:admin"
-        in run(api, tmp_path, "node", "retest", "gpu-1", "--reason", "x").stdout
-    )
+    leads(api)
+
+    def ask(*words: str) -> str:
+        return run(api, tmp_path, "node", *words, "--wait", "0s").stdout
+
+    assert "it is quarantined and is not let in" in ask("hold", "gpu-2", "--reason", "x")
+    told = ask("hold", "gpu-1", "--until", "2031-01-01T00:00:00Z", "--reason", "x")
+    assert "within seconds no new pod is placed on it, until 2031-01-01T00:00:00Z; work that is on it goes on" in told
+    ask("quarantine", "gpu-1", "--reason", "two")
+    assert "it stays in the quarantine that muster:admin" in ask("retest", "gpu-1", "--reason", "x")
     api.put("configmaps", pause(who="ann", why="works"))
     told = json.loads(run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "y", "--json").stdout)
     assert told[0]["changed"] and told[0]["follows"].startswith("the fleet is paused")
+
+
+def test_a_hold_that_is_over_is_not_told_as_the_present_one(api: FakeApi, tmp_path: Path) -> None:
+    over = {"who": "bob", "why": "old", "since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
+    api.objects["nodeadmissions"]["gpu-1"]["spec"]["hold"] = over
+    released = run(api, tmp_path, "node", "release", "gpu-1", "--reason", "x").stdout
+    assert "there is nothing to release; the hold of bob ended at 2026-01-02T00:00:00Z" in released
+    assert "in place of" not in run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x").stdout
+
+
+def test_what_does_not_follow_in_the_time_is_said_and_the_exit_code_tells(api: FakeApi, tmp_path: Path) -> None:
+    leads(api)
+    api.objects["nodes"] = {}
+    done = run(api, tmp_path, "node", "quarantine", "gpu-1", "--reason", "x", "--wait", "1s")
+    assert done.exit_code == 3
+    assert "gpu-1: not done after 1 s; it is ready; look at `muster why gpu-1`" in done.stdout
+    assert json.loads(run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x", "--wait", "1s", "--json").stdout)
 
 
 def test_pause_and_resume_are_safe_to_run_twice(api: FakeApi, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.decide.core import TAKEN_OUT
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_page, status_text
 from gpu_burnin.fleet.monitoring.numbers import nothing
+from gpu_burnin.report import model
 from tests.support.fake_api import FakeApi
-from tests.support.fleet_samples import NAMES, admission, lease, pause
+from tests.support.fleet_samples import NAMES, admission, lease, node, pause
+from tests.support.sample_reports import faulty_8
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -27,6 +30,7 @@ def api() -> Iterator[FakeApi]:
     server.page = 3  # several pages
     for number in range(4):
         server.put("nodeadmissions", admission(f"gpu-{number}"))
+        server.put("nodes", node(f"gpu-{number}"))
     server.put("nodeadmissions", admission("gpu-10", "testing", next={"what": "test", "why": "new boot", "at": ""}))
     server.put("nodeadmissions", admission("gpu-11", "quarantined", code="XID_FATAL", message="XID 79 on GPU 3"))
     server.put("nodeadmissions", admission("gpu-12", "held", message="by muster:admin: spare"))
@@ -91,6 +95,12 @@ def test_a_leader_that_does_not_renew_is_none(renewed: str, says: str, api: Fake
     assert says in " ".join(status_text.render(read(api, tmp_path)).split())
 
 
+def test_a_lease_that_was_given_up_names_nobody(api: FakeApi, tmp_path: Path) -> None:
+    api.put("leases", lease("", "2026-11-22T11:59:57Z"))
+    told = " ".join(status_text.render(read(api, tmp_path)).split())
+    assert "no admitter works on this fleet; the last one left 3 s ago; look" in told
+
+
 def test_a_pause_is_told_with_who_and_why(api: FakeApi, tmp_path: Path) -> None:
     assert "PAUSED" not in status_text.render(read(api, tmp_path))
     api.put("configmaps", pause(who="ann", why="power works", until="2026-11-23T00:00:00Z"))
@@ -100,12 +110,82 @@ def test_a_pause_is_told_with_who_and_why(api: FakeApi, tmp_path: Path) -> None:
     assert "PAUSED" not in status_text.render(read(api, tmp_path)), "as the admitter, for which it is over"
 
 
-@pytest.mark.parametrize(("at", "told"), [("2026-11-22T11:59:30Z", True), ("2026-11-22T11:50:00Z", False), ("", False)])
-def test_a_brake_is_told_as_long_as_the_admitter_says_so(at: str, told: bool, api: FakeApi, tmp_path: Path) -> None:
+def alarm(api: FakeApi, at: str, name: str) -> None:
+    """The admitter's, of a node that it should take out."""
     metadata = {"name": "muster-admitter.1", "namespace": "muster-system"}
-    alarm = {"metadata": metadata, "reason": "MusterBrake", "message": "gpu-7 and others are not kept from work"}
-    api.put("events", {**alarm, "lastTimestamp": at})
+    told = {"metadata": metadata, "reason": "MusterBrake", "message": f"{name} and others are not kept from work"}
+    api.put("events", {**told, "lastTimestamp": at})
+
+
+def test_a_brake_is_told_as_long_as_the_ledger_says_so_and_not_a_moment_longer(api: FakeApi, tmp_path: Path) -> None:
+    """The alarm is repeated each minute, so that the newest is there for a while after the last reason for it."""
+    waits = {"what": TAKEN_OUT, "why": "the share, 1 of 3 nodes, is reached", "at": "2026-11-22T12:00:30Z"}
+    api.put("nodeadmissions", admission("gpu-1", code="XID_FATAL", message="gpu-1: XID 79 on GPU 3", next=waits))
+    alarm(api, "2026-11-22T11:59:30Z", "gpu-1")
+    fleet = read(api, tmp_path)
+    told = " ".join(status_text.render(fleet).split())
+    assert "BRAKE: gpu-1 should be kept from work and is not: the share, 1 of 3 nodes, is reached" in told
+    assert fleet.states["braked"] == 1 and fleet.waiting[0].name == "gpu-1" and fleet.waiting[0].needs_person
+    assert "gpu-1 braked 2026-11-21 10:00 XID_FATAL: XID 79 on GPU 3" in told
+    api.put("nodeadmissions", admission("gpu-1"))
+    assert "BRAKE" not in status_text.render(read(api, tmp_path))
+
+
+@pytest.mark.parametrize(("at", "told"), [("2026-11-22T11:59:30Z", True), ("2026-11-22T11:50:00Z", False), ("", False)])
+def test_a_brake_of_a_node_without_ledger_is_told_by_the_alarm(
+    at: str, told: bool, api: FakeApi, tmp_path: Path
+) -> None:
+    api.put("nodes", node("gpu-7"))
+    alarm(api, at, "gpu-7")
     assert ("BRAKE: gpu-7 and others" in status_text.render(read(api, tmp_path))) is told
+
+
+def test_nodes_that_take_no_work_are_not_counted_as_ready(api: FakeApi, tmp_path: Path) -> None:
+    """By the ledger all of them are: behind a pause, or for what is not the admitter's to say."""
+    waits = {"what": "taken from work", "why": "the fleet is paused: ann: power works", "at": ""}
+    taints = {name: [{"key": f"muster.dev/{name}", "effect": "NoSchedule"}] for name in ("maintenance", "preflight")}
+    api.put("nodeadmissions", admission("gpu-0", code="PASS", next=waits))
+    api.put("nodes", node("gpu-1", ready="False"))
+    api.put("nodes", node("gpu-2", unschedulable=True))
+    api.put("nodes", node("gpu-3", taints=taints["maintenance"]))
+    api.put("nodes", node("gpu-5", taints=taints["preflight"]))
+    api.put("nodes", {"metadata": {"name": "system-1"}, "spec": {}})
+    api.put("nodeadmissions", admission("gpu-6"))
+    fleet = read(api, tmp_path)
+    states = {row.name: row.state for row in fleet.rows}
+    assert {name: states.get(name) for name in ("gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-5", "gpu-6")} == {
+        "gpu-0": "braked", "gpu-1": "lost", "gpu-2": "cordoned", "gpu-3": "maintenance", "gpu-5": "unlisted",
+        "gpu-6": "lost",
+    }  # fmt: skip
+    assert "system-1" not in states and sum(fleet.states.values()) == len(fleet.rows) == 9
+    needed = [row.needs_person for row in fleet.waiting]
+    assert needed == sorted(needed, reverse=True), "what needs a person stands first"
+    assert "BRAKE" not in status_text.render(fleet), "it is paused, which is said by itself"
+    assert status_page.render(fleet, nothing()).count("there is no Node object") == 1
+
+
+def test_a_node_whose_first_burn_in_failed_needs_a_person(api: FakeApi, tmp_path: Path) -> None:
+    """The cluster never heard of it: the controller's report tells."""
+    api.put("nodeadmissions", admission("gpu-8", "new", code="NODE_ABSENT", proofs={}, since="2026-11-22T11:00:00Z"))
+    api.put("nodeadmissions", admission("gpu-9", "new", code="NODE_ABSENT", proofs={}, since="2026-11-22T07:00:00Z"))
+    folder = tmp_path / "reports/gpu-8"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_bytes(model.to_bytes(faulty_8()[0]))
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
+    rows = {row.name: row for row in admissions.read(kube, NAMES, NOW, tmp_path / "reports").rows}
+    assert rows["gpu-8"].state == "rejected" and rows["gpu-8"].needs_person
+    assert "its burn-in told FAIL" in rows["gpu-8"].message and rows["gpu-8"].code
+    assert rows["gpu-9"].state == "absent" and rows["gpu-9"].needs_person, "no burn-in takes so long"
+    known = {row.name: row for row in admissions.read(kube, NAMES, NOW).rows}
+    assert known["gpu-8"].state == "new" and not known["gpu-8"].needs_person
+
+
+def test_an_ask_that_is_over_or_done_is_not_shown_as_one(api: FakeApi, tmp_path: Path) -> None:
+    over = {"who": "ann", "why": "x", "since": "2026-11-21T11:00:00Z", "until": "2026-11-21T12:00:00Z"}
+    done = {"who": "ann", "why": "x", "since": "2026-11-21T11:00:00Z"}
+    item = admission("gpu-12", "held", retested=done["since"])
+    api.put("nodeadmissions", {**item, "spec": {"hold": over, "quarantine": done, "retest": done}})
+    assert next(row for row in read(api, tmp_path).rows if row.name == "gpu-12").asks == ("quarantine",)
 
 
 def test_a_state_of_a_newer_version_and_no_status_are_told(api: FakeApi, tmp_path: Path) -> None:
@@ -153,7 +233,7 @@ def test_following_shows_each_change_once(api: FakeApi, tmp_path: Path) -> None:
     api.put("nodeadmissions", admission("gpu-0", "suspect"))
     assert next(shown).states["ready"] == 3
     api.remove("nodeadmissions", "gpu-0")
-    assert len(next(shown).rows) == 6
+    assert next(shown).states["unlisted"] == 1, "its Node is still there"
     api.put("configmaps", pause(who="ann", why="works"))
     assert next(shown).pause == {"who": "ann", "why": "works"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_figures, status_map, status_page
+from gpu_burnin.fleet.cluster.rows import row as row_of
 from gpu_burnin.fleet.monitoring import numbers
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Host, Numbers
 from tests.support.fake_api import FakeApi
 from tests.support.fake_prometheus import FakePrometheus, firing, series, told
-from tests.support.fleet_samples import admission, lease
+from tests.support.fleet_samples import admission, lease, node
 from tests.support.page_reader import Parsed, problems
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -35,6 +39,7 @@ def api() -> Iterator[FakeApi]:
     server = FakeApi()
     for number in range(4):
         server.put("nodeadmissions", admission(f"gpu-{number}"))
+        server.put("nodes", node(f"gpu-{number}"))
     server.put("nodeadmissions", admission("gpu-4", "quarantined", code="XID_FATAL", message="XID 79 on GPU 3"))
     server.put("leases", lease("api-1", "2026-11-22T11:59:58.000000Z"))
     server.objects["events"] = {}
@@ -48,7 +53,7 @@ def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
 
 
 def fleet(fake: FakePrometheus, *items: dict[str, Any]) -> admissions.Snapshot:
-    rows = tuple(map(admissions.row, items or [admission(f"gpu-{number}") for number in range(5)]))
+    rows = tuple(row_of(one, fake.at) for one in items or [admission(f"gpu-{number}") for number in range(5)])
     return admissions.Snapshot(rows, admissions.Leader("api-1", 1.0, True), None, fake.at, "https://k8s:6443")
 
 
@@ -136,7 +141,7 @@ def test_texts_from_elsewhere_stay_texts(fake: FakePrometheus) -> None:
 
 
 def test_each_node_is_in_its_place_once_and_colour_is_not_alone() -> None:
-    rows = [admissions.row(admission(f"gpu-{n}", "quarantined" if n == 3 else "ready")) for n in range(120)]
+    rows = [row_of(admission(f"gpu-{n}", "quarantined" if n == 3 else "ready"), NOW) for n in range(120)]
     hosts = {row.name: Host(row.name != "gpu-5", {"rack": f"r{int(row.name[4:]) // 16}"}) for row in rows[:32]}
     found = status_map.places(rows, hosts)
     assert [(place.name, place.nodes) for place in found] == [
@@ -149,7 +154,7 @@ def test_each_node_is_in_its_place_once_and_colour_is_not_alone() -> None:
 
 
 def test_a_dark_place_comes_first() -> None:
-    rows = [admissions.row(admission(f"gpu-{n}", "quarantined" if n < 2 else "ready")) for n in range(6)]
+    rows = [row_of(admission(f"gpu-{n}", "quarantined" if n < 2 else "ready"), NOW) for n in range(6)]
     hosts = {f"gpu-{n}": Host(n not in (0, 4, 5), {"rack": f"r{n // 2}"}) for n in range(6)}
     assert [place.name for place in status_map.places(rows, hosts)] == ["r2", "r0", "r1"]
 

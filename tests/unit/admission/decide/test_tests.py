@@ -70,6 +70,12 @@ def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
     ]
 
 
+def test_a_choice_of_the_schedule_is_served_by_the_answer_that_has_just_come() -> None:
+    found = seen(changed(asked(statement=RESULT), test="quick"), DONE)
+    assert told(found) == ("ready", "PASS", set(), True, None)
+    assert found.decision.status.request is None
+
+
 def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
     found = seen(asked(statement=replace(RESULT, verdict=Verdict.FAIL)), DONE)
     assert told(found) == (

@@ -87,6 +87,13 @@ def test_boots_people_and_first_joins_take_no_place(
     assert granted(brakes, Brake.GATE, "n19") == [True]
 
 
+def test_an_ask_that_is_over_frees_its_place_no_longer(brakes: Brakes, records: Records) -> None:
+    over = {"hold": {"who": "x", "until": "2026-01-01T00:00:00Z"}}
+    for number in range(4):
+        put(records, f"n{number:02}", "quarantined", over, accepted=ACCEPTED)
+    assert brakes.gated() == 4 and granted(brakes, Brake.GATE, "n19") == [False]
+
+
 def test_old_evidence_has_a_smaller_share_within_the_larger(brakes: Brakes, records: Records) -> None:
     assert granted(brakes, Brake.EXPIRE, "n00", "n01") == [True, False]
     put(records, "n00", "expiring", accepted=ACCEPTED)

@@ -420,6 +420,10 @@ def test_somebodys_hold_stays_as_it_is(site: Site) -> None:
     site.admission["spec"]["hold"] = {"who": "bert", "why": "mine", "since": "s"}
     site.repair().hold(look(), "why")
     assert site.admission["spec"]["hold"]["who"] == "bert"
+    # One that is over holds nothing.
+    site.admission["spec"]["hold"]["until"] = "2020-01-01T00:00:00Z"
+    site.repair().hold(look(), "why")
+    assert site.admission["spec"]["hold"]["who"] == "anna"
 
 
 def test_the_machine_is_known_from_its_report_when_it_does_not_answer(site: Site) -> None:

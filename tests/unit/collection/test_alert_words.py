@@ -1,0 +1,31 @@
+"""What alerts say: also while they are pending, so that none may claim the time for which it waits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+RULES = Path(__file__).parents[3] / "roles/fleet_monitoring/files/rules"
+ALERTS = {
+    rule["alert"]: rule
+    for path in sorted(RULES.glob("*.yml"))
+    for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+}
+WORDS = {"m": r"(a|one|{n}) minutes?", "h": r"(an|one|{n}) hours?", "d": r"(a|one|{n}) days?"}
+
+
+@pytest.mark.parametrize("name", [name for name, rule in ALERTS.items() if "for" in rule])
+def test_a_pending_alert_does_not_say_that_it_has_lasted(name: str) -> None:
+    rule = ALERTS[name]
+    number, unit = re.fullmatch(r"(\d+)([smhd])", rule["for"]).groups()  # type: ignore[union-attr]
+    if unit not in WORDS:
+        return
+    span = WORDS[unit].replace("{n}", number)
+    # A time that the expression itself asks for has passed by then.
+    summary = rule["annotations"]["summary"]
+    assert not re.search(rf"\b(been|was|were)\b[^.:]*\b{span}\b", summary), summary
