@@ -18,6 +18,7 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
+from gpu_burnin.admission.silence import words
 from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.names import Names
@@ -297,7 +298,9 @@ class KubeApi:
         return ApiError(f"{sentence}; {_fix(status)}", status)
 
     def _silent(self, what: str, error: Exception) -> ApiError:
-        return ApiError(f"{self.server}: cannot {what}: {error}; check that the API servers and their balancer answer")
+        return ApiError(
+            f"{self.server}: cannot {what}: {words(error)}; check that the API servers and their balancer answer"
+        )
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -54,10 +54,14 @@ class Warned:
 
 @dataclass(frozen=True)
 class Asked:
-    """A burn-in that the admitter asks for (annotation DOMAIN/request)."""
+    """A burn-in that the admitter asks for (annotation DOMAIN/request).
+
+    Its number has to be above `after`, the highest that the ledger knows of the node: no lower one counts there.
+    """
 
     id: str
     level: str
+    after: int = field(default=0, metadata={JSON_NAME: "afterSequence", OMIT_DEFAULT: True})
 
 
 @dataclass(frozen=True)

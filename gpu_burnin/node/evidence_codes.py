@@ -24,8 +24,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "EVIDENCE_REPLAYED": (
         "Newer evidence of this node has been seen",
-        "Publish the newest with gpu-burnin publish on the node; if its state directory was lost, raise the number in "
-        "its file sequence above the one seen and test again.",
+        "Ask for a test, whose number begins above the one seen: muster node retest NODE --reason REASON. Where the "
+        "node still has newer evidence than it shows, gpu-burnin publish on it is enough.",
     ),
     "EVIDENCE_SKEW": (
         "The evidence is from the future",

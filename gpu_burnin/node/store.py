@@ -2,7 +2,8 @@
 
 The file `sequence` holds the number of the newest run that has begun. Only that run counts for the node: where it left
 no evidence (it is under way, it was killed, the disk failed), nothing older counts instead. A run with injected
-faults never counts for the node, and does not begin in this sense.
+faults never counts for the node, and does not begin in this sense. The file `sequence-floor` holds the highest number
+that the cluster knows of this node, where that is more: numbers go on above it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _LOCK_POLL_S = 0.05
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 # What JSON readers everywhere hold exactly.
 MAX_SEQUENCE = 1 << 53
+_FLOOR = "sequence-floor"
 
 
 def is_run_id(name: str) -> bool:
@@ -153,12 +155,36 @@ class Store:
             )
         return int(text)
 
+    def floor(self) -> int:
+        """The highest number that the cluster has told of, 0 for none: what cannot be read is told again."""
+        try:
+            text = read_text(self.root / _FLOOR, follow=False, errors="replace").strip()
+        except OSError:
+            return 0
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 16 else 0
+        return number if number < MAX_SEQUENCE - 1 else 0
+
+    def raise_floor(self, sequence: int) -> None:
+        """New runs get numbers above this one, never below those they would have had. Raises GpuBurninError."""
+        if not 0 <= sequence < MAX_SEQUENCE - 1:
+            raise GpuBurninError(f"{socket.gethostname()}: {sequence} is no number of a run")
+        if sequence <= max(self.floor(), self.counter()):
+            return
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(self.root / _FLOOR, f"{sequence}\n".encode("ascii"))
+        except OSError as error:
+            raise GpuBurninError(
+                f"{socket.gethostname()}: cannot write {self.root / _FLOOR} ({error.strerror}); look at the disk"
+            ) from error
+
     def new_run(self, now: datetime) -> RunDirectory:
         """Make the directory of a new run, and nothing else; call with the lock held.
 
-        Its number is above that of each run that has begun or is still here, so that a lost counter repeats none.
+        Its number is above that of each run that has begun or is still here, and above all that the cluster has told
+        of, so that a lost counter repeats none.
         """
-        sequence = 1 + max([self.counter(), *(run.sequence for run in self.runs())])
+        sequence = 1 + max([self.counter(), self.floor(), *(run.sequence for run in self.runs())])
         run_id = f"{now:%Y%m%dT%H%M%SZ}-{sequence:06d}"
         path = self.runs_dir / run_id
         path.mkdir(mode=0o700)

@@ -208,6 +208,41 @@ def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet
     assert why.rc in (0, 1) and "79" in why.out, why.out + why.err
 
 
+@pytest.mark.soak
+def test_a_brake_holds_back_nothing_that_a_person_asks(fleet: Fleet) -> None:
+    """Of three nodes one may be out: XID 79 takes gpu-2 out, and the same on gpu-1 is a person's to decide."""
+    with job(fleet, "under-brake", "gpu-1"):
+        fleet.must("gpu-2", XID_79)
+        wait_until("gpu-2 to be out", lambda: state(fleet, "gpu-2") == "quarantined", timeout_s=60)
+        fleet.must("gpu-1", XID_79)
+        wait_until(
+            "the brake to be told",
+            lambda: "share" in admission(fleet, "gpu-1")["status"]["next"]["why"],
+            timeout_s=60,
+        )
+        assert is_open(fleet, "gpu-1") and "BRAKE: gpu-1" in " ".join(muster(fleet, "status").out.split())
+        held = muster(fleet, "node", "hold", "gpu-1", "--reason", "looks at it")
+        assert held.rc == 0 and "done after" in held.out, held.out + held.err
+        assert not is_open(fleet, "gpu-1") and phase(fleet, "under-brake") == "Running"
+        why = " ".join(muster(fleet, "why", "gpu-1").out.split())
+        places = [why.index(text) for text in ("79", "held by", "share of nodes")]
+        assert places == sorted(places), why
+        out = muster(fleet, "node", "quarantine", "gpu-1", "--reason", "swap it")
+        assert out.rc == 0 and "muster.dev/quarantine:NoSchedule" in fleet.node_taints("gpu-1"), out.out + out.err
+        wait_until("its work to leave", lambda: phase(fleet, "under-brake") == "gone", timeout_s=60)
+    muster(fleet, "node", "release", "gpu-1", "--reason", "seen")
+    for node in ("gpu-1", "gpu-2"):
+        begun = now()
+        hosts.reboot(fleet.lab, node)
+        back_in_this_boot(fleet, node, begun)
+
+
+def is_open(fleet: Fleet, node: str) -> bool:
+    """Whether new pods may be placed on it."""
+    labels = fleet.get("node", node)["metadata"]["labels"]
+    return labels.get(READY) == "true" and "muster.dev/preflight:NoSchedule" not in fleet.node_taints(node)
+
+
 def test_a_node_that_reboots_is_back_by_itself_and_a_gpu_that_was_swapped_meanwhile_is_named(fleet: Fleet) -> None:
     before = json.dumps(admission(fleet, "gpu-2")["status"]["accepted"]["hardware"])
     begun = now()

@@ -49,10 +49,10 @@ def appearance(
     return Look(wanted, labels, annotations)
 
 
-def said(judged: Judged, course: Course) -> tuple[str, str, str]:
-    """Status, reason and message of the condition: True for a node that may take work, and for no other."""
+def said(judged: Judged, course: Course) -> tuple[str, str]:
+    """Status and reason of the condition: True for a node that may take work, and for no other."""
     bad = "False" if judged.verdict is VerdictLabel.FAIL else "Unknown"
-    return "True" if course.open else bad, course.stand.code, course.stand.message
+    return "True" if course.open else bad, course.stand.code
 
 
 def shut(node: Node, names: Names) -> Look:

@@ -35,6 +35,7 @@ from gpu_burnin.settings.names import ADMITTER_USER
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
 LET_IN, TAKEN_OUT, PAUSED = "let in", "taken from work", "the fleet is paused"
+_SINCE = "since it was let in last"
 # What a brake's leave is for.
 _LEAVE = {
     Brake.JOIN: LET_IN,
@@ -124,18 +125,18 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         stand,
         leaving.next or course.next,
         now,
-        _changed_since(facts, course),
+        _changed_since(facts) if let_in else "",
         request=course.flight.request,
         boot_tests=_boot_tests(facts, course.flight.request),
         leave=leaving.leave,
         accepted=_accepted(facts, judged) if let_in else facts.status.accepted,
     )
     look = appearance(facts, judged, course, calendar, leaving, status)
-    verified, reason, message = said(judged, course)
+    verified, reason = said(judged, course)
     return Decision(
         status=status,
         node_patch=node_patch(facts.node, look, our_taints(names)),
-        node_status_patch=condition_patch(facts.node, verified, reason, message, now),
+        node_status_patch=condition_patch(facts.node, verified, reason, status.message, now),
         needs=course.needs,
         evict=leaving.evict,
         told=leaving.told,
@@ -197,9 +198,11 @@ def _moved(
     leave: Leave | None = None,
 ) -> Status:
     """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
+    # What has changed of the hardware is said as long as this admission holds, not in the first look alone.
+    kept = status.message.startswith(f"{stand.message}; {_SINCE}") and not more
     moved = replace(
         status,
-        message=stand.message,
+        message=status.message if kept else stand.message,
         next=planned,
         request=request,
         boot_tests=boot_tests,
@@ -211,7 +214,7 @@ def _moved(
     time = stamp(now)
     who, message = stand.who or ADMITTER_USER, sentence(f"{stand.message}; {more}" if more else stand.message)
     step = Transition(time, str(status.state), str(stand.state), stand.code, message, who)
-    moved = replace(moved, state=stand.state, code=stand.code, since=time)
+    moved = replace(moved, state=stand.state, code=stand.code, since=time, message=message)
     newest = status.transitions[-1] if status.transitions else None
     if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
         return moved  # the begin of a maintenance window, which is told already
@@ -232,12 +235,12 @@ def _maintenance_told(status: Status, calendar: Windows, now: datetime) -> Statu
     return status
 
 
-def _changed_since(facts: Facts, course: Course) -> str:
+def _changed_since(facts: Facts) -> str:
     """What of the hardware is not as it was when the node was last let in, at the moment it is let in again."""
     old, statement = facts.status.accepted, facts.statement
-    if not course.open or old is None or statement is None or old.hardware_sha256 == statement.hardware_sha256:
+    if old is None or statement is None or old.hardware_sha256 == statement.hardware_sha256:
         return ""
-    return f"since it was let in last: {difference(old.hardware, facts.evidence.hardware) or UNNAMED}"
+    return f"{_SINCE}: {difference(old.hardware, facts.evidence.hardware) or UNNAMED}"
 
 
 def _accepted(facts: Facts, judged: Judged) -> Accepted:

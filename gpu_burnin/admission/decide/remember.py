@@ -67,8 +67,8 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
     if statement.sequence <= seen and not same:
         message = (
             f"{name}: the evidence has sequence {statement.sequence}, but {seen} of this node has been seen "
-            f"with another report; run gpu-burnin run on it (if its state directory was lost: write {seen} into "
-            "/var/lib/gpu-burnin/sequence first)"
+            f"with another report; ask for a test, whose number begins above {seen}: muster node retest {name} "
+            "--reason REASON"
         )
         return replace(evidence, code="EVIDENCE_REPLAYED", message=message)
     return evidence

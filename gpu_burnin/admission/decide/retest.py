@@ -155,7 +155,7 @@ def request_of(facts: Facts, wanted: Wish) -> Request:
 
 def request_annotation(request: Request) -> str:
     """What the agent reads on its Node."""
-    return note_text(Asked(request.id, request.level))
+    return note_text(Asked(request.id, request.level, request.after_sequence))
 
 
 def is_sent(facts: Facts, request: Request) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import Answer, NoteError, read_request
+from gpu_burnin.node.agent_note import Answer, Asked, NoteError, read_request
+from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.system import System
 from gpu_burnin.settings.config import ALWAYS, LEVELS, NEVER, Config
@@ -25,8 +26,8 @@ class Requests:
     def __init__(self, config: Config, memory: Memory, system: System, ask: Callable[[], None]) -> None:
         self._config, self._memory, self._system, self._ask = config, memory, system, ask
         self._look_s = 0.0
-        # A request that waits for a fresh reading of NVML: id, level, since when (monotonic).
-        self._waiting: tuple[str, str, float] | None = None
+        # A request that waits for a fresh reading of NVML, and since when (monotonic).
+        self._waiting: tuple[Asked, float] | None = None
         self._refused_text: str | None = None
 
     def take(self, text: str | None, now_s: float) -> str:
@@ -43,12 +44,12 @@ class Requests:
             self._refused_text = text
             return f"a request cannot be read: {error}"
         answer = self._memory.kept.answer
-        if (answer is not None and answer.id == asked.id) or (self._waiting and self._waiting[0] == asked.id):
+        if (answer is not None and answer.id == asked.id) or (self._waiting and self._waiting[0].id == asked.id):
             return ""
         if asked.level not in LEVELS:
             self._answer(asked.id, REFUSED, f"there is no level {asked.level[:40]!r}")
             return f"request {asked.id[:40]} is refused: it asks for an unknown level"
-        self._waiting = (asked.id, asked.level, now_s)
+        self._waiting = (asked, now_s)
         self._ask()
         return ""
 
@@ -58,14 +59,14 @@ class Requests:
         `trouble` is why NVML cannot be read, "" when it can. A sentence for the journal, "" for nothing new.
         """
         if self._waiting is not None:
-            fresh = vitals if vitals is not None and vitals.at_s > self._waiting[2] else None
+            fresh = vitals if vitals is not None and vitals.at_s > self._waiting[1] else None
             if fresh is None and not trouble:
-                if now_s - self._waiting[2] < _NVML_DEADLINE_S:
+                if now_s - self._waiting[1] < _NVML_DEADLINE_S:
                     return ""
-                request, self._waiting = self._waiting[0], None
+                request, self._waiting = self._waiting[0].id, None
                 return self._refuse(request, f"NVML has not answered for {_NVML_DEADLINE_S:.0f} s: reboot the node")
             self._look_s = now_s + _LOOK_S
-            return self._serve(*self._waiting[:2], fresh)
+            return self._serve(self._waiting[0], fresh)
         answer = self._memory.kept.answer
         if answer is None or answer.state != RUNNING or now_s < self._look_s:
             return ""
@@ -75,8 +76,8 @@ class Requests:
             return f"the burn-in of request {answer.id} has ended"
         return ""
 
-    def _serve(self, request: str, level: str, vitals: Vitals | None) -> str:
-        self._waiting = None
+    def _serve(self, asked: Asked, vitals: Vitals | None) -> str:
+        self._waiting, request, level = None, asked.id, asked.level
         # Without NVML no process can be seen, but no burn-in touches a GPU either: its verdict says what is wrong.
         busy = sorted({pid for gpu in (vitals.gpus if vitals else ()) for pid in gpu.pids or ()})
         if busy:
@@ -84,6 +85,8 @@ class Requests:
         try:
             if self._system.burnin().running:
                 return self._refuse(request, "busy: a burn-in is under way")
+            # Numbers begin anew on a node that lost its state directory, and the ledger refuses those below its own.
+            Store(self._config.state_dir).raise_floor(asked.after)
             # On the disk first: an agent that is killed here must not start it again.
             self._answer(request, RUNNING)
             # Nobody has granted this node a turn for its power waves.

@@ -27,6 +27,9 @@ def fake() -> Iterator[FakePrometheus]:
     server.close()
 
 
+_EMPTY = {"status": "success", "data": {"resultType": "matrix", "result": []}}
+
+
 def where(fake: FakePrometheus) -> Monitoring:
     return Monitoring(fake.address, fake.address)
 
@@ -46,6 +49,20 @@ def test_all_is_read_in_few_questions(fake: FakePrometheus) -> None:
     asked = [query["query"][0] for _, query in fake.asked if "query" in query]
     assert sum("muster:" not in query for query in asked) == 1
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_young_fleet_has_the_trend_of_a_day_and_nobody_says_that_there_are_no_states(
+    fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded for less than the step of the longer trend, it has no value there."""
+    answer = fake.answer
+    monkeypatch.setattr(
+        fake, "answer", lambda path, query: _EMPTY if query.get("step") == ["7200"] else answer(path, query)
+    )
+    found = read(fake)
+    assert found.problems == () and [trend.period for trend in found.trends] == ["24 h"]
+    monkeypatch.setattr(fake, "answer", lambda path, query: _EMPTY if "step" in query else answer(path, query))
+    assert "has recorded no states of nodes in the last 30 d" in " ".join(read(fake).problems)
 
 
 def test_an_alert_is_told_once_and_who_hears_nothing_of_it_is_told(fake: FakePrometheus) -> None:

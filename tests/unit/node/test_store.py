@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.store import EVIDENCE, NoResult, Store
+from gpu_burnin.node.store import EVIDENCE, MAX_SEQUENCE, NoResult, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import write_atomic
 from tests.support.clocks import PATIENCE_S
@@ -31,6 +31,21 @@ def test_directories_are_private(store: Store) -> None:
         run = store.new_run(NOW)
     for path in (store.root, store.runs_dir, run.path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_numbers_go_on_above_what_the_cluster_knows_though_the_directory_was_lost(store: Store) -> None:
+    store.raise_floor(57)
+    with store.locked():
+        run = store.new_run(NOW)
+        assert run.sequence == 58
+        store.begin(run)
+    store.raise_floor(12)
+    with store.locked():
+        assert store.new_run(NOW).sequence == 59, "never below what they would have been"
+    with pytest.raises(GpuBurninError, match="is no number of a run"):
+        store.raise_floor(MAX_SEQUENCE)
+    (store.root / "sequence-floor").write_text("x" * 99)
+    assert store.floor() == 0
 
 
 def test_the_mode_of_a_directory_that_was_there_stays(store: Store) -> None:

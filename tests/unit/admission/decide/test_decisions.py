@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, node_ttl_s, trim_node
-from gpu_burnin.admission.record import Accepted, Hardware, Identity, Use
+from gpu_burnin.admission.record import Accepted, Ask, Hardware, Identity, Use
 from gpu_burnin.admission.view import Brake, Evidence, Pod, Rules, View
-from gpu_burnin.node.agent_note import AgentNote
+from gpu_burnin.node.agent_note import AgentNote, read_request
 from gpu_burnin.settings.names import Names
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, make_node
@@ -117,6 +117,28 @@ def test_a_rebooted_node_is_admitted_with_a_new_pass_only() -> None:
     assert not seen(out).ready
     back = seen(changed(out, statement=replace(PASSED, boot_id=BOOT2, sequence=6)))
     assert back.ready and back.decision.status.accepted and back.decision.status.accepted.boot_id == BOOT2
+
+
+def test_what_has_changed_of_the_hardware_stands_in_the_status_as_long_as_the_admission() -> None:
+    new = {**HARDWARE, "gpus": [["GPU-c", "3", "96.0"], ["GPU-b", "2", "96.0"]]}
+    passed = replace(PASSED, boot_id=BOOT2, sequence=6, hardware_sha256="7" * 64)
+    out = settled(ready_view(boot=BOOT2, agent=AgentNote(BOOT2)))
+    back = settled(changed(out, statement=passed, hardware=new))
+    for view in (back, settled(back, HOUR)):
+        assert view.record is not None
+        assert "since it was let in last: " in view.record.status.message and "GPU-c" in view.record.status.message
+        assert gpu_verified(view)["message"] == view.record.status.message
+    later = settled(changed(back, statement=replace(passed, sequence=7), hardware=new))
+    assert later.record is not None and "let in last" not in later.record.status.message
+
+
+def test_old_evidence_that_is_refused_names_the_command_that_works() -> None:
+    failed = settled(make_view(replace(PASSED, sequence=6, verdict=Verdict.FAIL)))
+    message = seen(changed(failed, statement=PASSED)).decision.status.message
+    assert "muster node retest gpu-1" in message and "begins above 6" in message
+    asked = seen(changed(failed, statement=PASSED, spec={"retest": Ask("ann", "x", "2026-11-21T11:59:00Z")})).after
+    sent = seen(asked, NOW + timedelta(seconds=RULES.settle_s))
+    assert read_request(sent.request).after == 6
 
 
 def test_an_old_pass_does_not_replace_a_newer_fail() -> None:

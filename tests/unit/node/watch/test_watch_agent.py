@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -445,6 +445,16 @@ class TestRequests:
         bench.system.running = False
         bench.tick(10.0)
         assert self.answer(bench) == Answer("r1", "done")
+
+    def test_a_request_raises_the_number_of_a_node_that_lost_its_state(self, bench: Bench) -> None:
+        bench.gpus(healthy())
+        bench.node(request=note_text(Asked("r1", "quick", after=57)))
+        bench.tick()
+        bench.gpus(healthy())
+        bench.tick()
+        store = Store(bench.config.state_dir)
+        with store.locked():
+            assert store.new_run(datetime.now(UTC)).sequence == 58
 
     def test_a_request_is_served_once_also_by_a_new_process(self, bench: Bench) -> None:
         for _ in range(2):
