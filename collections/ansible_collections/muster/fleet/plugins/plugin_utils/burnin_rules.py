@@ -25,21 +25,21 @@ def burnin_rules() -> tuple[RoleRule, ...]:
 def _reader(name: str, one: Option) -> Callable[[Any], Iterable[Finding]]:
     """What the setting's reader refuses of a text; the role's argument_specs see to other types, and convert them."""
 
-    def problem(document: Any, prefix: str, shown: object) -> Iterable[Finding]:
+    def problem(document: Any, prefix: str) -> Iterable[Finding]:
         try:
             read(Config, document)
         except OptionError as error:
             said = str(error).removeprefix(f"{one.key}{prefix} ")
-            yield f"{name}{prefix} {said}, not {shown!r}", f"correct {name}"
+            yield f"{name}{prefix} {said}", f"correct {name}"
 
     def check(value: Any) -> Iterable[Finding]:
         if one.section is None:
             if isinstance(value, str) and one.kind is not None and one.kind.ansible == {"type": "str"}:
-                yield from problem({one.key: value}, "", value)
+                yield from problem({one.key: value}, "")
         elif isinstance(value, Mapping):
             for key, part in value.items():
                 if isinstance(part, str) and _is_text(one.section, str(key)):
-                    yield from problem({one.key: {key: part}}, f".{key}", part)
+                    yield from problem({one.key: {key: part}}, f".{key}")
 
     return check
 
