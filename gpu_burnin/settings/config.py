@@ -243,7 +243,7 @@ class Config:
 def load_config(path: Path | None = None) -> Config:
     """The configuration at `path` (default /etc/gpu-burnin/config.yaml, which may be missing).
 
-    Raises GpuBurninError (exit 2) that names file, line and key, and what is wrong.
+    Raises GpuBurninError (exit 2) that names file, line and key, and what is wrong, a line for each mistake.
     """
     from gpu_burnin.system import yaml_text
     from gpu_burnin.system.files import read_text
@@ -264,4 +264,5 @@ def load_config(path: Path | None = None) -> Config:
     try:
         return read(Config, {} if document is None else document)
     except OptionError as error:
-        raise GpuBurninError(f"{chosen}:{lines.get(error.key, 1)}: {error}") from error
+        mistakes = sorted((error, *error.further), key=lambda one: lines.get(one.key, 1))
+        raise GpuBurninError("\n".join(f"{chosen}:{lines.get(one.key, 1)}: {one}" for one in mistakes)) from error

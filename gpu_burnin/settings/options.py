@@ -18,14 +18,20 @@ from gpu_burnin.settings.durations import FORM, parse_duration, write_duration
 _T = TypeVar("_T")
 # No machine has a million GPUs or links; a size in bytes may have more.
 _MOST = 1 << 62
+# Of a wrong value, so many characters are shown.
+_SHOWN = 60
 
 
 class OptionError(ValueError):
-    """A setting that cannot be one; the message names its key and what it must be. `key` is written with dots."""
+    """A setting that cannot be one; the message names its key and what it must be. `key` is written with dots.
 
-    def __init__(self, key: str, message: str) -> None:
+    `further` are the other mistakes of the same document.
+    """
+
+    def __init__(self, key: str, message: str, further: tuple[OptionError, ...] = ()) -> None:
         super().__init__(message)
         self.key = key
+        self.further = further
 
 
 @dataclass(frozen=True)
@@ -190,25 +196,44 @@ def options_of(settings: type) -> dict[str, Option]:
 
 
 def read(settings: type[_T], document: object, prefix: str = "") -> _T:
-    """The settings of a parsed document; what is null or empty is not set. Raises OptionError that names the key."""
+    """The settings of a parsed document; what is null or empty is not set. Raises OptionError that names the key.
+
+    With several mistakes, the first has the others.
+    """
     known = options_of(settings)
     if not isinstance(document, Mapping):
         raise OptionError(prefix, f"{prefix or 'the file'} must be a mapping of keys to values ({', '.join(known)})")
     found: dict[str, Any] = {}
+    mistakes: list[OptionError] = []
     for key, one in known.items():
         value, where = document.get(key), f"{prefix}.{key}" if prefix else key
         if value is None or (value in ("", []) and one.kind is not None and one.kind.empty_is_unset):
             continue
         if one.section is not None:
-            found[one.name] = one.convert(read(one.section, value, where))
+            try:
+                found[one.name] = one.convert(read(one.section, value, where))
+            except OptionError as error:
+                mistakes += [error, *error.further]
         else:
             assert one.kind is not None  # an option has a kind or is a section
             if problem := one.kind.problem(value):
-                raise OptionError(where, f"{where} must be {problem}")
-            found[one.name] = one.kind.convert(value)
+                mistakes.append(OptionError(where, f"{where} must be {problem}, not {_shown(value)}"))
+            else:
+                found[one.name] = one.kind.convert(value)
     for key in document:
-        known_option(settings, str(key), prefix)
+        try:
+            known_option(settings, str(key), prefix)
+        except OptionError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise OptionError(mistakes[0].key, str(mistakes[0]), tuple(mistakes[1:]))
     return settings(**found)
+
+
+def _shown(value: object) -> str:
+    """The value on a line, without what is beyond a line's length."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def known_option(settings: type, key: str, prefix: str = "") -> Option:

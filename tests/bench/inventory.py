@@ -143,6 +143,14 @@ def rows(root: Path, hosts: int, *, by_formula: bool = False) -> Iterator[Row]:
         yield Row(part, hosts, replace(cost, cpu_s=cost.cpu_s - read.cpu_s))
 
 
+def checked(root: Path, hosts: int) -> Row:
+    """The check alone, on a fleet of so many hosts whose addresses are listed."""
+    inventory = fleet(root / f"fleet-{hosts}", hosts, by_formula=False)
+    read = play(inventory, [_READ], "PLAY RECAP")
+    cost = play(inventory, [_CHECK], f"{hosts:,} hosts and ")
+    return Row("check it", hosts, replace(cost, cpu_s=cost.cpu_s - read.cpu_s))
+
+
 def table(found: Sequence[Row]) -> str:
     """The figures as text; the ratio is of a host's cost to that in the fleet of the size before."""
     lines = [f"{'':38} {'hosts':>6} {'play s':>8} {'CPU s':>7} {'CPU ms a host':>14} {'ratio':>6} {'peak MiB':>9}"]

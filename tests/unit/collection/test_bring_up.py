@@ -55,7 +55,7 @@ def test_a_newer_file_needs_a_restart(tmp_path: Path) -> None:
 def test_a_changed_unit_needs_a_restart() -> None:
     assert actions(Wanted("x.service"), a_unit(needs_reload=True)) == ["daemon-reload", "restart"]
     assert systemd_unit.decide(Wanted("x.service"), a_unit(needs_reload=True)).stale == (
-        "a removed drop-in of x.service",
+        "a file of x.service that systemd has not read, or that is gone",
     )
 
 

@@ -182,11 +182,10 @@ def test_units_are_written_after_packages_that_may_take_them_away(
 
     monkeypatch.setattr(parts, "ensure", ensure)
     host.packages, host.files = {"nvidia-container-toolkit-base": "1.20.1"}, {str(unit): "[Unit]\n# ours\n\n"}
-    # systemd has the package's unit, and does not say that there is another file now.
-    host.unit = replace(UNIT, files=(f"/usr/lib/systemd/system/{UNIT.name}",))
+    host.unit = replace(UNIT, needs_reload=True)
     assert host.look()["actions"][:3] == ["nvidia-container-toolkit-base", str(unit), "daemon-reload"]
     assert unit.read_text() == "[Unit]\n# ours\n" and host.asked == ["daemon-reload", "start"]
     monkeypatch.setattr(parts, "ensure", lambda *given, act: ())
     assert host.look()["actions"] == ["daemon-reload"], "of a run that was killed before it"
-    host.unit = replace(UNIT, files=(str(unit),))
+    host.unit = UNIT
     assert host.look()["actions"] == []

@@ -231,6 +231,31 @@ def test_the_run_ends_before_its_first_play(
     assert "PLAY" not in done.stdout
 
 
+@pytest.mark.slow
+def test_a_tag_that_nothing_has_ends_the_run(
+    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible alone runs nothing, and ends with 0, as if all were well."""
+    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
+    (tmp_path / "play.yml").write_text(
+        "- {hosts: all, gather_facts: false, tags: [preflight], tasks: [{ansible.builtin.meta: noop}]}\n"
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - block: [{ansible.builtin.debug: {msg: done}, tags: [deep]}]\n"
+    )
+
+    def said(tags: str) -> tuple[int, str]:
+        done = ansible_playbook("play.yml", "--tags", tags, inventory="hosts.yml")
+        return done.returncode, " ".join((done.stderr or done.stdout).split())
+
+    code, text = said("preflite")
+    assert code == 4
+    assert "--tags preflite is no tag of these plays, so that it would run nothing; did you mean preflight?" in text
+    code, text = said("preflight,x")
+    assert (code, "--tags x is no tag" in text, "the tags are deep, preflight" in text) == (4, True, True)
+    assert [said(tags)[0] for tags in ("preflight", "deep", "all", "untagged")] == [0, 0, 0, 0]
+
+
 def test_the_checkout_s_configuration_tells_bad_files() -> None:
     text = (Path(__file__).resolve().parents[3] / "ansible.cfg").read_text()
     assert "muster.fleet.inventory_files, muster.fleet.history\n" in text

@@ -98,6 +98,11 @@ def add(data: Data, host: str, *groups: str) -> None:
 Spoil = Callable[[Data], object]
 
 CASES: list[tuple[str, Spoil, str]] = [
+    (
+        "an IPv6 node",
+        lambda d: d.addresses.update({"gpu-1": "2001:db8::7"}),
+        "gpu-1: fleet_address 2001:db8::7 is IPv6, but the pod network routes IPv4 between nodes; give the node",
+    ),
     ("no etcd", lambda d: drop(d, "etcd", *GROUPS["etcd"]), "the group etcd has no host"),
     ("no events etcd", lambda d: d.groups.pop("etcd_events") and drop(d, "etcd"), "the group etcd_events has no"),
     ("no API server", lambda d: drop(d, "kube_apiserver", "api-1", "api-2"), "kube_apiserver has no host"),

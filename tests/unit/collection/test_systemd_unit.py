@@ -102,3 +102,81 @@ def test_the_last_words_are_the_unit_s_own(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert su.log_tail("x.service") == "Failed to start x"
     assert su.last_words("x.service", "/usr/bin/engine") == "Err: no GPU"
+
+
+class Folders:
+    """systemd's folders of unit files below a root, and what `systemctl show` says of one unit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.etc, self.lib = root / "etc/systemd/system", root / "usr/lib/systemd/system"
+        for folder in (self.etc, self.lib):
+            folder.mkdir(parents=True)
+        monkeypatch.setattr(su, "_FOLDERS", (str(self.etc), str(self.lib)))
+        self.fragment = self.lib / "x.service"
+        self.fragment.write_text("[Service]\nExecStart=/bin/true\n")
+        monkeypatch.setattr(su, "systemctl", lambda arguments: self.shown)
+
+    @property
+    def shown(self) -> str:
+        lines = [line for line in SHOW.splitlines() if not line.startswith(("FragmentPath", "MainPID", "DropInPaths"))]
+        return "\n".join([*lines, f"FragmentPath={self.fragment}"])
+
+    def link(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(self.lib / "x.service")
+
+
+def test_a_unit_file_that_goes_before_the_one_read_needs_a_reload(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Real systemd 252 says NeedDaemonReload=no of it, and a restart runs the package's program on."""
+    folders = Folders(monkeypatch, tmp_path)
+    assert not su.show("x.service").needs_reload
+    (folders.etc / "x.service").write_text("[Service]\nExecStart=/usr/local/bin/true\n")
+    assert su.show("x.service").needs_reload
+    folders.fragment = folders.etc / "x.service"
+    assert not su.show("x.service").needs_reload, "systemd has read it"
+    folders.fragment = Path("/run/systemd/transient/x.service")
+    assert not su.show("x.service").needs_reload, "this one goes before it"
+
+
+def test_an_alias_is_no_other_unit_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = Folders(monkeypatch, tmp_path)
+    folders.link(folders.etc / "alias.service")
+    assert not su.show("alias.service").needs_reload
+
+
+@pytest.mark.parametrize("key", ["WantedBy", "RequiredBy"])
+def test_an_alias_s_link_alone_starts_nothing_at_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    """Debian's chrony has Alias=chronyd.service: with this link alone `systemctl is-enabled` says enabled."""
+    folders = Folders(monkeypatch, tmp_path)
+    assert su.show("x.service").enabled, "no [Install] asks for a link"
+    folders.fragment.write_text(f"[Install]\nAlias=alias.service\n{key}=multi-user.target a@%i.target\n")
+    folders.link(folders.etc / "alias.service")
+    for name in ("x.service", "alias.service"):
+        assert not su.show(name).enabled
+    ending = {"WantedBy": "wants", "RequiredBy": "requires"}[key]
+    folders.link(folders.etc / f"multi-user.target.{ending}/x.service")
+    for name in ("x.service", "alias.service"):
+        assert su.show(name).enabled
+
+
+def test_a_link_of_this_boot_alone_is_not_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = Folders(monkeypatch, tmp_path)
+    folders.fragment.write_text("[Install]\nWantedBy=multi-user.target\n")
+    monkeypatch.setattr(su, "_FOLDERS", (str(folders.etc), str(folders.lib)))
+    monkeypatch.setattr(su, "_VOLATILE", str(folders.etc))
+    folders.link(folders.etc / "multi-user.target.wants/x.service")
+    assert not su.show("x.service").enabled
+
+
+def test_each_target_needs_its_link_and_an_instance_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = Folders(monkeypatch, tmp_path)
+    folders.fragment = folders.lib / "y@.service"
+    folders.fragment.write_text("[Install]\nWantedBy=a.target b.target\n")
+    folders.link(folders.lib / "a.target.wants/y@1.service")
+    assert not su.show("y@1.service").enabled
+    folders.link(folders.etc / "b.target.wants/y@1.service")
+    assert su.show("y@1.service").enabled

@@ -162,3 +162,21 @@ def test_mistakes_name_the_line(text: str, line: int, tmp_path: Path) -> None:
 def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(GpuBurninError, match="no such configuration file"):
         load_config(tmp_path / "none.yaml")
+
+
+def test_all_mistakes_are_told_with_their_values(tmp_path: Path) -> None:
+    path = write(tmp_path, "level: fast\nexpect: {gpus: many, mig: 3}\nwatch_poll: soon\nchekcs: []\n")
+    with pytest.raises(GpuBurninError) as caught:
+        load_config(path)
+    assert str(caught.value).replace(str(path), "F").splitlines() == [
+        "F:1: level must be one of quick, standard, extended, not 'fast'",
+        "F:2: expect.gpus must be a whole number of 1 or more, not 'many'",
+        "F:2: expect.mig must be true or false, not 3",
+        "F:3: watch_poll must be a duration such as 90s, 30m, 2h or 1d, not 'soon'",
+        "F:4: unknown key chekcs (did you mean checks?); remove it or correct its name",
+    ]
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    with pytest.raises(GpuBurninError, match=r"not 'x{56}\.\.\.$"):
+        load_config(write(tmp_path, f"level: {'x' * 200}\n"))

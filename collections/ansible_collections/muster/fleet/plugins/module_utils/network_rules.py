@@ -110,6 +110,7 @@ def shared_address(inventory: Inventory) -> Iterable[Problem]:
 def host_addresses(inventory: Inventory) -> Iterable[Problem]:
     """Addresses that are missing or none, are used twice, or lie in a range of pods or services."""
     owners: dict[object, list[str]] = defaultdict(list)
+    nodes = frozenset(inventory.members(*NODE_GROUPS))
     # Without ansible_host and fleet_address a host is known by its name (the default of fleet_address).
     without = [host for host in inventory.hosts if inventory.addresses.get(host) in (None, "", host)]
     if without:
@@ -132,6 +133,13 @@ def host_addresses(inventory: Inventory) -> Iterable[Problem]:
                     variable=_variable(inventory, host),
                 )
             continue
+        if address.version == 6 and host in nodes:
+            yield Problem(
+                f"fleet_address {address} is IPv6, but the pod network routes IPv4 between nodes",
+                "give the node an IPv4 address",
+                (host,),
+                variable=_variable(inventory, host),
+            )
         owners[address].append(host)
         for name in ("fleet_pod_cidr", "fleet_service_cidr"):
             network = network_of(inventory.fleet.get(name))

@@ -24,6 +24,25 @@ RESTART_OPTIONS: Mapping[str, Mapping[str, object]] = {
     "restart_after": {"type": "list", "elements": "path", "default": []},
 }
 
+# Where unit files lie, in the order of systemd.unit(5), and the folders whose units go before all of these.
+_FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+)
+_BEFORE = (
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+)
+# A link there ends with the boot.
+_VOLATILE = "/run/"
+# What [Install] may ask for, and the ending of the folders with its links.
+_LINKS = {"WantedBy": "wants", "RequiredBy": "requires", "UpheldBy": "upholds"}
+
 _PROPERTIES = (
     "LoadState",
     "ActiveState",
@@ -127,8 +146,47 @@ def modification_times(paths: Iterable[str]) -> dict[str, float]:
 def show(name: str) -> Unit:
     """Ask systemd. Raises FleetError when it cannot be reached."""
     text = systemctl(["show", "--property", ",".join(_PROPERTIES), "--", name])
-    pid = next((line[8:] for line in text.splitlines() if line.startswith("MainPID=")), "0")
-    return parse_show(name, text, _started_at(int(pid)) if pid != "0" else None)
+    shown = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    pid, fragment = shown.get("MainPID", "0"), shown.get("FragmentPath", "")
+    unit = parse_show(name, text, _started_at(int(pid)) if pid != "0" else None)
+    return replace(
+        unit,
+        enabled=unit.enabled and has_links(name, fragment),
+        needs_reload=unit.needs_reload or is_overtaken(name, fragment),
+    )
+
+
+def is_overtaken(name: str, fragment: str) -> bool:
+    """Whether systemd would read the unit from another file than from `fragment`, which it has read.
+
+    NeedDaemonReload tells of changes of the files that it has read, and of none in a folder that goes before theirs.
+    """
+    if str(Path(fragment).parent) in _BEFORE:
+        return False
+    first = next((path for folder in _FOLDERS if (path := Path(folder, name)).exists()), None)
+    return first is not None and (not fragment or first.resolve() != Path(fragment).resolve())
+
+
+def has_links(name: str, fragment: str) -> bool:
+    """Whether a boot starts the unit as its file's [Install] asks for.
+
+    UnitFileState is "enabled" where a link of an alias is left and those of the targets are gone.
+    """
+    try:
+        lines = Path(fragment).read_text(encoding="utf-8", errors="replace").splitlines() if fragment else []
+    except OSError:
+        lines = []
+    # The link of an instance has its name, that of an alias the name of its file.
+    linked = name if "@" in name else Path(fragment).name
+    wanted = [
+        f"{target}.{_LINKS[key.strip()]}"
+        for key, _, targets in (line.partition("=") for line in lines)
+        if key.strip() in _LINKS
+        for target in targets.split()
+        if "%" not in target
+    ]
+    kept = [folder for folder in _FOLDERS if not folder.startswith(_VOLATILE)]
+    return all(any(Path(folder, place, linked).is_symlink() for folder in kept) for place in wanted)
 
 
 def main_pid(name: str) -> int:
@@ -163,7 +221,8 @@ def decide(wanted: Wanted, unit: Unit) -> Decision:
         actions.append("enable")
     stale = stale_because(unit, wanted.restart_after)
     if unit.needs_reload and unit.started_at is not None and not stale:
-        stale = [f"a removed drop-in of {wanted.unit}"]  # what is gone has no time to compare
+        # What is gone, or what systemd has not read, has no time to compare.
+        stale = [f"a file of {wanted.unit} that systemd has not read, or that is gone"]
     if not unit.running:
         actions.append("start")
     elif wanted.restart and (stale or (wanted.restart_because and unit.started_at is not None)):

@@ -167,7 +167,7 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
         else:
             actions += found
     actions += _write(given["files"], act=act)
-    actions += _read_again((given["service"], given["watcher"]), given["files"], act=act)
+    actions += _read_again((given["service"], given["watcher"]), act=act)
     actions += systemd_unit.bring_up(systemd_unit.Wanted(unit=given["watcher"]), act=act).actions
     service = systemd_unit.show(given["service"])
     if not service.enabled:
@@ -216,11 +216,9 @@ def _write(texts: Mapping[str, str], *, act: bool) -> tuple[str, ...]:
     return files.apply(specs, folders, check=not act).changed_files
 
 
-def _read_again(units: Sequence[str], texts: Mapping[str, str], *, act: bool) -> list[str]:
-    """Have systemd read units anew that it has from elsewhere, such as from the package: of that it does not tell."""
-    shown = [systemd_unit.show(unit) for unit in units]
-    wanted = {path for path in texts if Path(path).name in units}
-    if not wanted - {path for unit in shown for path in unit.files} and not any(unit.needs_reload for unit in shown):
+def _read_again(units: Sequence[str], *, act: bool) -> list[str]:
+    """Have systemd read changed units again: neither a start nor an enabled watcher does that."""
+    if not any(systemd_unit.show(unit).needs_reload for unit in units):
         return []
     if act:
         systemd_unit.systemctl(["daemon-reload"])

@@ -10,12 +10,18 @@ from ansible.errors import AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, Finding, RoleRule
 from ansible_collections.muster.fleet.plugins.module_utils.role_specs import RoleSpec, missing_options, option_findings
 from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import closure
+from ansible_collections.muster.fleet.plugins.plugin_utils import burnin_rules
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, HostClass, Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables
 
 # The role that has variables and no tasks: its one set of options is for every play it is in.
 FLEET = "fleet"
+# The rules between variables of each role, and what the burn-in's own readers refuse.
+RULES: Mapping[str, tuple[RoleRule, ...]] = {
+    **ROLE_RULES,
+    burnin_rules.ROLE: (*ROLE_RULES[burnin_rules.ROLE], *burnin_rules.burnin_rules()),
+}
 # Hosts that are checked between two looks at the clock.
 BATCH = 250
 
@@ -136,7 +142,7 @@ class RoleCheck:
         present = scope.shared.keys() | scope.may_set
         for option in [*missing_options(options, present), *(option for option in options if option in present)]:
             self._add_option(name, option, options[option], scope)
-        for rule in ROLE_RULES.get(name, ()):
+        for rule in RULES.get(name, ()):
             self._add(
                 (name, rule.blamed, id(rule)), Inputs(scope, rule.variables), rule_judge(rule), self._rule_tell(rule)
             )

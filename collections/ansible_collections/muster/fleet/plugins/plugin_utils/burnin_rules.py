@@ -1,0 +1,57 @@
+"""The burn-in's settings, read on the controller by what reads them on the nodes, before any host is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding
+from ansible_collections.muster.fleet.plugins.module_utils.role_rules import RoleRule
+
+from gpu_burnin.checks import CHECK_NAMES
+from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.options import Option, OptionError, options_of, read
+
+ROLE = "gpu_burnin"
+
+
+def burnin_rules() -> tuple[RoleRule, ...]:
+    """A rule for each setting that is an option of the role."""
+    settings = {f"{ROLE}_{key}": one for key, one in options_of(Config).items() if one.role is not None}
+    names = RoleRule((f"{ROLE}_checks",), f"{ROLE}_checks", _check_names)
+    return (names, *(RoleRule((name,), name, _reader(name, one)) for name, one in settings.items()))
+
+
+def _reader(name: str, one: Option) -> Callable[[Any], Iterable[Finding]]:
+    """What the setting's reader refuses of a text; the role's argument_specs see to other types, and convert them."""
+
+    def problem(document: Any, prefix: str) -> Iterable[Finding]:
+        try:
+            read(Config, document)
+        except OptionError as error:
+            said = str(error).removeprefix(f"{one.key}{prefix} ")
+            yield f"{name}{prefix} {said}", f"correct {name}"
+
+    def check(value: Any) -> Iterable[Finding]:
+        if one.section is None:
+            if isinstance(value, str) and one.kind is not None and one.kind.ansible == {"type": "str"}:
+                yield from problem({one.key: value}, "")
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                if isinstance(part, str) and _is_text(one.section, str(key)):
+                    yield from problem({one.key: {key: part}}, f".{key}")
+
+    return check
+
+
+def _is_text(section: type, key: str) -> bool:
+    found = options_of(section).get(key)
+    return found is not None and found.kind is not None and found.kind.ansible == {"type": "str"}
+
+
+def _check_names(names: Any) -> Iterable[Finding]:
+    """The checks that there are: a run refuses any other name."""
+    listed = names.split(",") if isinstance(names, str) else names
+    unknown = [str(name) for name in listed if name not in CHECK_NAMES] if isinstance(listed, list) else []
+    if names and unknown:
+        yield f"{ROLE}_checks names {', '.join(unknown)}, which is no check", f"choose from {', '.join(CHECK_NAMES)}"
