@@ -28,7 +28,7 @@ HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a NodeAdmission what is asked of all of them at once. `asked_until`: until then a person asks, if any."""
+    """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does."""
 
     state: State
     code: str
