@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
+from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check, check_sizes
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, report
 
 GROUPS = {
@@ -59,8 +59,8 @@ class Data:
         }
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
-    def problems(self) -> list[Problem]:
-        return check(
+    def problems(self, rules: Callable[[Inventory], list[Problem]] = check) -> list[Problem]:
+        return rules(
             Inventory(
                 self.groups,
                 self.addresses,
@@ -346,3 +346,12 @@ def test_one_bmc_may_have_several_machines() -> None:
     data.bmc_addresses = {"gpu-1": "bmc.example.org", "gpu-2": "BMC.example.org"}
     data.bmc_systems = {"gpu-1": "1", "gpu-2": "2"}
     assert data.problems() == []
+
+
+def test_the_plan_sees_a_range_over_hosts() -> None:
+    data = Data()
+    data.fleet["fleet_pod_cidr"] = "10.0.0.0/8"
+    said = "fleet_address 10.20.0.1 lies in fleet_pod_cidr 10.0.0.0/8"
+    assert [said in [problem.message for problem in data.problems(rules)] for rules in (check, check_sizes)] == [
+        True
+    ] * 2

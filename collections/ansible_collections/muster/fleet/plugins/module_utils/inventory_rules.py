@@ -26,6 +26,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.network_rules import 
     fleet_ranges,
     host_addresses,
     host_placeholders,
+    hosts_in_ranges,
     planned_ranges,
     pod_ranges,
     shared_address,
@@ -49,7 +50,7 @@ SIMILAR = 0.8
 
 def check_sizes(inventory: Inventory) -> list[Problem]:
     """The problems of the rules about numbers and ranges alone, for an inventory that is still being written."""
-    rules = (group_sizes, fleet_ranges, pod_ranges, planned_ranges, planned_nodes)
+    rules = (group_sizes, fleet_ranges, hosts_in_ranges, pod_ranges, planned_ranges, planned_nodes)
     return [problem for rule in rules for problem in rule(inventory)]
 
 
@@ -68,6 +69,7 @@ def check(inventory: Inventory) -> list[Problem]:
         api_address,
         shared_address,
         host_addresses,
+        hosts_in_ranges,
         bmc_addresses,
         host_placeholders,
         pod_ranges,

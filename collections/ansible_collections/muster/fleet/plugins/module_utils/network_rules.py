@@ -108,7 +108,7 @@ def shared_address(inventory: Inventory) -> Iterable[Problem]:
 
 
 def host_addresses(inventory: Inventory) -> Iterable[Problem]:
-    """Addresses that are missing or none, are used twice, or lie in a range of pods or services."""
+    """Addresses that are missing or none, are used twice, or are a node's and IPv6."""
     owners: dict[object, list[str]] = defaultdict(list)
     nodes = frozenset(inventory.members(*NODE_GROUPS))
     # Without ansible_host and fleet_address a host is known by its name (the default of fleet_address).
@@ -141,15 +141,6 @@ def host_addresses(inventory: Inventory) -> Iterable[Problem]:
                 variable=_variable(inventory, host),
             )
         owners[address].append(host)
-        for name in ("fleet_pod_cidr", "fleet_service_cidr"):
-            network = network_of(inventory.fleet.get(name))
-            if network is not None and address in network:
-                yield Problem(
-                    f"fleet_address {address} lies in {name} {network}",
-                    "choose a range that holds no host",
-                    (host,),
-                    variable=name,
-                )
     for address, hosts in owners.items():
         if len(hosts) > 1:
             yield Problem(
@@ -158,6 +149,21 @@ def host_addresses(inventory: Inventory) -> Iterable[Problem]:
                 tuple(hosts),
                 variable=_variable(inventory, hosts[0]),
             )
+
+
+def hosts_in_ranges(inventory: Inventory) -> Iterable[Problem]:
+    """Hosts whose addresses lie in a range of pods or services."""
+    for name in ("fleet_pod_cidr", "fleet_service_cidr"):
+        network = network_of(inventory.fleet.get(name))
+        for host in inventory.hosts if network is not None else ():
+            address = address_of(inventory.addresses.get(host))
+            if network is not None and address is not None and address in network:
+                yield Problem(
+                    f"fleet_address {address} lies in {name} {network}",
+                    "choose a range that holds no host",
+                    (host,),
+                    variable=name,
+                )
 
 
 def bmc_addresses(inventory: Inventory) -> Iterable[Problem]:
