@@ -2,7 +2,8 @@
 
 Only what the nccl check needs. Layout and values are those of nccl.h 2.32.3; members of ncclConfig_t are only ever
 added at its end, and the library reads as much of it as it knows. Version, unique id and the symbols were tried
-against the library without a GPU; communicators have not yet been run on hardware.
+against the library without a GPU; communicators of one rank have run on hardware (docs/verified-hardware.md), and
+several ranks have not run on hardware.
 
 NCCL_ALGO is read each time a communicator is made (ncclGetEnv in the tuning model), so two communicators of one
 process can use two algorithms. NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE are read once a process
