@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_burnin.admission.decide.patches import our_taints
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.settings.names import LABEL_PREFIX, Names
 
@@ -16,7 +17,7 @@ class Marks:
     """
 
     def __init__(self, names: Names) -> None:
-        self._prefix = f"{names.domain}/"
+        self._taints = our_taints(names)
         self._left: dict[str, tuple[str, frozenset[str]]] = {}
 
     def left(self, node: Mapping[str, Any]) -> None:
@@ -53,6 +54,6 @@ class Marks:
         metadata = node["metadata"]
         taints = (node.get("spec") or {}).get("taints") or []
         labels = metadata.get("labels") or {}
-        marks = [f"taint {t['key']}:{t['effect']}" for t in taints if t["key"].startswith(self._prefix)]
+        marks = [f"taint {t['key']}:{t['effect']}" for t in taints if t["key"] in self._taints]
         marks += [f"label {key}={value}" for key, value in labels.items() if key.startswith(LABEL_PREFIX)]
         return str(metadata.get("uid", "")), frozenset(marks)
