@@ -24,6 +24,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
     commands.add_parser("image", help="make the hosts' root file system, print its directory")
+    commands.add_parser("prepare", help="have both of them: what all labs need before their hosts can start")
     commands.add_parser(
         "older", help="build Kubernetes of the minor before, for tests of upgrades, print its directory"
     )
@@ -41,6 +42,9 @@ def main() -> int:
             return 0
         if arguments.command == "image":
             print(ensure_image())
+            return 0
+        if arguments.command == "prepare":
+            prepare()
             return 0
         if arguments.command == "older":
             print(ensure_older())
