@@ -24,6 +24,10 @@ class Budgets:
     all_s: float
     cold_build_s: float = 0.0
 
+    def of(self, stage: str) -> float | None:
+        """CPU seconds of a stage; None where it has no budget. Caches that are empty have the time of a cold build."""
+        return CORES * self.cold_build_s if stage == CACHES else self.stages.get(stage)
+
     @property
     def given_s(self) -> float:
         """The sum of all of them."""
@@ -39,7 +43,7 @@ def read_budgets(path: Path = FILE) -> Budgets:
 
 def told(stage: str, used_s: float, budgets: Budgets) -> tuple[str, bool]:
     """How a stage stands to its budget, in words, and whether that is a failure."""
-    budget_s = CORES * budgets.cold_build_s if stage == CACHES else budgets.stages.get(stage)
+    budget_s = budgets.of(stage)
     if budget_s is None:
         return f"has no budget in {FILE.name}: give it one", True
     if used_s <= budget_s:

@@ -155,7 +155,7 @@ def _judge(found: Found, budgets: Budgets) -> Counts:
 
 def write_times(path: Path, took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Budgets | None) -> None:
     """Write what the stages took as they ended, with their budgets, and the costliest tests and scenarios."""
-    given = budgets.stages if budgets is not None else {}
+    given = {name: budget_s for name in took if budgets is not None and (budget_s := budgets.of(name)) is not None}
     stages = {
         name: cost.to_json() | ({"budget_cpu_s": given[name]} if name in given else {}) for name, cost in took.items()
     }

@@ -25,6 +25,8 @@ from tests.support.admission_helpers import BOOT, MACHINE, Signer, make_node
 from tests.support.fake_api import FakeApi
 
 NAMES = Names()
+# What a person asks of a node.
+ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
 WAIT_S = 20.0
 
 
@@ -72,6 +74,13 @@ class Fleet:
             NAMES.evidence: self.signer.annotation(node=name, **changes),
         }
         self.api.merge("nodes", name, {"metadata": {"annotations": annotations}})
+
+    def prove(self, *names: str) -> None:
+        """These nodes, provisioned, registered, and with the evidence of a pass."""
+        for name in names:
+            self.provision(name)
+            self.register(name)
+            self.publish(name)
 
     def ask(self, name: str, **asks: Any) -> None:
         """What a person writes in the spec."""

@@ -43,5 +43,6 @@ def test_a_budget_is_exceeded_from_its_tolerance_on() -> None:
 
 def test_filling_the_caches_may_take_its_minutes_of_both_cores() -> None:
     budgets = Budgets({"lab": 100.0}, {}, 100.0, cold_build_s=600.0)
+    assert (budgets.of(CACHES), budgets.of("lab"), budgets.of("other")) == (1200.0, 100.0, None)
     assert told(CACHES, 600.0 * CORES, budgets) == ("of 1200 CPU s", False)
     assert told(CACHES, 600.0 * CORES * TOLERATED + 1, budgets)[1] is True

@@ -6,28 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.types import Verdict
-from tests.support.admission_helpers import Signer
-from tests.support.admitter_helpers import NAMES, Fleet, until, working
+from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
 from tests.support.fake_api import FakeApi
-
-ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
-
-
-@pytest.fixture
-def fleet(api: FakeApi, signer: Signer) -> Fleet:
-    return Fleet(api, signer)
-
-
-def admitted(fleet: Fleet, *names: str) -> None:
-    """These nodes, provisioned, registered and proven."""
-    for name in names:
-        fleet.provision(name)
-        fleet.register(name)
-        fleet.publish(name)
 
 
 def test_a_brake_holds_back_nothing_that_a_person_asks_of_a_faulty_node(
@@ -35,7 +17,7 @@ def test_a_brake_holds_back_nothing_that_a_person_asks_of_a_faulty_node(
 ) -> None:
     """Of three nodes one may be out: the second with the same fault is a person's."""
     names = ["gpu-1", "gpu-2", "gpu-3"]
-    admitted(fleet, *names)
+    fleet.prove(*names)
     job = {"metadata": {"namespace": "jobs", "name": "train", "uid": "u1"}, "status": {"phase": "Running"}}
     gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     with working(api, tmp_path, joins_per_s=1000) as admitter:
@@ -61,7 +43,7 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:
     """The agent of this node answers each request at once, as a test of a few seconds does."""
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     requests: list[str] = []
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))

@@ -16,25 +16,10 @@ from gpu_burnin.admission.service.term import Term
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.names import READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.types import Verdict
-from tests.support.admission_helpers import BOOT2, Signer
-from tests.support.admitter_helpers import NAMES, Fleet, until, working
+from tests.support.admission_helpers import BOOT2
+from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
 from tests.support.csr_helpers import client_csr
 from tests.support.fake_api import FakeApi, Refused
-
-ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
-
-
-@pytest.fixture
-def fleet(api: FakeApi, signer: Signer) -> Fleet:
-    return Fleet(api, signer)
-
-
-def admitted(fleet: Fleet, *names: str) -> None:
-    """These nodes, provisioned, registered and proven."""
-    for name in names:
-        fleet.provision(name)
-        fleet.register(name)
-        fleet.publish(name)
 
 
 def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -64,7 +49,7 @@ def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Flee
 
 
 def test_what_somebody_else_takes_away_is_put_back_and_told_once(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1", "gpu-2")
+    fleet.prove("gpu-1", "gpu-2")
     with working(api, tmp_path) as admitter:
         until("the admissions", lambda: fleet.ready("gpu-1") and fleet.ready("gpu-2"))
         fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
@@ -89,7 +74,7 @@ def test_what_somebody_else_takes_away_is_put_back_and_told_once(api: FakeApi, f
 
 
 def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     with working(api, tmp_path):
         until("the admission", lambda: fleet.ready("gpu-1"))
         node = api.nodes["gpu-1"]
@@ -103,7 +88,7 @@ def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet
 
 
 def test_a_hold_and_a_pause_keep_a_node_as_they_say(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     pause: dict[str, Any] = {"metadata": {"namespace": SYSTEM_NAMESPACE, "name": "muster-pause"}}
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
@@ -122,7 +107,7 @@ def test_a_node_that_is_rewritten_all_the_time_is_alone_in_its_trouble(
     api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terms, "_FIGHT", 2)
-    admitted(fleet, "bad", "good")
+    fleet.prove("bad", "good")
     rewrites = iter(range(10**6))
 
     def rewrite(path: str) -> None:
@@ -146,7 +131,7 @@ def test_a_ledger_that_does_not_keep_what_is_written_opens_no_node(
     api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older CRD: the API server prunes the fields that it does not know."""
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     written = api._write
 
     def prune(method: str, resource: str, old: dict[str, Any], subresource: str, body: Any) -> dict[str, Any]:
@@ -174,7 +159,7 @@ def test_it_ends_when_a_part_of_it_has_ended(
             ended.append(error)
 
     monkeypatch.setattr(Service, "run", caught)
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
         monkeypatch.setattr(Term, "dead_threads", lambda term: ["watch-pods"])
@@ -184,7 +169,7 @@ def test_it_ends_when_a_part_of_it_has_ended(
 
 
 def test_without_the_crd_it_waits_and_says_what_brings_it(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     api.unknown.add("nodeadmissions")
     with working(api, tmp_path) as admitter:
         until("the word", lambda: any("does not know nodeadmissions" in text for text in admitter.messages()))
@@ -194,7 +179,7 @@ def test_without_the_crd_it_waits_and_says_what_brings_it(api: FakeApi, fleet: F
 
 
 def test_a_record_that_cannot_be_read_is_told_and_the_others_go_on(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "good")
+    fleet.prove("good")
     fleet.register("bad")
     api.put("nodeadmissions", {"metadata": {"name": "bad"}, "spec": {}, "status": {"state": "odd"}})
     with working(api, tmp_path) as admitter:
@@ -207,7 +192,7 @@ def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:
     names = [f"gpu-{number}" for number in range(10)]
-    admitted(fleet, *names)
+    fleet.prove(*names)
     with working(api, tmp_path, joins_per_s=1000) as admitter:
         until("the admissions", lambda: all(map(fleet.ready, names)))
         for name in names:
@@ -224,14 +209,14 @@ def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
 
 def test_what_should_wait_for_its_turn_to_join_waits(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     names = [f"gpu-{number}" for number in range(6)]
-    admitted(fleet, *names)
+    fleet.prove(*names)
     with working(api, tmp_path, joins_per_s=0.01):
         until("the wait", lambda: [fleet.status(n).get("next", {}).get("what") for n in names].count("let in") == 5)
         assert sum(map(fleet.ready, names)) == 1
 
 
 def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
 
     def away(path: str) -> None:
         raise Refused(503, "the server is unavailable")
@@ -250,7 +235,7 @@ def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, 
 def test_of_two_one_leads_and_the_other_follows_at_once_when_it_ends(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     with working(api, tmp_path, "api-2") as second:
         until("the admission", lambda: fleet.ready("gpu-1"))
         with working(api, tmp_path, "api-1") as first:
@@ -265,7 +250,7 @@ def test_of_two_one_leads_and_the_other_follows_at_once_when_it_ends(
 def test_a_term_that_is_over_writes_nothing_though_the_process_leads_again(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
         term = admitter.service.term
@@ -299,7 +284,7 @@ def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, 
 
 
 def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
-    admitted(fleet, "gpu-1")
+    fleet.prove("gpu-1")
     fleet.provision("gpu-2")
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))

@@ -10,25 +10,16 @@ import pytest
 
 from gpu_burnin.admission.client import Conflict, KubeApi
 from gpu_burnin.settings.names import PAUSE, SYSTEM_NAMESPACE
-from tests.support.admission_helpers import Signer
-from tests.support.admitter_helpers import NAMES, Fleet, Working, until, working
+from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, until, working
 from tests.support.fake_api import FakeApi
 
-ASK = {"who": "ada", "why": "loud fan", "since": "2026-11-22T12:00:00Z"}
 NODE, RECORD = "/api/v1/nodes/gpu-1", "/apis/muster.dev/v1/nodeadmissions/gpu-1"
-
-
-@pytest.fixture
-def fleet(api: FakeApi, signer: Signer) -> Fleet:
-    return Fleet(api, signer)
 
 
 @pytest.fixture
 def shut(api: FakeApi, fleet: Fleet, tmp_path: Path) -> dict[str, Any]:
     """A node whose ledger says `ready`, and that was never opened: the leader died between its two writes."""
-    fleet.provision("gpu-1")
-    fleet.register("gpu-1")
-    fleet.publish("gpu-1")
+    fleet.prove("gpu-1")
     before = copy.deepcopy(api.nodes["gpu-1"])
     with working(api, tmp_path, "first"):
         until("the admission", lambda: fleet.ready("gpu-1"))
