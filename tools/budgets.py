@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 FILE = Path(__file__).with_name("cpu_budgets.yaml")
-# A stage fails when it takes more than so much of its budget: processor time of one thing varies between machines.
+# A stage fails when it takes more than so much of its budget: processor time of one thing varies between runs.
 TOLERATED = 1.10
 # The stage that fills what is empty of the lab's cache, and the processors that its minutes are of.
 CACHES, CORES = "caches", 2
@@ -17,12 +17,16 @@ CACHES, CORES = "caches", 2
 
 @dataclass(frozen=True)
 class Budgets:
-    """CPU seconds by stage and by what is to come, all that may be given away, and the time of a cold build."""
+    """CPU seconds by stage and by what is to come, all that may be given away, and the time of a cold build.
+
+    They are meant at the speed at which the piece of work of tools/cpu_speed.py costs `piece_s`.
+    """
 
     stages: Mapping[str, float]
     reserved: Mapping[str, float]
     all_s: float
     cold_build_s: float = 0.0
+    piece_s: float = 0.1
 
     def of(self, stage: str) -> float | None:
         """CPU seconds of a stage; None where it has no budget. Caches that are empty have the time of a cold build."""
@@ -38,16 +42,21 @@ def read_budgets(path: Path = FILE) -> Budgets:
     """Of the file. Raises KeyError where it lacks a part, ValueError where a budget is no number."""
     read = yaml.safe_load(path.read_text())
     stages, reserved = ({str(name): float(s) for name, s in read[part].items()} for part in ("stages", "reserved"))
-    return Budgets(stages, reserved, float(read["all"]), 60 * float(read["cold_build_minutes"]))
+    return Budgets(stages, reserved, float(read["all"]), 60 * float(read["cold_build_minutes"]), float(read["piece_s"]))
 
 
-def told(stage: str, used_s: float, budgets: Budgets) -> tuple[str, bool]:
-    """How a stage stands to its budget, in words, and whether that is a failure."""
+def told(stage: str, used_s: float, budgets: Budgets, speed: float = 1.0) -> tuple[str, bool]:
+    """How a stage stands to its budget, in words, and whether that is a failure.
+
+    `speed`: of the processors while it ran, as SpeedMeter has it.
+    """
     budget_s = budgets.of(stage)
     if budget_s is None:
         return f"has no budget in {FILE.name}: give it one", True
-    if used_s <= budget_s:
-        return f"of {budget_s:.0f} CPU s", False
-    over = f"{used_s:.0f} CPU s are {used_s - budget_s:.0f} over the budget of {budget_s:.0f}"
-    fails = used_s > TOLERATED * budget_s
+    work_s = used_s * speed
+    at_speed = f" at speed {speed:.2f}" if round(speed, 2) != 1 else ""
+    if work_s <= budget_s:
+        return f"{work_s:.0f} of {budget_s:.0f} CPU s{at_speed}", False
+    over = f"{work_s:.0f} CPU s{at_speed} are {work_s - budget_s:.0f} over the budget of {budget_s:.0f}"
+    fails = work_s > TOLERATED * budget_s
     return f"{over}: move what repeats a proof to make soak, or free it elsewhere ({FILE.name})", fails

@@ -6,7 +6,8 @@ it check (lint, types, unit tests), campaign (each fault of the burn-in seen, ea
 etcd, API server and Prometheus on loopback) and molecule (roles that need hosts of their own).
 A stage that fails does not stop the next one: the whole picture costs minutes, a second run costs more. What each stage
 and the costliest tests and scenarios took, by the clock and in processor time, is in build/times.json. A stage that is
-over its budget (tools/cpu_budgets.yaml) by a tenth has failed. What failed is named last, with its reason.
+over its budget (tools/cpu_budgets.yaml, at the speed that it names) by a tenth has failed. What failed is named last,
+with its reason.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -28,6 +29,7 @@ from gpu_burnin.system.files import write_atomic
 from tests.lab.cpu_group import CpuGroup, Used
 from tests.lab.shell import LabError
 from tools.budgets import CACHES, Budgets, read_budgets, told
+from tools.cpu_speed import SpeedMeter
 from tools.molecule import OWN_HOSTS
 from tools.results import Cost, Counts, Result, read_junit, read_molecule, read_plain
 
@@ -45,7 +47,14 @@ class Group(Protocol):
     def used(self) -> Used: ...
 
 
+class Speeds(Protocol):
+    """Says how fast the processors were since a time of time.monotonic(); 1 is the speed of the budgets."""
+
+    def speed(self, since: float) -> float: ...
+
+
 Counter = Callable[[str], AbstractContextManager[Group]]
+Meter = Callable[[float], AbstractContextManager[Speeds]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,17 @@ class Found:
         self.total += result.counts
         self.costs |= {f"{stage}: {test}": cost for test, cost in result.costs.items()}
         self.failures |= {f"{stage}: {test}": reason for test, reason in result.failures.items()}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How the stages run: beside others or alone, where their times go, what they may cost and who measures it."""
+
+    beside_others: bool
+    times: Path
+    budgets: Budgets | None
+    counter: Counter
+    speeds: Speeds | None
 
 
 def main() -> int:
@@ -110,16 +130,22 @@ def junit(name: str) -> Callable[[int, str], Result]:
 
 
 def prove(
-    lanes: Sequence[Sequence[Stage]], times: Path, budgets: Budgets | None = None, counter: Counter = CpuGroup
+    lanes: Sequence[Sequence[Stage]],
+    times: Path,
+    budgets: Budgets | None = None,
+    counter: Counter = CpuGroup,
+    meter: Meter = SpeedMeter,
 ) -> int:
     """Run these lanes beside each other, the stages of each one after the other; write what they took; 0 when all
     tests passed and no stage is over its budget. Without `budgets` a stage may take what it takes.
     """
     found = Found()
     started, busy = time.monotonic(), _busy_s()
+    measured = meter(budgets.piece_s) if budgets is not None else nullcontext()
     try:
-        with ThreadPoolExecutor(len(lanes)) as pool:
-            for lane in [pool.submit(_follow, lane, len(lanes) > 1, found, times, budgets, counter) for lane in lanes]:
+        with measured as speeds, ThreadPoolExecutor(len(lanes)) as pool:
+            runs = Runs(len(lanes) > 1, times, budgets, counter, speeds)
+            for lane in [pool.submit(_follow, lane, found, runs) for lane in lanes]:
                 lane.result()
     except LabError as error:
         print(f"prove: {error}", file=sys.stderr)
@@ -135,19 +161,17 @@ def prove(
     return 1 if found.total.failed else 0
 
 
-def _follow(
-    lane: Sequence[Stage], beside_others: bool, found: Found, times: Path, budgets: Budgets | None, counter: Counter
-) -> None:
+def _follow(lane: Sequence[Stage], found: Found, runs: Runs) -> None:
     for stage in lane:
-        result, took = _stage(stage, beside_others, counter)
+        result, took = _stage(stage, runs)
         with found.lock:
             found.add(stage.name, result, took)
-            write_times(times, found.took, found.costs, budgets)
+            write_times(runs.times, found.took, found.costs, runs.budgets)
 
 
 def _judge(found: Found, budgets: Budgets) -> Counts:
     """Take in which stages are over their budgets: each is one failure."""
-    judged = {stage: told(stage, took.used.all_s, budgets) for stage, took in found.took.items()}
+    judged = {stage: told(stage, took.used.all_s, budgets, took.speed) for stage, took in found.took.items()}
     over = {f"{stage}: budget": words for stage, (words, fails) in judged.items() if fails}
     found.failures |= over
     return Counts(0, len(over), 0)
@@ -157,7 +181,8 @@ def write_times(path: Path, took: Mapping[str, Cost], costs: Mapping[str, Cost],
     """Write what the stages took as they ended, with their budgets, and the costliest tests and scenarios."""
     given = {name: budget_s for name in took if budgets is not None and (budget_s := budgets.of(name)) is not None}
     stages = {
-        name: cost.to_json() | ({"budget_cpu_s": given[name]} if name in given else {}) for name, cost in took.items()
+        name: cost.to_json() | ({"speed": round(cost.speed, 3), "budget_cpu_s": given[name]} if name in given else {})
+        for name, cost in took.items()
     }
     written = {"stages": stages, "costliest": {name: cost.to_json() for name, cost in costliest(costs)}}
     write_atomic(path, (json.dumps(written, indent=1) + "\n").encode(), 0o644)
@@ -167,7 +192,8 @@ def print_costs(took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Bu
     """Print the same in a few lines."""
     print("== what the stages took")
     for name, cost in took.items():
-        print(f"{cost}  {name}" + (f": {told(name, cost.used.all_s, budgets)[0]}" if budgets is not None else ""))
+        stands = "" if budgets is None else f": {told(name, cost.used.all_s, budgets, cost.speed)[0]}"
+        print(f"{cost}  {name}{stands}")
     print("== the costliest")
     for name, cost in costliest(costs):
         print(f"{cost}  {name}")
@@ -186,12 +212,12 @@ def _busy_s() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _stage(stage: Stage, beside_others: bool, counter: Counter) -> tuple[Result, Cost]:
+def _stage(stage: Stage, runs: Runs) -> tuple[Result, Cost]:
     """Run a stage and show its output as it comes, under its name where others run beside it."""
     print(f"== {stage.name}", flush=True)
     started = time.monotonic()
     lines = []
-    with counter(f"muster-prove-{os.getpid()}-{stage.name}") as group:
+    with runs.counter(f"muster-prove-{os.getpid()}-{stage.name}") as group:
         with subprocess.Popen(
             group.inside(stage.command),
             cwd=REPOSITORY,
@@ -201,12 +227,12 @@ def _stage(stage: Stage, beside_others: bool, counter: Counter) -> tuple[Result,
             text=True,
         ) as process:
             for line in process.stdout or ():
-                sys.stdout.write(f"{stage.name} | {line}" if beside_others else line)
+                sys.stdout.write(f"{stage.name} | {line}" if runs.beside_others else line)
                 sys.stdout.flush()
                 lines.append(line)
         used = group.used()
     result = stage.read(process.returncode, "".join(lines))
-    took = Cost(time.monotonic() - started, used)
+    took = Cost(time.monotonic() - started, used, runs.speeds.speed(started) if runs.speeds else 1.0)
     print(f"== {stage.name}: {result.counts} in {took.seconds:.0f} s ({used.all_s:.0f} CPU s)", flush=True)
     return result, took
 

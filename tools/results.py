@@ -35,10 +35,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage, test or scenario took: seconds by the clock, and processor time."""
+    """What a stage, test or scenario took: seconds by the clock, and processor time; of a stage also at which speed of
+    the processors (1 is that of the budgets)."""
 
     seconds: float
     used: Used = field(default_factory=Used)
+    speed: float = 1.0
 
     def __str__(self) -> str:
         return f"{self.seconds:7.1f} s {self.used.here_s:7.1f} CPU s here {self.used.hosts_s:7.1f} on hosts"

@@ -55,10 +55,25 @@ class Counted:
         return self._used
 
 
+class Measured:
+    """Processors of one speed."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+
+    def speed(self, since: float) -> float:
+        return self._speed
+
+
 def prove(
-    lanes: Sequence[Sequence[Stage]], times: Path, budgets: Budgets | None = None, used: Used | None = None
+    lanes: Sequence[Sequence[Stage]],
+    times: Path,
+    budgets: Budgets | None = None,
+    used: Used | None = None,
+    speed: float = 1.0,
 ) -> int:
-    return prove_by(lanes, times, budgets, lambda _: nullcontext(Counted(used or Used())))
+    counted, measured = Counted(used or Used()), Measured(speed)
+    return prove_by(lanes, times, budgets, lambda _: nullcontext(counted), lambda _: nullcontext(measured))
 
 
 def stage(name: str, result: Result, code: str = "") -> Stage:
@@ -88,24 +103,28 @@ def test_costs_of_stages_and_of_the_costliest_tests_are_kept(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("used", "rc", "told"),
+    ("used", "speed", "rc", "told"),
     [
-        (Used(9.0, 1.0), 0, "check: of 10 CPU s"),
-        (Used(1.0, 9.9), 0, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
-        (Used(2.0, 9.1), 1, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
-        (Used(30.0), 1, "check: 30 CPU s are 20 over the budget of 10: move what repeats a proof to make soak"),
+        (Used(9.0, 1.0), 1.0, 0, "check: 10 of 10 CPU s"),
+        (Used(1.0, 9.9), 1.0, 0, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
+        (Used(2.0, 9.1), 1.0, 1, "check: 11 CPU s are 1 over the budget of 10: move what repeats a proof to make soak"),
+        (Used(30.0), 1.0, 1, "check: 30 CPU s are 20 over the budget of 10: move what repeats a proof to make soak"),
+        # A slow machine, or a busy neighbour: the same work in more seconds.
+        (Used(2.0, 9.1), 0.8, 0, "check: 9 of 10 CPU s at speed 0.80"),
+        (Used(9.0, 1.0), 1.5, 1, "check: 15 CPU s at speed 1.50 are 5 over the budget of 10: move what repeats"),
     ],
 )
 def test_a_stage_that_is_over_its_budget_is_named_and_fails_from_a_tenth_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], used: Used, rc: int, told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], used: Used, speed: float, rc: int, told: str
 ) -> None:
     """The hosts' processor time counts as that of this machine's processes does."""
-    assert prove([[stage("check", Result(Counts(2, 0, 0)))]], tmp_path / "times.json", BUDGETS, used) == rc
+    assert prove([[stage("check", Result(Counts(2, 0, 0)))]], tmp_path / "times.json", BUDGETS, used, speed) == rc
     shown = capfd.readouterr().out
     assert told in shown
     assert ("FAILED check: budget: " in shown) is bool(rc)
     assert shown.splitlines()[-1] == f"2 passed, {rc} failed, 0 skipped"
-    assert json.loads((tmp_path / "times.json").read_text())["stages"]["check"]["budget_cpu_s"] == 10
+    kept = json.loads((tmp_path / "times.json").read_text())["stages"]["check"]
+    assert (kept["budget_cpu_s"], kept["speed"]) == (10, speed)
 
 
 def test_a_stage_without_a_budget_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
