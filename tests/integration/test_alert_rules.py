@@ -130,6 +130,8 @@ def test_the_lab_raises_alerts_that_there_are() -> None:
 
 def test_the_xids_that_are_alerts_are_those_that_take_a_node_from_work() -> None:
     revoking = {code for code, xid in load_xids().xids.items() if xid.runtime is Runtime.REVOKE}
-    expression = _alerts()["MusterXidFatal"]["expr"]
+    [expression] = [
+        rule["expr"] for group in _groups() for rule in group["rules"] if rule.get("record") == "muster:xid_fatal"
+    ]
     of_dcgm = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {code}" for code in sorted(revoking))
     assert expression.startswith(f'gpu_burnin_watch_xids_total{{class="revoke"}} > 0 or (({of_dcgm}) unless ')

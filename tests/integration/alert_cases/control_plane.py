@@ -26,6 +26,11 @@ def _commit(slow: bool) -> dict[str, str]:
     return _buckets(name, 'instance="etcd-1",group="etcd"', slow, ("0.016", "0.032"))
 
 
+def _accepted(seconds: float) -> dict[str, str]:
+    """What the inventory accepts of the disk."""
+    return {'muster_etcd_fsync_allowed_seconds{instance="etcd-1"}': f"{seconds}x60"}
+
+
 def _latency(slow: bool) -> dict[str, str]:
     name = "apiserver_request_sli_duration_seconds_bucket"
     return _buckets(name, 'instance="api-1",verb="GET"', slow, ("0.8", "2"))
@@ -79,7 +84,24 @@ CASES = (
         _fsync(slow=True),
         _fsync(slow=False),
         "20m",
-        "The disk of etcd on etcd-1 needs 15.92ms for a sync (p99); 10 ms are allowed.",
+        "The disk of etcd on etcd-1 needs 15.92ms for a sync (p99): more than 10 ms, and than its local_ssd_max_p99_ms.",
+        {**E1, "group": "etcd"},
+    ),
+    # Slower than what the inventory accepts there, and not slower.
+    Case(
+        "MusterEtcdSlowFsync",
+        _fsync(slow=True) | _accepted(0.012),
+        _fsync(slow=True) | _accepted(0.2),
+        "20m",
+        "The disk of etcd on etcd-1 needs 15.92ms for a sync (p99): more than 10 ms, and than its local_ssd_max_p99_ms.",
+        {**E1, "group": "etcd"},
+    ),
+    Case(
+        "MusterEtcdSlowCommit",
+        _commit(slow=True) | _accepted(0.012),
+        _commit(slow=True) | _accepted(0.2),
+        "20m",
+        "etcd on etcd-1 needs 31.84ms for a commit (p99): more than 25 ms, and than 2.5 times its local_ssd_max_p99_ms.",
         {**E1, "group": "etcd"},
     ),
     Case(
@@ -87,7 +109,7 @@ CASES = (
         _commit(slow=True),
         _commit(slow=False),
         "20m",
-        "etcd on etcd-1 needs 31.84ms for a commit (p99); 25 ms are allowed.",
+        "etcd on etcd-1 needs 31.84ms for a commit (p99): more than 25 ms, and than 2.5 times its local_ssd_max_p99_ms.",
         {**E1, "group": "etcd"},
     ),
     Case(
