@@ -6,6 +6,7 @@ Only here: the exporters of the roles on their hosts, and alerts by faults of ho
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from functools import partial
 from typing import Any
@@ -19,13 +20,14 @@ from tests.lab.model import read_groups
 from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, too_many
 
 from .alert_courses import seconds
-from .alert_faults import FAULTS, SICK, caused, stopped
+from .alert_faults import DUE, FAULTS, LEFT, SICK, caused, stopped
 from .fleet import Fleet, wait_until
 from .prometheus import ask, query
 from .test_alert_rules import RULES
 
 # An alert with a longer `for` is seen pending here; test_alert_replay.py sees it fire.
 LONGEST_FOR_S = 60
+HOUR_S = 3600
 FOR_S: dict[str, float] = {
     rule["alert"]: seconds(rule.get("for", "0s"))
     for path in RULES.glob("*.yml")
@@ -138,6 +140,29 @@ def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_kee
         wait_until("it fires again", lambda: rack in _alerts(fleet, "firing"), timeout_s=120)
         assert _told(fleet)[rack]["startsAt"] == first[rack]["startsAt"]
     wait_until("all is over", lambda: not {rack, *hosts} & _alerts(fleet), timeout_s=120)
+
+
+def _undue(fleet: Fleet) -> set[tuple[str, str]]:
+    """What fires, by Prometheus or for people, beside what is due and what the tests before have left."""
+    told = {about for about, one in _told(fleet).items() if one["status"]["state"] == "active"}
+    return {about for about in told | _alerts(fleet, "firing") if about not in DUE and about[0] not in LEFT}
+
+
+def test_a_lab_to_which_nothing_happens_fires_no_alert(fleet: Fleet) -> None:
+    """By then it has run for longer than each alert waits that clocks, disks or load could raise: ten minutes."""
+    wait_until(f"an end of what fires, at first {_undue(fleet)}", lambda: not _undue(fleet), timeout_s=420)
+
+
+@pytest.mark.soak
+def test_a_lab_to_which_nothing_happens_fires_no_alert_for_an_hour(fleet: Fleet) -> None:
+    wait_until("only what is due", lambda: not _undue(fleet), timeout_s=420)
+    ends = time.monotonic() + HOUR_S
+    wait_until("an hour to be over", lambda: time.monotonic() >= ends, timeout_s=HOUR_S + 60)
+    fired = query(fleet, f'count by (alertname, instance) (count_over_time(ALERTS{{alertstate="firing"}}[{HOUR_S}s]))')
+    about = {(one["alertname"], one.get("instance", "")) for one in fired}
+    assert {one for one in about - DUE if one[0] not in LEFT} == set()
+    # What tests did is longer ago than any alert looks back; XIDs count until the node boots.
+    assert {one for one in _alerts(fleet, "firing") - DUE if one[0] != "MusterXidFatal"} == set()
 
 
 @pytest.mark.parametrize(("host", "other"), [("gpu-1", "gpu-2"), ("etcd-1", "api-1")])
