@@ -6,9 +6,11 @@ Only here: the exporters of the roles on their hosts, and alerts by faults of ho
 from __future__ import annotations
 
 import json
+import sys
 import time
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +23,7 @@ from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, 
 
 from .alert_courses import seconds
 from .alert_faults import DUE, FAULTS, LEFT, SICK, caused, stopped
-from .fleet import Fleet, wait_until
+from .fleet import Fleet, run, wait_until
 from .prometheus import ask, query
 from .test_alert_rules import RULES
 
@@ -74,6 +76,17 @@ def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
 
     wait_until("each target answers Prometheus", read, timeout_s=90)
     assert {(one["job"], one["instance"]) for one in query(fleet, "up")} == wanted
+
+
+def test_a_person_reads_it_by_the_host_s_name_in_the_inventory(fleet: Fleet) -> None:
+    """With the address, the user and the key of the inventory, as site.yml has left them on the controller."""
+    program = Path(sys.executable).parent / "muster"
+    kubeconfig = fleet.state / "kubeconfig/admin.kubeconfig"
+    words = ["status", "--control-plane", "--json", "--monitoring", "mon-1", "--kubeconfig", str(kubeconfig)]
+    done = run([str(program), *words])
+    assert done.rc == 0, done.err
+    found = json.loads(done.out)["control_plane"]
+    assert found["source"] == "mon-1" and found["problems"] == [], found
 
 
 def test_each_target_shows_no_more_series_of_a_name_than_are_declared(fleet: Fleet) -> None:
