@@ -30,6 +30,7 @@ CREATE INDEX plays_by_time ON plays (started_at);
 CREATE TABLE results (
   play INTEGER NOT NULL, host INTEGER NOT NULL, ok INTEGER NOT NULL, changed INTEGER NOT NULL, failed INTEGER NOT NULL,
   unreachable INTEGER NOT NULL, skipped INTEGER NOT NULL, task TEXT NOT NULL, message TEXT NOT NULL,
+  rebooted TEXT NOT NULL DEFAULT '', rebooted_at TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (play, host)
 ) WITHOUT ROWID
 """
@@ -58,7 +59,10 @@ class Play:
 
 @dataclass
 class Result:
-    """What a play did to a host, in numbers of tasks; `task` and `message` are those of the first that failed."""
+    """What a play did to a host, in numbers of tasks; `task` and `message` are those of the first that failed.
+
+    `rebooted` is the last task that had the machine boot, `rebooted_at` when it began (RFC 3339 UTC).
+    """
 
     ok: int = 0
     changed: int = 0
@@ -67,15 +71,23 @@ class Result:
     skipped: int = 0
     task: str = ""
     message: str = ""
+    rebooted: str = ""
+    rebooted_at: str = ""
 
     def fail(self, task: str, message: str) -> None:
         """Keep the first failure's words."""
         if not self.task:
             self.task, self.message = task[:_MOST_MESSAGE], " ".join(message.split())[:_MOST_MESSAGE]
 
+    def reboot(self, task: str, began_at: str) -> None:
+        """Keep who had the machine boot, and when."""
+        self.rebooted, self.rebooted_at = task[:_MOST_MESSAGE], began_at
+
 
 _PLAY = ", ".join(field.name for field in fields(Play))
 _RESULT = ", ".join(field.name for field in fields(Result))
+# Files that an older Muster wrote lack these columns until the next play; it reads and writes a file that has them.
+_YOUNGER = ("rebooted", "rebooted_at")
 # astuple() copies deeply, which for 7,500 hosts takes longer than all else.
 _values = attrgetter(*(field.name for field in fields(Result)))
 
@@ -101,16 +113,18 @@ def record(path: Path, play: Play, results: dict[str, Result], oldest: str) -> s
 
 def of_host(path: Path, host: str, since: str, until: str) -> list[tuple[Play, Result]]:
     """What plays did to a host between two times (RFC 3339), the oldest first. Raises HistoryError."""
-    columns = f"{', '.join(f'plays.{field.name}' for field in fields(Play))}, {_RESULT}"
+    plays = ", ".join(f"plays.{field.name}" for field in fields(Play))
     # The cross join keeps SQLite at a look-up for each play of the time.
     query = (
-        f"SELECT {columns} FROM plays CROSS JOIN results ON results.play = plays.id "
+        "SELECT {columns} FROM plays CROSS JOIN results ON results.play = plays.id "
         "AND results.host = (SELECT id FROM hosts WHERE hosts.name = ?) "
         "WHERE plays.started_at >= ? AND plays.started_at <= ? ORDER BY plays.started_at, plays.id"
     )
     count = len(fields(Play))
     with _DATABASE.reading(path) as connection:
-        rows = connection.execute(query, (host, since, until)).fetchall()
+        lacks = _lacking(connection)
+        results = ", ".join(f"'' AS {name}" if name in lacks else name for name in _RESULT.split(", "))
+        rows = connection.execute(query.format(columns=f"{plays}, {results}"), (host, since, until)).fetchall()
     return [(_play(row[:count]), Result(*row[count:])) for row in rows]
 
 
@@ -127,7 +141,15 @@ def _play(row: Sequence[object]) -> Play:
     )
 
 
+def _lacking(connection: sqlite3.Connection) -> list[str]:
+    """The younger columns that the file does not have."""
+    have = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('results')")}
+    return [name for name in _YOUNGER if name not in have]
+
+
 def _put(connection: sqlite3.Connection, play: Play, results: dict[str, Result]) -> None:
+    for name in _lacking(connection):
+        connection.execute(f"ALTER TABLE results ADD COLUMN {name} TEXT NOT NULL DEFAULT ''")
     connection.executemany("INSERT OR IGNORE INTO hosts (name) VALUES (?)", ((host,) for host in results))
     ids = dict(connection.execute("SELECT name, id FROM hosts"))
     marks = ", ".join("?" * len(fields(Play)))

@@ -131,6 +131,18 @@ FAULTS: Sequence[Fault] = (
 )
 # What the lab's sick node has. Its XID is of the boot, and the burn-in has judged it: the agent does not count it.
 SICK = frozenset({"MusterBurninFailed", "MusterEccUncorrected", "MusterRemapPending"})
+# What is due on a lab where nobody does anything: its sick node, which is a third of its GPU nodes.
+DUE = frozenset({*((name, "gpu-3") for name in SICK), ("MusterNodesOut", "")})
+# Alerts that look back, and what the tests before did within that time: nothing of it is the lab's own.
+LEFT = {
+    "MusterBreakGlass": "site.yml and the tests of the gate use that certificate; an hour",
+    "MusterImpersonation": "the tests of the gate try it; 15 minutes",
+    "MusterForeignChange": "the tests of the gate change taints; 15 minutes",
+    "MusterBrake": "the test of the brake; 10 minutes",
+    "MusterEtcdLeaderChanges": "members of etcd are stopped; 15 minutes",
+    "MusterXidWarned": "XIDs are raised; an hour",
+    "MusterXidFatal": "likewise; until the node boots",
+}
 # Raised by tests of their own.
 ELSEWHERE = SICK | {"MusterPlaceDown", "MusterHostDown", "MusterEtcdNoLeader", "MusterNodesOut"}
 

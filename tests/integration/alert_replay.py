@@ -172,9 +172,11 @@ def alerts_of(groups: Iterable[Mapping[str, Any]]) -> dict[str, Alert]:
         if "record" in rule:
             records.setdefault(rule["record"], []).append(rule["expr"])
 
-    def read(expression: str) -> list[str]:
-        below = [text for word in set(_TOKEN.findall(expression)) & set(records) for text in records[word]]
-        return [expression, *(text for one in below for text in read(one))]
+    def read(expression: str, seen: frozenset[str] = frozenset()) -> list[str]:
+        """Its own text and those of the records below it; one that goes on from what it was itself is read once."""
+        names = (set(_TOKEN.findall(expression)) & set(records)) - seen
+        below = [text for name in names for text in records[name]]
+        return [expression, *(text for one in below for text in read(one, seen | names))]
 
     alerts = {}
     for group, rule in rules:

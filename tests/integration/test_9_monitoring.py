@@ -6,8 +6,11 @@ Only here: the exporters of the roles on their hosts, and alerts by faults of ho
 from __future__ import annotations
 
 import json
+import sys
+import time
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,13 +22,14 @@ from tests.lab.model import read_groups
 from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, too_many
 
 from .alert_courses import seconds
-from .alert_faults import FAULTS, SICK, caused, stopped
-from .fleet import Fleet, wait_until
+from .alert_faults import DUE, FAULTS, LEFT, SICK, caused, stopped
+from .fleet import Fleet, run, wait_until
 from .prometheus import ask, query
 from .test_alert_rules import RULES
 
 # An alert with a longer `for` is seen pending here; test_alert_replay.py sees it fire.
 LONGEST_FOR_S = 60
+HOUR_S = 3600
 FOR_S: dict[str, float] = {
     rule["alert"]: seconds(rule.get("for", "0s"))
     for path in RULES.glob("*.yml")
@@ -72,6 +76,17 @@ def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
 
     wait_until("each target answers Prometheus", read, timeout_s=90)
     assert {(one["job"], one["instance"]) for one in query(fleet, "up")} == wanted
+
+
+def test_a_person_reads_it_by_the_host_s_name_in_the_inventory(fleet: Fleet) -> None:
+    """With the address, the user and the key of the inventory, as site.yml has left them on the controller."""
+    program = Path(sys.executable).parent / "muster"
+    kubeconfig = fleet.state / "kubeconfig/admin.kubeconfig"
+    words = ["status", "--control-plane", "--json", "--monitoring", "mon-1", "--kubeconfig", str(kubeconfig)]
+    done = run([str(program), *words])
+    assert done.rc == 0, done.err
+    found = json.loads(done.out)["control_plane"]
+    assert found["source"] == "mon-1" and found["problems"] == [], found
 
 
 def test_each_target_shows_no_more_series_of_a_name_than_are_declared(fleet: Fleet) -> None:
@@ -138,6 +153,29 @@ def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_kee
         wait_until("it fires again", lambda: rack in _alerts(fleet, "firing"), timeout_s=120)
         assert _told(fleet)[rack]["startsAt"] == first[rack]["startsAt"]
     wait_until("all is over", lambda: not {rack, *hosts} & _alerts(fleet), timeout_s=120)
+
+
+def _undue(fleet: Fleet) -> set[tuple[str, str]]:
+    """What fires, by Prometheus or for people, beside what is due and what the tests before have left."""
+    told = {about for about, one in _told(fleet).items() if one["status"]["state"] == "active"}
+    return {about for about in told | _alerts(fleet, "firing") if about not in DUE and about[0] not in LEFT}
+
+
+def test_a_lab_to_which_nothing_happens_fires_no_alert(fleet: Fleet) -> None:
+    """By then it has run for longer than each alert waits that clocks, disks or load could raise: ten minutes."""
+    wait_until(f"an end of what fires, at first {_undue(fleet)}", lambda: not _undue(fleet), timeout_s=420)
+
+
+@pytest.mark.soak
+def test_a_lab_to_which_nothing_happens_fires_no_alert_for_an_hour(fleet: Fleet) -> None:
+    wait_until("only what is due", lambda: not _undue(fleet), timeout_s=420)
+    ends = time.monotonic() + HOUR_S
+    wait_until("an hour to be over", lambda: time.monotonic() >= ends, timeout_s=HOUR_S + 60)
+    fired = query(fleet, f'count by (alertname, instance) (count_over_time(ALERTS{{alertstate="firing"}}[{HOUR_S}s]))')
+    about = {(one["alertname"], one.get("instance", "")) for one in fired}
+    assert {one for one in about - DUE if one[0] not in LEFT} == set()
+    # What tests did is longer ago than any alert looks back; XIDs count until the node boots.
+    assert {one for one in _alerts(fleet, "firing") - DUE if one[0] != "MusterXidFatal"} == set()
 
 
 @pytest.mark.parametrize(("host", "other"), [("gpu-1", "gpu-2"), ("etcd-1", "api-1")])

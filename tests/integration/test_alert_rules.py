@@ -20,7 +20,7 @@ from gpu_burnin.hardware.xid import Runtime, load_xids
 from tests.lab.image import ensure_image
 
 from .alert_cases.case import Case
-from .alert_faults import ELSEWHERE, FAULTS
+from .alert_faults import DUE, ELSEWHERE, FAULTS, LEFT
 from .alert_replay import alerts_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -125,11 +125,13 @@ def test_no_alert_is_without_a_test_and_a_runbook() -> None:
 
 
 def test_the_lab_raises_alerts_that_there_are() -> None:
-    assert {fault.alert for fault in FAULTS} | ELSEWHERE <= set(_alerts())
+    assert {fault.alert for fault in FAULTS} | ELSEWHERE | set(LEFT) | {name for name, _ in DUE} <= set(_alerts())
 
 
 def test_the_xids_that_are_alerts_are_those_that_take_a_node_from_work() -> None:
     revoking = {code for code, xid in load_xids().xids.items() if xid.runtime is Runtime.REVOKE}
-    expression = _alerts()["MusterXidFatal"]["expr"]
+    [expression] = [
+        rule["expr"] for group in _groups() for rule in group["rules"] if rule.get("record") == "muster:xid_fatal"
+    ]
     of_dcgm = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {code}" for code in sorted(revoking))
     assert expression.startswith(f'gpu_burnin_watch_xids_total{{class="revoke"}} > 0 or (({of_dcgm}) unless ')

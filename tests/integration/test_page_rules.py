@@ -43,6 +43,9 @@ SERIES: Mapping[str, str] = {
     'node_timex_sync_status{instance="gpu-2"}': "1",
     'node_time_seconds{instance="gpu-3"}': "0+30",
     'node_timex_sync_status{instance="gpu-3"}': "0",
+    # Wrong, of a host that does not tell whether it is synchronised; and right.
+    'node_time_seconds{instance="etcd-1"}': "-1.5+30",
+    'node_time_seconds{instance="etcd-2"}': "0+30",
     'muster_certificate_expires_timestamp_seconds{group="gpu_nodes",instance="gpu-1",file="a"}': "8200",
     'muster_certificate_expires_timestamp_seconds{group="gpu_nodes",instance="gpu-2",file="a"}': "7300",
     'DCGM_FI_DEV_GPU_TEMP{instance="gpu-1",gpu="0",modelName="H100"}': "40",
@@ -109,7 +112,7 @@ EXPECTED: Mapping[str, Mapping[str, float]] = {
     "muster:alerts_firing": {'{alertname="MusterHostDown",severity="ticket"}': 2},
     "muster:units_failed:total": {"{}": 1},
     "muster:disks_full:total": {"{}": 1},
-    "muster:clocks_off:total": {"{}": 2},
+    "muster:clocks_off:total": {"{}": 3},
     "muster:certificate_left_seconds:min": {'{group="gpu_nodes"}': 100},
     "muster:gpus": {'{modelName="H100"}': 2, '{modelName="B200"}': 1},
     "muster:gpu_celsius": {'{quantile="0.5"}': 60, '{quantile="0.99"}': 89.4, '{quantile="1"}': 90},

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from gpu_burnin.cli.muster.cluster_options import state_beside
 from gpu_burnin.cli.ssh_hosts import parse_host
 
 if TYPE_CHECKING:
+    from gpu_burnin.fleet.model import Target
     from gpu_burnin.fleet.monitoring.line import Monitoring
+    from gpu_burnin.fleet.monitoring.places import Place
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,8 +30,8 @@ def monitoring_options(function: _Function) -> _Function:
             envvar="MUSTER_MONITORING",
             show_envvar=True,
             metavar="HOST",
-            help="Read numbers and alerts from this monitoring host over SSH: [USER@]ADDRESS[:PORT]. Of several, the "
-            "first that answers counts.",
+            help="Read numbers and alerts from this monitoring host over SSH: its name in the inventory, or "
+            "[USER@]ADDRESS[:PORT]. Of several, the first that answers counts.",
         ),
         click.option(
             "--prometheus",
@@ -44,7 +46,12 @@ def monitoring_options(function: _Function) -> _Function:
             metavar="URL",
             help="Alertmanager, likewise.  [default: port 9093 of the same address]",
         ),
-        click.option("--identity", type=path, help="Private key file for SSH.  [default: as `muster probe`]"),
+        click.option(
+            "--identity",
+            type=path,
+            help="Private key file for SSH.  [default: the inventory's for a host that is given by its name, else as "
+            "`muster probe`]",
+        ),
         click.option(
             "--known-hosts",
             type=path,
@@ -65,9 +72,10 @@ def monitoring_places(
     alertmanager: str | None,
     identity: Path | None,
     known_hosts: Path | None,
-    kubeconfig: Path,
+    state: Path | None,
 ) -> list[Monitoring]:
-    """The places to ask, in order. Raises click.UsageError."""
+    """The places to ask, in order. `state` is the inventory's fleet_state_dir. Raises click.UsageError."""
+    from gpu_burnin.fleet.monitoring import places
     from gpu_burnin.fleet.monitoring.line import PROMETHEUS, Monitoring
 
     if alertmanager and not (hosts or prometheus):
@@ -78,9 +86,20 @@ def monitoring_places(
     second = alertmanager or f"{parts.scheme}://{host}:9093"
     if not hosts:
         return [Monitoring(first, second)] if prometheus else []
-    state = state_beside(kubeconfig.expanduser())
+    of_inventory = places.named(state)
     known = known_hosts or (state / "known_hosts" if state else Path("~/.ssh/known_hosts"))
-    return [Monitoring(first, second, parse_host(one, "root", 22, identity), known) for one in hosts]
+    return [Monitoring(first, second, _target(one, identity, of_inventory), known) for one in hosts]
+
+
+def _target(host: str, identity: Path | None, of_inventory: Mapping[str, Place]) -> Target:
+    """A host by its name in the inventory, with what was given beside that; any other by its address."""
+    given = parse_host(host, "root", 22, identity)
+    place = of_inventory.get(given.name)
+    if place is None:
+        return given
+    return replace(
+        parse_host(host, place.user, place.port, identity or place.identity), name=place.name, address=place.address
+    )
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 )
 @state_option
 @page_option
+@click.option(
+    "--docs",
+    metavar="URL|DIR",
+    envvar="MUSTER_DOCS",
+    show_envvar=True,
+    help="Where the page's links to runbooks lead: the repository as a website has it, or a clone of it.",
+)
 @monitoring_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @cluster_options
@@ -47,6 +54,7 @@ def status(
     of_control_plane: bool,
     state: Path | None,
     page: Path | None,
+    docs: str | None,
     monitoring: tuple[str, ...],
     prometheus: str | None,
     alertmanager: str | None,
@@ -74,20 +82,20 @@ def status(
     from gpu_burnin.fleet.cluster import admissions
     from gpu_burnin.fleet.monitoring import numbers
 
-    places = monitoring_places(monitoring, prometheus, alertmanager, identity, known_hosts, kubeconfig)
+    folder = state or state_beside(kubeconfig.expanduser())
+    places = monitoring_places(monitoring, prometheus, alertmanager, identity, known_hosts, folder)
     if of_control_plane:
         _show_control_plane(places, as_json=as_json)
         return
     api, names = connect(kubeconfig), Names(domain)
-    folder = state or state_beside(kubeconfig.expanduser())
     reports = folder / REPORTS if folder is not None else None
     if watches:
         for fleet in admissions.followed(api, names, lambda: datetime.now(UTC), reports=reports):
             click.clear()
-            _show(fleet, numbers.nothing(), page, as_json=False)
+            _show(fleet, numbers.nothing(), page, docs, as_json=False)
     else:
         fleet = admissions.read(api, names, datetime.now(UTC), reports)
-        _show(fleet, numbers.read(places, datetime.now(UTC)), page, as_json=as_json)
+        _show(fleet, numbers.read(places, datetime.now(UTC)), page, docs, as_json=as_json)
 
 
 def _show_control_plane(places: Sequence[Monitoring], *, as_json: bool) -> None:
@@ -101,7 +109,7 @@ def _show_control_plane(places: Sequence[Monitoring], *, as_json: bool) -> None:
             terminal.show(control_plane_text.render(found, terminal.width()))
 
 
-def _show(fleet: Snapshot, found: Numbers, page: Path | None, *, as_json: bool) -> None:
+def _show(fleet: Snapshot, found: Numbers, page: Path | None, docs: str | None, *, as_json: bool) -> None:
     from gpu_burnin.fleet.cluster import status_page, status_text
 
     with readers_may_leave("the nodes", "muster"):
@@ -110,4 +118,4 @@ def _show(fleet: Snapshot, found: Numbers, page: Path | None, *, as_json: bool) 
         else:
             terminal.show(status_text.render(fleet, terminal.width(), found))
     if page is not None:
-        write_page(page, status_page.render(fleet, found))
+        write_page(page, status_page.render(fleet, found, docs or ""))

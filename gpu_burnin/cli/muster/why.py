@@ -43,6 +43,9 @@ from gpu_burnin.system.streams import readers_may_leave
     help="How far back to look; plays are kept for a year.",
 )
 @page_option
+@click.option(
+    "--all", "all_of_them", is_flag=True, help="Show each entry, also those that come whenever kubelet starts."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @cluster_options
 def why(
@@ -51,6 +54,7 @@ def why(
     audits: tuple[Path, ...],
     since_s: float,
     page: Path | None,
+    all_of_them: bool,
     as_json: bool,
     kubeconfig: Path,
     domain: str,
@@ -71,6 +75,6 @@ def why(
         if as_json:
             click.echo(json.dumps(told.to_json(), indent=1, ensure_ascii=False))
         else:
-            terminal.show(text.render(told, terminal.width()))
+            terminal.show(text.render(told, terminal.width(), all_of_them=all_of_them))
     if page is not None:
-        write_page(page, pages.render(told))
+        write_page(page, pages.render(told, all_of_them=all_of_them))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from gpu_burnin import __version__
 from gpu_burnin.admission.record import State
 from gpu_burnin.fleet.cluster import status_figures, status_map
@@ -14,12 +17,14 @@ from gpu_burnin.system.host_names import natural
 from gpu_burnin.system.prose import short_uuids
 
 _MOST_NAMES = 12
+# A section of a page of this repository. What an alert of others names may be anything.
+_RUNBOOK = re.compile(r"docs/[a-z0-9/-]+\.md#[a-z0-9-]+")
 # Alerts of one name that are shown each; --json has the others.
 _MOST_ALIKE = 10
 
 
-def render(fleet: Snapshot, numbers: Numbers) -> str:
-    """The page."""
+def render(fleet: Snapshot, numbers: Numbers, docs: str = "") -> str:
+    """The page. `docs` is the URL or folder of a clone of the repository, to which its runbooks are links."""
     return html.fill(
         "status.html.j2",
         fleet=fleet,
@@ -27,6 +32,7 @@ def render(fleet: Snapshot, numbers: Numbers) -> str:
         numbers=numbers,
         alerts=_grouped(numbers),
         alert_look=alert_look,
+        runbook=lambda alert: runbook(alert, docs),
         places=status_map.places(fleet.rows, numbers.hosts),
         legend=status_map.legend(fleet.rows),
         anchor=status_map.anchor,
@@ -68,7 +74,15 @@ def worst(fleet: Snapshot, numbers: Numbers) -> str:
 
 def alert_look(alert: Alert) -> str:
     """The verdict whose colour and sign an alert has."""
-    return "FAIL" if alert.severity == "page" else "WARNING"
+    return "FAIL" if alert.severity in ("page", "critical") else "WARNING"
+
+
+def runbook(alert: Alert, docs: str) -> str:
+    """Where its runbook is to be read; "" where that is not known, or is no page of ours."""
+    if not docs or not _RUNBOOK.fullmatch(alert.runbook):
+        return ""
+    base = docs if docs.startswith(("https://", "http://")) else Path(docs).absolute().as_uri()
+    return f"{base.rstrip('/')}/{alert.runbook}"
 
 
 def _grouped(numbers: Numbers) -> list[tuple[list[Alert], int]]:

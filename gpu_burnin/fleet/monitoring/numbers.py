@@ -28,6 +28,8 @@ _MAY_LACK = frozenset({API_ERRORS, PLACE_DOWN})
 MOST_AGE_S = 150.0
 # By so much the clocks of this machine and of the monitoring host may differ.
 _MOST_AHEAD_S = 60.0
+# The most severe first; critical and warning are those of rules that a site added.
+_SEVERITIES = ("page", "critical", "ticket", "warning")
 PERIODS: tuple[tuple[str, int, int], ...] = (("24 h", 86400, 300), ("30 d", 30 * 86400, 7200))
 
 
@@ -228,7 +230,7 @@ class _Reading:
 
 
 def merged(fire: Iterable[Mapping[str, Any]], told: Iterable[Mapping[str, Any]]) -> tuple[Alert, ...]:
-    """Alerts of Prometheus and Alertmanager, each once: pages first, then the oldest. Alertmanager adds labels."""
+    """Alerts of Prometheus and Alertmanager, each once, the most severe first. Alertmanager adds labels."""
     ours: dict[tuple[str, str], list[frozenset[tuple[str, str]]]] = {}
     quiet: dict[frozenset[tuple[str, str]], str] = {}
     found: dict[frozenset[tuple[str, str]], Mapping[str, Any]] = {}
@@ -243,9 +245,13 @@ def merged(fire: Iterable[Mapping[str, Any]], told: Iterable[Mapping[str, Any]])
         if isinstance(status, dict) and status.get("state") == "suppressed":
             quiet[key] = "silenced" if status.get("silencedBy") else "inhibited"
     alerts = [_alert(item, quiet.get(key, "")) for key, item in found.items()]
-    return tuple(
-        sorted(alerts, key=lambda one: (bool(one.quiet), one.severity != "page", one.since, one.name, one.summary))
-    )
+    return tuple(sorted(alerts, key=_order))
+
+
+def _order(alert: Alert) -> tuple[object, ...]:
+    """By who is told, by severity, then what is wrong with a GPU, then the oldest."""
+    severity = _SEVERITIES.index(alert.severity) if alert.severity in _SEVERITIES else len(_SEVERITIES)
+    return bool(alert.quiet), severity, "gpu" not in alert.labels, alert.since, alert.name, alert.summary
 
 
 def _alert(item: Mapping[str, Any], quiet: str) -> Alert:

@@ -41,6 +41,7 @@ class What(StrEnum):
     FAULT = "fault"  # a burn-in or the agent found a fault
     LOST = "node lost"  # kubelet has stopped reporting
     BOOTED = "booted"  # the node has booted again
+    REBOOT = "reboot"  # a play had the machine boot
     MAINTENANCE = "maintenance"  # a window of the cloud or the calendar
     PERSON = "person"  # a person did or asked for something
     PLAY = "play"  # a play changed something, or failed
@@ -49,7 +50,8 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class Entry:
-    """`at` is the time by the source's own clock. `quiet`: shown to programs alone."""
+    """`at` is the time by the source's own clock. `quiet`: shown to programs alone. `routine`: of such as come by the
+    dozen whenever a kubelet starts; shown to people as one line."""
 
     at: datetime
     source: Source
@@ -60,6 +62,7 @@ class Entry:
     node: str = ""
     pod: str = ""
     quiet: bool = False
+    routine: bool = False
 
     @property
     def sentence(self) -> str:

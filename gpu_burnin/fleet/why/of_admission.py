@@ -29,13 +29,8 @@ _DONE = frozenset({"completed", "none", ""})
 
 
 def of_admission(record: NodeAdmission) -> Iterator[Entry]:
-    """Its transitions, the burn-ins that it knows of, and what people ask now."""
+    """The burn-ins that it knows of and what people ask now, then the transitions that came of them, in their order."""
     node, status = record.name, record.status
-    for step in status.transitions:
-        if at := time_of(step.at):
-            who = step.who if step.who != ADMITTER_USER else ""
-            way = f"{step.before or '-'} to {step.after}: " if step.before != step.after else ""
-            yield Entry(at, Source.ADMISSION, kind_of(step), f"{way}{step.message}", step.code, who, node)
     accepted, test = status.accepted, status.last_test
     if accepted is not None and (at := time_of(accepted.finished_at)):
         message = f"the {accepted.level} burn-in passed that the node was admitted with"
@@ -50,6 +45,11 @@ def of_admission(record: NodeAdmission) -> Iterator[Entry]:
             kind = What.TOLD if name == "retest" else What.PERSON
             until = f" until {ask.until}" if ask.until else ""
             yield Entry(at, Source.ADMISSION, kind, f"{name} asked for{until}: {ask.why}", "", ask.who, node)
+    for step in status.transitions:
+        if at := time_of(step.at):
+            who = step.who if step.who != ADMITTER_USER else ""
+            way = f"{step.before or '-'} to {step.after}: " if step.before != step.after else ""
+            yield Entry(at, Source.ADMISSION, kind_of(step), f"{way}{step.message}", step.code, who, node)
 
 
 def _found(record: NodeAdmission, test: Tested) -> str:

@@ -27,6 +27,9 @@ _OF_REASON: Mapping[str, What] = {
     "Released": What.PERSON,
     "Rebooted": What.BOOTED,
 }
+# Who tells of a Node what comes at each of its starts; a warning of them is told as it is, but for those of each start.
+_OF_STARTS = frozenset({"kubelet", "kube-proxy", "node-controller", "node-lifecycle-controller", "cidrAllocator"})
+_WARNINGS_OF_STARTS = frozenset({"InvalidDiskCapacity", "CgroupV1"})
 # Reasons of a pod's condition DisruptionTarget (KEP-3329).
 _OF_DISRUPTION: Mapping[str, What] = {
     "PreemptionByScheduler": What.PREEMPTED,
@@ -108,9 +111,11 @@ def of_event(event: Object, node: str = "") -> Iterator[Entry]:
         kind = What.TOLD
     elif kind is What.TOLD and "xid" in message.lower():
         kind = kind_of_finding("", message)
+    routine = kind is What.TOLD and not is_pod and component in _OF_STARTS
+    routine &= event.get("type") != "Warning" or reason in _WARNINGS_OF_STARTS
     count = int(event.get("count") or 1)
     times = f" ({count} times)" if count > 1 else ""
-    yield Entry(at, Source.EVENT, kind, f"{reason}: {message}{times}", code, "", place, key)
+    yield Entry(at, Source.EVENT, kind, f"{reason}: {message}{times}", code, "", place, key, routine=routine)
 
 
 def node_of_events(events: Iterable[Object]) -> str:

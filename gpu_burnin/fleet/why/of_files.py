@@ -76,6 +76,9 @@ def of_history(path: Path, node: str, since: datetime, until: datetime) -> Itera
         message = f"{play.playbook}{mode}, play {play.name!r}: {', '.join(parts) or 'nothing changed'}{failure}"
         kind = What.PLAY if did and (result.changed or result.failed) else What.TOLD
         yield Entry(at, Source.PLAY, kind, message, "", play.who, node, quiet=not parts)
+        if boots := time_of(result.rebooted_at):
+            message = f'{play.playbook}, play {play.name!r}, task "{result.rebooted}" had {node} boot'
+            yield Entry(boots, Source.PLAY, What.REBOOT, message, "", play.who, node)
 
 
 def of_audit(path: Path, node: str, pods: frozenset[str], since: datetime) -> tuple[list[Entry], str]:

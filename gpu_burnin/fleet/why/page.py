@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpu_burnin import __version__
 from gpu_burnin.fleet.why.entry import Entry, What
+from gpu_burnin.fleet.why.fold import for_people
 from gpu_burnin.fleet.why.story import SCHEMA, Story
 from gpu_burnin.fleet.why.text import answer, by, time_of
 from gpu_burnin.report import html
@@ -12,15 +13,15 @@ from gpu_burnin.system.prose import short_uuids
 _BAD = frozenset({What.ENDED, What.QUARANTINED, What.XID, What.FAULT, What.OUT_OF_MEMORY, What.LOST})
 
 
-def render(story: Story) -> str:
-    """The page."""
+def render(story: Story, *, all_of_them: bool = False) -> str:
+    """The page; its time line is folded, unless `all_of_them` are asked for."""
     return html.fill(
         "why.html.j2",
         story=story,
         worst="PASS" if not story.cause.chain else "FAIL" if story.cause.first else "INCONCLUSIVE",
         answer=[*answer(story)],
         chain=set(story.cause.chain),
-        shown=[one for one in story.entries if not one.quiet],
+        shown=for_people(story.entries, all_of_them=all_of_them),
         look=look,
         by=by,
         time_of=time_of,

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
 from gpu_burnin.admission.decide.words import active, asked
-from gpu_burnin.admission.record import NodeAdmission, RecordError, parse
+from gpu_burnin.admission.record import NodeAdmission, RecordError, Transition, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import REPORTS
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
 from gpu_burnin.fleet.history import FILE
-from gpu_burnin.fleet.why.cause import Cause, first_cause
+from gpu_burnin.fleet.why.cause import Cause, first_cause, in_order
 from gpu_burnin.fleet.why.entry import Entry, Source, What, time_of
 from gpu_burnin.fleet.why.of_admission import is_braked, note_of, of_admission, of_note, out_of_service
 from gpu_burnin.fleet.why.of_cluster import (
@@ -64,7 +64,7 @@ class Story:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        first = self.cause.first
+        first, before = self.cause.first, self.cause.before
         return {
             "schema": SCHEMA,
             "subject": self.subject,
@@ -72,6 +72,7 @@ class Story:
             "node": self.node,
             "stands": self.stands,
             "first_cause": _as_json(first) if first else None,
+            "before_it": _as_json(before) if before else None,
             "chain": [_as_json(one) for one in self.cause.chain],
             "timeline": [_as_json(one) for one in self.entries],
             "not_looked_at": [*self.missing],
@@ -141,9 +142,7 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
         found.entries += (entry for entry in of_pod(pod) if entry.what in _OF_PODS)
     _add_files(found, node, frozenset(key_of(pod) for pod in pods), files, since, now)
     out = out_of_service(record) if record else None
-    effect = next(
-        (one for one in found.entries if out and one.source is Source.ADMISSION and one.at == time_of(out.at)), None
-    )
+    effect = next((one for one in found.entries if out and _tells(one, out)), None)
     if record is None or record.status.accepted is None:
         # It never was in service: what its burn-in found keeps it out, which the cluster does not hear of.
         effect = next((one for one in found.entries if one.source is Source.REPORT and one.what in _FOUND), effect)
@@ -151,6 +150,12 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
         # It is at work, so that nothing took it out: what should have is explained.
         effect = max((one for one in found.entries if one.what in _FOUND), key=lambda one: one.at, default=effect)
     return _story(_Asked(node, "node", "", node), node, _stands(node, record, now), found, effect, api, now, since)
+
+
+def _tells(entry: Entry, step: Transition) -> bool:
+    """Whether an entry is this change of state: of its second there may be an ask or a test too."""
+    of_it = entry.source is Source.ADMISSION and entry.at == time_of(step.at) and entry.code == step.code
+    return of_it and entry.message.endswith(step.message)
 
 
 def _of_pods(
@@ -258,8 +263,7 @@ def _story(
     kept = f"the oldest here is of {oldest:%H:%M}" if oldest else "there are none"
     missing = [*found.missing, f"older events: Kubernetes keeps them for an hour, and {kept}"]
     ahead = skews(found.events).get(node, 0.0)
-    entries = {one for one in found.entries if one.at >= since or one is effect}
-    ordered = tuple(sorted(entries, key=lambda one: (one.at, one.what is What.ENDED, one.message)))
+    ordered = in_order(one for one in found.entries if one.at >= since or one is effect)
     cause = first_cause(ordered, effect, abs(ahead))
     return Story(
         asked.subject, asked.kind, node, stands, ordered, cause, tuple(missing), _clocks(api, node, ahead, now)

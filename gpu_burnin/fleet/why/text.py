@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_burnin.fleet.why.entry import Entry, Source
+from gpu_burnin.fleet.why.fold import for_people
 from gpu_burnin.fleet.why.story import Story
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
-# The newest entries that are shown; --json has all.
+# The newest entries that are shown; --all shows all.
 _MOST_ROWS = 60
 _LEAST_MESSAGE = 40
 
 
-def render(story: Story, width: int = STANDARD_WIDTH) -> str:
-    """How it stands, the first cause and what followed from it, the time line, and what was not looked at."""
+def render(story: Story, width: int = STANDARD_WIDTH, *, all_of_them: bool = False) -> str:
+    """How it stands, the first cause and what followed from it, the time line, and what was not looked at.
+
+    The time line is folded and has the newest alone, or `all_of_them`.
+    """
     lines = wrap(short_uuids(story.stands), width, rest="  ")
     lines += [line for text in answer(story) for line in wrap(text, width, rest="  ")]
-    shown = [one for one in story.entries if not one.quiet]
+    shown = for_people(story.entries, all_of_them=all_of_them)
     if shown:
-        left = len(shown) - _MOST_ROWS
+        left = 0 if all_of_them else max(0, len(shown) - _MOST_ROWS)
         lines += ["", "What happened (UTC; * led to it):"]
-        lines += wrap(f"the {left:,} before are in --json", width, "  ", "  ") if left > 0 else []
-        lines += _table(shown[-_MOST_ROWS:], story, width)
+        lines += wrap(f"the {left:,} before are shown with --all", width, "  ", "  ") if left else []
+        lines += _table(shown[left:], story, width)
     for title, sentences in (("Clocks:", story.clocks), ("Not looked at:", story.missing)):
         if sentences:
             lines += ["", title, *(line for text in sentences for line in wrap(text, width, "  - ", "    "))]
@@ -43,9 +47,11 @@ def answer(story: Story) -> Iterator[str]:
     if story.kind != "node" or len(chain) > 1:
         yield f"To explain: {_told(effect)}."
     if first is None:
-        yield "First cause: not known. Nothing that was looked at lies near enough before it to explain it."
-        return
-    yield f"First cause: {_told(first)}."
+        yield "First cause: not known. Nothing that was looked at explains it."
+    else:
+        yield f"First cause: {_told(first)}."
+    if story.cause.before is not None:
+        yield f"Before it: {_told(story.cause.before)}. Nothing shows that it led to it."
     for entry in chain[1:-1]:
         yield f"Then: {_told(entry)}."
 

@@ -21,6 +21,27 @@ def _leading(nodes: int, **numbers: int) -> dict[str, str]:
     return said
 
 
+def _left(steps: int, more: int, **nodes: int) -> dict[str, str]:
+    """An admitter that led for so many steps, and is gone with all that it told; the other one does not lead."""
+    said = {
+        'muster_admitter_leader{instance="api-1"}': f"1x{steps} stale _x{more}",
+        'muster_admitter_leader{instance="api-2"}': f"0x{steps + more}",
+    }
+    return said | {
+        f'muster_admitter_nodes{{instance="api-1",state="{state}"}}': f"{count}x{steps} stale _x{more}"
+        for state, count in nodes.items()
+    }
+
+
+def _followed(steps: int, more: int, **nodes: int) -> dict[str, str]:
+    """The same, and the other one leads after as many steps, with other numbers."""
+    said = {'muster_admitter_leader{instance="api-2"}': f"0x{2 * steps} 1x{more}"}
+    return said | {
+        f'muster_admitter_nodes{{instance="api-2",state="{state}"}}': f"_x{2 * steps} {count}x{more}"
+        for state, count in nodes.items()
+    }
+
+
 def _joins(count: str) -> dict[str, str]:
     return {'muster_admitter_joins_total{instance="api-1"}': count}
 
@@ -57,6 +78,53 @@ CASES = (
         "65m",
         "2 nodes are quarantined: repair them, or release them.",
         {"state": "quarantined"},
+    ),
+    # What the last leader told stands while none leads, and until the next one tells other things.
+    Case(
+        "MusterNodesOut",
+        _left(10, 200, ready=75, suspect=25),
+        _left(10, 200, ready=75, suspect=25) | _followed(10, 190, ready=100, suspect=0),
+        "15m",
+        "25% of the GPU nodes take no work.",
+    ),
+    Case(
+        "MusterQuarantined",
+        _left(10, 200, ready=98, quarantined=2),
+        _left(10, 200, ready=98, quarantined=2) | _followed(10, 190, ready=100, quarantined=0),
+        "65m",
+        "2 nodes are quarantined: repair them, or release them.",
+        {"state": "quarantined"},
+    ),
+    Case(
+        "MusterHeldAlike",
+        _left(10, 200, ready=97) | {'muster_admitter_held{instance="api-1",reason="XID_FATAL"}': "3x10 stale _x200"},
+        # None is held for that reason any more, so the new leader does not tell of it.
+        _left(10, 200, ready=97)
+        | {'muster_admitter_held{instance="api-1",reason="XID_FATAL"}': "3x10 stale _x200"}
+        | _followed(10, 190, ready=100),
+        "35m",
+        "3 nodes take no work for one reason, XID_FATAL: look for what they have in common.",
+        {"reason": "XID_FATAL"},
+    ),
+    Case(
+        "MusterProofsEnd",
+        _left(10, 200, ready=100) | {'muster_admitter_proof_expires_soon{instance="api-1"}': "15x10 stale _x200"},
+        _left(10, 200, ready=100)
+        | {'muster_admitter_proof_expires_soon{instance="api-1"}': "15x10 stale _x200"}
+        | _followed(10, 190, ready=100)
+        | {'muster_admitter_proof_expires_soon{instance="api-2"}': "_x20 9x190"},
+        "65m",
+        "The proof of 15% of the GPU nodes ends within a day: they are not tested in time.",
+    ),
+    Case(
+        "MusterTestsOverdue",
+        _left(1000, 2000) | {'muster_admitter_overdue_tests{instance="api-1"}': "3x1000 stale _x2000"},
+        _left(1000, 2000)
+        | {'muster_admitter_overdue_tests{instance="api-1"}': "3x1000 stale _x2000"}
+        | _followed(1000, 1000)
+        | {'muster_admitter_overdue_tests{instance="api-2"}': "_x2000 0x1000"},
+        "1445m",
+        "3 nodes were never idle since their test was due.",
     ),
     Case(
         "MusterTestsOverdue",

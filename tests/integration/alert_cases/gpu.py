@@ -55,6 +55,11 @@ _REVOKE = {"class": "revoke"}
 _REVOKED = _xids("revoke", "2x60")
 # The newest alone, which may be of no weight; 0 after a start of its engine.
 _NEWEST = "DCGM_FI_DEV_XID_ERRORS"
+_SILENT = {'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}': "0x60"}
+_UNATTENDED = (
+    "GPU 3 of gpu-1 has had an XID that takes a node from work, and the agent that does so is silent: "
+    "work may run on it."
+)
 _AGENTS_XIDS = "GPU 3 of gpu-1 has had 2 XIDs in this boot that take the node from work."
 _DCGMS_XID = "The newest XID of GPU 3 of gpu-1 is 79, which takes the node from work."
 _FAILED = "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"
@@ -178,6 +183,15 @@ CASES = (
         for agent in (
             {**_agent(), 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}': "0x60"},
             _agent(False),
+        )
+    ),
+    # Whoever saw it: an agent that is silent, or of which nothing was ever heard, takes no node from work.
+    *(
+        Case("MusterXidUnattended", wrong, fine, "5m", _UNATTENDED, {**_ONE, **labels})
+        for wrong, fine, labels in (
+            (_of(_NEWEST, "79x60"), _of(_NEWEST, "79x60") | _agent(False), {}),
+            (_of(_NEWEST, "79x60") | _SILENT, _of(_NEWEST, "31x60") | _SILENT, {}),
+            (_REVOKED | _SILENT, _REVOKED | _agent(), _REVOKE),
         )
     ),
     # Where DCGM says nothing the agent does, and where DCGM says all is well the agent is not asked.

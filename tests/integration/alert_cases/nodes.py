@@ -150,6 +150,15 @@ CASES = (
         # A clock that is behind is seen less so by a read that takes its time; a replay gives one up after 2 s.
         for time, synchronised in (("-3.1+30x60", 1), ("70+30x60", 1), ("0+30x60", 0))
     ),
+    # A container has its machine's clock, and no word of its own for whether somebody keeps it.
+    Case(
+        "MusterClockSkew",
+        {_TIME: "70+30x60"},
+        {_TIME: "0.8+30x60"},
+        "11m",
+        "The clock of gpu-1 is not right: evidence of a clock that is off by a minute is refused.",
+        GPU,
+    ),
     Case(
         "MusterTextfileBroken",
         {'node_textfile_scrape_error{instance="gpu-1"}': "1x60"},

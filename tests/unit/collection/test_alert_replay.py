@@ -128,6 +128,14 @@ def test_an_alert_reads_what_its_records_read() -> None:
     assert (alert.group, alert.for_s, alert.windows_s) == ("g", 60, (300,))
 
 
+def test_a_record_that_goes_on_from_itself_is_read_once() -> None:
+    rules = [
+        {"record": "a:b", "expr": "max(c) or a:b"},
+        {"alert": "MusterA", "expr": "a:b > 1", "labels": {"severity": "page"}},
+    ]
+    assert {"a:b", "c"} <= alerts_of([{"name": "g", "rules": rules}])["MusterA"].words
+
+
 def test_a_host_answers_shows_its_series_and_goes_down() -> None:
     replay = _replay(wrong={UP: "0x60", GAUGE: "1x60"}, fine={UP: "1x60", GAUGE: "0x60"})
     replay.targets = {

@@ -16,9 +16,24 @@ SHARED = (
 OF_THE_KERNEL = ("tmpfs", "overlay", "proc", "cgroup", "cgroup2", "fusectl")
 
 
-def _excluded() -> re.Pattern[str]:
+def _line(tells_sync: bool = True) -> str:
     text = jinja2.Template(TEMPLATE.read_text(), undefined=jinja2.StrictUndefined)
-    line = text.render(host_metrics_textfile_dir="/textfiles", __host_metrics_units=["a[.]service", "b[.]service"])
+    return text.render(
+        host_metrics_textfile_dir="/textfiles",
+        __host_metrics_units=["a[.]service", "b[.]service"],
+        __host_metrics_tells_sync=tells_sync,
+    )
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_who_may_not_set_its_clock_does_not_say_that_nobody_does(tells: bool) -> None:
+    """The kernel's word is that of the machine of a container; its time is told all the same."""
+    line = _line(tells)
+    assert (" --collector.timex " in line) == tells and " --collector.time " in line
+
+
+def _excluded() -> re.Pattern[str]:
+    line = _line()
     # systemd takes a backslash in an environment file for itself.
     assert "\\" not in line
     [expression] = re.findall(r" --collector\.filesystem\.fs-types-exclude=(\S+) ", line)

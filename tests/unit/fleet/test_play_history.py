@@ -45,6 +45,19 @@ def test_what_is_written_is_read_for_one_host_and_a_time(path: Path) -> None:
     assert history.began(path) == "2026-11-01T10:00:00.000Z"
 
 
+def test_a_file_of_an_older_muster_is_read_and_goes_on(path: Path) -> None:
+    """It does not know yet which task had a machine boot."""
+    history.record(path, play(1), {"gpu-1": Result(ok=5)}, OLDEST)
+    with sqlite3.connect(path) as connection:
+        for name in ("rebooted", "rebooted_at"):
+            connection.execute(f"ALTER TABLE results DROP COLUMN {name}")
+    assert [one for _, one in history.of_host(path, "gpu-1", *ALWAYS)] == [Result(ok=5)]
+    boots = Result(ok=1)
+    boots.reboot("Reboot it", "2026-11-02T10:01:00.000Z")
+    assert history.record(path, play(2), {"gpu-1": boots}, OLDEST) == ""
+    assert [one for _, one in history.of_host(path, "gpu-1", *ALWAYS)] == [Result(ok=5), boots]
+
+
 def test_the_file_is_its_user_s_alone_and_in_wal_mode(path: Path) -> None:
     history.record(path, play(), {"gpu-1": Result()}, OLDEST)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

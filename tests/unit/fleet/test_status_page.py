@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.cli.muster import main as muster
+from gpu_burnin.cli.muster.monitoring_options import monitoring_places
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster import admissions, status_figures, status_map, status_page
 from gpu_burnin.fleet.cluster.rows import row as row_of
-from gpu_burnin.fleet.monitoring import numbers
+from gpu_burnin.fleet.monitoring import numbers, places
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Host, Numbers
 from tests.support.fake_api import FakeApi
@@ -119,6 +121,61 @@ def test_an_alert_makes_a_ready_fleet_no_pass(fake: FakePrometheus) -> None:
         assert status_page.worst(fleet(fake), read(fake)) == verdict
     fake.told = [told(fake.alerts[0], silenced=("s",))]
     assert status_page.worst(fleet(fake), read(fake)) == "PASS"
+
+
+def test_the_most_severe_comes_first_and_twenty_tickets_bury_no_gpu(fake: FakePrometheus) -> None:
+    fake.alerts = [firing(f"MusterClockSkew{number}", "ticket", "x", instance=f"h{number}") for number in range(20)]
+    fake.alerts += [
+        firing("MusterXidFatal", "ticket", "XID 79", instance="gpu-1", gpu="3"),
+        firing("SiteOdd", "odd", "x"),
+        firing("SiteCritical", "critical", "x"),
+        firing("MusterNodesOut", "page", "x"),
+    ]
+    names = [alert.name for alert in read(fake).active]
+    assert names[:3] == ["MusterNodesOut", "SiteCritical", "MusterXidFatal"] and names[-1] == "SiteOdd"
+    words = section(status_page.render(fleet(fake), read(fake)), "alerts")
+    assert words.index("MusterNodesOut") < words.index("MusterXidFatal") < words.index("MusterClockSkew")
+
+
+@pytest.mark.parametrize(
+    ("docs", "base"),
+    [("https://example.com/muster/", "https://example.com/muster"), ("/srv/muster", "file:///srv/muster")],
+)
+def test_a_runbook_is_a_link_to_where_the_pages_are(docs: str, base: str, fake: FakePrometheus) -> None:
+    other = firing("Site", "page", "x")
+    other["annotations"]["runbook"] = f"docs/../x.md#{HOSTILE}"
+    fake.alerts = [firing("MusterApiErrors", "page", "x"), other]
+    for given, links in ((docs, 1), ("", 0)):
+        page = status_page.render(fleet(fake), read(fake), given)
+        found = [its["href"] for tag, its in Parsed(page).elements if tag == "a" and not its["href"].startswith("#")]
+        assert found == [f"{base}/docs/operations/alerts.md#musterapierrors"] * links
+        assert "docs/operations/alerts.md#musterapierrors" in section(page, "alerts")
+
+
+def test_a_monitoring_host_is_given_by_its_name_in_the_inventory(tmp_path: Path) -> None:
+    """As role fleet_monitoring leaves it in the state directory; what is given beside the name counts."""
+    listed = [
+        {"name": "mon-1", "address": "198.18.7.71", "user": "ann", "identity": "/k"},
+        {"name": "mon-2", "port": 2222},
+    ]
+    (tmp_path / "monitoring.json").write_text(json.dumps(listed))
+    asked = ("mon-1", "bob@mon-2:23", "198.18.7.9")
+    first, second, third = [
+        place.host for place in monitoring_places(asked, None, None, None, None, tmp_path) if place.host
+    ]
+    assert (first.name, first.address, first.port, first.user) == ("mon-1", "198.18.7.71", 22, "ann")
+    assert first.identity == Path("/k")
+    assert (second.name, second.address, second.port, second.user) == ("mon-2", "mon-2", 23, "bob")
+    assert (third.name, third.address, third.user) == ("198.18.7.9", "198.18.7.9", "root")
+    [host] = [place.host for place in monitoring_places(("mon-1",), None, None, Path("/own"), None, None) if place.host]
+    assert (host.address, host.identity) == ("mon-1", Path("/own"))
+
+
+@pytest.mark.parametrize("text", ["{", "[{}]", "[1]", "{}x", '[{"name": "a", "port": "b"}]'])
+def test_a_list_of_monitoring_hosts_that_is_none_says_who_writes_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "monitoring.json").write_text(text)
+    with pytest.raises(GpuBurninError, match=r"monitoring\.json: is no list of monitoring hosts .*run site\.yml"):
+        places.named(tmp_path)
 
 
 def test_texts_from_elsewhere_stay_texts(fake: FakePrometheus) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpu_burnin.fleet.why.cause import CAUSES, first_cause
+from gpu_burnin.fleet.why.cause import BEFORE, CAUSES, ORDER, first_cause, in_order
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
 
 START = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
@@ -50,7 +51,17 @@ E, X = What.ENDED, What.XID
             [(0, What.MAINTENANCE), (300, What.BOOTED), (60, What.LOST), (60, E)], [0, 300, 60, 60], id="a window"
         ),
         pytest.param([(0, What.LOST), (400, What.BOOTED), (300, E)], [400, 300], id="a reboot is told when it is over"),
-        pytest.param([(0, What.PLAY), (60, What.BOOTED), (70, E)], [0, 60, 70], id="a play rebooted it"),
+        pytest.param([(0, What.REBOOT), (60, What.BOOTED), (70, E)], [0, 60, 70], id="a play rebooted it"),
+        pytest.param([(0, What.PLAY), (60, What.BOOTED), (70, E)], [60, 70], id="a play did something else before"),
+        pytest.param(
+            [(0, What.REBOOT), (50, What.PLAY), (60, What.BOOTED), (70, E)], [0, 60, 70], id="one rebooted it, one not"
+        ),
+        pytest.param([(0, What.REBOOT), (40, What.LOST), (70, E)], [0, 40, 70], id="gone since a play rebooted it"),
+        pytest.param([(0, What.PLAY), (40, What.LOST), (70, E)], [40, 70], id="gone after a play"),
+        pytest.param([(0, What.PERSON), (60, What.BOOTED), (70, E)], [60, 70], id="a person's cordon reboots nothing"),
+        pytest.param([(0, X), (60, What.BOOTED)], [0, 60], id="an XID before a boot"),
+        pytest.param([(0.9, What.PERSON), (0, What.DRAINED)], [0.9, 0], id="an event has full seconds"),
+        pytest.param([(0, X), (0.4, X), (5, E)], [0, 0.4, 5], id="of two alike the earlier one is the cause"),
         pytest.param([(0, What.MAINTENANCE), (600, What.DRAINED), (630, E)], [0, 600, 630], id="drained for a window"),
         pytest.param([(0, X), (1800, What.FAULT), (1803, What.QUARANTINED)], [0, 1800, 1803], id="a burn-in found it"),
         pytest.param([(-60, What.BOOTED), (3, What.DOUBTED)], [-60, 3], id="a doubt after a boot"),
@@ -66,6 +77,40 @@ def test_the_chain_begins_with_what_set_it_off(seen: list[tuple[float, What]], c
     found = first_cause(timeline, effect)
     assert [(one.at - START).total_seconds() for one in found.chain] == chain
     assert found.first is (found.chain[0] if len(chain) > 1 else None)
+
+
+def test_what_nothing_links_lies_before_and_is_no_cause() -> None:
+    play, boot, lost = entry(0, What.PLAY), entry(60, What.BOOTED), end(70)
+    found = first_cause([play, boot, lost], lost)
+    assert found.first is boot and found.before is play
+    assert first_cause([play, lost], lost).before is play and first_cause([play, lost], lost).first is None
+    reboot = entry(50, What.REBOOT)
+    found = first_cause([play, reboot, boot, lost], lost)
+    assert found.first is reboot and found.before is None
+
+
+@pytest.mark.parametrize(
+    ("told", "order"),
+    [
+        ([What.DOUBTED, What.BOOTED, What.REBOOT], [What.REBOOT, What.BOOTED, What.DOUBTED]),
+        ([What.ENDED, What.TOLD, What.DRAINED, What.QUARANTINED, X], [X, What.QUARANTINED, What.DRAINED, What.TOLD, E]),
+    ],
+)
+def test_within_a_second_causes_stand_before_effects(told: list[What], order: list[What]) -> None:
+    """Sources are in their own order, and tell fractions or none."""
+    entries = [entry(number / 10, what) for number, what in enumerate(told)]
+    assert [one.what for one in in_order([*entries, *entries])] == order
+    later = entry(1, X)
+    assert in_order([later, *entries])[-1] is later
+
+
+def test_the_admitter_s_own_order_is_kept() -> None:
+    steps = [
+        replace(entry(0, what, f"{number}"), source=Source.ADMISSION)
+        for number, what in enumerate((What.LOST, What.TOLD, What.BOOTED, What.TOLD, What.QUARANTINED))
+    ]
+    evicted = entry(0, What.DRAINED)
+    assert in_order([evicted, *steps]) == (*steps, evicted)
 
 
 def test_a_finding_that_the_admitter_names_is_its_own_cause() -> None:
@@ -101,7 +146,7 @@ def test_no_rule_leads_in_a_circle_for_ever() -> None:
     for effect in timeline:
         chain = first_cause(timeline, effect, skew_s=5).chain
         assert len(set(chain)) == len(chain)
-    assert set(CAUSES) < set(What)
+    assert set(CAUSES) | set(BEFORE) < set(What) and sorted(ORDER) == sorted(What)
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,60 @@ def test_a_play_before_a_fault_is_no_cause_of_it(api: FakeApi, tmp_path: Path) -
     assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
 
 
+def rebooted() -> dict[str, Any]:
+    """As the admitter writes it of a node that works and shows another boot."""
+    step = record.Transition(at(3), "ready", "suspect", "REBOOTED", "gpu-1: another boot", ADMITTER_USER)
+    proof = record.Tested(1, "quick", "PASS", at(-90))
+    status = record.Status(
+        record.State.SUSPECT, at(3), "REBOOTED", "gpu-1: another boot", last_test=proof, transitions=(step,)
+    )
+    return {**admission("gpu-1"), "status": record.status_document(status)}
+
+
+@pytest.mark.parametrize("boots", [False, True])
+def test_a_play_is_the_cause_of_a_reboot_where_a_task_of_it_had_the_machine_boot(
+    boots: bool, api: FakeApi, tmp_path: Path
+) -> None:
+    api.put("nodeadmissions", rebooted())
+    play = history.Play("r", "site.yml", "Driver", "ann", "", False, at(-240), at(-20 if not boots else 60))
+    result = history.Result(changed=3)
+    if boots:
+        result.reboot("Reboot a few hosts at a time", at(-30))
+    history.record(tmp_path / history.FILE, play, {"gpu-1": result}, at(-9999999))
+    shown = " ".join(text.render(tell(api, tmp_path, "gpu-1", story.Files(tmp_path))).split())
+    if boots:
+        assert "site.yml, play 'Driver', task \"Reboot a few hosts at a time\" had gpu-1 boot (by ann). What" in shown
+        assert "Before it" not in shown
+    else:
+        assert "by the admitter: REBOOTED: ready to suspect: gpu-1: another boot. Before it: " in shown
+        assert "by the history of plays: site.yml, play 'Driver': 3 changed (by ann). Nothing shows that" in shown
+
+
+def test_what_comes_at_each_start_of_a_kubelet_is_one_line(api: FakeApi, tmp_path: Path) -> None:
+    """Also between the lines that matter, in their time; a warning that says more is told as it is."""
+    kubelet = {"source": {"component": "kubelet", "host": "gpu-1"}}
+    for number in range(40):
+        reason = ("Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure")[number % 3]
+        api.put("events", event("Node gpu-1", reason, "x", number - 20, **kubelet))
+    api.put("events", event("Node gpu-1", "InvalidDiskCapacity", "x", -19, type="Warning", **kubelet))
+    api.put("events", event("Node gpu-1", "ContainerGCFailed", "no room", 30, type="Warning", **kubelet))
+    lines = run(api, tmp_path, "gpu-1").stdout.splitlines()
+    folded = [line for line in lines if "of routine, to" in line]
+    assert len(folded) == 2 and "24 of routine, to" in folded[0] and "17 of routine, to" in folded[1], folded
+    assert any("ContainerGCFailed: no room" in line for line in lines)
+    assert sum("NodeHasSufficientMemory: x" in line for line in lines) == 0
+    lines = run(api, tmp_path, "gpu-1", "--all", "--html", str(tmp_path / "page.html")).stdout.splitlines()
+    assert sum("NodeHasSufficientMemory: x" in line for line in lines) == 13
+    assert (tmp_path / "page.html").read_text().count("NodeHasSufficientMemory: x") == 13
+
+
+def test_an_ask_of_the_second_is_not_taken_for_the_change_that_it_led_to(api: FakeApi, tmp_path: Path) -> None:
+    node = quarantined()
+    node["spec"] = {**node.get("spec", {}), "hold": {"who": "ann", "why": "loud fan", "since": at(3), "until": ""}}
+    api.put("nodeadmissions", node)
+    assert [one.what for one in tell(api, tmp_path, "gpu-1").cause.chain] == [What.QUARANTINED]
+
+
 def test_a_node_that_never_came_in_says_what_its_burn_in_found(api: FakeApi, tmp_path: Path) -> None:
     """The cluster does not hear of it: its kubelet does not start. The report on the controller knows."""
     api.put("nodeadmissions", admission("gpu-1", "new", code="NODE_ABSENT"))

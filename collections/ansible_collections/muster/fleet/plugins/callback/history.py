@@ -23,8 +23,9 @@ type: aggregate
 short_description: Keep what each play did to each host, and the rates of the reports that it fetched
 version_added: "0.2.0"
 description:
-  - Writes how many tasks of a play were ok, changed, failed, skipped or unreachable on each host, and the first that
-    failed, into C(history.sqlite3) in the inventory's C(fleet_state_dir), when the play ends. C(muster why) reads it.
+  - Writes how many tasks of a play were ok, changed, failed, skipped or unreachable on each host, the first that
+    failed, and the last that had the machine boot, into C(history.sqlite3) in the inventory's C(fleet_state_dir), when
+    the play ends. C(muster why) reads it.
   - Writes the rates of burn-in reports that a play fetched into C(rates.sqlite3) beside it, one point a week for each
     host, kept for half a year. C(muster baseline) reads it.
   - Results are kept for a year. Where C(fleet_state_dir) is not set, or is no folder (yet), nothing is written.
@@ -34,6 +35,9 @@ requirements:
 author:
   - Muster (@muster)
 """
+
+# Actions that have the machine boot, by their last name, and what each says when it did.
+_HAVE_IT_BOOT = {"reboot": "rebooted", "bmc_power": "done"}
 
 
 class CallbackModule(CallbackBase):
@@ -52,6 +56,7 @@ class CallbackModule(CallbackBase):
         self._name = self._began = ""
         self._results: dict[str, Result] = {}
         self._reports: list[Path] = []
+        self._boots: dict[str, str] = {}
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Keep the playbook's name."""
@@ -63,9 +68,15 @@ class CallbackModule(CallbackBase):
         self._name, self._began = play.get_name(), _now()
         self._directory = _state_dir(play)
 
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Keep when a task began that has a machine boot: it is over when the machine is back."""
+        if _last_name(task) in _HAVE_IT_BOOT:
+            self._boots[host.name] = _now()
+
     def v2_runner_on_ok(self, result: Any) -> None:
         """Count a task that was ok, or changed something."""
         found = self._of(result)
+        self._keep_boot(result, found)
         found.ok += 1
         found.changed += result.is_changed()
         if result.is_changed():
@@ -78,6 +89,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Count a task that failed, unless that is passed over, which Ansible counts as ok."""
         found = self._of(result)
+        self._keep_boot(result, found)
         if ignore_errors:
             found.ok += 1
             found.changed += result.is_changed()
@@ -97,6 +109,12 @@ class CallbackModule(CallbackBase):
 
     def _of(self, result: Any) -> Result:
         return self._results.setdefault(result.host.name, Result())
+
+    def _keep_boot(self, result: Any, found: Result) -> None:
+        """Keep that the task had the machine boot, also where it then waited in vain for it to come back."""
+        says = _HAVE_IT_BOOT.get(_last_name(result.task))
+        if says and result.result.get(says) and (began_at := self._boots.get(result.host.name)):
+            found.reboot(result.task_name, began_at)
 
     def _write(self) -> None:
         results, self._results = self._results, {}
@@ -133,6 +151,11 @@ class CallbackModule(CallbackBase):
             problems = [str(error)]
         for problem in problems:
             self._display.warning(problem)
+
+
+def _last_name(task: Any) -> str:
+    """The action of a task without its collection."""
+    return str(task.action).rpartition(".")[2]
 
 
 def _fetched(result: Any) -> list[Path]:
