@@ -56,7 +56,6 @@ class PublishConfig:
         role=Role(
             "{{ fleet_node_api_url if fleet_api_address is defined else '' }}",
             "gpu_burnin_api_url",
-            value="{{ gpu_burnin_api_url or None }}",
         ),
     )
     ca: Path = option(PATH, "Certificate of the cluster's authority.", Path("/etc/kubernetes/pki/ca.crt"))
