@@ -30,6 +30,8 @@ CONTENT = {
     "LICENSE": "LICENSE",
     # What the role gpu_burnin builds its wheelhouse from.
     "tools/wheelhouse.py": "tools/wheelhouse.py",
+    # The other collections, for a controller that does not reach Galaxy.
+    "tools/install_collections.py": "tools/install_collections.py",
     "gpu_burnin": "gpu_burnin",
     "pyproject.toml": "pyproject.toml",
     "requirements": "requirements",

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write what is generated from data: roles' READMEs and their list (from argument_specs), the reason codes, the
-schema of what each check covers, and what is made of the settings of gpu_burnin: parts of the role gpu_burnin, and of
-the reference. Such a part stands in its file between two lines of comment; the rest is written by hand.
+schema of what each check covers, the commands that no test runs, and what is made of the settings of gpu_burnin: parts
+of the role gpu_burnin, and of the reference. Such a part stands in its file between two lines of comment; the rest is
+written by hand.
 
 With --check nothing is written; it fails and names every file that is not up to date.
 """
@@ -13,7 +14,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
     yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence_codes.CODES, **CODES})
+    table = yaml.safe_load((REPOSITORY / "tests/unit/cli/runbook_commands.yml").read_text())
+    yield REPOSITORY / "docs/reference/untested-commands.md", untested_page(table["nothing"])
 
 
 def role_page(name: str, specs: Mapping[str, Any]) -> str:
@@ -90,6 +93,21 @@ def roles_page(roles: Mapping[str, Mapping[str, Any]]) -> str:
         first = next(iter(specs.values()))
         lines.append(f"| [{name}](../../roles/{name}/README.md) | {markdown(_text(first['short_description']))} |")
     return "\n".join([*lines, ""])
+
+
+def untested_page(nothing: Mapping[str, Sequence[str]]) -> str:
+    """The commands of the pages that no test runs, by the reason."""
+    lines = [
+        "# Commands that no test runs",
+        "",
+        "Generated from `tests/unit/cli/runbook_commands.yml` by `make docs`.",
+        "Tests run every other command of the README and of the runbooks. That none runs one of these does not mean",
+        "that it fails: most are made of parts that tests run. Names of hosts and values are left out.",
+        "",
+    ]
+    for reason, shapes in nothing.items():
+        lines += [f"## {reason[0].upper()}{reason[1:]}", "", *(f"- `{shape}`" for shape in shapes), ""]
+    return "\n".join(lines)
 
 
 def drivers_page(drivers: DriverTable, skus: SkuTable) -> str:

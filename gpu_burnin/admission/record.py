@@ -1,6 +1,7 @@
 """A NodeAdmission as typed values: what the provisioner and people ask of a node, and what the admitter knows of it.
 
-Times are RFC 3339 UTC texts ending in Z, "" for none. JSON names are the CRD's (crd/nodeadmission.yaml).
+Times are RFC 3339 UTC texts ending in Z, "" for none. The CRD (gpu_burnin/admission/crd.py) is made of
+these classes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RecordError(GpuBurninError):
 
 
 class State(StrEnum):
-    """Where a node stands; see the design, section 5b."""
+    """Where a node stands: docs/operations/standing-admission.md."""
 
     NEW = "new"
     TESTING = "testing"

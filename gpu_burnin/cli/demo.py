@@ -11,6 +11,7 @@ import subprocess
 import sys
 import webbrowser
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -69,7 +70,7 @@ def demo(sick: bool, model: str, as_json: bool, opens: bool, out: Path) -> None:
     click.echo("\n".join(_before(model, sick)), err=True)
     private_shm.enter()
     with _asking_for(node):
-        outcome = run_burnin(options, progress.display, Interrupts(last=True))
+        outcome = run_burnin(options, partial(progress.display, lines=progress.brief), Interrupts(last=True))
     with readers_may_leave(f"the report of this {outcome.verdict}"):
         tell(outcome, as_json)
     told = [line for text in (*outcome.problems, *_after(outcome, sick)) for line in _wrapped(text)]

@@ -35,6 +35,8 @@ _LINES: Mapping[str, str] = {
 }
 # Those that say how long it still takes.
 _WITH_TIME_LEFT = frozenset({"check_started", "check_finished"})
+# Those of which a brief display tells the first alone.
+_BEGINS = frozenset({"check_started", "selftest_started"})
 # A check that is past its time is not done before its result is there.
 _MOST_DONE = 0.99
 # A log gets a line on the state of all GPUs this often while checks are busy.
@@ -225,6 +227,28 @@ def plain(stream: IO[str], gpus: Sequence[Gpu], clock: Clock = time.monotonic) -
     return show
 
 
+def brief(stream: IO[str], gpus: Sequence[Gpu]) -> OnEvent:
+    """A line on `stream` for each check as it starts anywhere, one for the self-tests, and all that is not well."""
+    names, lock, begun = names_of(gpus), threading.Lock(), set[str]()
+
+    def show(event: Mapping[str, Any]) -> None:
+        kind = str(event["event"])
+        with lock:
+            if kind in _BEGINS:
+                what = "self-tests" if kind == "selftest_started" else str(event["check"])
+                line = None if what in begun else f"{what} started"
+                begun.add(what)
+            else:
+                well = event.get("verdict") == "PASS" or (
+                    kind == "selftest_finished" and event["detected"] == event["injected"]
+                )
+                line = None if well else line_of(event, names)
+            if line is not None:
+                print(f"{time.strftime('%H:%M:%S')} {line}", file=stream, flush=True)
+
+    return show
+
+
 def _results(row: Row) -> list[tuple[str, str]]:
     """The checks of each verdict, the worst verdict first: ("FAIL", "FAIL gemm"), ("PASS", "PASS sm hbm")."""
     found = {verdict: [check for check, outcome in row.done if outcome == verdict] for verdict in COLOURS}
@@ -319,7 +343,9 @@ class LiveTable:
         )
 
 
-def display(gpus: Sequence[Gpu], stream: IO[str] | None = None) -> AbstractContextManager[OnEvent]:
-    """The display that fits `stream` (standard error unless given): live on a terminal, else plain lines."""
+def display(
+    gpus: Sequence[Gpu], stream: IO[str] | None = None, lines: Callable[[IO[str], Sequence[Gpu]], OnEvent] = plain
+) -> AbstractContextManager[OnEvent]:
+    """The display that fits `stream` (standard error unless given): live on a terminal, else `lines`."""
     chosen = stream or sys.stderr
-    return LiveTable(chosen, gpus) if chosen.isatty() else nullcontext(plain(chosen, gpus))
+    return LiveTable(chosen, gpus) if chosen.isatty() else nullcontext(lines(chosen, gpus))

@@ -49,9 +49,14 @@ class PublishConfig:
 
     server: str = option(
         text("an https:// address"),
-        "URL of the API servers' load balancer, where the node publishes its evidence.",
+        "URL of the API servers' load balancer, where the node publishes its evidence. When empty, no cluster hears of "
+        "the node.",
         "",
-        role=Role("{{ fleet_node_api_url }}", "gpu_burnin_api_url"),
+        # An inventory of GPU nodes alone has no API servers to name.
+        role=Role(
+            "{{ fleet_node_api_url if fleet_api_address is defined else '' }}",
+            "gpu_burnin_api_url",
+        ),
     )
     ca: Path = option(PATH, "Certificate of the cluster's authority.", Path("/etc/kubernetes/pki/ca.crt"))
     client_cert: Path = option(

@@ -1,4 +1,4 @@
-"""The names of the design's section 5 and 5b: taints, labels, annotations, identities. They all hang on one domain."""
+"""The fleet's names in the cluster: taints, labels, annotations, identities. They all hang on one domain."""
 
 from __future__ import annotations
 

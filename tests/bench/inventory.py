@@ -128,7 +128,7 @@ def play(inventory: Path, tasks: Sequence[object], expected: str) -> Cost:
 
 
 def rows(root: Path, hosts: int, *, by_formula: bool = False) -> Iterator[Row]:
-    """The parts of the work on a fleet of so many hosts."""
+    """The parts of the work on a fleet of so many hosts: reading, checking, first contact; each as it is asked for."""
     inventory = fleet(root / f"fleet-{hosts}-{by_formula}", hosts, by_formula=by_formula)
     form = "formulas" if by_formula else "listed"
     site = yaml.safe_load((REPOSITORY / "site.yml").read_text())
@@ -141,14 +141,6 @@ def rows(root: Path, hosts: int, *, by_formula: bool = False) -> Iterator[Row]:
     ):
         cost = play(inventory, [task], expected)
         yield Row(part, hosts, replace(cost, cpu_s=cost.cpu_s - read.cpu_s))
-
-
-def checked(root: Path, hosts: int) -> Row:
-    """The check alone, on a fleet of so many hosts whose addresses are listed."""
-    inventory = fleet(root / f"fleet-{hosts}", hosts, by_formula=False)
-    read = play(inventory, [_READ], "PLAY RECAP")
-    cost = play(inventory, [_CHECK], f"{hosts:,} hosts and ")
-    return Row("check it", hosts, replace(cost, cpu_s=cost.cpu_s - read.cpu_s))
 
 
 def table(found: Sequence[Row]) -> str:

@@ -37,7 +37,7 @@ def wishes(
     tested for it since is not asked again: a second test would say the same.
     """
     known = {admission.name: admission for admission in admissions}
-    free = most - sum(_ours(one) and not _done(one) for one in known.values())
+    free = most - sum(_ours(one) and _waits(one, now) for one in known.values())
     found = []
     for host, ones in outside.items():
         first = ones[0]
@@ -61,6 +61,11 @@ def _done(admission: NodeAdmission) -> bool:
     return admission.spec.retest is not None and admission.status.retested == admission.spec.retest.since
 
 
+def _waits(admission: NodeAdmission, now: datetime) -> bool:
+    """Whether a test is asked for that is still to come: an ask that has ended brings none."""
+    return active(admission.spec.retest, now) is not None and not _done(admission)
+
+
 def _not_asked(admission: NodeAdmission | None, one: Outside, now: datetime) -> str:
     if admission is None:
         return "it has no NodeAdmission"
@@ -68,9 +73,9 @@ def _not_asked(admission: NodeAdmission | None, one: Outside, now: datetime) -> 
     if word := next((word for word, ask in asks.items() if active(ask, now) is not None), ""):
         return f"it is {word}"
     ask = admission.spec.retest
-    if ask is not None and not _done(admission):
+    if ask is not None and _waits(admission, now):
         return f"a test is asked for already, by {ask.who} at {ask.since}"
-    if ask is not None and _ours(admission):
+    if ask is not None and _ours(admission) and _done(admission):
         if one.tested_at > ask.since:
             return f"it was tested for this since {ask.since}, and is the same: a person has to look"
         return f"it was tested since {ask.since}; bring that report with playbooks/burnin.yml or site.yml"

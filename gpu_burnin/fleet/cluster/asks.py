@@ -84,7 +84,7 @@ def change(record: NodeAdmission, verb: Verb, ask: Ask) -> tuple[Patch | None, s
 
 
 def follows(record: NodeAdmission, verb: Verb, ask: Ask, hindrance: str) -> str:
-    """What will come of an ask and when, as the admitter decides (design, section 5b). Pure."""
+    """What will come of an ask and when, as the admitter decides (admission/decide). Pure."""
     if hindrance:
         return hindrance
     state, working = record.status.state, record.status.state in _WORKING

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError, install_hint
@@ -59,5 +60,9 @@ def _why(output: str) -> str:
         text = line.strip().rstrip(",")
         if text.startswith('"msg": '):
             return " ".join(str(json.loads(text.removeprefix('"msg": '))).split("\n")).removeprefix("Task failed: ")
-    marked = [line for line in output.splitlines() if line.startswith(("[ERROR]", "ERROR!"))]
-    return (marked or [line for line in output.splitlines() if line.strip()] or ["ansible said nothing"])[0]
+    lines = output.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.startswith(("[ERROR]", "ERROR!")):
+            listed = takewhile(lambda one: one.startswith("- "), lines[number:])
+            return " ".join([line.removeprefix("[ERROR]: "), *listed])
+    return next((line for line in lines if line.strip()), "ansible said nothing")

@@ -73,8 +73,11 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
         cloud.start()
     gpus.start()
     start("kernel-log", lambda: _follow(config.kernel_log, log_read))
-    start("node", lambda: watcher.run(stop))
-    start("annotations", lambda: writer.run(stop))
+    if config.publish.server:
+        start("node", lambda: watcher.run(stop))
+        start("annotations", lambda: writer.run(stop))
+    else:
+        say("publish.server is not set: no cluster hears of this node")
     next_s = now_s()
     while not stop.is_set():
         with contextlib.suppress(queue.Empty):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,8 @@ def test_a_sick_demo_names_one_gpu_by_its_counters_and_one_by_its_product_alone(
     page = (sick.folder / "latest/report.html").read_text().replace("<wbr>", "")
     assert "XID_FATAL" in page and "GEMM_MISMATCH" in page and f"[{errors[0]['row']}, {errors[0]['col']}]" in page
     assert "No counter and no line of the kernel log is against this GPU." in sick.err
+    # The answer comes after a line for each check, not after one for each check of each GPU.
+    assert len(re.findall(r"^\d\d:\d\d:\d\d ", sick.err, re.MULTILINE)) <= 12, sick.err
     # It is said on the page, in the report and at the end that nothing of this is real.
     assert "simulated hardware" in page.lower() and "injected" in page
     assert "INJECTED" in {reason["code"] for reason in report["reasons"]}

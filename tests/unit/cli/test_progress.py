@@ -100,6 +100,31 @@ def test_a_log_is_silent_when_no_gpu_is_busy(clock: Clock) -> None:
     assert lines(clock, (0, RUN), (100, sample)) == []
 
 
+def test_a_brief_log_tells_each_check_once_and_all_that_is_not_well() -> None:
+    stream = io.StringIO()
+    show = progress.brief(stream, GPUS)
+    selftest = {"gpu": A, "check": "gemm", "injected": 5}
+    for event in (
+        RUN, started("state", None), finished("state", None),
+        *({**selftest, "event": "selftest_started", "check": check} for check in ("sm", "gemm")),
+        {**selftest, "event": "selftest_finished", "detected": 5},
+        {**selftest, "event": "selftest_finished", "detected": 4},
+        started(gpu=A), started(gpu=B), told(A, errors=3),
+        finished("gemm", A, "FAIL", "GEMM_MISMATCH"), finished("gemm", B),
+        {"event": "worker_wedged", "gpu": B, "pid": 7}, started("hbm", C),
+    ):  # fmt: skip
+        show(event)
+    assert [line[9:] for line in stream.getvalue().splitlines()] == [
+        "state started",
+        "self-tests started",
+        "GPU 0: gemm self-test: 4 of 5 injected faults detected",
+        "gemm started",
+        "GPU 0: gemm FAIL after 3.2 s (GEMM_MISMATCH)",
+        "GPU 1: worker 7 cannot be killed, leaving it behind",
+        "hbm started",
+    ]
+
+
 class View:
     """A live table that is not drawn by itself, and what it shows."""
 

@@ -5,6 +5,7 @@ Only here: that the callback ends a run of Ansible before its first play, with A
 
 from __future__ import annotations
 
+import configparser
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,18 @@ def test_the_run_ends_before_its_first_play(
         "- inv/group_vars/etcd.yml:1: this line has a tab in it; indent with spaces\n\n"
     )
     assert "PLAY" not in done.stdout
+    # Ansible would tell what is wrong with hosts.yml itself some thirty lines before, once for each of its plugins.
+    monkeypatch.setenv("ANSIBLE_INVENTORY_ENABLED", "auto,yaml,muster.fleet.unreadable_yaml,ini")
+    monkeypatch.setenv("ANSIBLE_DUPLICATE_YAML_DICT_KEY", "error")
+    (tmp_path / "inv/group_vars/etcd.yml").unlink()
+    (tmp_path / "inv/group_vars/all.yml").write_text("a: 1\n")
+    (tmp_path / "inv/hosts.yml").write_text("all:\n  hosts:\n    gpu-1: {a: 1}\n    gpu-1: {a: 2}\n")
+    done = ansible_playbook("play.yml", inventory="inv")
+    assert done.returncode == 4
+    assert done.stderr == (
+        "[ERROR]: Files of the inventory cannot be read, nothing was touched: 1 problem.\n"
+        "- inv/hosts.yml:4: this line sets a name that is set above already; keep one of them\n\n"
+    )
 
 
 @pytest.mark.slow
@@ -257,6 +270,18 @@ def test_a_tag_that_nothing_has_ends_the_run(
 
 
 def test_the_checkout_s_configuration_tells_bad_files() -> None:
-    text = (Path(__file__).resolve().parents[3] / "ansible.cfg").read_text()
-    assert "muster.fleet.inventory_files, muster.fleet.history\n" in text
-    assert "duplicate_dict_key = error\n" in text
+    """And the page of the collection, which has no ansible.cfg, says the same."""
+    root = Path(__file__).resolve().parents[3]
+    checkout, page = configparser.ConfigParser(), configparser.ConfigParser()
+    checkout.read_string((root / "ansible.cfg").read_text())
+    readme = (root / "collections/ansible_collections/muster/fleet/README.md").read_text()
+    page.read_string(readme.partition("```ini\n")[2].partition("```")[0])
+    callbacks = "muster.fleet.preload, muster.fleet.inventory_files, muster.fleet.silent_hosts, muster.fleet.history"
+    assert page["defaults"] == {
+        "callbacks_enabled": callbacks,
+        "duplicate_dict_key": "error",
+        "callback_result_format": "yaml",
+    }
+    assert "yaml, muster.fleet.unreadable_yaml, ini" in page["inventory"]["enable_plugins"]
+    assert {**checkout["defaults"], **page["defaults"]} == {**checkout["defaults"]}
+    assert page["inventory"] == checkout["inventory"]

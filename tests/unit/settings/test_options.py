@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +164,20 @@ def test_the_defaults_of_the_role_are_those_of_the_program(tmp_path: Path) -> No
     assert (found.node_name, found.require_evidence) == ("gpu-1", True)
     assert (found.publish.server, found.publish.domain) == ("https://198.18.0.1:6443", "example.org")
     assert (found.publish.ca, found.publish.client_cert) == (default.publish.ca, default.publish.client_cert)
+
+
+def test_gpu_nodes_alone_publish_nowhere_and_need_one_variable(tmp_path: Path) -> None:
+    """An inventory without control plane runs playbooks/burnin.yml; what else the role reads has a default."""
+    url = yaml.safe_load((ROLE / "defaults/main.yml").read_text())["gpu_burnin_api_url"]
+    api = {"fleet_api_address": "198.18.0.1", "fleet_node_api_url": "https://198.18.0.1:6443"}
+    assert (rendered(url, {}), rendered(url, api)) == ("", "https://198.18.0.1:6443")
+    assert host_file(tmp_path, gpu_burnin_api_url="").publish.server == ""
+    playbook = ROLE.parents[1] / "playbooks/burnin.yml"
+    read = [path for path in ROLE.rglob("*") if path.parent.name in ("defaults", "vars", "tasks", "templates")]
+    names = {name for path in (playbook, *read) for name in re.findall(r"\bfleet_\w+", path.read_text())}
+    given = yaml.safe_load((ROLE.parent / "fleet/defaults/main.yml").read_text())
+    assert names - given.keys() == {"fleet_api_address", "fleet_state_dir"}
+    assert "that: fleet_state_dir is defined" in playbook.read_text()
 
 
 def test_a_fleet_with_monitoring_hosts_reads_the_numbers_of_each_burn_in(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True)
         copy.write_text(spec.read_text())
     (tmp_path / "docs/reference").mkdir(parents=True)
-    for name in ("docs/reference/configuration.md", "docs/reference/expectations.md", *PARTS):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    commands = "tests/unit/cli/runbook_commands.yml"
+    for name in ("docs/reference/configuration.md", "docs/reference/expectations.md", commands, *PARTS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())
 
     def docs(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,11 @@ def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
     assert "docs/reference/reasons.md is not up to date: run `make docs`" in missing.stderr
     assert docs().returncode == 0
     assert docs("--check").returncode == 0
+    nothing = yaml.safe_load((ROOT / commands).read_text())["nothing"]
+    untested = (tmp_path / "docs/reference/untested-commands.md").read_text()
+    assert [shape for shapes in nothing.values() for shape in shapes] == re.findall(
+        r"^- `(.*)`$", untested, re.MULTILINE
+    )
     reasons = yaml.safe_load((ROOT / "gpu_burnin/hardware/reasons.yaml").read_text())
     page = (tmp_path / "docs/reference/reasons.md").read_text()
     assert all(f"| `{code}` |" in page for code in reasons)

@@ -147,3 +147,15 @@ def test_nodes_that_are_out_already_are_not_asked(
     done = run(slow, "--retest", "--yes", api=api)
     assert f"{name(8)}: not asked: {words}" in done.stdout
     assert f"{name(5)}: not asked: it has no NodeAdmission" in done.stdout
+
+
+@pytest.mark.parametrize("ask", ["hold", "quarantine", "retest"])
+def test_an_ask_that_has_ended_hinders_nothing(ask: str, slow: Path, api: FakeApi) -> None:
+    """One test that ended without coming does not count among those that may wait, either."""
+    found = admission(name(8), "ready")
+    why = "SLOWER_THAN_PEERS: before"
+    found["spec"][ask] = {"who": "ann", "why": why, "since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
+    api.put("nodeadmissions", found)
+    done = run(slow, "--retest", "--most", "1", "--yes", api=api)
+    assert f"{name(8)}: not asked" not in done.stdout
+    assert {node for node, text in asked(api).items() if text != why} == {name(8)}

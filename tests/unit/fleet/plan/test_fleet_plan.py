@@ -249,6 +249,28 @@ def test_the_command_prints_json_writes_the_page_and_ends_with_its_answer(
     assert done.exit_code == 1 and done.stdout.endswith("- too few; add some\n")
 
 
+def test_the_columns_of_all_sections_are_below_each_other() -> None:
+    """A table that is as wide as its words need has columns of its own."""
+    shown = page.render(make(given(100)))
+    assert shown.count('<table class="stack figures">') == shown.count("<table") > 3
+    assert ".figures { table-layout: fixed;" in shown
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (
+            "[WARNING]: other\n[ERROR]: Files cannot be read: 2 problems.\n- a.yml:1: one\n- b.yml:2: two\n\nmore",
+            "Files cannot be read: 2 problems. - a.yml:1: one - b.yml:2: two",
+        ),
+        ("  \nansible is lost\n", "ansible is lost"),
+        ("", "ansible said nothing"),
+    ],
+)
+def test_all_that_ansible_refuses_is_told(output: str, line: str) -> None:
+    assert inventory._why(output) == line
+
+
 def test_an_inventory_that_is_not_there_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(GpuBurninError, match="does not exist; give the inventory") as raised:
         inventory.read(tmp_path / "none")

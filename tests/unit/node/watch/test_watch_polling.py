@@ -75,6 +75,22 @@ def requests_of(
     return [(method, path) for method, path, _ in api.requests]
 
 
+def test_without_a_server_nobody_is_asked_and_that_is_said_once(
+    root: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, said = threading.Event(), list[str]()
+    made = partial(Agent, root=root, leave=root / "leave.json", kernel=str(HARDWARE["kernel"]))
+    for name, stand_in in {"Agent": made, "Gpus": NoGpus, "System": FakeSystem}.items():
+        monkeypatch.setattr(agent_at_work, name, stand_in)
+    monkeypatch.setattr(agent_at_work, "_follow", lambda _spec, _on_read: stop.set())
+    for way in ("Watcher", "Writer"):
+        monkeypatch.setattr(getattr(agent_at_work, way), "run", lambda *_: pytest.fail("the cluster is asked"))
+    agent_at_work.serve(replace(config, publish=PublishConfig()), lambda message, *_code: said.append(message), stop)
+    assert [message for message in said if "cluster" in message] == [
+        "publish.server is not set: no cluster hears of this node"
+    ]
+
+
 def test_three_quiet_minutes_cost_one_list_one_watch_and_one_write(
     api: tuple[FakeApi, Config], root: Path, statement: Statement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
