@@ -188,6 +188,8 @@ def _xid(seen: XidSeen) -> str:
 
 def _named(seen: XidSeen) -> str:
     kind = "SXid" if seen.sxid else "XID"
+    if seen.xid == UNREADABLE and seen.pci_bus_id:
+        return "a driver's line without an XID"
     return f"an {kind} that cannot be read" if seen.xid == UNREADABLE else f"{kind} {seen.xid}"
 
 

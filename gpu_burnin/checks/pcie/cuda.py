@@ -227,9 +227,7 @@ class CudaPcie:
 
     def _device_looker(self, words: int) -> Looker:
         # The kernel counts all words in the time that it takes to find one: `brief` saves nothing.
-        def look(
-            slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
-        ) -> Look:
+        def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False) -> Look:
             held, out = self._device["ring"][slot * words : (slot + 1) * words], self._device["out"]
             out.set(np.array([0, MASK64, 0], dtype=np.uint64))
             old = _OLD_POISON if poison else _OLD_NONE if old_offset_bytes is None else _OLD_WORDS

@@ -31,9 +31,7 @@ def flip_bit(ring: U64, slot_words: int, flip: Flip) -> None:
 def looker(ring: U64, source: U64, slot_words: int) -> Looker:
     """Compares slots of `ring` with the words of `source`, which is filled by fill_words."""
 
-    def look(
-        slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
-    ) -> Look:
+    def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False) -> Look:
         wrong, first = 0, -1
         base, expected_at = slot * slot_words, offset_bytes // WORD_BYTES
         if _same(ring[base : base + slot_words], source[expected_at : expected_at + slot_words]):

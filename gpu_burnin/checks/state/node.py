@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
+from gpu_burnin.checks.state.rules import MODEL_RULES, NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.telemetry.state import GpuState, known
 from gpu_burnin.types import JSON, Reason
@@ -20,12 +20,15 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
             reasons.append(gpu_reason("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
             continue
         sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
+        reasons += [
+            *unread_fields(state, sku, expected),
+            *(reason for rule in RULES for reason in rule(state, expected)),
+        ]
         if sku is None:
             reasons.append(_unknown_sku(state))
             continue
-        reasons += unread_fields(state, sku, expected)
-        for rule in RULES:
-            reasons += rule(state, sku, expected)
+        for of_model in MODEL_RULES:
+            reasons += of_model(state, sku, expected)
     return (*reasons, *_twins(states), *_odd(states, expected), *_mixed(states, expected))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpu_burnin.hardware.corrected import CorrectedErrors
 from gpu_burnin.system.quantities import count
-from gpu_burnin.types import JSON, Coverage
+from gpu_burnin.types import JSON, Coverage, optional
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class StateCoverage(Coverage):
 
     `gpu_count_source` says who expects `gpu_count_expected` GPUs, `expected` what the operator expects.
     `persistence_off` are UUIDs. By the GPU's label: `fabric_info` is the version that NVML gave, `unread` the fields
-    that could not be read, by why.
+    that could not be read, by why. `corrected` are the corrected memory errors by UUID, where they are worth telling.
     """
 
     gpus: int
@@ -37,6 +38,7 @@ class StateCoverage(Coverage):
     persistence_off: tuple[str, ...]
     fabric_info: Mapping[str, int | None]
     unread: Mapping[str, Mapping[str, tuple[str, ...]]]
+    corrected: Mapping[str, CorrectedErrors] = optional(dict)
 
     def summary(self) -> list[str]:
         """What was covered, in a few words each."""

@@ -245,6 +245,17 @@ def test_an_amazon_machine_without_a_token_knows_nothing(cloud: MetadataServer, 
 
 # All of them
 
+
+@pytest.mark.parametrize("status", [503, 200, 404])
+def test_a_machine_that_google_never_told_of_maintenance_has_none(cloud: MetadataServer, status: int) -> None:
+    """After SAP's agent for Google Cloud: the service says in words that there is no notice, whatever its status."""
+    cloud.answers[UPCOMING] = (status, '{ "error": "no notifications have been received yet, try again later" }')
+    cloud.answers[EVENT] = (200, "NONE")
+    assert heard("gcp", cloud).state == "none"
+    cloud.answers[EVENT] = (200, "TERMINATE_ON_HOST_MAINTENANCE")
+    assert heard("gcp", cloud).state == "started", "no notice ahead is no promise"
+
+
 PATHS = {"azure": [AZURE_EVENTS], "gcp": [UPCOMING, EVENT], "aws": [TOKEN, SCHEDULED]}
 
 
