@@ -73,8 +73,9 @@ class Expected:
 # A rule for every GPU, and one that holds it against its model.
 Rule = Callable[[GpuState, Expected], Iterable[Reason]]
 ModelRule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
-# Errors of NVML that say nothing against a GPU: who asked may not know, or the driver does not know the question.
-_NO_ERROR_OF_THE_GPU = frozenset({"no_permission", "invalid_argument"})
+# Errors of NVML that say nothing of one value: who asked may not know, the driver does not know the question, or the
+# whole GPU wants a reset, which has a rule of its own.
+_NO_ERROR_OF_A_VALUE = frozenset({"no_permission", "invalid_argument", "reset_required"})
 
 
 def gpu_reason(code: str, state: GpuState, message: str, action: Action | None = None, **details: JSON) -> Reason:
@@ -100,7 +101,7 @@ def unread_fields(state: GpuState, sku: Sku | None, expected: Expected) -> Itera
 
 
 def _is_error(value: Unsupported) -> bool:
-    return not value.by_design and value.why not in _NO_ERROR_OF_THE_GPU
+    return not value.by_design and value.why not in _NO_ERROR_OF_A_VALUE
 
 
 def _of_links(name: str) -> bool:

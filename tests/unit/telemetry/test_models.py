@@ -127,14 +127,24 @@ def _mig(*modes: int) -> Callable[[Profile, Sku], Profile | None]:
     return lambda gpu, sku: gpu.changed(calls={"nvmlDeviceGetMigMode": [*modes]}) if sku.mig_capable else None
 
 
-def _less_memory(gpu: Profile, _: Sku) -> Profile:
+def _less_memory(gpu: Profile, sku: Sku) -> Profile | None:
+    if "memory_bytes" in sku.unsupported:
+        return None
     total = gpu.calls["nvmlDeviceGetMemoryInfo"]["total"] * 7 // 8
     return gpu.changed(calls={"nvmlDeviceGetMemoryInfo": {"total": total}})
 
 
-def _less_power(gpu: Profile, _: Sku) -> Profile:
+def _less_power(gpu: Profile, sku: Sku) -> Profile | None:
+    if "power_limit_w" in sku.unsupported:
+        return None
     less = gpu.calls["nvmlDeviceGetPowerManagementDefaultLimit"] - 50_000
     return gpu.changed(calls={"nvmlDeviceGetPowerManagementLimit": less, "nvmlDeviceGetEnforcedPowerLimit": less})
+
+
+def _no_rows(gpu: Profile, sku: Sku) -> Profile | None:
+    """Of models that retire pages instead, NVML has no rows to tell of."""
+    unknown = {"nvmlDeviceGetRemappedRows": "not_supported"}
+    return None if "remap_failure" in sku.unsupported else gpu.changed(calls=unknown)
 
 
 def _narrow(gpu: Profile, _: Sku) -> Profile | None:
@@ -163,7 +173,7 @@ FAULTS: dict[str, Fault] = {
     "uncorrectable SRAM error": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 0 7": 1}),
     "many SRAM errors in its life": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 1 7": 5}),
     "SRAM threshold": _calls("ECC_UNCORRECTED", {"nvmlDeviceGetSramEccErrorStatus": {"bThresholdExceeded": 1}}, 550),
-    "ECC off": _calls("ECC_DISABLED", _ECC_OFF),
+    "ECC off": ("ECC_DISABLED", 0, lambda gpu, sku: gpu.changed(calls=_ECC_OFF) if sku.ecc else None),
     "ECC off after a reset": _calls("ECC_PENDING", {"nvmlDeviceGetEccMode": [1, 0]}),
     "remap pending": _calls("REMAP_PENDING", {"nvmlDeviceGetRemappedRows": [0, 1, 1, 0]}),
     "remap failed": _calls("REMAP_FAILED", {"nvmlDeviceGetRemappedRows": [0, 1, 0, 1]}),
@@ -203,7 +213,7 @@ FAULTS: dict[str, Fault] = {
     "VBIOS differs": _calls("VBIOS_MIXED", {"nvmlDeviceGetVbiosVersion": "96.00.00.00.01"}),
     "firmware differs": _calls("DRIVER_MIXED", {"nvmlDeviceGetGspFirmwareVersion": "535.0.0"}),
     "ECC mode times out": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetEccMode": "timeout"}),
-    "rows cannot be read": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetRemappedRows": "not_supported"}),
+    "rows cannot be read": ("UNSUPPORTED_FIELD", 0, _no_rows),
     "an id that the driver should know": _field("UNSUPPORTED_FIELD", 230, "invalid_argument", 570),
 }
 
