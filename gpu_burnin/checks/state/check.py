@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.state.node import judge_state, persistence_off
+from gpu_burnin.checks.state.node import judge_state, layout, persistence_off
 from gpu_burnin.checks.state.pci import judge_pci, pci_measurements
-from gpu_burnin.checks.state.result import LinkSource, StateCoverage
+from gpu_burnin.checks.state.result import LinkSource, MigCoverage, StateCoverage
 from gpu_burnin.checks.state.rules import MODEL_RULES, NAME, RULES, Expected, HostLink
 from gpu_burnin.hardware import SkuTable, make_reason
 from gpu_burnin.hardware.corrected import CorrectedErrors
@@ -98,6 +98,7 @@ def examine(
         corrected={
             gpu.uuid: found for gpu in node.gpus if (found := corrected_errors(gpu, expected.table)) is not None
         },
+        mig={gpu.label: told for gpu in node.gpus if (told := mig_coverage(gpu))},
         unread={gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
     )
     return Examined(
@@ -145,6 +146,21 @@ def corrected_errors(state: GpuState, table: SkuTable) -> CorrectedErrors | None
         known(state.remapped_corrected),
     )
     return found if found.is_much(table.limits) or found.remapped_rows else None
+
+
+def mig_coverage(state: GpuState) -> MigCoverage | None:
+    """What the MIG instances of a GPU reach; None where it has none."""
+    instances = known(state.mig_instances)
+    if not instances:
+        return None
+    total = known(state.memory_bytes)
+    reached = sum(instance.memory_bytes for instance in instances)
+    return MigCoverage(
+        layout(instances),
+        instances,
+        sum(instance.multiprocessors for instance in instances),
+        None if total is None else max(0, total - reached),
+    )
 
 
 def _whys(unread: dict[str, Unsupported]) -> dict[str, tuple[str, ...]]:
